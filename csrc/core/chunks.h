@@ -1,0 +1,86 @@
+// Sampling ahead on several threads, consuming in order on one.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "core/sample.h"
+#include "core/team.h"
+
+namespace glt {
+
+// A chunk being sampled or waiting to be consumed.
+struct ChunkSlot {
+  RowSamples rows;
+  std::exception_ptr error;
+  std::atomic<int64_t> ready{0};  // chunk number + 1 once its rows may be read
+};
+
+// The slots of one caller, kept between calls so that their memory is reused.
+using ChunkSlots = std::vector<std::unique_ptr<ChunkSlot>>;
+
+// Samples nodes[0, n) in chunks on up to num_threads threads and hands the chunks in order to
+// consume(const RowSamples&, first, count), always on the calling thread. While that thread consumes, the others
+// sample ahead: sampling waits for memory and consuming (relabelling) is shorter, so the threads keep each other
+// busy, and the result cannot depend on how many there are.
+template <typename Consume>
+void sample_in_order(const CsrView& csr, const int64_t* nodes, int64_t n, const HopSpec& spec, int num_threads,
+                     ChunkSlots& slots, const char* name, const Consume& consume) {
+  check_spec(spec);
+  const int64_t num_chunks = (n + kChunkRows - 1) / kChunkRows;
+  const int helpers = num_chunks < 4 ? 0 : num_threads - 1;
+  const int64_t num_slots = helpers > 0 ? 16 * num_threads : 1;
+  while (static_cast<int64_t>(slots.size()) < num_slots) slots.push_back(std::make_unique<ChunkSlot>());
+
+  std::atomic<int64_t> next{0}, consumed{0};  // chunks [consumed, next) are being sampled or wait
+  std::atomic<bool> stop{false};
+
+  const auto sample_one = [&]() -> bool {
+    int64_t chunk = next.load(std::memory_order_relaxed);
+    if (chunk >= num_chunks || chunk >= consumed.load(std::memory_order_acquire) + num_slots) return false;
+    if (!next.compare_exchange_strong(chunk, chunk + 1, std::memory_order_relaxed)) return true;
+    ChunkSlot& slot = *slots[chunk % num_slots];
+    const int64_t first = chunk * kChunkRows, count = std::min(kChunkRows, n - first);
+    slot.rows.clear();
+    slot.error = nullptr;
+    try {
+      sample_rows(csr, nodes + first, count, spec, slot.rows, name, first);
+    } catch (...) {
+      slot.error = std::current_exception();
+    }
+    slot.ready.store(chunk + 1, std::memory_order_release);
+    return true;
+  };
+
+  std::exception_ptr error;
+  const auto main = [&] {
+    try {
+      for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+        ChunkSlot& slot = *slots[chunk % num_slots];
+        Backoff backoff;
+        while (slot.ready.load(std::memory_order_acquire) != chunk + 1)
+          if (!sample_one()) backoff.pause();
+        if (slot.error) std::rethrow_exception(slot.error);
+        const int64_t first = chunk * kChunkRows;
+        consume(slot.rows, first, std::min(kChunkRows, n - first));
+        consumed.store(chunk + 1, std::memory_order_release);
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    stop.store(true, std::memory_order_release);
+  };
+  const auto helper = [&] {
+    Backoff backoff;
+    while (!stop.load(std::memory_order_acquire) && next.load(std::memory_order_relaxed) < num_chunks)
+      if (!sample_one()) backoff.pause();
+  };
+  for (auto& slot : slots) slot->ready.store(0, std::memory_order_relaxed);
+  run_with_helpers(helpers, main, helper);
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace glt

@@ -1,0 +1,89 @@
+#include "core/csr.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "core/check.h"
+
+namespace glt {
+namespace {
+
+// Finds the first id outside [0, bound), or -1. Whole blocks are tested by their maximum, which vectorises.
+template <typename T>
+int64_t first_out_of_range(const T* ids, int64_t n, int64_t bound) {
+  using Unsigned = std::make_unsigned_t<T>;
+  // Negative ids are found as large unsigned ones, which a bound beyond the type must not let pass.
+  bound = std::clamp<int64_t>(bound, 0, sizeof(T) == 4 ? int64_t{1} << 31 : INT64_MAX);
+  constexpr int64_t kBlock = 4096;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    Unsigned top = 0;
+    for (int64_t i = begin; i < end; ++i) top = std::max(top, static_cast<Unsigned>(ids[i]));
+    if (static_cast<uint64_t>(top) < static_cast<uint64_t>(bound)) continue;
+    for (int64_t i = begin; i < end; ++i)
+      if (static_cast<uint64_t>(static_cast<Unsigned>(ids[i])) >= static_cast<uint64_t>(bound)) return i;
+  }
+  return -1;
+}
+
+void check_range(const char* name, Ids ids, int64_t n, int64_t bound) {
+  std::visit(
+      [&](auto* p) {
+        const int64_t bad = first_out_of_range(p, n, bound);
+        require_index(bad < 0, name, "[", bad, "] = ", bad < 0 ? 0 : p[bad], " is outside [0, ", bound,
+                      "): pass num_nodes larger than every id, or drop the edge");
+      },
+      ids);
+}
+
+}  // namespace
+
+void validate(const CsrView& csr, bool check_indices) {
+  require(csr.indptr[0] == 0, "indptr[0] = ", csr.indptr[0], ": expected 0");
+  for (int64_t r = 0; r < csr.num_rows; ++r)
+    require(csr.indptr[r] <= csr.indptr[r + 1], "indptr[", r + 1, "] = ", csr.indptr[r + 1], " is below indptr[", r,
+            "] = ", csr.indptr[r], ": expected row offsets that never fall");
+  require(csr.indptr[csr.num_rows] == csr.num_edges, "indptr[", csr.num_rows, "] = ", csr.indptr[csr.num_rows],
+          ": expected the number of edges, ", csr.num_edges);
+  if (check_indices) check_range("indices", csr.indices, csr.num_edges, csr.num_neighbor_nodes);
+}
+
+void build_indptr(const char* name, Ids rows, int64_t num_edges, const uint32_t* row_of, int64_t num_nodes,
+                  int64_t num_rows, int64_t* indptr) {
+  check_range(name, rows, num_edges, num_nodes);
+  std::fill_n(indptr, num_rows + 1, 0);
+  std::visit(
+      [&](auto* r) {
+        if (row_of)
+          for (int64_t i = 0; i < num_edges; ++i) {
+            const int64_t row = row_of[r[i]];
+            require_index(row < num_rows, name, "[", i, "] = ", r[i], " has row ", row, ", but there are ", num_rows);
+            ++indptr[row + 1];
+          }
+        else
+          for (int64_t i = 0; i < num_edges; ++i) ++indptr[r[i] + 1];
+      },
+      rows);
+  for (int64_t i = 0; i < num_rows; ++i) indptr[i + 1] += indptr[i];
+}
+
+void fill_rows(const char* col_name, Ids rows, Ids cols, Ids edge_ids_in, int64_t num_edges, const uint32_t* row_of,
+               int64_t num_rows, int64_t num_neighbor_nodes, int64_t* indptr, CsrOut out) {
+  check_range(col_name, cols, num_edges, num_neighbor_nodes);
+  std::visit(
+      [&](auto* row, auto* col, auto* id_in, auto* col_out, auto* id_out) {
+        using Col = std::remove_pointer_t<decltype(col_out)>;
+        using EdgeId = std::remove_pointer_t<decltype(id_out)>;
+        for (int64_t i = 0; i < num_edges; ++i) {
+          const int64_t r = row_of ? row_of[row[i]] : row[i];
+          const int64_t at = indptr[r]++;
+          col_out[at] = static_cast<Col>(col[i]);
+          if (id_out) id_out[at] = static_cast<EdgeId>(id_in ? id_in[i] : i);
+        }
+      },
+      rows, cols, edge_ids_in, out.indices, out.edge_ids);
+  for (int64_t r = num_rows; r > 0; --r) indptr[r] = indptr[r - 1];
+  indptr[0] = 0;
+}
+
+}  // namespace glt

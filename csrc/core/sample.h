@@ -1,0 +1,50 @@
+// One-hop neighbour sampling: which edges of a node a batch takes.
+//
+// The picks of a node are a function of (batch key, hop, edge type, node id) and of its row alone. Whoever holds the
+// row computes the same picks, so a batch does not depend on how the graph is partitioned or on threads.
+#pragma once
+
+#include <cstdint>
+
+#include "core/buffer.h"
+#include "core/csr.h"
+
+namespace glt {
+
+struct HopSpec {
+  int64_t num_neighbors;  // edges per node; -1: all of them
+  bool replace = false;   // true: exactly num_neighbors draws for every node that has an edge
+  uint64_t batch_key = 0;
+  uint32_t hop = 0;        // < 256
+  uint32_t edge_type = 0;  // < 65535
+  bool with_edge = true;   // false: leaves RowSamples::edge empty
+};
+
+// Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.
+void check_spec(const HopSpec& spec);
+
+// The sampled edges of consecutive nodes, row after row.
+struct RowSamples {
+  Buffer<uint32_t> count;     // [num_nodes]
+  Buffer<int64_t> neighbor;   // [sum of count]
+  Buffer<int64_t> edge;       // [sum of count], or empty
+  Buffer<int64_t> position;   // scratch: where in the edge arrays a pick is
+  Buffer<int64_t> row_begin;  // scratch
+  Buffer<int64_t> degree;     // scratch
+  void clear() {
+    count.clear();
+    neighbor.clear();
+    edge.clear();
+  }
+};
+
+// Appends the samples of nodes[0, n) to `out`. Without replacement by Floyd's algorithm (Bentley & Floyd, CACM 30(9),
+// 1987): exactly min(k, degree) draws, every subset equally likely. Throws std::out_of_range, naming the first
+// offender as `name`[first_index + i], when a node is outside the graph or has no row here.
+void sample_rows(const CsrView& csr, const int64_t* nodes, int64_t n, const HopSpec& spec, RowSamples& out,
+                 const char* name, int64_t first_index);
+
+// Rows that are sampled together: enough loads in flight to hide memory latency, few enough to stay in the L2 cache.
+constexpr int64_t kChunkRows = 64;
+
+}  // namespace glt

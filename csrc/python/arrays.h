@@ -1,0 +1,68 @@
+// NumPy arrays as typed pointers: every check that stands between Python and the core.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string>
+#include <variant>
+
+#include "core/check.h"
+#include "core/csr.h"
+#include "core/owner.h"
+
+namespace glt::python {
+
+namespace py = pybind11;
+
+inline std::string describe(const py::array& a) {
+  return py::str(a.dtype()).cast<std::string>() +
+         (a.ndim() == 1 ? "" : " of " + std::to_string(a.ndim()) + " dimensions");
+}
+
+inline void require_contiguous(const py::array& a, const char* name) {
+  require(a.flags() & py::array::c_style, name, ": expected a contiguous array; call .contiguous() first");
+}
+
+// A one-dimensional contiguous array of exactly this type.
+template <typename T>
+const T* read(const py::array& a, const char* name) {
+  if (!py::isinstance<py::array_t<T>>(a) || a.ndim() != 1)
+    throw py::type_error(text(name, ": expected a 1-d array of ", py::str(py::dtype::of<T>()).cast<std::string>(),
+                              ", got ", describe(a)));
+  require_contiguous(a, name);
+  return static_cast<const T*>(a.data());
+}
+
+template <typename T>
+T* write(py::array& a, const char* name) {
+  read<T>(a, name);
+  require(a.writeable(), name, ": expected a writeable array");
+  return static_cast<T*>(a.mutable_data());
+}
+
+// Ids in either width.
+inline Ids read_ids(const py::array& a, const char* name) {
+  if (py::isinstance<py::array_t<int32_t>>(a)) return read<int32_t>(a, name);
+  if (py::isinstance<py::array_t<int64_t>>(a)) return read<int64_t>(a, name);
+  throw py::type_error(text(name, ": expected a 1-d array of int32 or int64, got ", describe(a)));
+}
+
+// The owner of each id, in any of the widths that partitioners write.
+inline Book book_of(const py::array& owner, int64_t num_parts) {
+  Book book{static_cast<const uint8_t*>(nullptr), owner.size(), num_parts};
+  if (py::isinstance<py::array_t<uint8_t>>(owner))
+    book.owner = read<uint8_t>(owner, "book");
+  else if (py::isinstance<py::array_t<uint16_t>>(owner))
+    book.owner = read<uint16_t>(owner, "book");
+  else
+    book.owner = read<uint32_t>(owner, "book");
+  return book;
+}
+
+inline void require_size(const py::array& a, const char* name, int64_t size) {
+  require(a.size() == size, name, " has ", a.size(), " elements: expected ", size);
+}
+
+}  // namespace glt::python

@@ -1,0 +1,111 @@
+#include "core/csr.h"
+
+#include "python/arrays.h"
+#include "python/csr.h"
+
+namespace glt::python {
+namespace {
+
+// Null pointers of the right variant for arrays that were not given.
+const uint32_t* optional_rows(const std::optional<py::array>& row_of, int64_t num_nodes) {
+  if (!row_of) return nullptr;
+  require_size(*row_of, "row_of", num_nodes);
+  return read<uint32_t>(*row_of, "row_of");
+}
+
+std::variant<int32_t*, int64_t*> write_ids(py::array& a, const char* name) {
+  if (py::isinstance<py::array_t<int32_t>>(a)) return write<int32_t>(a, name);
+  if (py::isinstance<py::array_t<int64_t>>(a)) return write<int64_t>(a, name);
+  throw py::type_error(text(name, ": expected a 1-d array of int32 or int64, got ", describe(a)));
+}
+
+void require_fits(const py::array& out, const char* name, int64_t largest) {
+  require(out.itemsize() == 8 || largest <= INT32_MAX, name, " is int32, but holds ids up to ", largest,
+          ": pass an int64 array");
+}
+
+}  // namespace
+
+Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids, std::optional<py::array> row_of,
+         std::optional<int64_t> num_nodes, std::optional<int64_t> num_neighbor_nodes, bool check_indices,
+         std::optional<py::array> book, int64_t part)
+    : indptr_(std::move(indptr)),
+      indices_(std::move(indices)),
+      edge_ids_(std::move(edge_ids)),
+      row_of_(std::move(row_of)),
+      book_(std::move(book)) {
+  view_.indptr = read<int64_t>(indptr_, "indptr");
+  require(indptr_.size() >= 1, "indptr is empty: expected num_rows + 1 elements");
+  view_.indices = read_ids(indices_, "indices");
+  view_.num_rows = indptr_.size() - 1;
+  view_.num_nodes = num_nodes.value_or(view_.num_rows);
+  view_.num_neighbor_nodes = num_neighbor_nodes.value_or(view_.num_nodes);
+  view_.num_edges = indices_.size();
+  if (edge_ids_) {
+    require_size(*edge_ids_, "edge_ids", view_.num_edges);
+    view_.edge_ids = read_ids(*edge_ids_, "edge_ids");
+    view_.has_edge_ids = true;
+  }
+  view_.row_of = optional_rows(row_of_, view_.num_nodes);
+  require(row_of_ || view_.num_nodes == view_.num_rows, "num_nodes = ", view_.num_nodes, " but indptr has ",
+          view_.num_rows, " rows: pass row_of to map nodes to rows");
+  if (book_) {
+    require_size(*book_, "book", view_.num_nodes);
+    view_.book = book_of(*book_, part + 1);
+    view_.part = part;
+  }
+  py::gil_scoped_release nogil;
+  validate(view_, check_indices);
+}
+
+void register_csr(py::module_& m) {
+  py::class_<Csr, std::shared_ptr<Csr>>(m, "Csr")
+      .def(py::init<py::array, py::array, std::optional<py::array>, std::optional<py::array>, std::optional<int64_t>,
+                    std::optional<int64_t>, bool, std::optional<py::array>, int64_t>(),
+           py::arg("indptr"), py::arg("indices"), py::arg("edge_ids") = py::none(), py::arg("row_of") = py::none(),
+           py::arg("num_nodes") = py::none(), py::arg("num_neighbor_nodes") = py::none(),
+           py::arg("check_indices") = true, py::arg("book") = py::none(), py::arg("part") = 0)
+      .def_property_readonly("num_rows", [](const Csr& c) { return c.view().num_rows; })
+      .def_property_readonly("num_nodes", [](const Csr& c) { return c.view().num_nodes; })
+      .def_property_readonly("num_edges", [](const Csr& c) { return c.view().num_edges; });
+
+  m.def(
+      "build_csr",
+      [](py::array rows, py::array cols, int64_t num_nodes, int64_t num_neighbor_nodes, py::array indptr,
+         py::array indices, std::optional<py::array> edge_ids, std::optional<py::array> edge_ids_in,
+         std::optional<py::array> row_of, int64_t largest_edge_id, const std::string& row_name,
+         const std::string& col_name) {
+        const int64_t num_edges = rows.size();
+        require(indptr.size() >= 1, "indptr is empty: expected num_rows + 1 elements");
+        const int64_t num_rows = indptr.size() - 1;
+        require_size(cols, col_name.c_str(), num_edges);
+        require_size(indices, "indices", num_edges);
+        require_fits(indices, "indices", num_neighbor_nodes - 1);
+        const uint32_t* row_map = optional_rows(row_of, num_nodes);
+        require(row_map || num_rows == num_nodes, "indptr has ", num_rows, " rows: expected num_nodes = ", num_nodes);
+        int64_t* offsets = write<int64_t>(indptr, "indptr");
+        CsrOut out{write_ids(indices, "indices"), static_cast<int64_t*>(nullptr)};
+        Ids ids_in = static_cast<const int64_t*>(nullptr);
+        if (edge_ids) {
+          require_size(*edge_ids, "edge_ids", num_edges);
+          require_fits(*edge_ids, "edge_ids", edge_ids_in ? largest_edge_id : num_edges - 1);
+          out.edge_ids = write_ids(*edge_ids, "edge_ids");
+        }
+        if (edge_ids_in) {
+          require_size(*edge_ids_in, "edge_ids_in", num_edges);
+          ids_in = read_ids(*edge_ids_in, "edge_ids_in");
+        }
+        const Ids r = read_ids(rows, row_name.c_str()), c = read_ids(cols, col_name.c_str());
+        py::gil_scoped_release nogil;
+        build_indptr(row_name.c_str(), r, num_edges, row_map, num_nodes, num_rows, offsets);
+        fill_rows(col_name.c_str(), r, c, ids_in, num_edges, row_map, num_rows, num_neighbor_nodes, offsets, out);
+      },
+      "Sorts edges into rows by counting; the edges of a row keep their input order. Fills indptr [num_rows + 1] "
+      "int64, indices [num_edges] and, when given, edge_ids [num_edges] (from edge_ids_in, else positions).",
+      py::arg("rows"), py::arg("cols"), py::arg("num_nodes"), py::arg("num_neighbor_nodes"), py::arg("indptr"),
+      py::arg("indices"), py::arg("edge_ids") = py::none(), py::arg("edge_ids_in") = py::none(),
+      py::arg("row_of") = py::none(), py::arg("largest_edge_id") = INT64_MAX, py::arg("row_name") = "rows",
+      py::arg("col_name") = "cols");
+}
+
+}  // namespace glt::python

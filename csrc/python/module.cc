@@ -1,0 +1,30 @@
+#include <pybind11/pybind11.h>
+
+namespace glt::python {
+void register_rng(pybind11::module_& m);
+void register_csr(pybind11::module_& m);
+void register_batch(pybind11::module_& m);
+void register_gather(pybind11::module_& m);
+void register_block_pool(pybind11::module_& m);
+void register_shm_ring(pybind11::module_& m);
+}  // namespace glt::python
+
+#if GLT_HAS_CUDA
+namespace glt::python {
+void register_cuda_rng(pybind11::module_& m);
+}
+#endif
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The native core of glt: NumPy arrays in, NumPy arrays out; knows no torch.";
+  m.attr("has_cuda") = static_cast<bool>(GLT_HAS_CUDA);
+  glt::python::register_rng(m);
+  glt::python::register_csr(m);
+  glt::python::register_batch(m);
+  glt::python::register_gather(m);
+  glt::python::register_block_pool(m);
+  glt::python::register_shm_ring(m);
+#if GLT_HAS_CUDA
+  glt::python::register_cuda_rng(m);
+#endif
+}

@@ -1,0 +1,57 @@
+#include "core/rng.h"
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+
+#include "core/shuffle.h"
+#include "python/arrays.h"
+
+namespace glt::python {
+
+void register_rng(py::module_& m) {
+  m.def(
+      "philox",
+      [](std::array<uint32_t, 4> c, uint64_t key) {
+        const Bits128 bits = philox({{c[0], c[1], c[2], c[3]}}, key);
+        return py::make_tuple(bits.word[0], bits.word[1], bits.word[2], bits.word[3]);
+      },
+      py::arg("counter"), py::arg("key"));
+  m.def(
+      "batch_key",
+      [](uint64_t rng_seed, uint32_t epoch, uint64_t batch) {
+        return derive_key(rng_seed, Purpose::kBatchKey, epoch, batch);
+      },
+      py::arg("rng_seed"), py::arg("epoch"), py::arg("batch"));
+  m.def(
+      "rank_seed",
+      [](uint64_t job_seed, uint32_t rank) { return derive_key(job_seed, Purpose::kRankSeed, rank, 0) >> 1; },
+      py::arg("job_seed"), py::arg("rank"));
+  m.def(
+      "shuffle",
+      [](py::array items, uint64_t rng_seed, uint32_t epoch) {
+        int64_t* p = write<int64_t>(items, "items");
+        const int64_t n = items.size();
+        py::gil_scoped_release nogil;
+        shuffle(p, n, derive_key(rng_seed, Purpose::kShuffle, epoch, 0));
+      },
+      py::arg("items"), py::arg("rng_seed"), py::arg("epoch"));
+  m.def(
+      "host_draws",
+      [](const py::array& nodes, const py::array& bounds, uint64_t batch_key, uint32_t hop, int draws, py::array out) {
+        const int64_t n = nodes.size();
+        require_size(bounds, "bounds", n);
+        require_size(out, "out", n * draws);
+        const auto* node = read<int64_t>(nodes, "nodes");
+        const auto* bound = read<uint64_t>(bounds, "bounds");
+        auto* result = write<uint64_t>(out, "out");
+        for (int64_t i = 0; i < n; ++i) {
+          NodeDraws draw(batch_key, hop, 0, static_cast<uint64_t>(node[i]));
+          for (int d = 0; d < draws; ++d) result[i * draws + d] = bounded(draw(static_cast<uint32_t>(d)), bound[i]);
+        }
+      },
+      "The first draws of each node, bounded: what sampling decides by.", py::arg("nodes"), py::arg("bounds"),
+      py::arg("batch_key"), py::arg("hop"), py::arg("draws"), py::arg("out"));
+}
+
+}  // namespace glt::python

@@ -1,0 +1,258 @@
+"""A whole batch equals the reference sampler's, bit for bit, however it is computed."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glt import _core
+from glt.data import Topology
+from glt.testing import random_graph, reference_batch, reference_key, ring_graph
+
+HASHED, DENSE = 0, 1 << 28
+
+
+def run(batch, csr, seeds, num_neighbors, replace=False, key=0, with_edge=True, num_threads=1):
+    batch.sample(csr, np.asarray(seeds, np.int64), list(num_neighbors), replace, key, with_edge, num_threads)
+    return result(batch, with_edge)
+
+
+def result(batch, with_edge=True):
+    node, row, col, edge = (np.full(n, -7, np.int64) for n in [batch.num_nodes, *[batch.num_edges] * 3])
+    batch.copy_out(node, row, col, edge if with_edge else None)
+    return node, row, col, edge if with_edge else None, batch.num_sampled_nodes, batch.num_sampled_edges
+
+
+def assert_same(got, expected):
+    for a, b in zip(got, expected, strict=True):
+        assert np.array_equal(a, b), (got, expected)
+
+
+def reference(graph, seeds, num_neighbors, replace=False, edge_dir="in", key=(0, 0, 0)):
+    ref = reference_batch(graph.edge_index, graph.num_nodes, seeds, num_neighbors, replace, *key, edge_dir=edge_dir)
+    return ref.node, ref.row, ref.col, ref.edge, ref.num_sampled_nodes, ref.num_sampled_edges
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.tuples(st.integers(1, 60), st.integers(0, 400), st.integers(0, 99)),
+    st.lists(st.integers(0, 10**6), max_size=12),
+    st.lists(st.sampled_from([-1, 0, 1, 2, 5, 31, 32, 33, 40, 100]), min_size=1, max_size=4),
+    st.booleans(),
+    st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**40)),
+    st.sampled_from(["CSC", "CSR"]),
+)
+def test_batches_equal_the_reference(shape, seeds, num_neighbors, replace, key, layout):
+    graph = random_graph(*shape)
+    seeds = [s % graph.num_nodes for s in seeds]
+    if replace:
+        num_neighbors = [abs(k) for k in num_neighbors]
+    if np.prod([max(abs(k), 1) for k in num_neighbors]) > 2000:
+        num_neighbors = num_neighbors[:2]
+    expected = reference(graph, seeds, num_neighbors, replace, "in" if layout == "CSC" else "out", key)
+    csr = Topology(graph.edge_index, graph.num_nodes, layout=layout).csr
+    for limit in (DENSE, HASHED):
+        batch = _core.Batch(graph.num_nodes, limit)
+        assert_same(run(batch, csr, seeds, num_neighbors, replace, reference_key(*key)), expected)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("num_neighbors", [[15, 10], [50, 3], [64, 33], [0, 5], [5, 0, 5], [2, 2, 2, 2]], ids=str)
+def test_threads_and_tables_do_not_change_a_batch(num_neighbors, replace):
+    """Frontiers of many chunks, so that helpers take part."""
+    graph = random_graph(1500, 12_000, seed=5)
+    seeds = np.random.default_rng(1).integers(0, 1500, 700)
+    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
+    key = (11, 3, 5)
+    expected = reference(graph, seeds, num_neighbors, replace, key=key) if sum(num_neighbors) < 40 else None
+    for limit, num_threads in itertools.product((DENSE, HASHED), (1, 2, 3, 8)):
+        batch = _core.Batch(graph.num_nodes, limit)
+        got = run(batch, csr, seeds, num_neighbors, replace, reference_key(*key), num_threads=num_threads)
+        expected = expected or got
+        assert_same(got, expected)
+
+
+def test_all_neighbours_of_all_nodes():
+    graph = random_graph(800, 6000, seed=2)
+    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
+    expected = reference(graph, range(800), [-1, -1])
+    for num_threads in (1, 3):
+        assert_same(run(_core.Batch(800), csr, range(800), [-1, -1], num_threads=num_threads), expected)
+    assert expected[4:] == ([800, 0, 0], [6000, 0])
+
+
+@pytest.mark.parametrize("limit", [DENSE, HASHED])
+def test_one_batch_object_serves_many_batches(limit):
+    """Nothing of one batch is left in the next: not its nodes, not its counts, not the entries of its table."""
+    graph = random_graph(300, 3000, seed=7)
+    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
+    used, rng = _core.Batch(graph.num_nodes, limit), np.random.default_rng(0)
+    for index in range(300):
+        seeds = rng.integers(0, 300, rng.integers(0, 30))
+        fan_out = rng.integers(0, 6, rng.integers(1, 4)).tolist()
+        got = run(used, csr, seeds, fan_out, key=index)
+        assert_same(got, run(_core.Batch(graph.num_nodes, limit), csr, seeds, fan_out, key=index))
+
+
+def test_without_edge_ids_the_rest_is_the_same():
+    graph = random_graph(200, 2000, seed=3)
+    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
+    with_ids = run(_core.Batch(200), csr, range(0, 200, 3), [3, 3], key=5)
+    without = run(_core.Batch(200), csr, range(0, 200, 3), [3, 3], key=5, with_edge=False)
+    assert_same(without[:3] + without[4:], with_ids[:3] + with_ids[4:])
+    batch = _core.Batch(200)
+    batch.sample(csr, np.arange(3), [2], False, 0, False)
+    with pytest.raises(ValueError, match="edge was asked for, but the batch was started without edge ids"):
+        batch.copy_out(*(np.zeros(n, np.int64) for n in [batch.num_nodes, *[batch.num_edges] * 3]))
+
+
+@pytest.mark.parametrize("limit", [DENSE, HASHED])
+def test_duplicate_seeds_keep_their_rows_and_take_the_same_picks(limit):
+    csr = Topology(ring_graph(10, 4).edge_index, 10, layout="CSC").csr
+    node, row, col, edge, nodes, edges = run(_core.Batch(10, limit), csr, [7, 7, 3, 7], [2, 1], key=9)
+    assert node[:4].tolist() == [7, 7, 3, 7]
+    assert nodes[0] == 4 and edges[0] == 8
+    picks = [edge[col == i].tolist() for i in (0, 1, 3)]
+    assert picks[0] == picks[1] == picks[2]
+    assert not np.isin(node[4:], [7, 3]).any()
+    assert not np.isin(row, [1, 3]).any(), "a neighbour that is a seed means the seed's first row"
+
+
+def test_seeds_without_edges_and_no_seeds():
+    csr = Topology(np.array([[0], [1]]), 5, layout="CSC").csr
+    for replace in (False, True):
+        node, row, _, _, nodes, edges = run(_core.Batch(5), csr, [2, 4, 2], [3, 3], replace)
+        assert (node.tolist(), row.tolist(), nodes, edges) == ([2, 4, 2], [], [3, 0, 0], [0, 0])
+        node, row, _, _, nodes, edges = run(_core.Batch(5), csr, [], [3, 3], replace)
+        assert (node.tolist(), row.tolist(), nodes, edges) == ([], [], [0, 0, 0], [0, 0])
+
+
+def test_a_fan_out_far_above_every_degree_costs_no_memory():
+    """10^9 is how users say "all"; a table of picks of that size would be 16 GB."""
+    csr = Topology(ring_graph(300, 3).edge_index, 300, layout="CSC").csr
+    everything = run(_core.Batch(300), csr, range(300), [-1])
+    assert_same(run(_core.Batch(300), csr, range(300), [10**9]), everything)
+    assert_same(run(_core.Batch(300), csr, range(300), [2**31 - 1]), everything)
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+@pytest.mark.parametrize("bad", [-1, 300, 2**40, -(2**63)])
+def test_the_first_bad_seed_is_named_and_the_batch_object_survives(bad, num_threads):
+    graph = ring_graph(300, 3)
+    csr = Topology(graph.edge_index, 300, layout="CSC").csr
+    batch, seeds = _core.Batch(300), np.arange(290)
+    expected = run(batch, csr, seeds, [2, 2])
+    broken = seeds.copy()
+    broken[[257, 280]] = bad, -5
+    with pytest.raises(IndexError, match=rf"seeds\[257\] = {bad} is outside \[0, 300\)"):
+        run(batch, csr, broken, [2, 2], num_threads=num_threads)
+    assert_same(run(batch, csr, seeds, [2, 2]), expected)
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_a_node_without_a_row_here_is_named(num_threads):
+    row_of = np.arange(300, dtype=np.uint32)
+    row_of[[270, 290]] = 2**32 - 1
+    csr = _core.Csr(np.zeros(301, np.int64), np.zeros(0, np.int64), None, row_of, 300)
+    with pytest.raises(IndexError, match=r"frontier\[270\] = 270 has no row in this partition"):
+        run(_core.Batch(300), csr, range(300), [1], num_threads=num_threads)
+    with pytest.raises(IndexError, match=r"nodes\[270\] = 270 has no row"):
+        _core.OneHop(csr, np.arange(300), 1, False, 0, 0, True, num_threads)
+
+
+def test_bad_options_name_themselves():
+    csr = Topology(ring_graph(10).edge_index, 10).csr
+    for arguments, message in [
+        (([1], [-2]), r"num_neighbors\[0\] = -2: expected -1 \(all\) or a count"),
+        (([1], [1, 2**31]), r"num_neighbors\[1\] = 2147483648"),
+        (([1], [1] * 257), "over 256 hops"),
+        (([1], [2, -1], True), r"num_neighbors\[1\] = -1 with replace"),
+        (([1], [2], False, 0, True, 0), "num_threads = 0: expected 1 to 1024"),
+        (([1], [2], False, 0, True, 1025), "num_threads = 1025"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run(_core.Batch(10), csr, *arguments)
+    with pytest.raises(ValueError, match="the graph has 10 nodes, the batch was made for 9"):
+        run(_core.Batch(9), csr, [1], [2])
+    with pytest.raises(TypeError, match="seeds: expected a 1-d array of int64, got int32"):
+        _core.Batch(10).sample(csr, np.arange(3, dtype=np.int32), [2], False, 0)
+
+
+def test_neighbours_that_are_damaged_are_found_before_they_index_anything():
+    indices = np.zeros(4, np.int64)
+    csr = _core.Csr(np.array([0, 4]), indices, check_indices=False)
+    indices[2] = 10**12
+    with pytest.raises(IndexError, match="neighbour id 1000000000000 is outside"):
+        run(_core.Batch(1), csr, [0], [-1])
+
+
+def test_copy_out_refuses_arrays_of_another_size():
+    batch = _core.Batch(10)
+    batch.sample(Topology(ring_graph(10).edge_index, 10).csr, np.arange(3), [2], False, 0)
+    sizes = [batch.num_nodes, *[batch.num_edges] * 3]
+    for i, name in enumerate(["node", "row", "col", "edge"]):
+        arrays = [np.zeros(n + (i == j), np.int64) for j, n in enumerate(sizes)]
+        with pytest.raises(ValueError, match=f"^{name} has"):
+            batch.copy_out(*arrays)
+
+
+def ask_parts(batch, csr, parts, hop, num_neighbors, replace, key, with_edge, dtype=np.int64):
+    """What the owners of the frontier's nodes would answer."""
+    frontier, answers = batch.frontier(), []
+    for positions in parts(len(frontier)):
+        one = _core.OneHop(csr, frontier[positions], num_neighbors, replace, key, hop, with_edge)
+        count = np.zeros(len(positions), np.uint32)
+        neighbor, edge = np.zeros(one.num_edges, dtype), np.zeros(one.num_edges, dtype) if with_edge else None
+        one.copy_out(count, neighbor, edge)
+        answers.append((positions.astype(np.uint32), count, neighbor, edge))
+    return answers
+
+
+@pytest.mark.parametrize("with_edge", [True, False])
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+@pytest.mark.parametrize("limit", [DENSE, HASHED])
+def test_a_hop_from_parts_equals_a_hop_from_the_whole_graph(num_parts, replace, with_edge, limit):
+    graph, rng = random_graph(500, 5000, seed=9), np.random.default_rng(num_parts)
+    csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
+    seeds, num_neighbors = rng.integers(0, 500, 150), [40, 5, 3]
+    expected = run(_core.Batch(500), csr, seeds, num_neighbors, replace, 77, with_edge)
+    batch = _core.Batch(500, limit)
+    batch.start(seeds, with_edge)
+
+    def parts(n):
+        owner = rng.integers(0, num_parts, n)
+        return [rng.permutation(np.flatnonzero(owner == p)) for p in rng.permutation(num_parts)]
+
+    for hop, k in enumerate(num_neighbors):
+        dtype = (np.int32, np.int64)[hop % 2]
+        batch.expand_from(ask_parts(batch, csr, parts, hop, k, replace, 77, with_edge, dtype))
+    got = result(batch, with_edge)
+    assert_same(got[:3] + got[4:], expected[:3] + expected[4:])
+    if with_edge:
+        assert np.array_equal(got[3], expected[3])
+
+
+def test_parts_that_do_not_cover_the_frontier_once_are_refused():
+    def part(positions, counts, neighbors):
+        u32 = (np.array(a, np.uint32) for a in (positions, counts))
+        return (*u32, np.array(neighbors, np.int64), np.array(neighbors, np.int64))
+
+    for parts, message in [
+        ([part([0, 1], [1, 0], [3])], "no part answers for row 2"),
+        ([part([0, 1, 2], [0] * 3, []), part([1], [0], [])], "part 1 answers for row 1"),
+        ([part([0, 1, 3], [0] * 3, [])], "part 0 answers for row 3 of the frontier, which has 3 rows"),
+        ([part([0, 1, 2], [1, 1, 1], [1, 2])], "part 0 has 2 edges, its counts add up to 3"),
+        ([part([0, 1, 2], [2**32 - 1, 1, 1], [1, 2])], "its counts add up to 4294967297"),
+        ([part([0, 1, 2], [1], [1])], "count has 1 elements: expected 3"),
+    ]:
+        batch = _core.Batch(10)
+        batch.start(np.array([4, 5, 6]))
+        with pytest.raises(ValueError, match=message):
+            batch.expand_from(parts)
+    batch = _core.Batch(10)
+    batch.start(np.array([4]))
+    with pytest.raises(IndexError, match="neighbour id 10 is outside"):
+        batch.expand_from([part([0], [1], [10])])

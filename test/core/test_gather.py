@@ -1,0 +1,129 @@
+"""Row gather: every width, alignment and number of threads; nothing read or written outside the arrays."""
+
+import numpy as np
+import pytest
+
+from glt import _core
+
+DTYPES = [np.bool_, np.int8, np.uint8, np.int16, np.float16, np.int32, np.float32, np.int64, np.float64, np.complex64,
+          np.complex128]  # fmt: skip
+
+
+def table_of(num_rows, width, dtype=np.uint8, seed=0):
+    values = np.random.default_rng(seed).integers(0, 2 if dtype is np.bool_ else 100, (num_rows, width))
+    return values.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 3])
+def test_every_dtype(dtype, width):
+    table, ids = table_of(50, width, dtype), np.random.default_rng(1).integers(0, 50, 333)
+    out = np.zeros((333, width), dtype)
+    _core.gather_rows(table, ids, out)
+    assert np.array_equal(out, table[ids])
+
+
+@pytest.mark.parametrize("row_bytes", [1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 31, 32, 48, 100, 128, 512, 1024, 4000])
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_every_width_and_nothing_beside_it(row_bytes, num_threads):
+    """Enough rows for the cache-bypassing stores (4 MiB) at 16-byte widths; guard rows around the output stay."""
+    n = min(40_000, (5 << 20) // row_bytes)
+    table, ids = table_of(3000, row_bytes), np.random.default_rng(2).integers(0, 3000, n)
+    room = np.full((n + 2, row_bytes), 255, np.uint8)
+    _core.gather_rows(table, ids, room[1:-1], num_threads=num_threads)
+    assert np.array_equal(room[1:-1], table[ids])
+    assert (room[[0, -1]] == 255).all()
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4, 8, 15])
+@pytest.mark.parametrize("width", [16, 512])
+def test_output_and_table_at_any_address(offset, width):
+    n = (5 << 20) // width
+    memory = np.zeros(n * width + 64, np.uint8)
+    begin = -memory.ctypes.data % 16 + offset
+    out = memory[begin : begin + n * width].reshape(n, width)
+    odd_table = np.zeros(3000 * width + 1, np.uint8)[1:].reshape(3000, width)
+    odd_table[:] = table_of(3000, width)
+    ids = np.random.default_rng(3).integers(0, 3000, n)
+    _core.gather_rows(odd_table, ids, out, num_threads=2)
+    assert np.array_equal(out, odd_table[ids])
+
+
+@pytest.mark.parametrize("shape", [(20,), (20, 3, 2), (20, 0)])
+def test_tables_of_any_number_of_dimensions(shape):
+    table = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    ids = np.array([3, 3, 19, 0])
+    out = np.zeros((4, *shape[1:]), np.float32)
+    _core.gather_rows(table, ids, out)
+    assert np.array_equal(out, table[ids])
+
+
+@pytest.mark.parametrize("row_bytes", [4, 8, 48, 512])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_positions_scatter_and_row_of_translates(row_bytes, num_threads):
+    rng = np.random.default_rng(4)
+    table, n = table_of(1000, row_bytes), 3000
+    row_of = rng.permutation(1000).astype(np.uint32)
+    ids, positions = rng.integers(0, 1000, n), rng.permutation(2 * n)[:n].astype(np.uint32)
+    out = np.full((2 * n, row_bytes), 255, np.uint8)
+    expected = out.copy()
+    expected[positions] = table[row_of[ids]]
+    _core.gather_rows(table, ids, out, row_of, positions, num_threads)
+    assert np.array_equal(out, expected)
+    _core.gather_rows(table, None, out, positions=positions[:1000], num_threads=num_threads)
+    expected[positions[:1000]] = table
+    assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+@pytest.mark.parametrize("bad", [-1, 100, 2**63 - 1])
+def test_ids_without_a_row_are_named_and_nothing_is_written_beside_the_output(bad, num_threads):
+    table, ids = table_of(100, 512), np.zeros(5000, np.int64)
+    ids[4999] = bad
+    with pytest.raises(IndexError, match=rf"ids\[4999\] = {bad} is row {bad} of 100"):
+        _core.gather_rows(table, ids, np.zeros((5000, 512), np.uint8), num_threads=num_threads)
+    row_of = np.zeros(100, np.uint32)
+    with pytest.raises(IndexError, match=rf"ids\[4999\] = {bad} is outside \[0, 100\)"):
+        _core.gather_rows(table, ids, np.zeros((5000, 512), np.uint8), row_of, num_threads=num_threads)
+
+
+def test_a_row_that_is_not_here_and_a_position_that_is_not_there():
+    table = table_of(10, 4)
+    row_of = np.array([0, 2**32 - 1], np.uint32)
+    with pytest.raises(IndexError, match=r"ids\[1\] = 1 is row 4294967295 of 10"):
+        _core.gather_rows(table, np.array([0, 1]), np.zeros((2, 4), np.uint8), row_of)
+    with pytest.raises(IndexError, match=r"positions\[1\] = 2 is outside \[0, 2\)"):
+        _core.gather_rows(
+            table, np.array([0, 1]), np.zeros((2, 4), np.uint8), positions=np.array([0, 2], dtype=np.uint32)
+        )
+
+
+def test_outputs_that_do_not_fit_are_refused():
+    table, ids = table_of(10, 4), np.array([0, 1, 2])
+    frozen = np.zeros((3, 4), np.uint8)
+    frozen.flags.writeable = False
+    for out, message in [
+        (np.zeros((2, 4), np.uint8), "out has 2 rows: expected at least 3"),
+        (np.zeros((3, 5), np.uint8), "out has rows of 5 bytes, table of 4"),
+        (np.zeros((3, 8), np.uint8)[:, ::2], "out: expected a contiguous array"),
+        (frozen, "out: expected a writeable array"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _core.gather_rows(table, ids, out)
+    with pytest.raises(ValueError, match="table: expected a contiguous"):
+        _core.gather_rows(table[:, ::2], ids, np.zeros((3, 2), np.uint8))
+    with pytest.raises(ValueError, match="positions has 2 elements: expected 3"):
+        _core.gather_rows(table, ids, np.zeros((3, 4), np.uint8), positions=np.zeros(2, np.uint32))
+    with pytest.raises(ValueError, match="num_threads = 0"):
+        _core.gather_rows(table, ids, np.zeros((3, 4), np.uint8), num_threads=0)
+    with pytest.raises(TypeError, match="ids: expected a 1-d array of int64, got int32"):
+        _core.gather_rows(table, ids.astype(np.int32), np.zeros((3, 4), np.uint8))
+
+
+@pytest.mark.parametrize("row_bytes", [0, 4])
+def test_no_rows_at_all_and_rows_without_bytes(row_bytes):
+    table = np.zeros((10, row_bytes), np.uint8)
+    _core.gather_rows(table, np.zeros(0, np.int64), np.zeros((0, row_bytes), np.uint8))
+    _core.gather_rows(table[:0], np.zeros(0, np.int64), np.zeros((0, row_bytes), np.uint8))
+    with pytest.raises(IndexError, match=r"ids\[0\] = 10"):
+        _core.gather_rows(table, np.array([10]), np.zeros((1, row_bytes), np.uint8))

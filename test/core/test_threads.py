@@ -1,0 +1,115 @@
+"""Several Python threads, several native threads, and a fork in between."""
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from glt import _core
+from glt.data import Topology
+from glt.testing import random_graph
+
+
+@pytest.fixture(scope="module")
+def csr():
+    graph = random_graph(5000, 60_000, seed=4)
+    return Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
+
+
+def sample(batch, csr, index, num_threads):
+    seeds = np.random.default_rng(index).integers(0, csr.num_nodes, 600)
+    batch.sample(csr, seeds, [10, 5], False, index, True, num_threads)
+    arrays = [np.zeros(n, np.int64) for n in [batch.num_nodes, *[batch.num_edges] * 3]]
+    batch.copy_out(*arrays)
+    return np.concatenate(arrays)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_python_threads_with_batches_of_their_own_do_not_disturb_each_other(csr, num_threads):
+    expected = [sample(_core.Batch(csr.num_nodes), csr, i, 1) for i in range(80)]
+    mine = threading.local()
+
+    def work(index):
+        if not hasattr(mine, "batch"):
+            mine.batch = _core.Batch(csr.num_nodes)
+        return sample(mine.batch, csr, index, num_threads)
+
+    with ThreadPoolExecutor(4) as threads:
+        for got, want in zip(threads.map(work, range(80)), expected, strict=True):
+            assert np.array_equal(got, want)
+
+
+def test_errors_on_helper_threads_reach_the_caller_and_spare_the_others(csr):
+    """One Python thread keeps failing on a damaged graph while another samples a sound one with the same helpers."""
+    row_of = np.arange(csr.num_nodes, dtype=np.uint32)
+    row_of[4321] = 2**32 - 1
+    damaged = _core.Csr(np.zeros(csr.num_nodes + 1, np.int64), np.zeros(0, np.int64), None, row_of, csr.num_nodes)
+    expected = sample(_core.Batch(csr.num_nodes), csr, 3, 1)
+
+    def fail():
+        with pytest.raises(IndexError, match=r"frontier\[4321\] = 4321 has no row"):
+            _core.Batch(csr.num_nodes).sample(damaged, np.arange(csr.num_nodes), [2], False, 0, True, 3)
+
+    with ThreadPoolExecutor(2) as threads:
+        failures = [threads.submit(fail) for _ in range(50)]
+        batch = _core.Batch(csr.num_nodes)
+        for _ in range(50):
+            assert np.array_equal(sample(batch, csr, 3, 3), expected)
+        for failure in failures:
+            failure.result(timeout=60)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_samples_with_threads_of_its_own(csr):
+    """DataLoader workers are forks: the parent's helper threads do not exist there, its Batch objects do."""
+    batch = _core.Batch(csr.num_nodes)
+    expected = sample(batch, csr, 5, 2)  # the parent's helpers are running now
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = b"failed"
+        try:
+            same = [np.array_equal(sample(b, csr, 5, 2), expected) for b in (batch, _core.Batch(csr.num_nodes))]
+            status = b"equal" if all(same) else b"different"
+        finally:
+            os.write(write_end, status)
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        assert pipe.read() == b"equal"  # pytest's time limit stands guard
+    os.waitpid(pid, 0)
+    assert np.array_equal(sample(batch, csr, 5, 2), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_other_threads_sample_never_hangs_the_child(csr):
+    """The child gets the parent's memory as it was that instant, whichever locks its threads held."""
+    expected = sample(_core.Batch(csr.num_nodes), csr, 5, 2)
+    stop = threading.Event()
+
+    def keep_sampling():
+        batch = _core.Batch(csr.num_nodes)
+        while not stop.is_set():
+            sample(batch, csr, 5, 2)
+
+    batch = _core.Batch(csr.num_nodes)
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            sampling = [pool.submit(keep_sampling) for _ in range(2)]
+            for _ in range(20):
+                pid = os.fork()
+                if pid == 0:
+                    status = 1
+                    try:
+                        signal.alarm(30)  # a child that hangs dies of it
+                        status = 0 if np.array_equal(sample(batch, csr, 5, 2), expected) else 1
+                    finally:
+                        os._exit(status)
+                assert os.waitpid(pid, 0)[1] == 0
+        finally:
+            stop.set()
+        for done in sampling:
+            done.result(timeout=60)
