@@ -1,0 +1,115 @@
+"""What all channels have in common: messages from one producer to one consumer, in the order of reservation."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import TracebackType
+
+from torch import Tensor
+
+from glt.channel.message import Message, MessageKind, MessageLayout
+
+DEFAULT_TIMEOUT_S = 180.0
+"""How long a call waits unless told otherwise."""
+
+
+class Slot(ABC):
+    """Room for one message that is being made.
+
+    As a context manager it commits when the block ends, and abandons when the block raises.
+    """
+
+    buffer: Tensor
+    """The message's bytes, uint8 [nbytes], 64-byte aligned, undefined at first. Not to be written afterwards."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Makes the message visible to the consumer, after those that were reserved before it. Never waits."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Gives up the message: the consumer will not see it. Does nothing after a commit."""
+
+    def __enter__(self) -> "Slot":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.commit()
+        else:
+            self.abandon()
+
+
+class Channel(ABC):
+    """Carries messages from a producer (any of its threads) to a consumer.
+
+    Several slots may be filled at the same time and committed in any order. What the consumer keeps never blocks the
+    producer for good.
+    """
+
+    @abstractmethod
+    def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
+        """Waits for room for a message.
+
+        Args:
+            nbytes: Size of the message in bytes, at least 1.
+            timeout_s: Seconds to wait; 0 asks without waiting. Waiting blocks the thread: a thread that has slots to
+                commit must not wait here for the room that they occupy.
+
+        Raises:
+            ChannelTimeout: There was no room in time.
+            ChannelClosed: Nobody will read it.
+        """
+
+    @abstractmethod
+    def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
+        """Waits for the next message.
+
+        Its tensors may alias the memory of the channel: it is reused once the last of them, and of their views, is
+        gone. They stay valid after the channel is closed.
+
+        Raises:
+            ChannelTimeout: None came in time.
+            ChannelClosed: None will come.
+            MessageError: The bytes that came are no message.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the channel. Every wait on the other side ends at once with ``ChannelClosed``; what a producer committed
+        before it closed can still be received. May be called more than once."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, int | float]:
+        """Counts since the start: ``num_sent, num_received, num_queued`` messages, ``sent_bytes, received_bytes``,
+        ``num_copied`` (taken out of the channel because too much of it was kept), ``num_oversize`` (sent in pieces),
+        ``num_producer_waits, producer_wait_s, num_consumer_waits, consumer_wait_s`` (calls that had to sleep)."""
+
+    def send(
+        self,
+        tensors: Mapping[str, Tensor],
+        kind: MessageKind = MessageKind.BATCH,
+        *,
+        loader: int = 0,
+        epoch: int = 0,
+        index: int = 0,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Copies ``tensors`` into a message and commits it; errors as of :meth:`reserve`."""
+        layout = MessageLayout.like(tensors)
+        with self.reserve(layout.nbytes, timeout_s) as slot:
+            layout.write(slot.buffer, tensors, kind, loader, epoch, index)
+
+    def send_message(self, message: Tensor, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Copies a message that is ready, uint8 [total bytes], into the channel and commits it."""
+        with self.reserve(message.numel(), timeout_s) as slot:
+            slot.buffer.copy_(message)
+
+    def __enter__(self) -> "Channel":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

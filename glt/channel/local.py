@@ -1,0 +1,134 @@
+"""A channel inside one process: from the thread that samples to the thread that trains."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
+
+import torch
+
+from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
+from glt.channel.message import Message, read_message
+from glt.data import pool
+from glt.errors import ChannelClosed, ChannelTimeout
+
+
+class LocalSlot(Slot):
+    """Room for one message in private memory."""
+
+    __slots__ = ("_channel", "buffer", "state")
+
+    def __init__(self, channel: "LocalChannel", nbytes: int) -> None:
+        self._channel = channel
+        self.buffer = pool.empty((nbytes,), torch.uint8)
+        self.state = "filling"
+
+    def commit(self) -> None:
+        if self.state != "filling":
+            raise ValueError(f"channel slot: it was {self.state} before")
+        self._channel._settle(self, "committed")
+
+    def abandon(self) -> None:
+        if self.state == "filling":
+            self._channel._settle(self, "abandoned")
+
+
+class LocalChannel(Channel):
+    """Passes messages between threads; their tensors are private memory, so keeping them costs only memory.
+
+    Args:
+        capacity: Messages that may be reserved or waiting to be received.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity = {capacity}: expected at least 1 message")
+        self.capacity = capacity
+        self._changed = threading.Condition()
+        self._slots: deque[LocalSlot] = deque()  # in the order of reservation
+        self._num_unread = 0  # reserved or committed, not abandoned
+        self._closed = False
+        self._num_sent = self._num_received = self._sent_bytes = self._received_bytes = 0
+        self._waits = {"producer": [0, 0.0], "consumer": [0, 0.0]}
+
+    def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
+        if nbytes < 1:
+            raise ValueError(f"message of {nbytes} bytes: expected at least 1")
+        with self._changed:
+            self._wait("producer", timeout_s, lambda: self._closed or self._num_unread < self.capacity)
+            if self._closed:
+                self._raise_closed()
+            if self._num_unread >= self.capacity:
+                raise ChannelTimeout(f"no room for a message after {timeout_s:g} s: {self._num_unread} wait to be read")
+            slot = LocalSlot(self, nbytes)
+            self._slots.append(slot)
+            self._num_unread += 1
+            return slot
+
+    def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
+        with self._changed:
+            self._wait("consumer", timeout_s, lambda: self._closed or self._is_ready())
+            if not self._is_ready():
+                if self._closed:
+                    self._raise_closed()
+                raise ChannelTimeout(f"no message after {timeout_s:g} s: {len(self._slots)} are being made")
+            slot = self._slots.popleft()
+            self._drop_abandoned()
+            self._num_unread -= 1
+            self._num_received += 1
+            self._received_bytes += slot.buffer.numel()
+            self._changed.notify_all()
+        return read_message(slot.buffer)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def stats(self) -> dict[str, int | float]:
+        with self._changed:
+            return {
+                "num_sent": self._num_sent,
+                "num_received": self._num_received,
+                "num_queued": self._num_sent - self._num_received,
+                "sent_bytes": self._sent_bytes,
+                "received_bytes": self._received_bytes,
+                "num_copied": 0,
+                "num_oversize": 0,
+                "num_producer_waits": int(self._waits["producer"][0]),
+                "producer_wait_s": self._waits["producer"][1],
+                "num_consumer_waits": int(self._waits["consumer"][0]),
+                "consumer_wait_s": self._waits["consumer"][1],
+            }
+
+    def _settle(self, slot: LocalSlot, state: str) -> None:
+        with self._changed:
+            slot.state = state
+            if state == "abandoned":
+                self._num_unread -= 1
+                self._drop_abandoned()
+            else:
+                self._num_sent += 1
+                self._sent_bytes += slot.buffer.numel()
+            self._changed.notify_all()
+
+    def _is_ready(self) -> bool:
+        return bool(self._slots) and self._slots[0].state == "committed"
+
+    def _drop_abandoned(self) -> None:
+        while self._slots and self._slots[0].state == "abandoned":
+            self._slots.popleft()
+
+    def _wait(self, who: str, timeout_s: float, ready: Callable[[], bool]) -> None:
+        if timeout_s < 0:
+            raise ValueError(f"timeout_s = {timeout_s}: expected seconds, 0 or more")
+        if ready() or timeout_s == 0:
+            return
+        start = time.perf_counter()
+        self._changed.wait_for(ready, timeout_s)
+        self._waits[who][0] += 1
+        self._waits[who][1] += time.perf_counter() - start
+
+    def _raise_closed(self) -> NoReturn:
+        raise ChannelClosed("the channel was closed")

@@ -1,0 +1,267 @@
+"""The one message of glt: flat named tensors, the same bytes in shared memory and on the wire.
+
+::
+
+    offset  0   magic "GLTM" · version u16 · kind u16 · number of tensors u32 · 4 bytes unused
+           16   total bytes u64 · loader i64 · epoch i64 · index i64
+           48   12 bytes unused · checksum u32 of bytes 0..60 and the table (CRC-32)
+           64   table, 96 bytes per tensor:
+                name (40 bytes UTF-8, zero padded) · dtype u8 · dimensions u8 · 6 bytes unused
+                shape 4 x u64 · offset of the data u64 · bytes of the data u64
+            …   data, each tensor aligned to 64 bytes
+
+All numbers are little-endian. Reading copies nothing: tensors alias the buffer and keep it alive. The checksum covers
+what reading relies on; the data carry none, as neither shared memory nor TCP flips bits.
+"""
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt.errors import MessageError
+
+ALIGNMENT = 64
+MAX_DIMS = 4
+MAX_NAME_BYTES = 40
+MAX_TENSORS = 4096
+
+_MAGIC = b"GLTM"
+_VERSION = 1
+_HEADER = struct.Struct("<4sHHI4xQqqq12x")  # 60 bytes; the checksum follows
+_CHECKSUM = struct.Struct("<I")
+_ENTRY = struct.Struct("<40sBB6x4QQQ")
+_TABLE_START = _HEADER.size + _CHECKSUM.size
+
+# Code in the message -> dtype. Append only: the codes are the format.
+_DTYPES = (
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.uint16, torch.uint32,
+    torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+)  # fmt: skip
+_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+
+
+def _numpy_twin(dtype: torch.dtype) -> tuple[np.dtype, torch.dtype | None]:
+    """Returns a NumPy dtype of the same size, and ``dtype`` itself where it then has to be viewed as that."""
+    name = str(dtype).removeprefix("torch.")
+    if hasattr(np, name):
+        return np.dtype(name), None
+    return np.dtype(f"u{dtype.itemsize}"), dtype
+
+
+_TWINS = tuple(_numpy_twin(dtype) for dtype in _DTYPES)
+_PADDING = tuple((0,) * (MAX_DIMS - num_dims) for num_dims in range(MAX_DIMS + 1))
+_ITEM_BYTES = tuple(dtype.itemsize for dtype in _DTYPES)
+
+
+class MessageKind(IntEnum):
+    """What a message says."""
+
+    BATCH = 1
+    ERROR = 2
+    END = 3
+    REQUEST = 4
+    REPLY = 5
+
+
+_KINDS = {int(kind): kind for kind in MessageKind}
+
+
+@dataclass(slots=True)
+class Message:
+    """A message that was read. ``tensors`` alias its buffer."""
+
+    kind: MessageKind
+    loader: int
+    epoch: int
+    index: int
+    tensors: dict[str, Tensor]
+
+    def raise_if_error(self) -> None:
+        """Raises the exception that the message carries, as :class:`glt.errors.RemoteError`, if it carries one."""
+        if self.kind is MessageKind.ERROR:
+            from glt.channel.error_message import remote_error
+
+            raise remote_error(self)
+
+
+def _aligned(nbytes: int) -> int:
+    return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+@lru_cache(maxsize=4096)
+def _encode_name(name: str) -> bytes:
+    encoded = name.encode()
+    if not 1 <= len(encoded) <= MAX_NAME_BYTES or b"\0" in encoded:
+        raise ValueError(f"tensor name {name!r}: expected 1 to {MAX_NAME_BYTES} bytes of text, got {len(encoded)}")
+    return encoded
+
+
+@lru_cache(maxsize=4096)
+def _decode_name(padded: bytes) -> str:
+    return padded.rstrip(b"\0").decode()
+
+
+def _view(array: np.ndarray, code: int, shape: Sequence[int], offset: int) -> Tensor:
+    # The cheapest way from bytes to a tensor that there is; NumPy checks the bounds once more.
+    twin, dtype = _TWINS[code]
+    tensor = torch.from_numpy(np.ndarray(shape, twin, array, offset))
+    return tensor if dtype is None else tensor.view(dtype)
+
+
+class MessageLayout:
+    """Where each tensor of a message lies. It depends on names, dtypes and shapes alone and can be reused.
+
+    Args:
+        specs: By name (at most 40 bytes of UTF-8), the dtype and the shape (at most 4 dimensions).
+
+    Example::
+
+        layout = MessageLayout({"n_id": (torch.int64, [1000]), "x": (torch.float32, [1000, 128])})
+        with channel.reserve(layout.nbytes, timeout_s=10) as slot:
+            layout.write_header(slot.buffer, MessageKind.BATCH, loader=0, epoch=3, index=17)
+            torch.index_select(features, 0, n_id, out=layout.tensors(slot.buffer)["x"])
+    """
+
+    __slots__ = ("_places", "_table", "nbytes")
+
+    def __init__(self, specs: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> None:
+        if len(specs) > MAX_TENSORS:
+            raise ValueError(f"message of {len(specs)} tensors: expected at most {MAX_TENSORS}")
+        end = _TABLE_START + len(specs) * _ENTRY.size
+        entries: list[bytes] = []
+        self._places: list[tuple[str, int, tuple[int, ...], int]] = []
+        for name, (dtype, sizes) in specs.items():
+            shape = tuple(sizes)
+            code = _CODES.get(dtype)
+            num_dims = len(shape)
+            if code is None:
+                raise TypeError(f"tensor {name!r} has dtype {dtype}: a message cannot carry it")
+            if num_dims > MAX_DIMS or (shape and min(shape) < 0):
+                raise ValueError(f"tensor {name!r} has shape {shape}: expected up to {MAX_DIMS} sizes >= 0")
+            start = _aligned(end)
+            nbytes = prod(shape) * _ITEM_BYTES[code]
+            end = start + nbytes
+            entries.append(_ENTRY.pack(_encode_name(name), code, num_dims, *shape, *_PADDING[num_dims], start, nbytes))
+            self._places.append((name, code, shape, start))
+        self._table = b"".join(entries)
+        self.nbytes: int = end
+        """Size of the whole message in bytes."""
+
+    @classmethod
+    def like(cls, tensors: Mapping[str, Tensor]) -> "MessageLayout":
+        """Returns the layout of a message with these tensors."""
+        return cls({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()})
+
+    def write_header(self, buffer: Tensor, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0) -> None:
+        """Writes everything but the data into ``buffer``, uint8 [nbytes or more]."""
+        head = _HEADER.pack(_MAGIC, _VERSION, kind, len(self._places), self.nbytes, loader, epoch, index)
+        checksum = _CHECKSUM.pack(zlib.crc32(self._table, zlib.crc32(head)))
+        front = b"".join((head, checksum, self._table))
+        self._array(buffer).data[: len(front)] = front
+
+    def tensors(self, buffer: Tensor) -> dict[str, Tensor]:
+        """Returns the tensors as views of ``buffer``, to be filled in place."""
+        array = self._array(buffer)
+        return {name: _view(array, code, shape, offset) for name, code, shape, offset in self._places}
+
+    def write(
+        self,
+        buffer: Tensor,
+        tensors: Mapping[str, Tensor],
+        kind: MessageKind,
+        loader: int = 0,
+        epoch: int = 0,
+        index: int = 0,
+    ) -> None:
+        """Writes the whole message; ``tensors`` have the dtypes and shapes of the layout."""
+        self.write_header(buffer, kind, loader, epoch, index)
+        array = buffer.numpy()
+        for name, code, shape, offset in self._places:
+            tensor = tensors[name]
+            if tensor.dtype is not _DTYPES[code] or tensor.shape != shape:
+                raise ValueError(
+                    f"tensor {name!r} is {tensor.dtype} {list(tensor.shape)}: the layout says {_DTYPES[code]} "
+                    f"{list(shape)}"
+                )
+            if tensor.requires_grad:
+                tensor = tensor.detach()
+            _view(array, code, shape, offset).copy_(tensor)
+
+    def _array(self, buffer: Tensor) -> np.ndarray:
+        if buffer.dtype != torch.uint8 or buffer.dim() != 1 or buffer.numel() < self.nbytes:
+            raise ValueError(
+                f"message buffer is {buffer.dtype} {list(buffer.shape)}: expected uint8 [{self.nbytes}] or more"
+            )
+        return buffer.numpy()
+
+
+def encode_message(
+    tensors: Mapping[str, Tensor], kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
+) -> Tensor:
+    """Returns a message in private memory, uint8 [total bytes]; what :func:`read_message` reads."""
+    layout = MessageLayout.like(tensors)
+    buffer = torch.empty(layout.nbytes, dtype=torch.uint8)
+    layout.write(buffer, tensors, kind, loader, epoch, index)
+    return buffer
+
+
+def read_message(buffer: Tensor) -> Message:
+    """Reads a message without copying: its tensors alias ``buffer`` and keep it alive.
+
+    Args:
+        buffer: uint8 [total bytes or more], contiguous, aligned to 64 bytes, on the CPU.
+
+    Raises:
+        MessageError: The bytes are no message, one of another version, or damaged. Nothing outside the buffer is read.
+    """
+    if buffer.dtype != torch.uint8 or buffer.dim() != 1 or not buffer.is_contiguous():
+        raise MessageError(f"message: expected contiguous bytes, got {buffer.dtype} {list(buffer.shape)}")
+    array = buffer.numpy()
+    if array.size < _TABLE_START:
+        raise MessageError(f"message of {array.size} bytes: a header alone has {_TABLE_START}")
+    if buffer.data_ptr() % ALIGNMENT:
+        raise MessageError(f"message at address {buffer.data_ptr():#x}: expected {ALIGNMENT}-byte alignment; clone it")
+    data = array.data
+    magic, version, kind, num_tensors, total, loader, epoch, index = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise MessageError(f"these {array.size} bytes are no message: they start with {magic!r}, expected {_MAGIC!r}")
+    if version != _VERSION:
+        raise MessageError(f"message of version {version}, expected {_VERSION}: both sides must run the same glt")
+    table_end = _TABLE_START + num_tensors * _ENTRY.size
+    if not table_end <= total <= array.size or num_tensors > MAX_TENSORS:
+        raise MessageError(f"damaged message: {num_tensors} tensors in {total} bytes, in a buffer of {array.size}")
+    table = data[_TABLE_START:table_end]
+    if _CHECKSUM.unpack_from(data, _HEADER.size)[0] != zlib.crc32(table, zlib.crc32(data[: _HEADER.size])):
+        raise MessageError(f"damaged message: the checksum of its header and table of {num_tensors} tensors is wrong")
+    if kind not in _KINDS:
+        raise MessageError(f"message of unknown kind {kind}")
+    tensors: dict[str, Tensor] = {}
+    for padded, code, num_dims, d0, d1, d2, d3, offset, nbytes in _ENTRY.iter_unpack(table):
+        shape = (d0, d1, d2, d3)[:num_dims]
+        if (
+            code >= len(_DTYPES)
+            or num_dims > MAX_DIMS
+            or prod(shape) * _ITEM_BYTES[code] != nbytes
+            or offset % ALIGNMENT
+            or not table_end <= offset <= offset + nbytes <= total
+        ):
+            raise MessageError(
+                f"damaged message: tensor {len(tensors)} claims {nbytes} bytes at {offset} of {total} for shape "
+                f"{list(shape)} of {num_dims} dimensions and dtype code {code}"
+            )
+        try:
+            tensors[_decode_name(padded)] = _view(array, code, shape, offset)
+        except (ValueError, OverflowError) as error:  # a name that is no text, an empty shape with absurd sizes
+            raise MessageError(f"damaged message: tensor {len(tensors)}, shape {list(shape)}: {error}") from error
+    if len(tensors) != num_tensors:
+        raise MessageError(f"damaged message: {num_tensors} tensors, but only {len(tensors)} names")
+    return Message(_KINDS[kind], loader, epoch, index, tensors)

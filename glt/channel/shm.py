@@ -1,0 +1,201 @@
+"""A channel from one process to another through shared memory."""
+
+import threading
+from typing import Any, NoReturn
+
+import torch
+
+from glt import _core
+from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
+from glt.channel.message import Message, read_message
+from glt.channel.shared_memory import SharedMemory
+from glt.channel.size import format_size, parse_size
+from glt.data.pool import process_pool
+from glt.errors import ChannelClosed, ChannelTimeout
+
+DEFAULT_CAPACITY = 256
+"""Messages under way at the same time; the size of the channel is usually reached first."""
+
+_LINGER_S = 5.0  # for closing a producer: how long a message in pieces may still take
+
+
+class ShmSlot(Slot):
+    """Room for one message in the shared memory (or beside it, where the message is too large)."""
+
+    __slots__ = ("_reservation", "buffer")
+
+    def __init__(self, reservation: _core.RingReservation) -> None:
+        self._reservation = reservation
+        self.buffer = torch.from_numpy(reservation.array)
+
+    def commit(self) -> None:
+        self._reservation.commit()
+
+    def abandon(self) -> None:
+        self._reservation.abandon()
+
+
+class ShmChannel(Channel):
+    """Passes messages from one process to another without copies.
+
+    Made in one process and given to another when that is spawned. Whoever first reserves becomes the producer, whoever
+    first receives the consumer. The memory is anonymous (see :class:`SharedMemory`): a killed process leaves nothing
+    behind and nothing locked; waits on the other side end at their deadline.
+
+    Messages of up to half of the channel are written once and read in place. Larger ones, even larger than the channel,
+    pass through it in pieces. Once the consumer holds more than half of the channel in messages it keeps, it copies
+    further ones, so a batch kept for ever blocks nobody.
+
+    Args:
+        channel_bytes: Size of the memory for messages, in bytes or as text (``'64MB'``). A few times the largest
+            message is enough.
+        capacity: Messages that may be reserved or waiting to be received.
+    """
+
+    def __init__(self, channel_bytes: int | str, capacity: int = DEFAULT_CAPACITY) -> None:
+        arena_bytes = -(-parse_size(channel_bytes, "channel_bytes") // 64) * 64
+        if capacity < 1:
+            raise ValueError(f"capacity = {capacity}: expected at least 1 message")
+        self._memory = SharedMemory(_core.ring_bytes(arena_bytes, capacity), "glt-channel")
+        self._region = self._memory.mapping
+        _core.format_ring(self._region, arena_bytes, capacity)
+        self.channel_bytes = arena_bytes
+        self._start()
+
+    def descriptor(self) -> dict[str, int]:
+        """Returns what :meth:`from_descriptor` needs in a process that inherits ``fd``, as JSON can carry it."""
+        return {"fd": self._memory.fd, "nbytes": self._memory.nbytes, "channel_bytes": self.channel_bytes}
+
+    @classmethod
+    def from_descriptor(cls, descriptor: dict[str, int]) -> "ShmChannel":
+        """Returns the other end of a channel in a process that inherited its descriptor."""
+        self = cls.__new__(cls)
+        memory = SharedMemory.from_fd(descriptor["fd"], descriptor["nbytes"])
+        self.__setstate__({"memory": memory, "channel_bytes": descriptor["channel_bytes"]})
+        return self
+
+    def pin(self) -> None:
+        """Registers the memory with CUDA in this process, until :meth:`close`.
+
+        Raises:
+            RuntimeError: If CUDA refuses; gives its code.
+        """
+        array = self._region.array()
+        code = int(torch.cuda.cudart().cudaHostRegister(array.ctypes.data, array.nbytes, 0))
+        if code != 0:
+            raise RuntimeError(f"cudaHostRegister of {format_size(array.nbytes)} of channel memory: CUDA error {code}")
+        self._pinned_at = int(array.ctypes.data)
+
+    def _start(self) -> None:
+        self._pinned_at = 0
+        self._lock = threading.Lock()
+        self._producer: _core.RingProducer | None = None
+        self._consumer: _core.RingConsumer | None = None
+        self._closed = False
+
+    def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
+        status, reservation = self._producing().reserve(nbytes, timeout_s)
+        if reservation is None:
+            self._fail(status, f"no room for a message of {format_size(nbytes)} after {timeout_s:g} s")
+        return ShmSlot(reservation)
+
+    def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
+        status, array = self._consuming().receive(timeout_s)
+        if array is None:
+            self._fail(status, f"no message after {timeout_s:g} s")
+        return read_message(torch.from_numpy(array))
+
+    def close(self) -> None:
+        """Ends the sides that this process uses; in a process that uses none, both.
+
+        A producer closes after the message that it last committed, which may take up to 5 s where that has to pass in
+        pieces. Tensors that were received, and slots that are being filled, keep their memory.
+        """
+        self._end(unused=True)
+
+    def _end(self, unused: bool) -> None:
+        with self._lock:
+            producer, consumer, was_closed = self._producer, self._consumer, self._closed
+            self._producer = self._consumer = None
+            self._closed = True
+        if was_closed:
+            return
+        if consumer is not None:
+            consumer.close()
+        if producer is not None:
+            producer.close(_LINGER_S)
+        if unused and producer is None and consumer is None:
+            _core.close_ring(self._region)
+        if self._pinned_at:
+            code = int(torch.cuda.cudart().cudaHostUnregister(self._pinned_at))
+            self._pinned_at = 0
+            if code != 0:
+                raise RuntimeError(f"cudaHostUnregister of the channel's memory: CUDA error {code}")
+        self._memory.close()
+
+    def __del__(self) -> None:
+        # A process may hand the channel on and drop its own: that closes nothing.
+        if hasattr(self, "_lock"):
+            self._end(unused=False)
+
+    def _producing(self) -> _core.RingProducer:
+        if self._producer is None:
+            with self._lock:
+                self._check_open()
+                if self._producer is None:
+                    self._producer = _core.RingProducer(self._region, process_pool())
+                return self._producer
+        return self._producer
+
+    def _consuming(self) -> _core.RingConsumer:
+        if self._consumer is None:
+            with self._lock:
+                self._check_open()
+                if self._consumer is None:
+                    self._consumer = _core.RingConsumer(self._region, process_pool())
+                return self._consumer
+        return self._consumer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ChannelClosed("the channel was closed in this process")
+
+    def _fail(self, status: _core.RingStatus, timeout_text: str) -> NoReturn:
+        ring = _core.ring_stats(self._region)
+        if status == _core.RingStatus.CLOSED:
+            sides = [side for side in ("producer", "consumer") if ring[f"{side}_closed"]]
+            raise ChannelClosed(
+                f"the channel was closed by its {' and its '.join(sides)} "
+                f"(producer pid {ring['producer_pid']}, consumer pid {ring['consumer_pid']})"
+            )
+        queued = ring["sent"]["messages"] - ring["received"]["messages"]
+        raise ChannelTimeout(
+            f"{timeout_text}: {queued} messages are queued in a channel of {format_size(self.channel_bytes)} "
+            f"(producer pid {ring['producer_pid']}, consumer pid {ring['consumer_pid']}; 0: not started)"
+        )
+
+    def stats(self) -> dict[str, int | float]:
+        ring = _core.ring_stats(self._region)
+        sent, received = ring["sent"], ring["received"]
+        return {
+            "num_sent": sent["messages"],
+            "num_received": received["messages"],
+            "num_queued": sent["messages"] - received["messages"],
+            "sent_bytes": sent["bytes"],
+            "received_bytes": received["bytes"],
+            "num_copied": received["copied"],
+            "num_oversize": sent["oversize"],
+            "num_producer_waits": sent["waits"],
+            "producer_wait_s": sent["wait_s"],
+            "num_consumer_waits": received["waits"],
+            "consumer_wait_s": received["wait_s"],
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"memory": self._memory, "channel_bytes": self.channel_bytes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._memory = state["memory"]
+        self._region = self._memory.mapping
+        self.channel_bytes = state["channel_bytes"]
+        self._start()

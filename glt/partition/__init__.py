@@ -1,0 +1,8 @@
+"""Partitions of a graph on disk: partitioners write them, ``load_partition`` maps them."""
+
+from glt.partition.load import Partition, load_partition
+from glt.partition.manifest import Manifest
+from glt.partition.partitioner import PartitionerBase
+from glt.partition.random_partitioner import RandomPartitioner
+
+__all__ = ["Manifest", "Partition", "PartitionerBase", "RandomPartitioner", "load_partition"]

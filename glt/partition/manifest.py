@@ -1,0 +1,228 @@
+"""``manifest.json``: what a partition directory holds, and how to tell that it still does."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from glt.errors import PartitionError
+from glt.partition import layout
+from glt.partition.npy_file import FileEntry
+
+FORMAT: Final = "glt-partition"
+VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class FeatureEntry:
+    """One table of features or labels: its torch dtype, and the shape of a row (``()`` for a 1-d table)."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NodeTypeEntry:
+    """The nodes of one type.
+
+    Attributes:
+        num_nodes: In all partitions.
+        part_num_nodes: In each partition.
+        balance_ratio: Mean over largest partition; 1 is perfectly even.
+        feat: Node features, if any.
+        label: Node labels, if any.
+    """
+
+    num_nodes: int
+    part_num_nodes: tuple[int, ...]
+    balance_ratio: float
+    feat: FeatureEntry | None
+    label: FeatureEntry | None
+
+
+@dataclass(frozen=True)
+class EdgeTypeEntry:
+    """The edges of one type.
+
+    Attributes:
+        num_edges: In all partitions.
+        part_num_edges: In each partition.
+        balance_ratio: Mean over largest partition; 1 is perfectly even.
+        num_cut_edges: Edges whose ends have different owners.
+        edge_cut_ratio: ``num_cut_edges / num_edges``, 0 without edges.
+        remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed, each
+            edge being as likely as any other and nothing cached.
+        feat: Edge features, if any.
+    """
+
+    num_edges: int
+    part_num_edges: tuple[int, ...]
+    balance_ratio: float
+    num_cut_edges: int
+    edge_cut_ratio: float
+    remote_bytes_per_edge: float
+    feat: FeatureEntry | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything known about a partition directory.
+
+    Attributes:
+        num_parts: Number of partitions.
+        edge_dir: ``"out"``: a row holds the out-edges of a node (CSR, assigned ``by_src``); ``"in"``: its in-edges
+            (CSC, assigned ``by_dst``).
+        strategy: Name of the partitioner's class.
+        arguments: What determines its result besides the graph, for example ``{"random_seed": 0}``.
+        checksum_block_bytes: Size of the blocks behind every file's checksum.
+        node_types: By node type; a homogeneous graph has the one type ``"node"``.
+        edge_types: By name of the edge type; a homogeneous graph has the one type ``"node__to__node"``.
+        files: By path relative to the root, with ``/`` between names.
+        glt_version: Version of glt that wrote the directory.
+        run_id: Digest of all of the above, file checksums included. Two directories with the same run id hold the same
+            data and their partitions may be mixed; ranks compare it to make sure that they serve one run.
+        format: ``"glt-partition"``.
+        version: Version of the format.
+    """
+
+    num_parts: int
+    edge_dir: str
+    strategy: str
+    arguments: dict[str, Any]
+    checksum_block_bytes: int
+    node_types: dict[str, NodeTypeEntry]
+    edge_types: dict[str, EdgeTypeEntry]
+    files: dict[str, FileEntry]
+    glt_version: str
+    run_id: str = ""
+    format: str = FORMAT
+    version: int = VERSION
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types in all partitions."""
+        return sum(entry.num_nodes for entry in self.node_types.values())
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all types in all partitions."""
+        return sum(entry.num_edges for entry in self.edge_types.values())
+
+    @property
+    def part_num_nodes(self) -> tuple[int, ...]:
+        """Nodes of all types in each partition."""
+        return tuple(map(sum, zip(*(entry.part_num_nodes for entry in self.node_types.values()), strict=True)))
+
+    @property
+    def part_num_edges(self) -> tuple[int, ...]:
+        """Edges of all types in each partition."""
+        return tuple(map(sum, zip(*(entry.part_num_edges for entry in self.edge_types.values()), strict=True)))
+
+    @property
+    def edge_cut_ratio(self) -> float:
+        """Share of all edges whose ends have different owners."""
+        return sum(entry.num_cut_edges for entry in self.edge_types.values()) / max(self.num_edges, 1)
+
+    def summary(self) -> str:
+        """Returns the report of a run in one line."""
+        nodes = min(entry.balance_ratio for entry in self.node_types.values())
+        edges = min(entry.balance_ratio for entry in self.edge_types.values())
+        remote = max(entry.remote_bytes_per_edge for entry in self.edge_types.values())
+        return (
+            f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges in {self.num_parts} partitions, "
+            f"edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes {nodes:.3f} and of "
+            f"edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes per edge, run {self.run_id}"
+        )
+
+    def signed(self) -> "Manifest":
+        """Returns the same manifest with its run id."""
+        return replace(self, run_id=_digest(asdict(self)))
+
+    def write(self, root: Path) -> None:
+        """Writes ``manifest.json`` into ``root``; the last file of a directory to be written."""
+        (root / layout.MANIFEST).write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, root: Path) -> "Manifest":
+        """Reads the manifest of the partition directory ``root``.
+
+        Raises:
+            PartitionError: If there is none, if this version of glt cannot read it, or if it was altered.
+        """
+        path = root / layout.MANIFEST
+        if not root.is_dir():
+            raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
+        try:
+            document = json.loads(path.read_bytes())
+        except FileNotFoundError as error:
+            raise PartitionError(
+                f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way; "
+                "partition again"
+            ) from error
+        except ValueError as error:  # not JSON, or not UTF-8
+            raise PartitionError(f"{path} is truncated or altered ({error}): partition again") from error
+        found = document.get("format") if isinstance(document, dict) else None
+        if found != FORMAT:
+            raise PartitionError(f"{path} has format {found!r}: expected {FORMAT!r}; partition again with glt")
+        if document.get("version") != VERSION:
+            raise PartitionError(
+                f"{path} has version {document.get('version')!r}: this glt ({installed_version()}) reads version "
+                f"{VERSION}; install the glt that wrote it ({document.get('glt_version')}), or partition again"
+            )
+        if document.get("run_id") != _digest(document):
+            raise PartitionError(
+                f"{path} was altered: its contents do not have run_id {document.get('run_id')!r}; copy the "
+                "directory again, or partition again"
+            )
+        try:
+            return _parse(document)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PartitionError(
+                f"{path} does not follow version {VERSION} of the format ({type(error).__name__}: {error}); "
+                "partition again"
+            ) from error
+
+
+def installed_version() -> str:
+    """Returns the version of the installed glt, ``"source"`` when it runs from a source tree."""
+    try:
+        return metadata.version("glt")
+    except metadata.PackageNotFoundError:
+        return "source"
+
+
+def _digest(document: dict[str, Any]) -> str:
+    content = {key: value for key, value in document.items() if key != "run_id"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
+    return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
+
+
+def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
+    parsed = {
+        "part_num_nodes": tuple(entry["part_num_nodes"]),
+        "feat": _feature(entry["feat"]),
+        "label": _feature(entry["label"]),
+    }
+    return NodeTypeEntry(**{**entry, **parsed})
+
+
+def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
+    parsed = {"part_num_edges": tuple(entry["part_num_edges"]), "feat": _feature(entry["feat"])}
+    return EdgeTypeEntry(**{**entry, **parsed})
+
+
+def _parse(document: dict[str, Any]) -> Manifest:
+    parsed = {
+        "node_types": {name: _node_type(entry) for name, entry in document["node_types"].items()},
+        "edge_types": {name: _edge_type(entry) for name, entry in document["edge_types"].items()},
+        "files": {
+            path: FileEntry(**{**entry, "shape": tuple(entry["shape"])}) for path, entry in document["files"].items()
+        },
+    }
+    return Manifest(**{**document, **parsed})

@@ -1,0 +1,170 @@
+"""``.npy`` files of a partition: written in pieces with checksums, mapped after checking them.
+
+A checksum is the CRC-32 of each block of the file, as hexadecimal text, so that a large file can be sampled.
+"""
+
+import io
+import os
+import tempfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from glt.errors import PartitionError
+from glt.partition.rows import is_storage_of, torch_dtype_name
+
+BLOCK_BYTES: Final = 4 << 20
+WHOLE_BYTES: Final = 64 << 20  # files up to this size are verified whole
+NUM_SAMPLED_BLOCKS: Final = 8
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What the manifest says about one file.
+
+    Attributes:
+        num_bytes: Size of the file with its header.
+        dtype: As in the header, for example ``"<f4"``.
+        torch_dtype: The torch dtype that the numbers stand for: differs from ``dtype`` for bfloat16 and float8.
+        shape: As in the header.
+        checksum: CRC-32 of each block, eight hexadecimal digits per block.
+    """
+
+    num_bytes: int
+    dtype: str
+    torch_dtype: str
+    shape: tuple[int, ...]
+    checksum: str
+
+
+class NpyWriter:
+    """Writes one ``.npy`` file of known shape from pieces, front to back, never holding more than a piece.
+
+    The file is opened for each piece: a partitioner may have thousands of files under way.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...], torch_dtype: str | None = None) -> None:
+        self.path = path
+        self._dtype = dtype
+        self._shape = shape
+        self._torch_dtype = torch_dtype or torch_dtype_name(dtype)
+        self._num_bytes = 0
+        self._block_crcs: list[int] = []
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = io.BytesIO()
+        # Readers need the header exactly as NumPy writes it: 64-byte aligned, so mapped rows are aligned too.
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        )
+        self._append(header.getbuffer(), "xb")
+        self._expected_bytes = self._num_bytes + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+    def write(self, piece: np.ndarray) -> int:
+        """Appends rows; returns the number of bytes written."""
+        assert piece.dtype == self._dtype and piece.shape[1:] == self._shape[1:]
+        if piece.size:
+            self._append(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data, "ab")
+        return piece.nbytes
+
+    def close(self) -> FileEntry:
+        """Returns the entry of the file, which must be complete."""
+        assert self._num_bytes == self._expected_bytes == self.path.stat().st_size, self.path
+        checksum = "".join(f"{crc:08x}" for crc in self._block_crcs)
+        return FileEntry(self._num_bytes, self._dtype.str, self._torch_dtype, self._shape, checksum)
+
+    def _append(self, data: memoryview, mode: str) -> None:
+        with open(self.path, mode, buffering=0) as file:
+            written = 0
+            while written < len(data):
+                written += file.write(data[written : written + (1 << 30)])
+        at = 0
+        while at < len(data):
+            room = BLOCK_BYTES - self._num_bytes % BLOCK_BYTES
+            if room == BLOCK_BYTES:
+                self._block_crcs.append(0)
+            piece = data[at : at + room]
+            self._block_crcs[-1] = zlib.crc32(piece, self._block_crcs[-1])
+            self._num_bytes += len(piece)
+            at += len(piece)
+
+
+def map_file(
+    path: Path, entry: FileEntry, *, origin: str, block_bytes: int, whole_bytes: int, verify: bool
+) -> np.ndarray:
+    """Maps ``path`` copy-on-write, after checking that it is the file the manifest describes.
+
+    Args:
+        path: The file.
+        entry: What the manifest says about it.
+        origin: The run that the manifest describes, for messages.
+        block_bytes: Size of the blocks behind ``entry.checksum``.
+        whole_bytes: Files up to this size are verified whole; of larger ones ``NUM_SAMPLED_BLOCKS`` blocks, the first
+            and the last among them.
+        verify: Whether to read and check contents; size and header are always checked.
+
+    Raises:
+        PartitionError: If the file is missing, truncated, altered or another one; names it.
+    """
+    again = f"expected the file of {origin}; copy the directory again, or partition again"
+    try:
+        num_bytes = path.stat().st_size
+    except FileNotFoundError as error:
+        raise PartitionError(f"{path} is missing: {again}") from error
+    if num_bytes != entry.num_bytes:
+        raise PartitionError(f"{path} has {num_bytes} bytes, the manifest says {entry.num_bytes}: {again}")
+    if verify:
+        for block, crc in _crcs(path, _sample(num_bytes, block_bytes, whole_bytes), block_bytes):
+            wanted = entry.checksum[8 * block : 8 * block + 8]
+            if f"{crc:08x}" != wanted:
+                first = block * block_bytes
+                raise PartitionError(
+                    f"{path} was altered or comes from another run: bytes {first} to "
+                    f"{min(first + block_bytes, num_bytes) - 1} have checksum {crc:08x}, the manifest says {wanted}: "
+                    f"{again}"
+                )
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, SyntaxError, EOFError) as error:
+        raise PartitionError(f"{path} has a damaged .npy header ({error}): {again}") from error
+    if array.shape != entry.shape or array.dtype.str != entry.dtype or not array.flags.c_contiguous:
+        raise PartitionError(
+            f"{path} holds {array.dtype.str} {list(array.shape)}, the manifest says {entry.dtype} "
+            f"{list(entry.shape)}: {again}"
+        )
+    if not is_storage_of(array.dtype, entry.torch_dtype):
+        raise PartitionError(f"{path} holds {entry.dtype}, which cannot store torch.{entry.torch_dtype}: {again}")
+    return array
+
+
+def scratch_array(directory: Path, size: int, dtype: np.dtype) -> np.ndarray:
+    """Returns writable room for ``size`` elements in a nameless file in ``directory``.
+
+    The kernel may write it back and drop it from memory, and frees it with the last reference, even after SIGKILL.
+    """
+    if size == 0:
+        return np.empty(0, dtype)
+    with tempfile.TemporaryFile(dir=directory) as file:
+        os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)  # a full disk is an OSError here, a SIGBUS later
+        return np.memmap(file, dtype, mode="r+", shape=(size,))
+
+
+def _sample(num_bytes: int, block_bytes: int, whole_bytes: int) -> Iterable[int]:
+    num_blocks = -(-num_bytes // block_bytes)
+    if num_bytes <= whole_bytes or num_blocks <= NUM_SAMPLED_BLOCKS:
+        return range(num_blocks)
+    return np.linspace(0, num_blocks - 1, NUM_SAMPLED_BLOCKS, dtype=np.int64).tolist()
+
+
+def _crcs(path: Path, blocks: Iterable[int], block_bytes: int) -> Iterable[tuple[int, int]]:
+    with open(path, "rb", buffering=0) as file:
+        buffer = memoryview(bytearray(min(block_bytes, os.fstat(file.fileno()).st_size)))
+        for block in blocks:
+            file.seek(block * block_bytes)
+            filled = 0
+            while filled < len(buffer) and (got := file.readinto(buffer[filled:])):
+                filled += got
+            yield block, zlib.crc32(buffer[:filled])

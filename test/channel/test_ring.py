@@ -1,0 +1,218 @@
+"""The ring itself: order, wrap-around, release in any order, pieces; against a model that is a list."""
+
+import random
+import threading
+
+import numpy as np
+import pytest
+
+from glt import _core
+from glt.channel import SharedMemory
+
+OK, TIMEOUT, CLOSED = _core.RingStatus.OK, _core.RingStatus.TIMEOUT, _core.RingStatus.CLOSED
+
+
+class Ring:
+    """Both sides of a small ring in one process."""
+
+    def __init__(self, arena_bytes: int = 1 << 16, num_slots: int = 16) -> None:
+        self.region = SharedMemory(_core.ring_bytes(arena_bytes, num_slots)).mapping
+        _core.format_ring(self.region, arena_bytes, num_slots)
+        self.pool = _core.BlockPool(1 << 26)
+        self.producer = _core.RingProducer(self.region, self.pool)
+        self.consumer = _core.RingConsumer(self.region, self.pool)
+
+    def stats(self) -> dict:
+        return _core.ring_stats(self.region)
+
+
+def content(number: int, nbytes: int) -> np.ndarray:
+    return ((np.arange(nbytes, dtype=np.int64) * 7 + number * 13) % 251).astype(np.uint8)
+
+
+def test_messages_arrive_in_the_order_of_reservation_whatever_the_order_of_commit() -> None:
+    ring = Ring()
+    slots = [ring.producer.reserve(100 + i, 1)[1] for i in range(8)]
+    for i in random.Random(0).sample(range(8), 8):
+        slots[i].array[:] = i
+        slots[i].commit()
+    for i in range(8):
+        status, array = ring.consumer.receive(1)
+        assert status == OK and array.size == 100 + i and (array == i).all()
+    assert ring.consumer.receive(0) == (TIMEOUT, None)
+
+
+def test_nothing_is_visible_before_its_turn() -> None:
+    ring = Ring()
+    first, second = ring.producer.reserve(10, 1)[1], ring.producer.reserve(10, 1)[1]
+    second.commit()
+    assert ring.consumer.receive(0)[0] == TIMEOUT
+    first.commit()
+    assert ring.consumer.receive(0)[0] == OK
+
+
+def test_an_abandoned_or_forgotten_message_is_skipped() -> None:
+    ring = Ring()
+    abandoned, kept, forgotten, last = (ring.producer.reserve(50, 1)[1] for _ in range(4))
+    abandoned.abandon()
+    kept.array[:] = 1
+    kept.commit()
+    del forgotten
+    last.array[:] = 2
+    last.commit()
+    assert [int(ring.consumer.receive(0)[1][0]) for _ in range(2)] == [1, 2]
+    with pytest.raises(ValueError, match="before"):
+        abandoned.commit()
+    for _ in range(100):  # and its memory and slot are free again
+        ring.producer.reserve(30000, 1)[1].abandon()
+        assert ring.consumer.receive(0)[0] == TIMEOUT
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_sizes_with_release_in_any_order_against_a_model(seed: int) -> None:
+    rng = random.Random(seed)
+    ring = Ring(arena_bytes=1 << 15, num_slots=8)
+    sent: list[tuple[int, int]] = []
+    filling: list[tuple[int, int, object]] = []
+    kept: list[tuple[int, int, np.ndarray]] = []
+    number = num_received = 0
+    for _ in range(4000):
+        action = rng.random()
+        if action < 0.4:
+            nbytes = rng.choice([rng.randint(1, 300), rng.randint(1, 12000), rng.randint(20000, 90000)])
+            status, slot = ring.producer.reserve(nbytes, 0)
+            if status == OK:
+                assert slot.array.ctypes.data % 64 == 0
+                slot.array[:] = content(number, nbytes)
+                sent.append((number, nbytes))
+                filling.append((number, nbytes, slot))
+                number += 1
+        elif action < 0.65 and filling:
+            filling.pop(rng.randrange(len(filling)))[2].commit()
+        elif action < 0.9:
+            committed_next = num_received < len(sent) and all(n != num_received for n, _, _ in filling)
+            status, array = ring.consumer.receive(5 if committed_next else 0)
+            assert (status == OK) == committed_next
+            if status == OK:
+                expected_number, nbytes = sent[num_received]
+                assert array.size == nbytes
+                kept.append((expected_number, nbytes, array))
+                num_received += 1
+        elif kept:
+            expected_number, nbytes, array = kept.pop(rng.randrange(len(kept)))
+            assert (array == content(expected_number, nbytes)).all()
+    for expected_number, nbytes, array in kept:
+        assert (array == content(expected_number, nbytes)).all()
+    stats = ring.stats()
+    assert num_received > 200 and stats["sent"]["oversize"] > 0 and stats["received"]["messages"] == num_received
+
+
+def test_the_arena_is_whole_again_after_everything_was_released() -> None:
+    ring = Ring(arena_bytes=1 << 16)
+    for size in (1, 64, 65, 5000, 1 << 15):
+        arrays = []
+        for _ in range(5):
+            status, slot = ring.producer.reserve(min(size, 6000), 1)
+            assert status == OK
+            slot.commit()
+            arrays.append(ring.consumer.receive(1)[1])
+        random.Random(size).shuffle(arrays)
+        arrays.clear()
+    for _ in range(2):  # two halves fit only into an arena without holes
+        assert ring.producer.reserve(1 << 15, 0)[1] is not None
+    assert ring.stats()["sent"]["oversize"] == 0 and ring.consumer.held_bytes == 0
+
+
+def test_small_kept_blocks_all_over_the_arena_stop_nothing() -> None:
+    ring = Ring(arena_bytes=1 << 16, num_slots=64)
+    slots = [ring.producer.reserve(1024, 1)[1] for _ in range(60)]
+    for slot in slots:
+        slot.commit()
+    arrays = [ring.consumer.receive(1)[1] for _ in slots]
+    kept = arrays[:32:3]  # holes of 2 KiB between them, and then all is free
+    arrays.clear()
+    for _ in range(20):
+        slot = ring.producer.reserve(1 << 15, 1)[1]
+        slot.array[:] = 9
+        slot.commit()
+        kept.append(ring.consumer.receive(5)[1])
+    assert all((array == 9).all() for array in kept[11:])
+
+
+def test_a_full_arena_times_out_and_goes_on_when_a_block_is_released() -> None:
+    ring = Ring(arena_bytes=1 << 16)
+    for _ in range(2):
+        ring.producer.reserve(1 << 15, 0)[1].commit()
+    assert ring.producer.reserve(1 << 15, 0.05)[0] == TIMEOUT
+    array = ring.consumer.receive(0)[1]
+    assert ring.producer.reserve(1 << 15, 0.05)[0] == TIMEOUT
+    result: list[object] = []
+    waiting = threading.Thread(target=lambda: result.append(ring.producer.reserve(1 << 15, 20)[0]))
+    waiting.start()
+    del array
+    waiting.join(10)
+    assert result == [OK]
+
+
+def test_many_producer_threads_and_many_releasing_threads() -> None:
+    ring = Ring(arena_bytes=1 << 18, num_slots=32)
+    num_threads, per_thread = 4, 300
+    seen: list[tuple[int, int]] = []
+    bad: list[str] = []
+
+    def produce(thread: int) -> None:
+        rng = random.Random(thread)
+        for i in range(per_thread):
+            nbytes = rng.choice([16, rng.randint(16, 4000), rng.randint(16, 40000), 200_000 if i % 50 == 0 else 16])
+            status, slot = ring.producer.reserve(nbytes, 20)
+            if status != OK:
+                bad.append(str(status))
+                return
+            slot.array[:] = (thread * 31 + i) % 256
+            slot.array[:8] = np.array([thread, i], np.int32).view(np.uint8)
+            slot.commit()
+
+    threads = [threading.Thread(target=produce, args=(t,)) for t in range(num_threads)]
+    for t in threads:
+        t.start()
+    releasers: list[threading.Thread] = []
+    batch: list[np.ndarray] = []
+    for _ in range(num_threads * per_thread):
+        status, array = ring.consumer.receive(20)
+        assert status == OK
+        thread, i = array[:8].view(np.int32).tolist()
+        seen.append((thread, i))
+        assert (array[8:] == (thread * 31 + i) % 256).all()
+        batch.append(array)
+        if len(batch) == 20:
+            releasers.append(threading.Thread(target=batch.clear))
+            releasers[-1].start()
+            batch = []
+    for t in threads + releasers:
+        t.join()
+    assert not bad
+    for thread in range(num_threads):
+        assert [i for t, i in seen if t == thread] == list(range(per_thread))
+
+
+def test_a_second_producer_or_consumer_is_refused() -> None:
+    ring = Ring()
+    with pytest.raises(ValueError, match="already sends"):
+        _core.RingProducer(ring.region, ring.pool)
+    with pytest.raises(ValueError, match="already receives"):
+        _core.RingConsumer(ring.region, ring.pool)
+
+
+def test_memory_that_holds_no_ring_is_refused() -> None:
+    memory = SharedMemory(1 << 20)
+    with pytest.raises(ValueError, match="no ring"):
+        _core.RingProducer(memory.mapping, _core.BlockPool(0))
+    with pytest.raises(ValueError, match="expected"):
+        _core.format_ring(memory.mapping, 1 << 20, 8)
+    _core.format_ring(memory.mapping, 1 << 16, 8)
+    clean = memory.array()[:48].copy()
+    for position in (8, 12, 16, 25, 33):  # version, slots, blocks, arena bytes, arena offset
+        memory.array()[position] ^= 0x55
+        with pytest.raises(ValueError):
+            _core.RingConsumer(memory.mapping, _core.BlockPool(0))
+        memory.array()[:48] = clean

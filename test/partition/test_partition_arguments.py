@@ -1,0 +1,144 @@
+import numpy as np
+import pytest
+import torch
+
+from glt.errors import PartitionError
+from glt.partition import RandomPartitioner, load_partition
+
+EDGES = np.array([[0, 1, 2], [1, 2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_parts": 0}, ValueError, "num_parts = 0: expected 1 to 65536, the number of partitions"),
+        ({"num_parts": 2.0}, TypeError, r"num_parts = 2\.0: expected an integer"),
+        ({"num_parts": True}, TypeError, "num_parts = True: expected an integer"),
+        ({"num_nodes": 0}, ValueError, "num_nodes = 0: expected 1 to"),
+        ({"num_nodes": None}, TypeError, "num_nodes = None"),
+        ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
+        ({"random_seed": -1}, ValueError, "random_seed = -1: expected 0 to"),
+        ({"random_seed": 2**64}, ValueError, "random_seed = 18446744073709551616"),
+        ({"edge_assign_strategy": "by_edge"}, ValueError, "edge_assign_strategy = 'by_edge': expected 'by_src'"),
+        ({"edge_assign_strategy": None}, ValueError, "edge_assign_strategy = None"),
+        ({"device": torch.device("cuda", 99)}, ValueError, r"device = cuda:99: .*torch.device\('cpu'\)"),
+        ({"device": 99}, ValueError, "device = cuda:99"),
+        ({"device": "meta"}, ValueError, "device = meta"),
+        ({"device": "toaster"}, ValueError, "device = 'toaster'"),
+        ({"edge_index": EDGES.tolist()}, TypeError, "edge_index is a list: expected a dense tensor or array"),
+        ({"edge_index": EDGES.astype(float)}, TypeError, "edge_index is a ndarray of float64"),
+        ({"edge_index": torch.from_numpy(EDGES).to(torch.int16)}, TypeError, "edge_index is a Tensor of torch.int16"),
+        ({"edge_index": torch.eye(3).to_sparse()}, TypeError, "edge_index is a Tensor"),
+        (
+            {"edge_index": EDGES.T},
+            ValueError,
+            r"edge_index has shape \[3, 2\]: expected \[2, num_edges\]; pass",
+        ),
+        ({"edge_index": EDGES[0]}, ValueError, r"edge_index has shape \[3\]"),
+        ({"edge_index": {}}, TypeError, "edge_index is a dict"),
+        ({"num_nodes": 2}, IndexError, r"edge_index\[0\]\[2\] = 2 is outside \[0, 2\): pass num_nodes larger"),
+        ({"edge_index": np.array([[0, 1], [-1, 7]])}, IndexError, r"edge_index\[1\]\[0\] = -1 is outside \[0, 3\)"),
+        (
+            {"node_feat": np.zeros((4, 2))},
+            ValueError,
+            r"node_feat has shape \[4, 2\]: expected one row per node",
+        ),
+        ({"node_label": torch.zeros(2)}, ValueError, r"node_label has shape \[2\]: expected one row per node"),
+        ({"edge_feat": np.zeros(())}, ValueError, r"edge_feat has shape \[\]: expected one row per edge"),
+        ({"node_feat": [1, 2, 3]}, TypeError, "node_feat is a list: expected a torch.Tensor or a numpy.ndarray"),
+        ({"node_feat": {"paper": np.zeros(3)}}, TypeError, "node_feat is a dict.*typed graphs"),
+        ({"node_feat": np.array(["a", "b", "c"])}, TypeError, "node_feat has dtype .*expected a dtype that torch has"),
+        ({"node_feat": np.array([1, None, 3])}, TypeError, "node_feat has dtype dtype\\('O'\\)"),
+        ({"node_feat": np.zeros(3, ">f4")}, TypeError, "node_feat has dtype .*native byte order"),
+        (
+            {"node_feat": torch.zeros(3, 2, 2, 2, 2)},
+            ValueError,
+            r"node_feat has shape \[3, 2, 2, 2, 2\]: expected at most 4 dim",
+        ),
+        ({"edge_feat": np.zeros((3, 1, 1, 1, 1))}, ValueError, r"edge_feat has shape \[3, 1, 1, 1, 1\]: expected at"),
+        (
+            {"node_feat": torch.zeros(3, 2).to(torch.float8_e8m0fnu)},
+            TypeError,
+            "node_feat has dtype torch.float8_e8m0fnu: expected one of bfloat16, bool, ",
+        ),
+        ({"node_feat": torch.eye(3).to_sparse()}, TypeError, "node_feat has layout torch.sparse_coo"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(tmp_path, options, error, message):
+    arguments = {"num_parts": 2, "num_nodes": 3, "edge_index": EDGES, **options}
+    with pytest.raises(error, match=message):
+        RandomPartitioner(tmp_path / "parts", **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_of_many_ids_out_of_range_is_named(tmp_path):
+    edge_index = np.zeros((2, (1 << 20) + 10), np.int32)
+    edge_index[1, -5:] = 77
+    with pytest.raises(IndexError, match=rf"edge_index\[1\]\[{(1 << 20) + 5}\] = 77 is outside \[0, 3\)"):
+        RandomPartitioner(tmp_path / "parts", 2, 3, edge_index)
+
+
+def test_the_cpu_is_accepted_under_each_of_its_names(tmp_path):
+    for device in (torch.device("cpu"), "cpu"):
+        assert RandomPartitioner(tmp_path / "parts", 2, 3, EDGES, device=device).device == torch.device("cpu")
+
+
+def test_a_target_that_holds_something_is_refused_and_kept(directory, world):
+    before = sorted(directory.rglob("*"))
+    with pytest.raises(PartitionError, match=r"output_dir .*parts is not empty \(it holds '.*'\): .*delete it"):
+        RandomPartitioner(directory, 2, **world.arguments())
+    assert sorted(directory.rglob("*")) == before
+
+
+def test_a_target_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "parts").write_text("mine")
+    with pytest.raises(PartitionError, match=r"output_dir .*parts is a file"):
+        RandomPartitioner(tmp_path / "parts", 2, 3, EDGES)
+
+
+def test_an_empty_target_and_missing_parents_are_fine(tmp_path):
+    (tmp_path / "empty").mkdir()
+    RandomPartitioner(tmp_path / "empty", 2, 3, EDGES).partition()
+    RandomPartitioner(str(tmp_path / "a" / "b"), 2, 3, EDGES).partition()
+    assert (tmp_path / "empty" / "manifest.json").exists() and (tmp_path / "a" / "b" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_is_followed(tmp_path, dangling):
+    if not dangling:
+        (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    RandomPartitioner(tmp_path / "link", 2, 3, EDGES).partition()
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "manifest.json").exists()
+    assert load_partition(tmp_path / "link", 0).manifest.num_nodes == 3
+
+
+def test_a_mount_point_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path / "volume")  # mounting needs root
+    with pytest.raises(PartitionError, match=r"output_dir .*volume is a mount point, .*choose one inside"):
+        RandomPartitioner(tmp_path / "volume", 2, 3, EDGES)
+    RandomPartitioner(tmp_path / "volume" / "partitions", 2, 3, EDGES).partition()
+
+
+def test_a_target_filled_while_the_run_lasts_is_refused_and_kept(tmp_path):
+    class Meddled(RandomPartitioner):
+        def assign_nodes(self):
+            (tmp_path / "parts").mkdir()
+            (tmp_path / "parts" / "mine").write_text("mine")
+            return super().assign_nodes()
+
+    with pytest.raises(PartitionError, match="not empty"):
+        Meddled(tmp_path / "parts", 2, 3, EDGES).partition()
+    assert [path.name for path in tmp_path.rglob("*")] == ["parts", "mine"]
+
+
+def test_a_failed_run_leaves_nothing(tmp_path, monkeypatch, world):
+    from glt.partition import npy_file
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(npy_file.os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        RandomPartitioner(tmp_path / "parts", 2, **world.arguments()).partition()
+    assert list(tmp_path.iterdir()) == []
