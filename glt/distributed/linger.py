@@ -1,0 +1,99 @@
+"""Samplers that outlive their loader for as long as other trainers need the partition that they serve."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from typing import Protocol
+
+from glt.distributed.rendezvous import Rendezvous
+
+logger = logging.getLogger(__name__)
+
+_GRACE_S = 5.0
+
+
+class Backend(Protocol):
+    """What makes the batches of a loader."""
+
+    def drain(self) -> None: ...
+
+    def close(self, all_finished: bool = False) -> None: ...
+
+
+_lingering: set[threading.Thread] = set()
+
+
+def end(backend: Backend, rendezvous: Rendezvous | None) -> None:
+    """Ends the sampling of a loader, and its samplers once no living trainer needs them.
+
+    Returns after a few seconds at most. A trainer that is needed for longer goes on serving in the background, so that
+    trainers may end their loaders at different times and in different orders; its process then ends when the others
+    have finished or died.
+
+    Args:
+        backend: The samplers.
+        rendezvous: Where the trainers are who may ask them; None if nobody does.
+    """
+    backend.drain()
+    if rendezvous is None:
+        backend.close()
+        return
+    thread = _start(backend, rendezvous)
+    thread.join(_GRACE_S)
+    if thread.is_alive():
+        logger.info(
+            "%s goes on serving its partition to trainers that have not finished", rendezvous.context.worker_name
+        )
+
+
+def abandon(backend: Backend, rendezvous: Rendezvous | None, pid: int) -> None:
+    """What becomes of a loader that was not shut down: it was collected, or the interpreter ends.
+
+    Args:
+        backend, rendezvous: As for :func:`end`.
+        pid: The process that made the loader. A fork of it has nothing to end.
+    """
+    if os.getpid() != pid:
+        return
+    backend.drain()
+    if rendezvous is None:
+        backend.close()
+    elif threading.main_thread().is_alive():
+        _start(backend, rendezvous)  # waits for nothing: a collection may happen anywhere, under any lock
+    else:
+        # The interpreter ends, perhaps because of an exception that others wait to hear of.
+        _finish(backend, rendezvous, _GRACE_S)
+
+
+def _start(backend: Backend, rendezvous: Rendezvous) -> threading.Thread:
+    thread = threading.Thread(target=_linger, args=(backend, rendezvous), name="glt-linger", daemon=True)
+    _lingering.add(thread)
+    thread.start()
+    return thread
+
+
+def _linger(backend: Backend, rendezvous: Rendezvous) -> None:
+    try:
+        _finish(backend, rendezvous, None)
+    finally:
+        _lingering.discard(threading.current_thread())
+
+
+def _finish(backend: Backend, rendezvous: Rendezvous, timeout_s: float | None) -> None:
+    missing: list[int] = []
+    try:
+        missing = rendezvous.finish(timeout_s)
+        if missing:
+            logger.warning("trainers of rank %s were not waited for: they or this one died or gave up", missing)
+    finally:
+        backend.close(all_finished=not missing)
+
+
+@atexit.register
+def _wait() -> None:
+    """Bounded by the lives of the trainers that are waited for: each wait ends when they finish or fall silent."""
+    for thread in list(_lingering):
+        thread.join()

@@ -1,0 +1,42 @@
+"""Where the time of a loader goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from glt.distributed.dist_neighbor_sampler import STATS
+
+
+class LoaderStats:
+    """Counters since the start: what the trainer saw, and what the samplers report with each batch."""
+
+    def __init__(self) -> None:
+        self.num_batches = 0
+        self.num_seeds = 0
+        self.num_edges = 0
+        self.wait_s = 0.0
+        self.collate_s = 0.0
+        self._stages = dict.fromkeys(STATS, 0.0)
+
+    def add(self, reported: Tensor) -> None:
+        """Adds what a batch reports about its making."""
+        for name, value in zip(STATS, reported.tolist(), strict=True):
+            self._stages[name] += value
+
+    def to_dict(self, channel: Mapping[str, float]) -> dict[str, float]:
+        """See :meth:`glt.distributed.DistNeighborLoader.stats`."""
+        nodes = self._stages["num_nodes"]
+        return {
+            "num_batches": self.num_batches,
+            "num_seeds": self.num_seeds,
+            "num_nodes": int(nodes),
+            "num_edges": self.num_edges,
+            "wait_s": self.wait_s,
+            "collate_s": self.collate_s,
+            **{name: self._stages[name] for name in ("sampling_s", "remote_s", "gathering_s", "blocked_s")},
+            "remote_bytes": int(self._stages["remote_bytes"]),
+            "remote_node_ratio": self._stages["num_remote_nodes"] / nodes if nodes else 0.0,
+            **{f"channel_{name}": value for name, value in channel.items()},
+        }

@@ -1,0 +1,159 @@
+"""Turns the batches of an epoch into messages in a channel, several at a time, in index order."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from torch import Tensor
+
+from glt.channel.base import Channel, Slot
+from glt.channel.error_message import error_message
+from glt.channel.message import MessageKind
+from glt.distributed.dist_neighbor_sampler import DistNeighborSampler, SampledBatch, layout_of
+from glt.errors import ChannelClosed, ChannelTimeout, GltError
+from glt.sampler.seed_order import BatchIndex, SeedOrder
+
+_ROOM_POLL_S = 0.05  # how often a wait for room looks whether the epoch is still wanted
+_SMALLEST_SLOT = 16 << 10  # so that a failure while writing a small batch still fits into its slot
+
+
+class EpochAbandoned(GltError):
+    """The consumer wants no more batches of this epoch."""
+
+
+class Producer:
+    """Works through epochs on the threads of a sampler's event loop.
+
+    Args:
+        sampler: Makes the batches.
+        channel: Takes the messages. Room is reserved in index order, and batches are written while others are sampled.
+        seeds: The loader's input ``[num_seeds]``, int64.
+        order: Which seeds form which batch.
+        first, step: This producer makes batches ``first, first + step, ...``
+        role, rank: Who this is, in errors.
+    """
+
+    def __init__(
+        self,
+        sampler: DistNeighborSampler,
+        channel: Channel,
+        seeds: Tensor,
+        order: SeedOrder,
+        first: int,
+        step: int,
+        role: str,
+        rank: int,
+    ) -> None:
+        self.sampler, self.channel, self.seeds, self.order = sampler, channel, seeds, order
+        self.first, self.step, self.role, self.rank = first, step, role, rank
+        self._wanted = -1  # the iteration that the consumer is in; -1: none
+        self._failed = -1  # the iteration in which a batch could not be made
+
+    def want(self, iteration: int) -> None:
+        """Says which iteration the consumer is in: what is made for others is given up. -1: none. From any thread.
+
+        Iterations are numbered by the consumer, since it may go through the same epoch twice.
+        """
+        self._wanted = iteration
+
+    def run(self, iteration: int, epoch: int) -> None:
+        """Makes the batches of an epoch until all are made, one fails or the iteration is unwanted."""
+        loop = self.sampler.loop
+        previous: asyncio.Future[None] | None = None
+        tasks: list[concurrent.futures.Future[None]] = []
+        for batch in self.order.batches(epoch, self.first, self.step):
+            reserved: asyncio.Future[None] = loop.create_future()
+            task = loop.submit(
+                partial(self._produce, iteration, batch, previous, reserved),
+                lambda: self._wanted != iteration or self._failed == iteration,
+            )
+            if task is None:
+                break
+            tasks.append(task)
+            previous = reserved
+            if len(tasks) > 4 * loop.concurrency:
+                done = [each for each in tasks if each.done()]
+                _raise_unexpected(done)
+                tasks = [each for each in tasks if each not in done]
+        # Each ends by itself: requests have deadlines, and waits for room end with the wish for the iteration.
+        _raise_unexpected(concurrent.futures.wait(tasks).done)
+
+    async def _produce(
+        self, iteration: int, batch: BatchIndex, previous: asyncio.Future[None] | None, reserved: asyncio.Future[None]
+    ) -> None:
+        slot: Slot | None = None
+        try:
+            seeds = self.seeds[batch.input_id]
+            sampled = await self.sampler.sample(batch.input_id, seeds, batch.key(self.order.random_seed))
+            layout = layout_of(sampled)
+            slot = await self._reserve(layout.nbytes, iteration, previous, sampled)
+            reserved.set_result(None)
+            layout.write_header(slot.buffer, MessageKind.BATCH, iteration, batch.epoch, batch.index)
+            await self.sampler.fill(sampled, layout.tensors(slot.buffer))
+            slot.commit()
+        except (EpochAbandoned, ChannelClosed):
+            if slot is not None:
+                slot.abandon()
+            raise
+        except Exception as error:
+            self._failed = iteration
+            await self._report(error, iteration, batch, previous, slot)
+        finally:
+            if not reserved.done():
+                reserved.set_result(None)
+
+    async def _reserve(
+        self, nbytes: int, iteration: int, previous: asyncio.Future[None] | None, sampled: SampledBatch | None
+    ) -> Slot:
+        if previous is not None:
+            await previous
+        start = time.perf_counter()
+        slot = await self.sampler.loop.run_native(self._wait_for_room, max(nbytes, _SMALLEST_SLOT), iteration)
+        if sampled is not None:
+            sampled.stats["blocked_s"] += time.perf_counter() - start
+        return slot
+
+    def _wait_for_room(self, nbytes: int, iteration: int) -> Slot:
+        """Waits as long as the consumer wants the iteration: a trainer may well take an hour over one batch. If it
+        dies, whoever runs this producer notices and ends it."""
+        while True:
+            try:
+                return self.channel.reserve(nbytes, _ROOM_POLL_S)
+            except ChannelTimeout:
+                if self._wanted != iteration:
+                    raise EpochAbandoned(f"iteration {iteration} is no longer wanted") from None
+
+    async def _report(
+        self,
+        error: Exception,
+        iteration: int,
+        batch: BatchIndex,
+        previous: asyncio.Future[None] | None,
+        slot: Slot | None,
+    ) -> None:
+        """Sends the error in the place of the batch."""
+
+        def encode(error: Exception) -> Tensor:
+            return error_message(
+                error, role=self.role, rank=self.rank, loader=iteration, epoch=batch.epoch, index=batch.index
+            )
+
+        message = encode(error)
+        if slot is None:
+            slot = await self._reserve(len(message), iteration, previous, None)
+        elif len(message) > len(slot.buffer):
+            message = encode(GltError(f"{type(error).__name__}: {str(error)[:2000]}"))
+        slot.buffer[: len(message)] = message
+        slot.commit()
+
+
+def _raise_unexpected(tasks: Iterable[concurrent.futures.Future[None]]) -> None:
+    """Raises what a task ended with, other than that its batch was no longer wanted."""
+    for task in tasks:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, EpochAbandoned | ChannelClosed):
+            raise error

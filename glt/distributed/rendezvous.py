@@ -1,0 +1,237 @@
+"""How the trainers of a job find each other, agree on options and know who is still there.
+
+A TCP key-value store (``torch.distributed.TCPStore``) in the process of rank 0 carries a few small JSON values per
+loader: who takes part, with which options, and who has finished. Nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import queue
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from glt.distributed.context import DistContext
+from glt.distributed.liveness import POLL_S, Heartbeat, Watch
+from glt.errors import PeerLost, RendezvousError
+
+_HANDSHAKE_S = 6.0  # a store answers at once, unless its host is overloaded
+
+logger = logging.getLogger(__name__)
+
+_lock = threading.Lock()
+_hosted: dict[int, dist.TCPStore] = {}  # stores of this process by port: loaders of a job may share one
+_created: dict[str, int] = {}  # loaders created so far, by group name
+
+
+class Rendezvous:
+    """The store of one loader, the same on all its trainers.
+
+    Args:
+        context: This trainer.
+        master_addr, master_port, timeout_s: As in the worker options.
+
+    Raises:
+        RendezvousError: If the store cannot be opened or reached; says why and what to do.
+    """
+
+    def __init__(
+        self, context: DistContext, master_addr: str | None, master_port: int | None, timeout_s: float
+    ) -> None:
+        self.context = context
+        self.timeout_s = timeout_s
+        self._has_given_up = False
+        self.addr = master_addr or os.environ.get("MASTER_ADDR") or "localhost"
+        with _lock:
+            sequence = _created[context.group_name] = _created.get(context.group_name, -1) + 1
+        self.prefix = f"glt/{context.group_name}/{sequence}"
+        if context.rank == 0:
+            self.port = _host(master_port)
+            if master_port is None and context.world_size > 1:
+                _job_store().set(f"{self.prefix}/port", str(self.port))
+        else:
+            self.port = self._published_port() if master_port is None else master_port
+        self.store = connect(self.addr, self.port, self.prefix, timeout_s)
+        self._watch = Watch(self.store, context.worker_name)
+        self._heartbeat = Heartbeat(connect(self.addr, self.port, self.prefix, timeout_s), context.rank)
+
+    def _published_port(self) -> int:
+        key = f"{self.prefix}/port"
+        store = _job_store()
+        try:
+            store.wait([key], timedelta(seconds=self.timeout_s))
+        except RuntimeError as error:
+            raise RendezvousError(
+                f"{self.context.worker_name}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it "
+                "create its loaders in the same order?"
+            ) from error
+        return int(store.get(key))
+
+    def exchange(self, value: dict[str, Any], topic: str = "trainer") -> list[dict[str, Any]]:
+        """Shares a small JSON value with all trainers and returns everyone's, by rank. Once per topic.
+
+        Raises:
+            RendezvousError: If a trainer does not show up in time; names the missing ranks.
+            PeerLost: If one shows up and dies.
+        """
+        value = {**value, "host": socket.gethostname(), "pid": os.getpid()}
+        self.store.set(f"{topic}/{self.context.rank}", json.dumps(value))
+        ranks = range(self.context.world_size)
+        found = self._watch.wait_for({f"{topic}/{rank}": rank for rank in ranks}, "join this loader", self.timeout_s)
+        self.store.set(f"seen-{topic}/{self.context.rank}", "1")
+        if self.context.rank == 0:
+            # If the values turn out to contradict each other, this process may end now, and the store with it: not
+            # before the others have read them too, and can say the same.
+            try:
+                self._watch.wait_for({f"seen-{topic}/{rank}": rank for rank in ranks}, "read them", self.timeout_s)
+            except PeerLost as error:
+                logger.warning("%s", error)
+        return [json.loads(each) for each in found]
+
+    def finish(self, timeout_s: float | None) -> list[int]:
+        """Says that this trainer needs its peers no more, and waits until they all say so or are gone.
+
+        Until then others may still ask this trainer's samplers. Returns the ranks that did not finish: those that gave
+        no sign of life any more, which are not waited for, and those that the deadline overtook; all others, at once,
+        if this trainer has given up.
+
+        Args:
+            timeout_s: Deadline in seconds; None: as long as those waited for give signs of life.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        waiting = [rank for rank in range(self.context.world_size) if rank != self.context.rank]
+        if self._has_given_up:
+            return waiting
+        silent: list[int] = []
+        try:
+            self.store.set(f"done/{self.context.rank}", "1")
+            while waiting and time.monotonic() < deadline:
+                waiting = [rank for rank in waiting if not self.store.check([f"done/{rank}"])]
+                silent += [rank for rank in waiting if not self._watch.is_alive(rank)]
+                waiting = [rank for rank in waiting if rank not in silent]
+                if waiting:
+                    time.sleep(POLL_S)
+        except RuntimeError:
+            pass  # the store is gone: rank 0, which hosts it, finished or died, and nobody can be waited for
+        finally:
+            self._heartbeat.close()
+        return silent + waiting
+
+    def leave(self) -> None:
+        """Says that this trainer needs nobody and that nobody needs it; waits for nothing."""
+        try:
+            self.store.set(f"done/{self.context.rank}", "1")
+        except RuntimeError as gone:
+            logger.info("%s: the store is gone: %s", self.context.worker_name, gone)
+        self._heartbeat.close()
+
+    def give_up(self, error: BaseException) -> None:
+        """Says that this trainer failed, and waits for nobody. May be called again."""
+        self._has_given_up = True
+        reason = f"{type(error).__name__}: {error}"[:2000]
+        try:
+            self.store.set(f"failed/{self.context.rank}", reason)
+            self.store.set(f"done/{self.context.rank}", "1")
+        except RuntimeError as gone:
+            logger.warning("%s: could not tell the others: %s", self.context.worker_name, gone)
+        self._heartbeat.close()
+
+
+def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
+    """Returns the store at ``addr:port``, restricted to keys under ``prefix``.
+
+    Raises:
+        RendezvousError: If nothing listens there within ``timeout_s``, or something that is no store.
+    """
+    advice = (
+        "the trainer of rank 0 opens it when it creates the loader; check that it runs, and that master_addr and "
+        "master_port reach it"
+    )
+    deadline = time.monotonic() + timeout_s
+    while not _is_listening(addr, port):
+        if time.monotonic() > deadline:
+            raise RendezvousError(f"no store at {addr}:{port} within {timeout_s:g} s: {advice}")
+        time.sleep(POLL_S)
+    handshake_s = min(timeout_s, _HANDSHAKE_S)
+    opened: queue.SimpleQueue[dist.Store | RuntimeError] = queue.SimpleQueue()
+
+    def open_store() -> None:
+        try:
+            opened.put(dist.TCPStore(addr, port, None, False, timedelta(seconds=handshake_s), wait_for_workers=False))
+        except RuntimeError as error:
+            opened.put(error)
+
+    # On a thread, since against a program that accepts and says nothing torch waits forever, whatever its timeout.
+    threading.Thread(target=open_store, name="glt-connect", daemon=True).start()
+    try:
+        store = opened.get(timeout=handshake_s + 1)
+    except queue.Empty:
+        store = RuntimeError("it accepts connections and says nothing")
+    if isinstance(store, RuntimeError):
+        raise RendezvousError(
+            f"what listens at {addr}:{port} is no store, or did not answer within {handshake_s:g} s: {advice}, and not "
+            f"another program that has this port ({str(store).splitlines()[0]})"
+        ) from store
+    store.set_timeout(timedelta(seconds=timeout_s))
+    return dist.PrefixStore(prefix, store)
+
+
+def _is_listening(addr: str, port: int) -> bool:
+    try:
+        with socket.create_connection((addr, port), timeout=_HANDSHAKE_S):
+            return True
+    except socket.gaierror as error:
+        raise RendezvousError(f"master_addr = {addr!r}: no such host ({error})") from error
+    except OSError:
+        return False  # not yet
+
+
+def _host(master_port: int | None) -> int:
+    """Opens a store in this process and returns its port; reuses one that is open at ``master_port``."""
+    with _lock:
+        if master_port is not None and master_port in _hosted:
+            return master_port
+        if master_port is None and _hosted:
+            return next(iter(_hosted))
+        try:
+            store = dist.TCPStore("0.0.0.0", master_port or 0, None, True, wait_for_workers=False)
+        except RuntimeError as error:
+            raise RendezvousError(
+                f"master_port = {master_port}: cannot be opened on {socket.gethostname()}, probably another program "
+                f"has it; choose another, or leave it out to have one found ({error})"
+            ) from error
+        _hosted[store.port] = store
+        return int(store.port)
+
+
+def _job_store() -> dist.Store:
+    """The store that ``torch.distributed`` connected the trainers with."""
+    if not dist.is_initialized():
+        raise RendezvousError(
+            "the trainers do not know each other yet: give worker_options a master_addr and master_port, or call "
+            "torch.distributed.init_process_group before creating the loader, and a port will be found"
+        )
+    return dist.distributed_c10d._get_default_store()
+
+
+def require_equal(values: list[dict[str, Any]], context: DistContext) -> None:
+    """Raises RendezvousError naming the first option in which two trainers differ."""
+    mine = values[context.rank]
+    for rank, theirs in enumerate(values):
+        for name in mine:
+            if name in ("host", "pid", "partition_idx", "job_seed", "host_id", "graph_dir"):
+                continue
+            if theirs.get(name) != mine[name]:
+                raise RendezvousError(
+                    f"{context.worker_name}: {name} differs between trainers: {mine[name]!r} on rank {context.rank}, "
+                    f"{theirs.get(name)!r} on rank {rank} (host {theirs['host']}, pid {theirs['pid']}); expected the "
+                    "same everywhere. Do all ranks create the same loaders in the same order?"
+                )

@@ -1,0 +1,238 @@
+"""The sampling processes of one trainer: started, watched, commanded and ended by it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt.channel.error_message import rebuild_error
+from glt.channel.message import Message, MessageKind
+from glt.channel.shared_memory import SharedMemory
+from glt.channel.shm import ShmChannel
+from glt.distributed.worker import WorkerSpec
+from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
+
+_POLL_S = 0.2
+_JOIN_S = 3.0
+_KILL_S = 10.0  # a killed process is gone as soon as the kernel gets to it
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Process:
+    """A worker process and the trainer's ends of what connects them."""
+
+    worker: int
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    channel: ShmChannel
+    last_beat: float = 0.0  # of time.monotonic()
+
+
+class WorkerGroup:
+    """Starts ``num_workers`` sampling processes and receives their batches.
+
+    Each has a channel of its own, so that a killed one cannot wedge the others. Batch ``i`` is made by worker
+    ``i % num_workers``, so that batches arrive in index order without being sorted.
+
+    Args:
+        spec: What the workers are told, apart from what is added here for each.
+        seeds: The loader's input, put into shared memory once.
+        channel_bytes: Shared memory for batches in flight, over all workers.
+        pin_memory: Register that memory with CUDA, so that copies from it to a GPU need no staging.
+
+    Raises:
+        WorkerDied: If one does not come up; names it.
+    """
+
+    def __init__(
+        self, spec: dict[str, Any], num_workers: int, seeds: Tensor, channel_bytes: int, pin_memory: bool = False
+    ) -> None:
+        self.rank: int = spec["rank"]
+        self.timeout_s: float = spec["timeout_s"]
+        self._members: list[_Process] = []
+        self._finalizer = weakref.finalize(self, _end_all, self._members, os.getpid())
+        self._seeds = SharedMemory(max(seeds.nbytes, 8), "glt-seeds")
+        self._seeds.tensor()[: seeds.nbytes].copy_(seeds.view(torch.uint8))
+        try:
+            for worker in range(num_workers):
+                self._start(spec, worker, num_workers, channel_bytes // num_workers)
+            self._wait_until_ready()
+            if pin_memory:
+                for member in self._members:
+                    member.channel.pin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, spec: dict[str, Any], worker: int, num_workers: int, channel_bytes: int) -> None:
+        channel = ShmChannel(channel_bytes)
+        mine, theirs = socket.socketpair()
+        full = WorkerSpec(
+            **spec,
+            worker=worker,
+            num_workers=num_workers,
+            seeds_fd=self._seeds.fd,
+            seeds_bytes=self._seeds.nbytes,
+            channel=channel.descriptor(),
+        )
+        with theirs:
+            inherited = (theirs.fileno(), self._seeds.fd, channel.descriptor()["fd"])
+            # The trainer's import path, so that the same glt is found; not its script, which is not run again.
+            # TensorPipe warns of every connection that ends; what matters of that is raised, with names.
+            path = os.pathsep.join(filter(None, sys.path))
+            environment = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path}
+            process = subprocess.Popen(
+                [sys.executable, "-m", "glt.distributed.worker", str(theirs.fileno())],
+                pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        connection = Connection(mine.detach())
+        self._members.append(_Process(worker, process, connection, channel))
+        connection.send_bytes(json.dumps({"spec": asdict(full)}).encode())
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self.timeout_s
+        for member in self._members:
+            while not member.connection.poll(_POLL_S):
+                self._check_alive()
+                if time.monotonic() > deadline:
+                    raise WorkerDied(f"{self._name(member)} was not ready after {self.timeout_s:g} s")
+            try:
+                answer = json.loads(member.connection.recv_bytes())
+            except (EOFError, OSError):
+                self._raise_died(member)
+            member.last_beat = time.monotonic()
+            if "error" in answer:
+                raise rebuild_error(
+                    answer["error"], answer["text"], answer["traceback"], role=f"worker {member.worker} of trainer",
+                    rank=self.rank, pid=member.process.pid, host=socket.gethostname(),
+                )  # fmt: skip
+
+    def start_epoch(self, iteration: int, epoch: int) -> None:
+        """Asks for the batches of an epoch; those of earlier iterations are given up."""
+        for member in self._members:
+            self._command(member, {"iteration": iteration, "epoch": epoch})
+
+    def drain(self) -> None:
+        """Ends sampling for this trainer. Requests of other trainers are still answered, by those workers that live."""
+        for member in self._members:
+            try:
+                self._command(member, {"drain": True})
+            except WorkerDied as error:
+                logger.warning("while shutting down: %s", error)
+
+    def _command(self, member: _Process, command: dict[str, Any]) -> None:
+        try:
+            member.connection.send_bytes(json.dumps(command).encode())
+        except OSError:
+            self._raise_died(member)
+
+    def receive(self, index: int) -> Message:
+        """Waits for the next message of the worker that makes batch ``index``, for as long as all workers live.
+
+        Raises:
+            WorkerDied: If a worker died; names it and its exit code.
+        """
+        member = self._members[index % len(self._members)]
+        since = time.monotonic()
+        while True:
+            try:
+                message = member.channel.receive(_POLL_S)
+                if message.kind is MessageKind.ERROR:
+                    # Losing a worker makes other trainers give up, which the workers that are left then report as a
+                    # loss of theirs: the worker that died here is the cause to name.
+                    self._check_alive()
+                return message
+            except ChannelTimeout:
+                self._check_alive()
+                self._check_beats(since)
+            except ChannelClosed:
+                self._raise_died(member)
+
+    def stats(self) -> dict[str, float]:
+        """Sums the counters of the channels."""
+        total: dict[str, float] = {}
+        for member in self._members:
+            for name, value in member.channel.stats().items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    def _check_alive(self) -> None:
+        for member in self._members:
+            if member.process.poll() is not None:
+                self._raise_died(member)
+
+    def _check_beats(self, since: float) -> None:
+        """Raises for a worker that lives but has been silent for ``timeout_s`` of the wait that began at ``since``."""
+        for member in self._members:
+            try:
+                while member.connection.poll():
+                    member.connection.recv_bytes()
+                    member.last_beat = time.monotonic()
+            except (EOFError, OSError):
+                self._raise_died(member)
+            silent_s = time.monotonic() - max(member.last_beat, since)
+            if silent_s > self.timeout_s:
+                raise WorkerDied(
+                    f"{self._name(member)} lives, but has given no sign of it for {silent_s:.0f} s (rpc_timeout = "
+                    f"{self.timeout_s:g}): is it stopped? See its state in ps, or its stack with py-spy"
+                )
+
+    def _raise_died(self, member: _Process) -> None:
+        try:
+            code = member.process.wait(_JOIN_S)
+        except subprocess.TimeoutExpired:
+            raise WorkerDied(f"{self._name(member)} closed its connection but still runs") from None
+        hint = {
+            -9: "it was killed, often by the OOM killer: see dmesg",
+            -7: "a bus error: memory or a mapped file ran out",
+            -11: "a segmentation fault: please report it",
+        }.get(code, "its output above says why")
+        raise WorkerDied(f"{self._name(member)} died with exit code {code}: {hint}")
+
+    def _name(self, member: _Process) -> str:
+        return f"worker {member.worker} of trainer {self.rank} (host {socket.gethostname()}, pid {member.process.pid})"
+
+    def close(self, all_finished: bool = False) -> None:
+        """Ends all workers, the same way whether or not all trainers have finished. May be called again."""
+        self._finalizer()
+        self._seeds.close()
+
+
+def _end_all(members: list[_Process], pid: int) -> None:
+    """Exit command, then terminate, then kill; nothing is left behind. A fork of the trainer ends nothing."""
+    if os.getpid() != pid:
+        return
+    for member in members:
+        try:
+            member.connection.send_bytes(b'{"exit": true}')
+        except OSError:
+            pass  # it is dead already, which is what was wanted
+        member.channel.close()
+    for end, seconds in ((None, _JOIN_S), ("terminate", 0.5), ("kill", _KILL_S)):
+        deadline = time.monotonic() + seconds
+        if end is not None:
+            for member in members:
+                if member.process.poll() is None:
+                    getattr(member.process, end)()
+        for member in members:
+            try:
+                member.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue  # the next, harder step takes care of it
+    for member in members:
+        member.connection.close()
+    members.clear()

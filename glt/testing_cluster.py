@@ -1,0 +1,339 @@
+"""Trainers in processes of their own, for tests of distributed jobs: spoken to, killed, and searched for leaks."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+__all__ = ["Census", "Cluster", "Outcome", "Trainer", "free_port", "take_census"]
+
+_MARK = "GLT_TEST_CLUSTER"
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Census:
+    """What a process holds.
+
+    Attributes:
+        children: Pids of its child processes, with their command lines.
+        fds: What its open descriptors point to.
+        num_threads: Its threads, native ones too.
+        ports: TCP ports on which it listens.
+        rss_bytes: Its resident memory.
+    """
+
+    children: dict[int, str]
+    fds: list[str]
+    num_threads: int
+    ports: list[int]
+    rss_bytes: int
+
+
+def take_census(pid: int | str = "self") -> Census:
+    """Counts what a process holds, this one by default."""
+    proc = Path("/proc") / str(pid)
+    children: dict[int, str] = {}
+    tasks = list((proc / "task").iterdir())
+    for task in tasks:
+        for child in _read(task / "children").split():
+            children[int(child)] = _read(Path("/proc") / child / "cmdline").replace("\0", " ").strip()
+    fds = []
+    for fd in (proc / "fd").iterdir():
+        try:
+            fds.append(os.readlink(fd))
+        except FileNotFoundError:
+            continue  # the descriptor of the listing itself
+    sockets = {fd[8:-1] for fd in fds if fd.startswith("socket:[")}
+    ports = []
+    for table in ("tcp", "tcp6"):
+        for line in _read(proc / "net" / table).splitlines()[1:]:
+            column = line.split()
+            if column[3] == "0A" and column[9] in sockets:  # 0A: listening
+                ports.append(int(column[1].rpartition(":")[2], 16))
+    pages = int(_read(proc / "statm").split()[1])
+    return Census(children, sorted(fds), len(tasks), sorted(ports), pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # it ended meanwhile
+
+
+def free_port() -> int:
+    """Returns a TCP port of this host that nobody uses right now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Trainer:
+    """What the function of a trainer is given.
+
+    Attributes:
+        rank, world_size: Its place.
+        port: A free port, the same for all trainers of the cluster.
+    """
+
+    rank: int
+    world_size: int
+    port: int
+    _connection: Connection
+
+    def say(self, value: Any) -> None:
+        """Tells the test something; it hears it with :meth:`Cluster.hear`."""
+        self._connection.send_bytes(_dump(("said", value)))
+
+    def hear(self, timeout_s: float = 60.0) -> Any:
+        """Waits for what the test says with :meth:`Cluster.say`."""
+        if not self._connection.poll(timeout_s):
+            raise TimeoutError(f"trainer {self.rank} heard nothing from the test within {timeout_s:g} s")
+        return _load(self._connection.recv_bytes())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trainer ended.
+
+    Attributes:
+        value: What its function returned.
+        error_type: Name of the class of the exception that it raised; None if it raised none.
+        error: The text of that exception.
+        traceback: Its traceback, as text.
+        at_s: When, on the clock of ``time.monotonic``, which all processes of a host share.
+    """
+
+    value: Any = None
+    error_type: str | None = None
+    error: str = ""
+    traceback: str = ""
+    at_s: float = 0.0
+
+
+def _dump(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _load(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=False)  # from a process that this test started
+
+
+class Cluster:
+    """Runs ``function(trainer, *args)`` in ``world_size`` processes.
+
+    The processes are forked from a server that has imported torch, so that they start at once. As a context manager it
+    ends whatever is left of them, by force.
+
+    Args:
+        world_size: Number of trainers.
+        function: Defined at the top of a module. What it returns, and what it says, is copied to the test.
+        args: Given to each.
+        deadline_s: Everything must have ended by then.
+        preload: Modules that the server imports, once for all clusters of a process.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        function: Callable[..., Any],
+        *args: Any,
+        deadline_s: float = 60.0,
+        preload: tuple[str, ...] = ("torch_geometric.loader", "glt.loader", "glt.distributed.dist_neighbor_loader"),
+    ) -> None:
+        self.world_size = world_size
+        self._deadline = time.monotonic() + deadline_s
+        self._mark = uuid.uuid4().hex
+        self._shm_before = set(os.listdir("/dev/shm"))
+        self._folder = tempfile.TemporaryDirectory(prefix="glt-cluster-")
+        self._said: list[list[Any]] = [[] for _ in range(world_size)]
+        self._outcomes: dict[int, Outcome] = {}
+        self.port = free_port()
+        context = get_context("forkserver")
+        context.set_forkserver_preload(list(preload))
+        self.processes = []
+        self._connections: list[Connection] = []
+        for rank in range(world_size):
+            mine, theirs = context.Pipe()
+            process = context.Process(
+                target=_main,
+                args=(theirs, rank, world_size, self.port, self._mark, str(self._log(rank)), function, args),
+                name=f"trainer-{rank}",
+            )
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self._connections.append(mine)
+
+    def _log(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"trainer{rank}.log"
+
+    def output(self, rank: int) -> str:
+        """What a trainer and its workers have written to stdout and stderr."""
+        return self._log(rank).read_text(errors="replace")
+
+    def say(self, rank: int, value: Any = None) -> None:
+        """Tells a trainer something."""
+        self._connections[rank].send_bytes(_dump(value))
+
+    def hear(self, rank: int, timeout_s: float = 60.0) -> Any:
+        """Waits for the next thing that a trainer says.
+
+        Raises:
+            AssertionError: If it ends or stays silent instead; with its output.
+        """
+        deadline = min(self._deadline, time.monotonic() + timeout_s)
+        while not self._said[rank]:
+            if rank in self._outcomes or time.monotonic() > deadline:
+                ended = self._outcomes.get(rank, "it still runs")
+                raise AssertionError(f"trainer {rank} said nothing: {ended}\n{self.output(rank)}")
+            self._listen()
+        return self._said[rank].pop(0)
+
+    def kill(self, rank: int, sig: signal.Signals = signal.SIGKILL) -> None:
+        """Sends a signal to a trainer."""
+        pid = self.processes[rank].pid
+        assert pid is not None
+        os.kill(pid, sig)
+
+    def _listen(self) -> None:
+        open_ends = {c: rank for rank, c in enumerate(self._connections) if rank not in self._outcomes}
+        for connection in wait(list(open_ends), _POLL_S):
+            assert isinstance(connection, Connection)
+            rank = open_ends[connection]
+            try:
+                kind, value = _load(connection.recv_bytes())
+            except (EOFError, ConnectionResetError):
+                kind, value = "ended", Outcome(None, "Killed", "it ended without a word", "", time.monotonic())
+            if kind == "said":
+                self._said[rank].append(value)
+            else:
+                self._outcomes[rank] = value
+
+    def outcomes(self) -> list[Outcome]:
+        """Waits until all trainers have ended, by returning, raising or being killed.
+
+        Raises:
+            AssertionError: If one still runs at the deadline; with its output.
+        """
+        while len(self._outcomes) < self.world_size:
+            if time.monotonic() > self._deadline:
+                late = [rank for rank in range(self.world_size) if rank not in self._outcomes]
+                logs = "\n".join(f"--- output of trainer {r}:\n{self.output(r)}" for r in late)
+                raise AssertionError(f"trainers {late} still ran at the deadline; ended: {self._outcomes}\n{logs}")
+            self._listen()
+        for rank, process in enumerate(self.processes):
+            process.join(max(1.0, self._deadline - time.monotonic()))
+            if process.is_alive():
+                raise AssertionError(f"trainer {rank} has returned but its process does not end\n{self.output(rank)}")
+        return [self._outcomes[rank] for rank in range(self.world_size)]
+
+    def results(self) -> list[Any]:
+        """Waits for all trainers and returns what their functions returned.
+
+        Raises:
+            AssertionError: If one raised or was killed; with its traceback and output.
+        """
+        outcomes = self.outcomes()
+        for rank, outcome in enumerate(outcomes):
+            if outcome.error_type is not None:
+                raise AssertionError(
+                    f"trainer {rank} raised {outcome.error_type}: {outcome.error}\n{outcome.traceback}\n"
+                    f"--- its output:\n{self.output(rank)}"
+                )
+        return [outcome.value for outcome in outcomes]
+
+    def leftovers(self) -> list[str]:
+        """What the trainers left behind: processes that descend from them, and new entries in ``/dev/shm``."""
+        found = [f"process {pid}: {command}" for pid, command in self._descendants().items()]
+        return found + [f"/dev/shm/{name}" for name in sorted(set(os.listdir("/dev/shm")) - self._shm_before)]
+
+    def expect_nothing_left(self, timeout_s: float = 10.0) -> None:
+        """Waits until nothing is left behind, and raises AssertionError naming what is if that takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while left := self.leftovers():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"left behind after {timeout_s:g} s: {left}")
+            time.sleep(_POLL_S)
+
+    def _descendants(self) -> dict[int, str]:
+        """Programs that trainers have started: they carry the cluster's mark in their environment."""
+        mark = f"{_MARK}={self._mark}".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = _read(entry / "cmdline").replace("\0", " ").strip()
+            except (PermissionError, FileNotFoundError, ProcessLookupError):
+                continue  # not ours, or gone meanwhile
+        return found
+
+    def close(self) -> None:
+        """Kills what is left. May be called again."""
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join(10)
+        for pid in self._descendants():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it ended meanwhile
+        for connection in self._connections:
+            connection.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _main(
+    connection: Connection,
+    rank: int,
+    world_size: int,
+    port: int,
+    mark: str,
+    log: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    """The program of a trainer."""
+    os.environ[_MARK] = mark
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)
+    torch.set_num_threads(1)
+    try:
+        outcome = Outcome(function(Trainer(rank, world_size, port, connection), *args), at_s=time.monotonic())
+    except BaseException as error:
+        outcome = Outcome(None, type(error).__name__, str(error), traceback.format_exc(), time.monotonic())
+    sys.stdout.flush()
+    connection.send_bytes(_dump(("ended", outcome)))

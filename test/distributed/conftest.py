@@ -1,0 +1,39 @@
+"""Partition directories that many tests share, written once per run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dist_world import World, write_world
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., World]:
+    """Returns the directory of a random graph in so many partitions; the same arguments give the same directory."""
+    made: dict[tuple, World] = {}
+
+    def make(num_parts: int, edge_dir: str = "in", tables: str = "xye") -> World:
+        key = (num_parts, edge_dir, tables)
+        if key not in made:
+            made[key] = write_world(tmp_path_factory.mktemp("world"), num_parts, edge_dir, tables)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def private_world(tmp_path: Path) -> World:
+    """A directory of two partitions that a test may damage."""
+    return write_world(tmp_path, 2, "in", "xy")
+
+
+@pytest.fixture(autouse=True)
+def _no_core_files() -> None:
+    """Killed processes write no core dumps."""
+    import resource
+
+    with contextlib.suppress(ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

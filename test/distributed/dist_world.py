@@ -1,0 +1,79 @@
+"""The graph of the distributed tests, and what trainers do with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import glt
+from glt.partition import RandomPartitioner
+from glt.testing import SmallGraph, random_graph
+from glt.testing_cluster import Trainer
+
+NUM_NODES, NUM_EDGES = 600, 6000
+FIELDS = ("n_id", "edge_index", "e_id", "input_id", "x", "y", "edge_attr")
+
+
+@dataclass(frozen=True)
+class World:
+    """A partition directory and the arrays that it was made of."""
+
+    path: Path
+    num_parts: int
+    edge_dir: str
+    x: Tensor | None
+    y: Tensor | None
+    edge_attr: Tensor | None
+
+    @property
+    def graph(self) -> SmallGraph:
+        return random_graph(NUM_NODES, NUM_EDGES, seed=3)
+
+
+def write_world(root: Path, num_parts: int, edge_dir: str = "in", tables: str = "xye") -> World:
+    """``tables``: ``x`` float32 features, ``b`` bfloat16 features, ``y`` labels, ``e`` edge features."""
+    graph = random_graph(NUM_NODES, NUM_EDGES, seed=3)
+    x = graph.x.bfloat16() if "b" in tables else graph.x if "x" in tables else None
+    y = graph.y if "y" in tables else None
+    edge_attr = graph.edge_attr if "e" in tables else None
+    RandomPartitioner(
+        root / "parts", num_parts, NUM_NODES, graph.edge_index, x, edge_attr, node_label=y,
+        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src",
+    ).partition()  # fmt: skip
+    return World(root / "parts", num_parts, edge_dir, x, y, edge_attr)
+
+
+def seeds_of(rank: int) -> Tensor:
+    """Uneven between ranks, with duplicates."""
+    ids = torch.arange(rank, NUM_NODES, 4)[: 100 + 17 * rank]
+    return torch.cat([ids, ids[:5], ids[2:4]])
+
+
+def options(trainer: Trainer, mode: str, **given: Any) -> Any:
+    """Worker options of a cluster's trainer; ``mode``: ``'mp'`` or ``'collocated'``."""
+    # On one host nobody would ask anyone; most tests are about asking.
+    given = {"master_addr": "localhost", "master_port": trainer.port, "rpc_timeout": 40.0, "read_local": False, **given}
+    if mode == "mp":
+        return glt.distributed.MpDistSamplingWorkerOptions(channel_size=given.pop("channel_size", "16MB"), **given)
+    return glt.distributed.CollocatedDistSamplingWorkerOptions(**given)
+
+
+def join(trainer: Trainer, path: Path, partition_idx: int | None = None, **load: Any) -> glt.distributed.DistDataset:
+    """Makes this process a trainer of the job and loads its partition."""
+    glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "test-trainer")
+    index = trainer.rank if partition_idx is None else partition_idx
+    return glt.distributed.DistDataset().load(path, index, "CPU", **load)
+
+
+def snapshot(batch: Any) -> dict[str, Any]:
+    """All of a batch, in memory of its own."""
+    kept = {name: batch[name].clone() for name in FIELDS if name in batch}
+    return kept | {
+        "batch_size": batch.batch_size,
+        "num_sampled_nodes": list(batch.num_sampled_nodes),
+        "num_sampled_edges": list(batch.num_sampled_edges),
+    }

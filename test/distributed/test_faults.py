@@ -1,0 +1,240 @@
+"""Whatever dies or is wrong, each process that depended on it says so within seconds, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dist_world import NUM_NODES, World, join, options
+
+import glt
+from glt.testing_cluster import Cluster, Outcome, Trainer, take_census
+
+WITHIN_S = 10.0
+
+
+def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | None = None) -> None:
+    """Samples for as long as it can; says who its workers are once batches flow."""
+    data = join(trainer, path)
+    with glt.distributed.DistNeighborLoader(
+        data, [4, 3], torch.arange(NUM_NODES), batch_size=8, collect_features=True, random_seed=1,
+        worker_options=options(trainer, mode, **(given or {})),
+    ) as loader:  # fmt: skip
+        told = False
+        while True:
+            for _ in loader:
+                if not told:
+                    told = True
+                    trainer.say({pid for pid, line in take_census().children.items() if "glt.distributed" in line})
+
+
+def after(outcomes: list[Outcome], start: float) -> None:
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.at_s - start < WITHIN_S, f"trainer {rank} noticed after {outcome.at_s - start:.1f} s"
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_worker_is_named_everywhere(world: Callable[..., World]) -> None:
+    with Cluster(2, endless, world(2).path, "mp", {"num_workers": 2}, deadline_s=90) as cluster:
+        pids = [cluster.hear(rank) for rank in range(2)]
+        victim = max(pids[1])
+        start = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        other, own = cluster.outcomes()
+        after([other, own], start)
+        assert own.error_type == "WorkerDied", own
+        assert f"pid {victim}" in own.error and "exit code -9" in own.error and "of trainer 1" in own.error, own.error
+        assert other.error_type == "PeerLost", other
+        assert "of trainer 1" in other.error, other.error
+        cluster.expect_nothing_left()
+        for rank in range(2):
+            assert "Task was destroyed" not in cluster.output(rank)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("mode", "victim"), [("mp", 1), ("collocated", 0)])
+def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., World], mode: str, victim: int) -> None:
+    with Cluster(2, endless, world(2).path, mode, deadline_s=90) as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        start = time.monotonic()
+        cluster.kill(victim)
+        outcomes = cluster.outcomes()
+        after(outcomes, start)
+        survivor = outcomes[1 - victim]
+        assert survivor.error_type == "PeerLost", survivor
+        assert f"trainer {victim}" in survivor.error, survivor.error
+        cluster.expect_nothing_left()
+
+
+@pytest.mark.timeout(120)
+def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> None:
+    with Cluster(2, endless, private_world.path, "mp", deadline_s=90) as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        file = private_world.path / "part1" / "node_feat" / "node.npy"
+        start = time.monotonic()
+        os.truncate(file, 0)
+        other, own = cluster.outcomes()
+        after([other, own], start)
+        assert own.error_type == "WorkerDied" and "exit code -7" in own.error and "bus error" in own.error, own
+        assert other.error_type == "PeerLost" and "of trainer 1" in other.error, other
+        cluster.expect_nothing_left()
+
+
+def start_with_damage(trainer: Trainer, path: Path) -> None:
+    """The file is damaged after the trainers have verified it, before the workers map it."""
+    data = join(trainer, path)
+    trainer.say("loaded")
+    trainer.hear()
+    glt.distributed.DistNeighborLoader(
+        data, [4], torch.arange(50), collect_features=True, worker_options=options(trainer, "mp")
+    )
+
+
+@pytest.mark.timeout(120)
+def test_workers_that_cannot_start_are_named_everywhere(private_world: World) -> None:
+    with Cluster(2, start_with_damage, private_world.path, deadline_s=90) as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        file = private_world.path / "part1" / "node_feat" / "node.npy"
+        os.truncate(file, file.stat().st_size // 2)
+        for rank in range(2):
+            cluster.say(rank)
+        other, own = cluster.outcomes()
+        assert own.error_type == "RemoteError" and "node_feat" in own.error and "worker 0 of trainer 1" in own.error, (
+            own
+        )
+        assert other.error_type == "PeerLost" and "trainer 1" in other.error, other
+        assert abs(own.at_s - other.at_s) < WITHIN_S
+        cluster.expect_nothing_left()
+
+
+def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None:
+    """Creates a loader with arguments that depend on the rank; ``skip``: does not."""
+    given = {
+        "partition_idx": trainer.rank, "num_neighbors": [2, 2], "batch_size": 4, "mode": "collocated", "options": {},
+        **per_rank[trainer.rank],
+    }  # fmt: skip
+    data = join(trainer, path, given["partition_idx"])
+    if given.get("skip"):
+        return
+    with glt.distributed.DistNeighborLoader(
+        data, given["num_neighbors"], given.get("seeds", torch.arange(20)), batch_size=given["batch_size"],
+        random_seed=given.get("random_seed", 5), worker_options=options(trainer, given["mode"], **given["options"]),
+    ) as loader:  # fmt: skip
+        for _ in loader:
+            pass
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("per_rank", "error_type", "words"),
+    [
+        ([{}, {"num_neighbors": [2, 3]}], "RendezvousError", ["num_neighbors", "[2, 3]", "rank 1"]),
+        ([{}, {"batch_size": 5}], "RendezvousError", ["batch_size", "5"]),
+        ([{}, {"mode": "mp"}], "RendezvousError", ["mode", "Collocated"]),
+        ([{"mode": "mp"}, {"mode": "mp", "options": {"num_workers": 2}}], "RendezvousError", ["num_workers", "2"]),
+        ([{}, {"random_seed": None}], "RendezvousError", ["random_seed", "given"]),
+        ([{}, {"partition_idx": 0}], "RendezvousError", ["partition_idx", "[1]", "{0: 0, 1: 0}"]),
+    ],
+    ids=["num_neighbors", "batch_size", "mode", "num_workers", "random_seed", "both load partition 0"],
+)
+def test_options_that_differ_between_ranks(
+    world: Callable[..., World], per_rank: list[dict[str, Any]], error_type: str, words: list[str]
+) -> None:
+    with Cluster(2, create, world(2).path, per_rank, deadline_s=40) as cluster:
+        for outcome in cluster.outcomes():
+            assert outcome.error_type == error_type, outcome
+            assert all(word in outcome.error for word in words), outcome.error
+        cluster.expect_nothing_left()
+
+
+@pytest.mark.timeout(60)
+def test_partitions_of_different_runs(world: Callable[..., World], private_world: World) -> None:
+    with Cluster(2, create_from, [world(2).path, private_world.path], deadline_s=40) as cluster:
+        for outcome in cluster.outcomes():
+            assert outcome.error_type == "RendezvousError" and "partitioning run" in outcome.error, outcome
+
+
+def create_from(trainer: Trainer, paths: list[Path]) -> None:
+    create(trainer, paths[trainer.rank], [{}, {}])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_rank_that_never_creates_its_loader(world: Callable[..., World], missing: int) -> None:
+    per_rank: list[dict[str, Any]] = [{"options": {"rpc_timeout": 2.0}}, {"options": {"rpc_timeout": 2.0}}]
+    per_rank[missing]["skip"] = True
+    with Cluster(2, create, world(2).path, per_rank, deadline_s=40) as cluster:
+        outcome = cluster.outcomes()[1 - missing]
+        assert outcome.error_type == "RendezvousError" and "rank" in outcome.error and str(missing) in outcome.error
+        cluster.expect_nothing_left()
+
+
+@pytest.mark.timeout(60)
+def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> None:
+    with socket.socket() as other_program:
+        other_program.bind(("", 0))
+        other_program.listen()
+        port = other_program.getsockname()[1]
+        per_rank: list[dict[str, Any]] = [{"options": {"master_port": port}}] * 2
+        start = time.monotonic()
+        with Cluster(2, create, world(2).path, per_rank, deadline_s=40) as cluster:
+            outcomes = cluster.outcomes()
+            after(outcomes, start + 5)
+            for outcome in outcomes:
+                assert outcome.error_type == "RendezvousError" and str(port) in outcome.error, outcome
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("given", "error_type", "words"),
+    [
+        ({"partition_idx": 2}, "PartitionError", ["2"]),
+        ({"seeds": torch.tensor([0, NUM_NODES])}, "IndexError", ["input_nodes[1]", str(NUM_NODES)]),
+        ({"seeds": torch.tensor([-1])}, "IndexError", ["input_nodes[0] = -1"]),
+        ({"seeds": torch.ones(3, dtype=torch.bool)}, "ValueError", ["mask", "3"]),
+    ],
+    ids=["partition", "seed too large", "seed negative", "mask"],
+)
+def test_wrong_arguments_of_one_rank(
+    world: Callable[..., World], given: dict[str, Any], error_type: str, words: list[str]
+) -> None:
+    with Cluster(1, create, world(1).path, [given], deadline_s=40) as cluster:
+        (outcome,) = cluster.outcomes()
+        assert outcome.error_type == error_type and all(word in outcome.error for word in words), outcome
+
+
+def raise_in_the_loop(trainer: Trainer, path: Path) -> None:
+    """Rank 0 fails in the middle of an epoch, for reasons of its own; rank 1 goes on."""
+    data = join(trainer, path)
+    with glt.distributed.DistNeighborLoader(
+        data,
+        [4, 3],
+        torch.arange(NUM_NODES),
+        batch_size=8,
+        random_seed=1,
+        worker_options=options(trainer, "collocated"),
+    ) as loader:
+        while True:
+            for number, _ in enumerate(loader):
+                if trainer.rank == 0 and number == 5:
+                    raise ZeroDivisionError("the model's own mistake")
+
+
+@pytest.mark.timeout(60)
+def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World]) -> None:
+    start = time.monotonic()
+    with Cluster(2, raise_in_the_loop, world(2).path, deadline_s=40) as cluster:
+        first, second = cluster.outcomes()
+        after([first, second], start + 10)
+        assert first.error_type == "ZeroDivisionError"
+        assert second.error_type == "PeerLost" and "trainer 0" in second.error

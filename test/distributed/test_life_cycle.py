@@ -1,0 +1,375 @@
+"""Loaders come and go, are left half-way and forgotten, and leave nothing behind."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from dist_world import World, join, options, snapshot
+
+import glt
+from glt.distributed import linger
+from glt.testing_cluster import Cluster, Trainer, free_port, take_census
+
+STATS = {
+    "num_batches", "num_seeds", "num_nodes", "num_edges", "wait_s", "collate_s", "sampling_s", "remote_s",
+    "gathering_s", "blocked_s", "remote_bytes", "remote_node_ratio", "channel_num_sent", "channel_num_received",
+}  # fmt: skip
+
+
+def make(trainer: Trainer, data: Any, mode: str, num_seeds: int = 200, **given: Any) -> Any:
+    loader = {"batch_size": 10, "random_seed": 9, "collect_features": True, "shuffle": True}
+    flags = {name: given.pop(name) for name in list(given) if name in (*loader, "with_edge")}
+    return glt.distributed.DistNeighborLoader(
+        data, [3, 2], torch.arange(num_seeds), worker_options=options(trainer, mode, **given), **loader | flags
+    )
+
+
+def raises(kind: type[Exception], text: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(kind, match=text):
+        call()
+
+
+def live(trainer: Trainer, path: Path, mode: str) -> dict[str, Any]:
+    """One trainer's life: everything that a user may do with two loaders."""
+    data = join(trainer, path)
+    train, val = make(trainer, data, mode), make(trainer, data, mode, 50, random_seed=4, shuffle=False)
+    assert len(train) == 20 and len(val) == 5
+
+    # Leaving an epoch and starting the next, with another loader in between.
+    wanted = {}
+    for epoch in range(20):
+        for number, batch in enumerate(train):
+            if number == epoch % 4:
+                wanted[epoch] = snapshot(batch)
+                break
+        assert len(list(val)) == 5
+    # The same epochs again, whole: the same batches, whatever happened before.
+    for epoch in (0, 7, 19):
+        train.set_epoch(epoch)
+        batches = list(train)
+        assert torch.equal(batches[epoch % 4].n_id, wanted[epoch]["n_id"])
+        assert torch.equal(torch.cat([b.input_id for b in batches]).sort().values, torch.arange(200))
+    raises(ValueError, "epoch", lambda: train.set_epoch(-1))
+
+    older = iter(train)
+    next(older)
+    newer = iter(train)
+    next(newer)
+    raises(RuntimeError, "a newer one", lambda: next(older))
+    next(newer)
+
+    stats = train.stats()
+    assert STATS <= stats.keys(), STATS - stats.keys()
+    assert stats["num_batches"] >= 60 and stats["remote_node_ratio"] > 0
+    train.shutdown()
+    train.shutdown()
+    raises(RuntimeError, "shut down", lambda: next(newer))
+    raises(RuntimeError, "shut down", lambda: iter(train))
+    assert train.stats()["num_batches"] == stats["num_batches"]
+    assert len(list(val)) == 5  # the other one does not mind
+    with val:
+        assert len(list(val)) == 5
+    raises(RuntimeError, "shut down", lambda: iter(val))
+    # And again, after the last one has let go of the transport.
+    with make(trainer, data, mode, 30) as again:
+        assert len(list(again)) == 3
+    return {"children": take_census().children}
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_two_loaders_of_a_trainer_live_and_end(world: Callable[..., World], mode: str) -> None:
+    with Cluster(2, live, world(2).path, mode, deadline_s=120) as cluster:
+        assert cluster.results() == [{"children": {}}] * 2
+        cluster.expect_nothing_left()
+        for rank in range(2):
+            assert "Traceback" not in cluster.output(rank) and "destroyed" not in cluster.output(rank)
+
+
+def find_ports(trainer: Trainer, path: Path) -> list[int]:
+    """No master_port: torch.distributed makes the port known. No random_seed: drawn, and fixed by manual_seed."""
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(trainer.port)}
+    dist.init_process_group("gloo", rank=trainer.rank, world_size=trainer.world_size)
+    data = join(trainer, path)
+    seeds = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        with make(trainer, data, "collocated", master_port=None, random_seed=None) as loader:
+            seeds.append(loader.random_seed)
+            assert len(list(loader)) == 20
+    with make(trainer, data, "collocated", master_port=None, random_seed=None) as loader:
+        seeds.append(loader.random_seed)
+    dist.destroy_process_group()
+    return seeds
+
+
+@pytest.mark.timeout(90)
+def test_ports_and_seeds_are_found(world: Callable[..., World]) -> None:
+    with Cluster(2, find_ports, world(2).path, deadline_s=60) as cluster:
+        first, second = cluster.results()
+    assert first[0] == first[1] != first[2] and second[0] == second[1] != second[2]
+    assert first[0] != second[0]
+
+
+def without_ports(trainer: Trainer, path: Path) -> None:
+    make(trainer, join(trainer, path), "collocated", master_port=None)
+
+
+@pytest.mark.timeout(60)
+def test_no_port_and_no_torch_distributed_says_what_to_do(world: Callable[..., World]) -> None:
+    with Cluster(2, without_ports, world(2).path, deadline_s=40) as cluster:
+        for outcome in cluster.outcomes():
+            assert outcome.error_type == "RendezvousError" and "init_process_group" in outcome.error, outcome
+
+
+def many_epochs(trainer: Trainer, path: Path, mode: str) -> list[tuple[int, int, int, int]]:
+    """Census after every tenth of 50 epochs, then after each of a few loaders."""
+    data = join(trainer, path)
+    counts = []
+
+    def count() -> None:
+        gc.collect()
+        found = take_census()
+        counts.append((len(found.fds), found.num_threads, len(found.ports), found.rss_bytes))
+
+    with make(trainer, data, mode, 100) as loader:
+        for epoch in range(50):
+            for _ in loader:
+                pass
+            if epoch % 10 == 9:
+                count()
+    for _ in range(6 if mode == "collocated" else 2):
+        with make(trainer, data, mode, 30) as loader:
+            assert len(list(loader)) == 3
+        del loader
+        count()
+    return counts
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_epochs_and_loaders_leave_nothing_behind(world: Callable[..., World], mode: str) -> None:
+    with Cluster(2, many_epochs, world(2).path, mode, deadline_s=120) as cluster:
+        for counts in cluster.results():
+            running, after = counts[:5], counts[5:]
+            # A pool starts a thread when all that it has are busy, up to its fixed size: one may still come late.
+            for what, column, late in (("fds", 0, 0), ("threads", 1, 2), ("ports", 2, 0)):
+                used = [c[column] for c in running]
+                assert max(used) - min(used) <= late, (what, counts)
+                assert after[-1][column] <= after[0][column], (what, counts)
+            assert running[-1][3] - running[1][3] < 8 << 20, [c[3] for c in counts]
+        cluster.expect_nothing_left()
+
+
+def keep_all(trainer: Trainer, path: Path) -> int:
+    """A channel smaller than a batch, then one that is smaller than what is kept."""
+    data = join(trainer, path)
+    total = 0
+    for size, batch_size in (("16KB", 200), ("256KB", 20)):
+        with make(trainer, data, "mp", channel_size=size, batch_size=batch_size) as loader:
+            kept = [batch for _ in range(4) for batch in loader]
+            assert len(kept) == 4 * 200 // batch_size
+            if batch_size == 200:
+                assert sum(kept[0][name].nbytes for name in ("x", "y", "n_id", "edge_index")) > 16 << 10
+            for batch in kept:
+                assert torch.equal(batch.x[:, 0], batch.n_id.float()) and torch.equal(batch.y, batch.n_id)
+            stats = loader.stats()
+            total += stats["channel_num_oversize"] + stats["channel_num_copied"]
+    for batch in kept:  # still there after the loader is gone
+        assert torch.equal(batch.x[:, 0], batch.n_id.float())
+    return total
+
+
+@pytest.mark.timeout(90)
+def test_batches_kept_for_ever_and_batches_larger_than_the_channel(world: Callable[..., World]) -> None:
+    with Cluster(1, keep_all, world(1).path, deadline_s=80) as cluster:
+        assert cluster.results()[0] > 0
+        cluster.expect_nothing_left()
+
+
+def forget(trainer: Trainer, path: Path, mode: str) -> dict[int, str]:
+    """A loader that is dropped without shutdown, in the middle of an epoch: it serves on in the background, until the
+    other trainer has dropped its own."""
+    data = join(trainer, path)
+    loader = make(trainer, data, mode)
+    next(iter(loader))
+    del loader
+    gc.collect()
+    for thread in list(linger._lingering):
+        thread.join(30)
+    return take_census().children
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_a_forgotten_loader_ends(world: Callable[..., World], mode: str) -> None:
+    with Cluster(2, forget, world(2).path, mode, deadline_s=50) as cluster:
+        assert cluster.results() == [{}, {}]
+        cluster.expect_nothing_left()
+
+
+def end_in_another_order(trainer: Trainer, path: Path) -> float:
+    data = join(trainer, path)
+    loaders = [make(trainer, data, "collocated"), make(trainer, data, "collocated")]
+    for loader in loaders:
+        assert len(list(loader)) == len(loader)
+    start = time.monotonic()
+    for loader in loaders if trainer.rank == 0 else reversed(loaders):
+        loader.shutdown()
+    return time.monotonic() - start
+
+
+@pytest.mark.timeout(90)
+def test_loaders_may_end_in_another_order_on_each_rank(world: Callable[..., World]) -> None:
+    with Cluster(2, end_in_another_order, world(2).path, deadline_s=60) as cluster:
+        assert max(cluster.results()) < 12  # twice a few seconds of grace, not the deadline of requests
+        cluster.expect_nothing_left()
+
+
+def fork_and_stop(trainer: Trainer, path: Path) -> str:
+    """A forked child that ends takes nothing along; a stopped worker is not waited for for ever."""
+    data = join(trainer, path)
+    with make(trainer, data, "mp", channel_size="32KB", rpc_timeout=8.0) as loader:
+        batches = iter(loader)
+        next(batches)
+        child = os.fork()
+        if child == 0:
+            del loader, batches
+            gc.collect()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert len(list(batches)) == len(loader) - 1
+        batches = iter(loader)
+        next(batches)
+        os.kill(next(iter(take_census().children)), signal.SIGSTOP)
+        try:
+            list(batches)
+        except glt.errors.WorkerDied as error:
+            return str(error)
+    return ""
+
+
+def fork_collocated(trainer: Trainer, path: Path) -> int:
+    """The child runs its exit handlers, those of loaders among them, while this process goes on asking its peer."""
+    data = join(trainer, path)
+    with make(trainer, data, "collocated") as loader:
+        batches = iter(loader)
+        next(batches)
+        child = os.fork()
+        if child == 0:
+            atexit._run_exitfuncs()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        return 1 + len(list(batches))
+
+
+@pytest.mark.timeout(90)
+def test_a_fork_of_a_collocated_trainer_ends_nothing(world: Callable[..., World]) -> None:
+    with Cluster(2, fork_collocated, world(2).path, deadline_s=60) as cluster:
+        assert cluster.results() == [20, 20]
+        cluster.expect_nothing_left()
+
+
+@pytest.mark.timeout(120)
+def test_a_fork_ends_nothing_and_a_stopped_worker_is_named(world: Callable[..., World]) -> None:
+    with Cluster(1, fork_and_stop, world(1).path, deadline_s=100) as cluster:
+        (text,) = cluster.results()
+        assert "no sign of it" in text and "pid" in text
+        cluster.expect_nothing_left()
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {here!r})
+import time, torch, glt
+from dist_world import join, options
+from glt.testing_cluster import Trainer
+
+trainer = Trainer(int(sys.argv[1]), {world_size}, {port}, None)
+loader = glt.distributed.DistNeighborLoader(
+    join(trainer, {path!r}), [3, 2], torch.arange(200), batch_size=2, worker_options=options(trainer, sys.argv[2])
+)
+it = iter(loader)
+next(it)
+while loader.stats()["channel_num_queued"] < 3:  # collocated: the next batch then waits for room
+    time.sleep(0.01)
+print("has a batch")
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_a_program_that_ends_without_shutdown(world: Callable[..., World], mode: str) -> None:
+    program = PROGRAM.format(here=str(Path(__file__).parent), world_size=2, port=free_port(), path=str(world(2).path))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(rank), mode], env=environment, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        for process in running:
+            output, _ = process.communicate(timeout=90)  # also: the workers have let go of the pipe, so they have ended
+            assert process.returncode == 0 and "has a batch" in output, output
+            assert "Traceback" not in output and "destroyed" not in output, output
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate(timeout=10)
+
+
+@pytest.mark.timeout(60)
+def test_a_full_dev_shm_does_not_matter(world: Callable[..., World]) -> None:
+    """In a mount namespace of its own, with nothing left in its /dev/shm."""
+    fill = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to make a mount namespace (unshare -m)")
+    program = PROGRAM.format(
+        here=str(Path(__file__).parent), world_size=1, port=free_port(), path=str(world(1).path)
+    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{fill} && exec "$@"', "sh", sys.executable, "-c", program, "0", "mp"],
+        env=environment, capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    if "mount:" in done.stderr:
+        pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
+    assert done.returncode == 0 and "has a batch" in done.stdout, done.stdout + done.stderr
+
+
+def start_and_wait(trainer: Trainer, path: Path) -> None:
+    data = join(trainer, path)
+    trainer.say("starts")
+    make(trainer, data, "mp")
+
+
+@pytest.mark.timeout(60)
+def test_workers_whose_trainer_dies_while_they_start_end_too(world: Callable[..., World]) -> None:
+    """Rank 1 has its options agreed on and is killed before its worker can join."""
+    with Cluster(2, start_and_wait, world(2).path, deadline_s=50) as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        deadline = time.monotonic() + 20
+        while len(cluster._descendants()) < 2 and time.monotonic() < deadline:  # both trainers have started theirs
+            time.sleep(0.02)
+        cluster.kill(1)
+        start = time.monotonic()
+        survivor = cluster.outcomes()[0]
+        assert survivor.error_type == "PeerLost" and "trainer 1" in survivor.error, survivor
+        assert survivor.at_s - start < 15  # ten, and what it takes a worker to import torch
+        cluster.expect_nothing_left()

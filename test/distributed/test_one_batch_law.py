@@ -1,0 +1,223 @@
+"""For a fixed random_seed the batches of a rank are the same wherever they are made, element for element."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dist_world import NUM_NODES, World, join, options, seeds_of, snapshot
+
+import glt
+from glt.testing import check_batch, reference_batch
+from glt.testing_cluster import Cluster, Trainer
+
+SEED = 77
+FULL = os.environ.get("GLT_FULL") == "1"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Options of a loader, and how its batches are sampled."""
+
+    name: str
+    num_neighbors: tuple[int, ...] = (5, 3, 2)
+    loader: dict[str, Any] = field(default_factory=dict)
+    load: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = [
+    Case("features and edges", loader={"shuffle": True, "with_edge": True, "collect_features": True}),
+    Case("replace", (4, 4), {"replace": True, "with_edge": True, "collect_features": True, "drop_last": True}),
+    Case("all neighbours", (-1, 2), {"shuffle": True, "with_edge": True, "collect_features": True}),
+    Case("ids only", (3, 2), {}),
+    Case("edge features without edge ids", (3, 2), {"collect_features": True, "shuffle": True, "drop_last": True}),
+    Case("wide hop, then none", (700, 0), {"with_edge": True, "shuffle": True}),
+]
+
+
+def run_cases(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:
+    """Two epochs of each case."""
+    data = join(trainer, path)
+    results = []
+    for case in cases:
+        if case.load:
+            data = glt.distributed.DistDataset().load(path, trainer.rank, "ZERO_COPY", **case.load)
+        with glt.distributed.DistNeighborLoader(
+            data, list(case.num_neighbors), seeds_of(trainer.rank), batch_size=16, random_seed=SEED + trainer.rank,
+            worker_options=options(trainer, mode, **given), **case.loader,
+        ) as loader:  # fmt: skip
+            batches = [snapshot(batch) for _ in range(2) for batch in loader]
+            assert len(batches) == 2 * len(loader)
+            results.append(batches)
+    return results
+
+
+def reference(world: World, case: Case, rank: int) -> list[dict]:
+    """The same batches from the whole graph in this process."""
+    graph = world.graph
+    seeds, given = seeds_of(rank), case.loader
+    collect, with_edge = given.get("collect_features", False), given.get("with_edge", False)
+    tables = {"x": world.x, "y": world.y, "edge_attr": world.edge_attr}
+    order = glt.sampler.seed_order.SeedOrder(
+        len(seeds), 16, given.get("shuffle", False), given.get("drop_last", False), SEED + rank
+    )
+    batches = []
+    for epoch in range(2):
+        for index in order.batches(epoch):
+            made = reference_batch(
+                graph.edge_index, NUM_NODES, seeds[index.input_id].tolist(), case.num_neighbors,
+                given.get("replace", False), SEED + rank, epoch, index.index, world.edge_dir,
+            )  # fmt: skip
+            node, edge = torch.from_numpy(made.node), torch.from_numpy(made.edge)
+            batch: dict[str, Any] = {
+                "n_id": node,
+                "edge_index": torch.stack([torch.from_numpy(made.row), torch.from_numpy(made.col)]),
+                "input_id": index.input_id,
+                "batch_size": len(index.input_id),
+                "num_sampled_nodes": made.num_sampled_nodes,
+                "num_sampled_edges": made.num_sampled_edges,
+            }
+            if with_edge:
+                batch["e_id"] = edge
+            if collect:
+                batch |= {
+                    name: table[edge if name == "edge_attr" else node]
+                    for name, table in tables.items()
+                    if table is not None
+                }
+            batches.append(batch)
+    return batches
+
+
+def assert_same(got: list[dict], wanted: list[dict], what: str) -> None:
+    assert len(got) == len(wanted), what
+    for i, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        assert a.keys() == b.keys(), f"{what}, batch {i}"
+        for name in a:
+            if isinstance(a[name], torch.Tensor):
+                assert a[name].dtype == b[name].dtype, f"{what}, batch {i}, {name}"
+                assert torch.equal(a[name], b[name]), f"{what}, batch {i}, {name}"
+            else:
+                assert a[name] == b[name], f"{what}, batch {i}, {name}"
+
+
+def compare(world: World, mode: str, given: dict[str, Any], cases: list[Case], deadline_s: float = 150.0) -> None:
+    with Cluster(world.num_parts, run_cases, world.path, mode, given, cases, deadline_s=deadline_s) as cluster:
+        by_rank = cluster.results()
+        cluster.expect_nothing_left()
+    for rank, results in enumerate(by_rank):
+        for case, batches in zip(cases, results, strict=True):
+            assert_same(batches, reference(world, case, rank), f"{case.name}, rank {rank}")
+
+
+GRID = [
+    (parts, mode, workers, concurrency)
+    for parts in (1, 2, 4)
+    for mode, counts in (("mp", (1, 3)), ("collocated", (0,)))
+    for workers in counts
+    for concurrency in (1, 8)
+]
+DEFAULT_GRID = [(1, "mp", 3, 8), (2, "mp", 1, 8), (2, "collocated", 0, 1), (4, "collocated", 0, 8)]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("parts", "mode", "workers", "concurrency"), GRID if FULL else DEFAULT_GRID)
+def test_batches_are_the_same_everywhere(
+    world: Callable[..., World], parts: int, mode: str, workers: int, concurrency: int
+) -> None:
+    given = {"worker_concurrency": concurrency} | ({"num_workers": workers} if mode == "mp" else {})
+    # Each loader in worker mode starts programs, which is what takes the time.
+    cases = CASES if mode == "collocated" or FULL else CASES[:2]
+    compare(world(parts), mode, given, cases)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mode", ["collocated", "mp"] if FULL else ["collocated"])
+def test_out_edges_give_the_same_batches_everywhere(world: Callable[..., World], mode: str) -> None:
+    compare(world(2, "out"), mode, {"worker_concurrency": 3}, CASES)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("parts", "mode"), [(4, "collocated"), (2, "mp")])
+def test_partitions_of_the_same_host_read_directly_give_the_same_batches(
+    world: Callable[..., World], parts: int, mode: str
+) -> None:
+    cases = CASES if mode == "collocated" else CASES[:2]
+    compare(world(parts), mode, {"worker_concurrency": 8, "read_local": True}, cases)
+
+
+def remote_bytes(trainer: Trainer, path: Path) -> list[float]:
+    """Of a loader that reads the other partition itself, and of one that asks for it; alive at the same time."""
+    data = join(trainer, path)
+    loaders = [
+        glt.distributed.DistNeighborLoader(
+            data, [3, 2], seeds_of(trainer.rank), batch_size=16, collect_features=True, random_seed=1,
+            worker_options=options(trainer, "collocated", read_local=read_local),
+        )
+        for read_local in (True, False)
+    ]  # fmt: skip
+    with loaders[0], loaders[1]:
+        for one, other in zip(*loaders, strict=True):
+            assert torch.equal(one.x, other.x)
+        return [loader.stats()["remote_bytes"] for loader in loaders]
+
+
+@pytest.mark.timeout(90)
+def test_only_what_is_not_on_this_host_is_asked_for(world: Callable[..., World]) -> None:
+    with Cluster(2, remote_bytes, world(2).path, deadline_s=60) as cluster:
+        for direct, asked in cluster.results():
+            assert direct == 0 < asked
+
+
+def label_file(folder: Path, suffix: str, labels: torch.Tensor) -> Path:
+    path = folder / f"labels{suffix}"
+    if suffix == ".pt":
+        torch.save(labels, path)
+    else:
+        import numpy as np
+
+        np.save(path, labels.numpy())
+    return path
+
+
+@pytest.mark.timeout(120)
+def test_bfloat16_features_and_label_files(world: Callable[..., World], tmp_path: Path) -> None:
+    made = world(2, "in", "b")
+    labels = torch.stack([torch.arange(NUM_NODES) * 3, torch.arange(NUM_NODES)], dim=1)
+    flags = {"collect_features": True, "shuffle": True}
+    cases = [Case("bfloat16", (3, 2), flags)] + [
+        Case(suffix, (3, 2), flags, {"whole_node_label_file": label_file(tmp_path, suffix, labels)})
+        for suffix in (".pt", ".npy")
+    ]
+    with Cluster(2, run_cases, made.path, "collocated", {}, cases) as cluster:
+        by_rank = cluster.results()
+    labelled = replace(made, y=labels)
+    for rank, results in enumerate(by_rank):
+        for case, batches in zip(cases, results, strict=True):
+            assert_same(batches, reference(labelled if case.load else made, case, rank), f"{case.name}, rank {rank}")
+
+
+@pytest.mark.timeout(120)
+def test_a_graph_without_features(world: Callable[..., World]) -> None:
+    cases = [Case("nothing to collect", (3, 2), {"collect_features": True, "with_edge": True})]
+    compare(world(2, "in", ""), "mp", {"num_workers": 1, "worker_concurrency": 2}, cases)
+
+
+def test_the_local_loader_gives_these_batches_too(world: Callable[..., World]) -> None:
+    made = world(1)
+    graph, case = made.graph, CASES[0]
+    loader = glt.loader.NeighborLoader(
+        graph.to_data(), list(case.num_neighbors), seeds_of(1), batch_size=16, shuffle=True, random_seed=SEED + 1
+    )
+    got = [batch for _ in range(2) for batch in loader]
+    assert_same([snapshot(batch) for batch in got], reference(made, case, 1), "local")
+    for batch in got[:10]:
+        check_batch(
+            batch, graph.edge_index, case.num_neighbors, num_nodes=NUM_NODES, x=graph.x, y=graph.y,
+            edge_attr=graph.edge_attr,
+        )  # fmt: skip
