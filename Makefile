@@ -1,0 +1,38 @@
+# `make demo` and `make test` do all their own set-up: a virtual environment, the pinned torch, the build.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := setup.py pyproject.toml $(shell find csrc -type f)
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test bench lint clean
+
+demo: $(VENV)/built
+	$(BIN)/glt demo
+
+test: lint
+	$(BIN)/python -m pytest -q -rs --durations=10
+
+bench: $(VENV)/built
+	$(BIN)/python -m benchmarks
+
+lint: $(VENV)/built
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+	$(BIN)/mypy
+
+# torch first and by itself: asked for through another package, pip would take the registry's newest build.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0
+	$(PIP) 'setuptools>=70' wheel pybind11
+	$(PIP) --no-build-isolation --config-settings editable_mode=compat -e '.[dev]'
+	touch $@
+
+$(VENV)/built: $(VENV)/installed $(SOURCES)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+clean:
+	rm -rf build dist $(VENV) *.egg-info glt/*.so

@@ -1,0 +1,287 @@
+"""Distributed sampling: two partitions, two trainers and their sampling workers, all on this machine.
+
+Claim: graph S, 128 floats per node, 1024 seeds, [15, 10, 5]: worker mode costs at most 15 ms of CPU per batch summed
+over all processes, and at most 2.2x the same batch in one process.
+
+Method: the machine's cores are shared by trainers and workers, so CPU time, not wall time, says what the machinery
+costs: user and system time of the trainers and of everything they started, from before an epoch to after it. Trainers
+take the batches and do nothing else. Rounds alternate between an epoch of glt.loader.NeighborLoader in one process, one
+of worker mode and one of collocated mode; who does not run is idle, and what idling costs is reported too. By default
+the partitions of a host are read directly; "asking" turns that off (``read_local=False``), so that half of each batch
+comes from the other trainer by RPC, as it would from another host.
+
+In the first epoch every batch is checked: its edges exist, features and labels are those of its nodes, each seed comes
+once. Wall time is per batch of the job: both trainers together. The stages are the loaders' own (see ``stats()``).
+
+    python -m benchmarks.bench_distributed [--rounds 3] [--toy]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+import torch.multiprocessing as mp
+
+import glt
+from benchmarks import graphs
+from benchmarks._harness import Report, Timing, arguments
+
+NUM_PARTS = 2
+NUM_FEATURES = 128
+DEADLINE_S = 180  # for anything a trainer is asked to do
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a trainer needs to know."""
+
+    mode: str  # worker | worker, asking | collocated | collocated, asking
+    graph_name: str
+    partition_dir: str
+    seeds: list[torch.Tensor]  # of each rank
+    num_neighbors: list[int]
+    batch_size: int
+    master_port: int
+
+
+def features_of(nodes: torch.Tensor) -> torch.Tensor:
+    """Rows that can be recognised: the id of the node, then its multiples."""
+    return nodes[:, None].float() * torch.arange(1, NUM_FEATURES + 1)
+
+
+def labels_of(nodes: torch.Tensor) -> torch.Tensor:
+    return nodes % 47
+
+
+def trainer(rank: int, job: Job, commands: Connection) -> None:
+    """Runs the epochs that it is told to; answers (number of batches, seconds, stats of the loader)."""
+    torch.set_num_threads(1)
+    glt.distributed.init_worker_group(world_size=NUM_PARTS, rank=rank, group_name="bench")
+    dataset = glt.distributed.DistDataset()
+    dataset.load(graph_dir=job.partition_dir, partition_idx=rank)
+    options: Any = {
+        "master_addr": "127.0.0.1",
+        "master_port": job.master_port,
+        "worker_concurrency": 8,
+        "read_local": "asking" not in job.mode,
+    }
+    if job.mode.startswith("worker"):
+        options = glt.distributed.MpDistSamplingWorkerOptions(num_workers=1, **options)
+    else:
+        options = glt.distributed.CollocatedDistSamplingWorkerOptions(**options)
+    with glt.distributed.DistNeighborLoader(
+        data=dataset,
+        num_neighbors=job.num_neighbors,
+        input_nodes=job.seeds[rank],
+        batch_size=job.batch_size,
+        with_edge=True,
+        collect_features=True,
+        random_seed=0,
+        worker_options=options,
+    ) as loader:
+        graph = graphs.load(job.graph_name)
+        while (command := commands.recv()) != "stop":
+            start = time.perf_counter()
+            if command == "check":
+                num_batches = check_epoch(graph, loader, job.seeds[rank])
+            else:
+                num_batches = sum(1 for _ in loader)
+            commands.send((num_batches, time.perf_counter() - start, loader.stats()))
+
+
+def check_epoch(graph: graphs.BenchGraph, loader: Any, seeds: torch.Tensor) -> int:
+    """Raises unless every batch agrees with the graph and each seed comes once, in order; returns the batches seen."""
+    seen = []
+    for batch in loader:
+        node = batch.n_id
+        neighbor, expanded = (node[ends].numpy() for ends in batch.edge_index)
+        edge = batch.e_id.numpy()
+        right = np.array_equal(graph.indices[edge], neighbor)
+        right &= bool(np.all((graph.indptr[expanded] <= edge) & (edge < graph.indptr[expanded + 1])))
+        right &= torch.equal(batch.x, features_of(node)) and torch.equal(batch.y, labels_of(node))
+        if not right:
+            raise ValueError(
+                f"batch {len(seen)} does not agree with graph {graph.name}; the figures would mean nothing"
+            )
+        seen.append(node[: batch.batch_size])
+    if not torch.equal(torch.cat(seen), seeds):
+        raise ValueError("an epoch did not bring each seed once, in order; the figures would mean nothing")
+    return len(seen)
+
+
+class Trainers:
+    """The trainers of one mode, one per partition, waiting for commands."""
+
+    def __init__(self, job: Job) -> None:
+        context = mp.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for rank in range(NUM_PARTS):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=trainer, args=(rank, job, theirs), name=f"{job.mode} trainer {rank}")
+            process.start()
+            theirs.close()  # so that a trainer's death ends the pipe
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def cpu_seconds(self) -> float:
+        """CPU time so far of the trainers and of everything they started."""
+        processes = [psutil.Process(process.pid) for process in self.processes]
+        family = [*processes, *(child for process in processes for child in process.children(recursive=True))]
+        return sum(times.user + times.system for times in (process.cpu_times() for process in family))
+
+    def ask(self, command: str) -> list[tuple[int, float, dict[str, Any]]]:
+        """Sends ``command`` to all, returns the answers by rank."""
+        for pipe in self.pipes:
+            pipe.send(command)
+        answers = []
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            if not pipe.poll(DEADLINE_S):
+                raise TimeoutError(f"{process.name} did not finish {command!r} within {DEADLINE_S} s")
+            try:
+                answers.append(pipe.recv())
+            except EOFError:
+                process.join(DEADLINE_S)
+                raise RuntimeError(
+                    f"{process.name} died with exit code {process.exitcode}; see its traceback"
+                ) from None
+        return answers
+
+    def stop(self) -> None:
+        for pipe in self.pipes:
+            with contextlib.suppress(BrokenPipeError):  # it died: that was reported when it was asked
+                pipe.send("stop")
+        for process in self.processes:
+            process.join(DEADLINE_S)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def write_partitions(graph: graphs.BenchGraph, directory: Path) -> str:
+    nodes = torch.arange(graph.num_nodes)
+    glt.partition.RandomPartitioner(
+        output_dir=str(directory / "partitions"),
+        num_parts=NUM_PARTS,
+        num_nodes=graph.num_nodes,
+        edge_index=torch.from_numpy(graph.edge_index()),
+        node_feat=features_of(nodes),
+        node_label=labels_of(nodes),
+        edge_assign_strategy="by_dst",
+    ).partition()
+    return str(directory / "partitions")
+
+
+def local_loader(graph: graphs.BenchGraph, seeds: torch.Tensor, num_neighbors: list[int], batch_size: int) -> Any:
+    from torch_geometric.data import Data
+
+    nodes = torch.arange(graph.num_nodes)
+    data = Data(x=features_of(nodes), y=labels_of(nodes), edge_index=torch.from_numpy(graph.edge_index()))
+    return glt.loader.NeighborLoader(
+        data, num_neighbors=num_neighbors, input_nodes=seeds, batch_size=batch_size, shuffle=False, random_seed=0
+    )
+
+
+def measure(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int, directory: Path) -> None:
+    partition_dir = write_partitions(graph, directory)
+    batches = graph.connected_nodes()
+    batch_size = 1024 if len(batches) > 1 << 16 else 64
+    num_batches = len(batches) // batch_size // NUM_PARTS
+    shuffled = torch.from_numpy(np.random.default_rng(0).permutation(batches))
+    seeds = list(shuffled[: NUM_PARTS * num_batches * batch_size].chunk(NUM_PARTS))
+
+    loader = local_loader(graph, torch.cat(seeds), num_neighbors, batch_size)
+    check_epoch(graph, loader, torch.cat(seeds))
+    local = Timing()
+    modes = {mode: Timing() for mode in ("worker", "worker, asking", "collocated", "collocated, asking")}
+    stats: dict[str, list[dict[str, Any]]] = {}
+    idle: dict[str, float] = {}
+    with contextlib.ExitStack() as stack:
+        groups = {}
+        for mode in modes:
+            job = Job(mode, graph.name, partition_dir, seeds, num_neighbors, batch_size, free_port())
+            groups[mode] = Trainers(job)
+            stack.callback(groups[mode].stop)
+            groups[mode].ask("check")
+        for _ in range(rounds):
+            before = {mode: group.cpu_seconds() for mode, group in groups.items()}
+            run_local(loader, local)
+            for mode, group in groups.items():
+                idle[mode] = (group.cpu_seconds() - before[mode]) / local.seconds[-1]
+            for mode, group in groups.items():
+                stats[mode] = run_group(group, modes[mode])
+    for mode, timing in {"one process": local, **modes}.items():
+        per_batch = timing.cpu(1e3) / timing.work[0]
+        row: dict[str, Any] = {"graph": graph.name, "mode": mode, "cpu_ms_per_batch": per_batch}
+        row |= {"over_one_process": per_batch / (local.cpu(1e3) / local.work[0])}
+        row |= {"wall_ms_per_batch": timing.quartiles(1e3)[1] / timing.work[0]}
+        row |= {"idle_cpu_percent": idle.get(mode, 0.0) * 100, **stages_of(stats.get(mode, []))}
+        report.add(**row)
+
+
+def stages_of(stats: list[dict[str, Any]]) -> dict[str, float]:
+    """Milliseconds per batch of each stage, over all ranks, since the loaders were made (the checking epoch included).
+
+    Stages overlap: while a batch waits for remote rows (remote) or for room in its channel (blocked), others go on.
+    """
+    num_batches = sum(of_rank["num_batches"] for of_rank in stats)
+    names = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "wait_s", "collate_s") if stats else ()
+    return {f"{name[:-2]}_ms": sum(of_rank[name] for of_rank in stats) / num_batches * 1e3 for name in names}
+
+
+def run_local(loader: Any, timing: Timing) -> None:
+    start, cpu_start = time.perf_counter(), time.process_time()
+    timing.work.append(sum(1 for _ in loader))
+    timing.seconds.append(time.perf_counter() - start)
+    timing.cpu_seconds.append(time.process_time() - cpu_start)
+
+
+def run_group(group: Trainers, timing: Timing) -> list[dict[str, Any]]:
+    cpu_start = group.cpu_seconds()
+    answers = group.ask("epoch")
+    timing.cpu_seconds.append(group.cpu_seconds() - cpu_start)
+    timing.work.append(sum(num_batches for num_batches, _, _ in answers))
+    timing.seconds.append(max(seconds for _, seconds, _ in answers))
+    return [stats for _, _, stats in answers]
+
+
+@contextlib.contextmanager
+def scratch_dir() -> Iterator[Path]:
+    graphs.cache_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=graphs.cache_dir()) as directory:
+        yield Path(directory)
+
+
+def main() -> None:
+    options = arguments(__doc__, rounds=3)
+    report = Report("distributed", options.toy)
+    torch.set_num_threads(1)
+    with scratch_dir() as directory:
+        measure(
+            report,
+            graphs.load("toy" if options.toy else "S"),
+            [5, 3] if options.toy else [15, 10, 5],
+            options.rounds,
+            directory,
+        )
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()

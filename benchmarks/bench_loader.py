@@ -1,0 +1,104 @@
+"""The whole in-process loader: sampling, 128 floats per node, labels, a PyG Data object per batch.
+
+Claim: on graph M at least 4x torch_geometric.loader.NeighborLoader (with pyg-lib), in one process.
+
+Method: one core; 1024 distinct seeds per batch, fan-outs [15, 10, 5], the same PyG Data object for both loaders, both
+called with the same arguments. Loaders take turns, a round being a few batches of a running iteration. Each graph has a
+fresh process: whether malloc returns large blocks to the kernel, which then costs thousands of page faults per batch,
+depends on what the process did before. A batch of each loader is checked first: its edges are those that e_id names,
+its features and labels are those of its nodes.
+
+    python -m benchmarks.bench_loader [--rounds 7] [--toy]
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader as PygNeighborLoader
+
+import glt
+from benchmarks import graphs
+from benchmarks._harness import Report, arguments, find_peers, in_fresh_process, interleave, pinned
+
+NUM_FEATURES = 128
+BATCHES_PER_ROUND = 8
+
+
+def data_of(graph: graphs.BenchGraph) -> Data:
+    generator = torch.Generator().manual_seed(0)
+    return Data(
+        x=torch.empty(graph.num_nodes, NUM_FEATURES).uniform_(generator=generator),
+        y=torch.randint(47, (graph.num_nodes,), generator=generator),
+        edge_index=torch.from_numpy(graph.edge_index()),
+    )
+
+
+def check(data: Data, batch: Data, name: str) -> None:
+    """Raises unless the batch's edges are those that it names and its rows are those of its nodes."""
+    edges_right = torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+    if not (edges_right and torch.equal(batch.x, data.x[batch.n_id]) and torch.equal(batch.y, data.y[batch.n_id])):
+        raise ValueError(f"{name}: a batch does not agree with the graph; the figures would mean nothing")
+
+
+def endless(loader: Any) -> Iterator[Data]:
+    while True:
+        yield from loader
+
+
+def round_of(batches: Iterator[Data]) -> Callable[[], float]:
+    def run() -> float:
+        for _ in range(BATCHES_PER_ROUND):
+            next(batches)
+        return BATCHES_PER_ROUND
+
+    return run
+
+
+def bench(graph_name: str, num_neighbors: list[int], rounds: int, with_pyg: bool) -> list[dict[str, Any]]:
+    """The rows of the report for one graph."""
+    graph = graphs.load(graph_name)
+    data = data_of(graph)
+    seeds = torch.from_numpy(np.concatenate(graph.seed_batches(32)))
+    batch_size = len(seeds) // 32
+    options: dict[str, Any] = {"num_neighbors": num_neighbors, "input_nodes": seeds, "batch_size": batch_size}
+    loaders = {"glt": glt.loader.NeighborLoader(data, shuffle=False, random_seed=0, **options)}
+    if with_pyg:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it recommends what is not installed
+            loaders["torch_geometric"] = PygNeighborLoader(data, shuffle=False, **options)
+    with pinned():
+        iterators = {name: endless(loader) for name, loader in loaders.items()}
+        for name, iterator in iterators.items():
+            check(data, next(iterator), name)
+        timings = interleave({name: round_of(iterator) for name, iterator in iterators.items()}, rounds)
+    rows = []
+    for name, timing in timings.items():
+        low, mid, high = timing.quartiles(1e3 / BATCHES_PER_ROUND)
+        row = {"graph": graph.name, "num_neighbors": str(num_neighbors), "loader": name, "batch_ms": mid}
+        row |= {"quartiles": f"{low:.3g}-{high:.3g}", "cpu_ms": timing.cpu(1e3 / BATCHES_PER_ROUND)}
+        row |= {"page_faults_per_batch": int(np.median(timing.page_faults)) // BATCHES_PER_ROUND}
+        row |= {"glt_over_this": timings["glt"].rate() / timing.rate(), "by_cpu": timing.cpu() / timings["glt"].cpu()}
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    options = arguments(__doc__, rounds=7)
+    report = Report("loader", options.toy)
+    with_pyg = bool(find_peers("pyg_lib", "torch_sparse"))  # PyG's loader needs one of them, and prefers the first
+    if not with_pyg:
+        print("absent: torch_geometric.loader.NeighborLoader (it needs pyg_lib or torch_sparse)")
+    for name, num_neighbors in [("toy", [5, 3])] if options.toy else [("S", [15, 10, 5]), ("M", [15, 10, 5])]:
+        for row in in_fresh_process(bench, name, num_neighbors, options.rounds, with_pyg):
+            report.add(**row)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Sampling with relabelling: seeds in, a batch in local ids out.
+
+Claim: one thread, without replacement, edge ids on, graph M: at least 5x pyg-lib and 4x the best peer. Two threads, on
+one batch or on two in flight: at least 1.7x one.
+
+Method: 1024 distinct seeds with edges per batch, the same seeds for all; one core; contestants take turns round by
+round; each batch includes handing node, row, col and edge ids over as int64 tensors. Peers get int64 columns, the only
+ones that they take; glt gets int32 columns, as its Topology stores them, and its output goes into fresh tensors, as
+theirs does. Before anything is timed, every contestant's batches are checked against the graph: each edge exists where
+its id says, no edge occurs twice, each node is expanded once and completely (min(k, degree) edges), nodes are distinct
+with the seeds first.
+
+    python -m benchmarks.bench_sampler [--rounds 7] [--toy]
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from benchmarks import graphs
+from benchmarks._harness import Report, Timing, arguments, find_peers, interleave, pinned
+from glt import _core
+
+Sample = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # node, row (neighbour), col (expanded node), edge id
+Sampler = Callable[[np.ndarray], Sample]
+CASES = [("S", [15, 10, 5]), ("M", [15, 10, 5]), ("M", [10, 10, 10]), ("M", [25, 10])]
+
+
+class GltSampler:
+    """glt's native sampler with its state, as one thread uses it."""
+
+    def __init__(self, csr: _core.Csr, num_neighbors: Sequence[int], num_threads: int = 1) -> None:
+        self.csr, self.num_neighbors, self.num_threads = csr, list(num_neighbors), num_threads
+        self.batch = _core.Batch(csr.num_nodes)
+        self.number = 0
+
+    def __call__(self, seeds: np.ndarray) -> Sample:
+        self.number += 1
+        key = _core.batch_key(0, 0, self.number)
+        self.batch.sample(self.csr, seeds, self.num_neighbors, False, key, True, self.num_threads)
+        num_nodes, num_edges = self.batch.num_nodes, self.batch.num_edges
+        sample = tuple(torch.empty(n, dtype=torch.int64).numpy() for n in (num_nodes, num_edges, num_edges, num_edges))
+        self.batch.copy_out(*sample)
+        return sample
+
+
+def peer_samplers(graph: graphs.BenchGraph, num_neighbors: list[int], peers: Sequence[str]) -> dict[str, Sampler]:
+    if not peers:
+        return {}
+    indptr, indices = torch.from_numpy(np.array(graph.indptr)), torch.from_numpy(graph.indices.astype(np.int64))
+
+    def pyg_lib(seeds: np.ndarray) -> Sample:
+        row, col, node, edge, *_ = torch.ops.pyg.neighbor_sample(
+            indptr, indices, torch.from_numpy(seeds), num_neighbors, csc=True, replace=False, return_edge_id=True
+        )
+        return node.numpy(), row.numpy(), col.numpy(), edge.numpy()
+
+    def torch_sparse(seeds: np.ndarray) -> Sample:
+        node, row, col, edge = torch.ops.torch_sparse.neighbor_sample(
+            indptr, indices, torch.from_numpy(seeds), num_neighbors, False, True
+        )
+        return node.numpy(), row.numpy(), col.numpy(), edge.numpy()
+
+    samplers = {"pyg_lib": pyg_lib, "torch_sparse": torch_sparse}
+    return {name: samplers[name] for name in peers}
+
+
+def check(graph: graphs.BenchGraph, num_neighbors: list[int], seeds: np.ndarray, sample: Sample, name: str) -> None:
+    """Raises unless ``sample`` is a batch without replacement of distinct ``seeds``."""
+    node, row, col, edge = sample
+
+    def expect(holds: bool, what: str) -> None:
+        if not holds:
+            raise ValueError(f"{name}, graph {graph.name}, {num_neighbors}: {what}; its figures would mean nothing")
+
+    expect(np.array_equal(node[: len(seeds)], seeds), "the seeds do not come first")
+    expect(len(np.unique(node)) == len(node), "a node has two local ids")
+    expect(np.array_equal(graph.indices[edge], node[row]), "an edge does not come from the neighbour that it names")
+    begin, end = graph.indptr[node[col]], graph.indptr[node[col] + 1]
+    expect(bool(np.all((begin <= edge) & (edge < end))), "an edge does not belong to the node that was expanded")
+    expect(len(np.unique(edge)) == len(edge), "an edge was drawn twice")
+    degree, drawn = np.diff(graph.indptr)[node], np.bincount(col, minlength=len(node))
+    first, last = 0, len(seeds)  # the frontier, in local ids: the nodes that the previous hop discovered
+    for k in num_neighbors:
+        whole = np.array_equal(drawn[first:last], np.minimum(degree[first:last], k))
+        expect(whole, "a node of the frontier has not min(k, degree) neighbours")
+        into_frontier = row[(col >= first) & (col < last)]
+        first, last = last, max(last, int(into_frontier.max(initial=-1)) + 1)
+    expect(last == len(node), "a node is reached by no edge")
+    expect(int(drawn[first:].sum()) == 0, "a node of the last hop was expanded")
+
+
+def round_of(sampler: Sampler, batches: list[np.ndarray]) -> Callable[[], float]:
+    """One round: all batches in turn; returns the edges sampled."""
+    return lambda: float(sum(len(sampler(seeds)[1]) for seeds in batches))
+
+
+def round_in_threads(samplers: Sequence[Sampler], batches: list[np.ndarray]) -> Callable[[], float]:
+    """One round in which each sampler has a thread of its own and its share of the batches, all in flight at once."""
+    edges = [0.0] * len(samplers)
+
+    def work(i: int) -> None:
+        edges[i] = round_of(samplers[i], batches[i :: len(samplers)])()
+
+    def run() -> float:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(samplers))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(edges)
+
+    return run
+
+
+def bench_one_thread(
+    report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: Sequence[str], rounds: int
+) -> None:
+    csr = _core.Csr(graph.indptr, graph.indices)
+    samplers = {"glt": GltSampler(csr, num_neighbors), **peer_samplers(graph, num_neighbors, peers)}
+    batches = graph.seed_batches(8)
+    for name, sampler in samplers.items():
+        for seeds in batches[:2]:
+            check(graph, num_neighbors, seeds, sampler(seeds), name)
+    with pinned():
+        timings = interleave({name: round_of(sampler, batches) for name, sampler in samplers.items()}, rounds)
+    best_peer = max((timing.rate() for name, timing in timings.items() if name != "glt"), default=None)
+    for name, timing in timings.items():
+        ratios = {"glt_over_this": timings["glt"].rate() / timing.rate(), "by_cpu": timing.cpu() / timings["glt"].cpu()}
+        add(report, graph, num_neighbors, name, timing, len(batches), **ratios)
+    if best_peer is not None:
+        report.rows[-len(timings)]["glt_over_best_peer"] = timings["glt"].rate() / best_peer
+
+
+def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int) -> None:
+    csr = _core.Csr(graph.indptr, graph.indices)
+    batches = graph.seed_batches(8)
+    one, both = GltSampler(csr, num_neighbors), GltSampler(csr, num_neighbors, num_threads=2)
+    check(graph, num_neighbors, batches[0], both(batches[0]), "glt, two threads")
+    flights = [GltSampler(csr, num_neighbors) for _ in range(2)]
+    with pinned(2) as cores:
+        if len(cores) < 2:
+            print("two threads: not measured, one core only")
+            return
+        contestants = {
+            "glt, one thread": round_of(one, batches),
+            "glt, two threads on one batch": round_of(both, batches),
+            "glt, two batches in flight": round_in_threads(flights, batches),
+        }
+        timings = interleave(contestants, rounds)
+    base = timings["glt, one thread"].rate()
+    for name, timing in timings.items():
+        add(report, graph, num_neighbors, name, timing, len(batches), over_one_thread=timing.rate() / base)
+
+
+def add(
+    report: Report,
+    graph: graphs.BenchGraph,
+    num_neighbors: list[int],
+    name: str,
+    timing: Timing,
+    num_batches: int,
+    **ratios: float,
+) -> None:
+    low, mid, high = timing.quartiles(1e3 / num_batches)
+    row = {"graph": graph.name, "num_neighbors": str(num_neighbors), "sampler": name}
+    row |= {"million_edges_per_s": timing.rate() / 1e6, "best": timing.best_rate() / 1e6}
+    report.add(**row, batch_ms=mid, quartiles=f"{low:.3g}-{high:.3g}", cpu_ms=timing.cpu(1e3 / num_batches), **ratios)
+
+
+def main() -> None:
+    options = arguments(__doc__, rounds=7)
+    report = Report("sampler", options.toy)
+    peers = list(find_peers("pyg_lib", "torch_sparse"))
+    for name, num_neighbors in [("toy", [5, 3])] if options.toy else CASES:
+        bench_one_thread(report, graphs.load(name), num_neighbors, peers, options.rounds)
+    for name, num_neighbors in [("toy", [5, 3])] if options.toy else CASES[:2]:
+        bench_two_threads(report, graphs.load(name), num_neighbors, options.rounds)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()

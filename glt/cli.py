@@ -1,0 +1,45 @@
+"""The command ``glt``."""
+
+import argparse
+from collections.abc import Sequence
+
+import glt
+from glt.demo.options import Options, add_arguments
+from glt.errors import PartitionError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs ``glt`` with ``argv`` (the process's own arguments if None) and returns its exit status."""
+    parser = argparse.ArgumentParser(prog="glt", description="Decoupled graph sampling for PyTorch Geometric.")
+    parser.add_argument("--version", action="version", version=f"glt {glt.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    demo = commands.add_parser(
+        "demo",
+        help="partition a graph, sample with workers, train with DDP",
+        description="Partitions a graph, starts samplers and trains GraphSAGE with one DDP trainer per partition.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add_arguments(demo)
+    arguments = vars(parser.parse_args(argv))
+    del arguments["command"]
+    run_demo(demo, arguments)
+    return 0
+
+
+def run_demo(parser: argparse.ArgumentParser, arguments: dict) -> None:
+    """Runs the demo; a bad flag, data set or partition_dir becomes the parser's error, not a traceback."""
+    try:
+        options = Options(**arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    # torch and torch_geometric take seconds to import; a typo should not.
+    from glt.demo.job import load_task, run
+
+    try:
+        task = load_task(options)
+    except (OSError, ImportError, ValueError) as error:
+        parser.error(str(error))
+    try:
+        run(task, options)
+    except PartitionError as error:  # what a trainer raises arrives as another type, with its traceback
+        parser.error(str(error))

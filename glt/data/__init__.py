@@ -1,0 +1,8 @@
+"""Graphs, features and their sources."""
+
+from glt.data.dataset import Dataset
+from glt.data.feature import Feature
+from glt.data.graph import Graph
+from glt.data.topology import Topology
+
+__all__ = ["Dataset", "Feature", "Graph", "Topology"]

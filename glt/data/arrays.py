@@ -1,0 +1,58 @@
+"""Tensors as NumPy arrays, without copies: what the native core reads and writes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# The core moves rows as bytes, so a dtype that NumPy lacks travels as an integer of the same size.
+_CARRIER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+
+def as_numpy(tensor: Tensor) -> np.ndarray:
+    """Returns ``tensor`` (CPU, contiguous, any dtype) as an array that shares its memory."""
+    if tensor.dtype == torch.bfloat16 or not _numpy_has(tensor.dtype):
+        if tensor.dim() == 0:
+            tensor = tensor.reshape(1)
+        tensor = tensor.view(_CARRIER[tensor.element_size()])
+    return tensor.detach().numpy()
+
+
+def _numpy_has(dtype: torch.dtype) -> bool:
+    return dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+                     torch.float32, torch.float64, torch.complex64, torch.complex128)  # fmt: skip
+
+
+def from_array(array: np.ndarray) -> Tensor:
+    """Returns ``array`` as a tensor that shares its memory; a read-only one too, since glt does not write into what it
+    is given."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def as_ids(value: Any, name: str) -> Tensor:
+    """Returns ``value`` as a contiguous one-dimensional int64 CPU tensor of ids.
+
+    Args:
+        value: A tensor, array or sequence of integers; a bool mask stands for the positions of its true elements.
+        name: What to call it in errors.
+
+    Raises:
+        TypeError: If it does not hold integers.
+        ValueError: If it is not one-dimensional.
+    """
+    ids = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    if ids.dim() != 1:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected one dimension")
+    if ids.dtype == torch.bool:
+        ids = ids.nonzero().view(-1)
+    if ids.numel() == 0 and not isinstance(value, Tensor):
+        ids = ids.to(torch.int64)
+    if ids.is_floating_point() or ids.is_complex():
+        raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids")
+    return ids.to(device="cpu", dtype=torch.int64).contiguous()

@@ -1,0 +1,47 @@
+"""Memory for results that are made again and again, one batch after the other.
+
+A batch of a few megabytes from ``torch.empty`` is fresh memory from the kernel every time: writing it costs a page
+fault per 4 KiB, several times the work of the copy itself. :func:`empty` hands out memory that earlier batches used.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+
+import torch
+from torch import Tensor
+
+from glt import _core
+
+RETAINED_BYTES = 1 << 30
+"""Free memory that a process keeps at most for reuse; what tensors use is not counted."""
+
+SMALL_BYTES = 64 << 10
+"""Below this the allocator behind ``torch.empty`` reuses memory by itself."""
+
+
+@cache
+def process_pool() -> _core.BlockPool:
+    """Returns the one pool of this process."""
+    return _core.BlockPool(RETAINED_BYTES)
+
+
+# A forked child (a DataLoader worker, say) starts a pool of its own: another thread may have held the lock of this one.
+os.register_at_fork(after_in_child=process_pool.cache_clear)
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Returns a CPU tensor of undefined content whose memory is recycled when the last view of it is gone.
+
+    Args:
+        shape: Its sizes.
+        dtype: Any dtype of torch.
+
+    The tensor is contiguous and 64-byte aligned; its storage cannot be resized.
+    """
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes < SMALL_BYTES:
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.from_numpy(process_pool().acquire(nbytes))
+    return flat.view(dtype).view(shape)

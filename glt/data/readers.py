@@ -1,0 +1,232 @@
+"""Reads node classification tasks from where people keep them: plain ``.npz`` files, PyG's ``Data``, OGB."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt.data.task import NodeTask
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+def read_npz(path: str | Path, split: Literal["default", "split20"] = "default") -> NodeTask:
+    """Reads a homogeneous graph from one ``.npz`` file of plain arrays; nothing in it is unpickled.
+
+    The file holds ``edge_index [2, E]`` (an undirected graph stores both directions), ``y [N]``, ``train_idx``,
+    ``val_idx``, ``test_idx``, and the features either dense as ``x [N, F]`` or as a CSR matrix in ``x_indptr``,
+    ``x_indices``, ``x_data`` and ``x_shape``. Sparse features come back dense: ``N * F * 4`` bytes.
+
+    Args:
+        path: The file.
+        split: ``'split20'`` reads ``split20_{train,val,test}_idx`` (20 training nodes per class) in place of the
+            default three.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If an array is missing or does not fit the others; names the file and the array.
+    """
+    path = Path(path)
+    if split not in ("default", "split20"):
+        raise ValueError(f"read_npz: split = {split!r}, expected 'default' or 'split20'")
+    if not path.is_file():
+        raise FileNotFoundError(f"read_npz: {path} does not exist or is not a file")
+    prefix = "" if split == "default" else f"{split}_"
+    with _open_npz(path) as arrays:
+        y = _array(path, arrays, "y").astype(np.int64)
+        edge_index = _array(path, arrays, "edge_index").astype(np.int64)
+        parts = {
+            name: _array(path, arrays, f"{prefix}{name}_idx").astype(np.int64) for name in ("train", "val", "test")
+        }
+        x = _features(path, arrays)
+    try:
+        return NodeTask(
+            name=path.stem,
+            num_nodes=len(y),
+            edge_index=torch.from_numpy(edge_index),
+            x=torch.from_numpy(x),
+            y=torch.from_numpy(y),
+            train_idx=torch.from_numpy(parts["train"]),
+            val_idx=torch.from_numpy(parts["val"]),
+            test_idx=torch.from_numpy(parts["test"]),
+            num_classes=int(y.max(initial=-1)) + 1,
+        )
+    except ValueError as error:
+        raise ValueError(f"read_npz: {path}: {error}") from error
+
+
+def read_pyg(data: Data, name: str = "data") -> NodeTask:
+    """Takes a task from a PyG ``Data`` with ``edge_index``, ``x``, ``y``, ``train_mask``, ``val_mask``, ``test_mask``.
+
+    Raises:
+        ValueError: If one of them is missing, a mask is not one bool per node, or ``y`` is not one class per node.
+    """
+    for key in ("edge_index", "x", "y", "train_mask", "val_mask", "test_mask"):
+        if data.get(key) is None:
+            raise ValueError(f"read_pyg: data.{key} is missing; data has {sorted(data.keys())}")
+    num_nodes = int(data.num_nodes)
+    sets = {}
+    for key in ("train_mask", "val_mask", "test_mask"):
+        mask = data[key]
+        if mask.dtype != torch.bool or tuple(mask.shape) != (num_nodes,):
+            raise ValueError(
+                f"read_pyg: data.{key} is {mask.dtype} of shape {list(mask.shape)}, expected bool of [{num_nodes}]; "
+                f"where a data set comes with several splits, select one column first"
+            )
+        sets[key] = mask.nonzero().view(-1)
+    y = data.y.view(-1) if data.y.dim() == 2 and data.y.size(1) == 1 else data.y
+    if y.dim() != 1 or y.is_floating_point():
+        raise ValueError(f"read_pyg: data.y is {y.dtype} of shape {list(y.shape)}, expected one integer class per node")
+    return NodeTask(
+        name=name,
+        num_nodes=num_nodes,
+        edge_index=data.edge_index,
+        x=data.x.float(),
+        y=y.long(),
+        train_idx=sets["train_mask"],
+        val_idx=sets["val_mask"],
+        test_idx=sets["test_mask"],
+        num_classes=_num_classes(y),
+    )
+
+
+def read_ogb(name: str, root: str | Path, undirected: bool = False) -> NodeTask:
+    """Reads a homogeneous OGB node classification data set, such as ``ogbn-products`` or ``ogbn-arxiv``.
+
+    ``ogb`` keeps what it has parsed as a pickle in ``root`` and unpickles it the next time: read only folders that you
+    trust. glt itself pickles nothing.
+
+    Args:
+        name: OGB's name of the data set.
+        root: Folder of OGB's data sets. What is not there yet is downloaded to it by ``ogb``, which asks on the
+            terminal before it downloads more than 1 GB.
+        undirected: Add the reverse of every edge and drop duplicates: the custom for ``ogbn-arxiv``, which is stored
+            directed. ``ogbn-products`` comes with both directions already.
+
+    Raises:
+        ImportError: If ``ogb`` is not installed.
+        OSError: If the data set is neither in ``root`` nor can be downloaded.
+        ValueError: If OGB does not know the name, or it is not a single-label task on one homogeneous graph with
+            node features.
+    """
+    try:
+        nodeproppred = importlib.import_module("ogb.nodeproppred")
+    except ImportError as error:
+        raise ImportError(f"read_ogb: {name} needs the package ogb ({error}): pip install 'glt[ogb]'") from error
+    graph, labels, split = _load_ogb(nodeproppred, name, Path(root))
+
+    labels = np.asarray(labels) if not isinstance(labels, dict) else np.empty((0, 0))
+    if "edge_index" not in graph or graph.get("node_feat") is None or labels.ndim != 2 or labels.shape[1] != 1:
+        raise ValueError(
+            f"read_ogb: {name} is not a single-label task on one homogeneous graph with node features "
+            f"(it has {sorted(graph)}, labels of shape {list(labels.shape)}); try ogbn-products or ogbn-arxiv"
+        )
+    edge_index = torch.from_numpy(np.ascontiguousarray(graph["edge_index"], np.int64))
+    if undirected:
+        from torch_geometric.utils import to_undirected
+
+        edge_index = to_undirected(edge_index, num_nodes=int(graph["num_nodes"]))
+    # Nodes without a label have NaN where labels are floats (ogbn-papers100M).
+    y = torch.from_numpy(np.nan_to_num(labels[:, 0], nan=-1).astype(np.int64))
+    train_idx, val_idx, test_idx = (
+        torch.from_numpy(np.array(split[key], np.int64)) for key in ("train", "valid", "test")
+    )
+    return NodeTask(
+        name=name,
+        num_nodes=int(graph["num_nodes"]),
+        edge_index=edge_index,
+        x=torch.from_numpy(np.ascontiguousarray(graph["node_feat"], np.float32)),
+        y=y,
+        train_idx=train_idx,
+        val_idx=val_idx,
+        test_idx=test_idx,
+        num_classes=_num_classes(y),
+    )
+
+
+def _open_npz(path: Path) -> np.lib.npyio.NpzFile:
+    try:
+        arrays = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(f"read_npz: {path} is not a readable .npz file: {error}") from error
+    if not isinstance(arrays, np.lib.npyio.NpzFile):
+        raise ValueError(f"read_npz: {path} holds one array, expected an .npz file of named arrays")
+    return arrays
+
+
+def _array(path: Path, arrays: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    if key not in arrays.files:
+        raise ValueError(f"read_npz: {path} has no array {key!r}; it has {sorted(arrays.files)}")
+    try:
+        return arrays[key]
+    except Exception as error:  # zlib, zipfile and numpy each have their own way to say "damaged"
+        raise ValueError(f"read_npz: {path}: array {key!r} cannot be read: {error}") from error
+
+
+def _features(path: Path, arrays: np.lib.npyio.NpzFile) -> np.ndarray:
+    if "x" in arrays.files or "x_indptr" not in arrays.files:
+        return np.ascontiguousarray(_array(path, arrays, "x"), np.float32)
+    indptr, columns, values, shape = (
+        _array(path, arrays, f"x_{part}") for part in ("indptr", "indices", "data", "shape")
+    )
+    num_rows, num_columns = (int(size) for size in shape)
+    counts = np.diff(indptr)
+    if (
+        len(counts) != num_rows
+        or counts.min(initial=0) < 0
+        or counts.sum() != len(columns)
+        or len(columns) != len(values)
+    ):
+        raise ValueError(
+            f"read_npz: {path}: x_indptr ({len(indptr)} offsets), x_indices ({len(columns)}) and x_data "
+            f"({len(values)}) do not describe a CSR matrix of x_shape [{num_rows}, {num_columns}]"
+        )
+    if len(columns) and not 0 <= columns.min() <= columns.max() < num_columns:
+        raise ValueError(
+            f"read_npz: {path}: x_indices spans [{columns.min()}, {columns.max()}], x_shape has {num_columns} columns"
+        )
+    x = np.zeros((num_rows, num_columns), np.float32)
+    # add, not assign: a CSR matrix may list a cell twice and means the sum.
+    np.add.at(x, (np.repeat(np.arange(num_rows), counts), columns), values.astype(np.float32))
+    return x
+
+
+def _num_classes(y: Tensor) -> int:
+    return int(y.max()) + 1 if len(y) else 0
+
+
+def _load_ogb(nodeproppred: ModuleType, name: str, root: Path) -> tuple[dict, object, dict]:
+    """OGB's (graph, labels, split)."""
+    try:
+        with _ogb_cache_readable():
+            dataset = nodeproppred.NodePropPredDataset(name=name, root=str(root))
+            split = dataset.get_idx_split()
+    except OSError as error:
+        raise OSError(f"read_ogb: {name} is not in {root} and could not be downloaded: {error}") from error
+    graph, labels = dataset[0]
+    return graph, labels, split
+
+
+@contextmanager
+def _ogb_cache_readable() -> Iterator[None]:
+    """Lets ogb read back its own cache, a pickle that torch.load refuses by default since torch 2.6."""
+    switch = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(switch)
+    os.environ[switch] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[switch]
+        else:
+            os.environ[switch] = before

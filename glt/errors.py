@@ -1,0 +1,85 @@
+"""What goes wrong in the service, as opposed to in its use (that is ``ValueError``, ``TypeError``, ``IndexError``).
+
+::
+
+    GltError
+    ├── ChannelError            a channel or a message in it
+    │   ├── ChannelClosed       the other side closed it
+    │   ├── ChannelTimeout      nothing happened before the deadline (also a TimeoutError)
+    │   └── MessageError        the bytes are no message, or a damaged one
+    ├── PartitionError          a partition directory cannot be written or trusted (also a ValueError)
+    ├── PeerLost                a process of another trainer died, hangs or cannot be reached
+    ├── RemoteError             an exception of another process, with its traceback
+    ├── RendezvousError         the trainers of a job do not find each other, or disagree
+    └── WorkerDied              a sampling process of this trainer died or did not come up
+"""
+
+
+class GltError(RuntimeError):
+    """Root of everything that glt raises when a service fails."""
+
+
+class ChannelError(GltError):
+    """A channel or a message in it."""
+
+
+class ChannelClosed(ChannelError):
+    """The channel was closed: nothing more comes, nothing more is taken."""
+
+
+class ChannelTimeout(ChannelError, TimeoutError):
+    """Nothing happened before the deadline."""
+
+
+class MessageError(ChannelError):
+    """The bytes are no message of this version of glt, or a damaged one."""
+
+
+class PartitionError(GltError, ValueError):
+    """A partition directory is missing, incomplete, damaged, of another run, or in the way of a new one."""
+
+
+class PeerLost(GltError):
+    """A process of another trainer died, hangs or cannot be reached; the text names it."""
+
+
+class RendezvousError(GltError):
+    """The trainers of a job do not find each other, or were given options that contradict each other."""
+
+
+class WorkerDied(GltError):
+    """A sampling process of this trainer died or did not come up; the text names it and its exit code."""
+
+
+class RemoteError(GltError):
+    """An exception raised in another process.
+
+    Attributes:
+        type_name: The exception's class, with its module, for example ``"builtins.ValueError"``.
+        remote_message: Its text.
+        remote_traceback: Its traceback, as Python prints it.
+        role, rank, pid, host: Who raised it.
+    """
+
+    def __init__(
+        self, type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str
+    ) -> None:
+        self.type_name = type_name
+        self.remote_message = message
+        self.remote_traceback = traceback
+        self.role = role
+        self.rank = rank
+        self.pid = pid
+        self.host = host
+        super().__init__(f"{type_name}: {message}\n  in {role} {rank} (pid {pid} on {host}):\n{traceback.rstrip()}")
+
+    def __reduce__(self) -> tuple:
+        return _rebuild_remote_error, (
+            self.type_name, self.remote_message, self.remote_traceback, self.role, self.rank, self.pid, self.host,
+        )  # fmt: skip
+
+
+def _rebuild_remote_error(
+    type_name: str, message: str, traceback: str, role: str, rank: int, pid: int, host: str
+) -> RemoteError:
+    return RemoteError(type_name, message, traceback, role=role, rank=rank, pid=pid, host=host)

@@ -1,0 +1,19 @@
+"""Local samplers. Importing this package does not import torch_geometric; using :class:`NeighborSampler` does."""
+
+from typing import TYPE_CHECKING, Any
+
+from glt.sampler.config import SamplingConfig
+from glt.sampler.seed_order import BatchIndex, SeedOrder
+
+if TYPE_CHECKING:
+    from glt.sampler.neighbor_sampler import NeighborOutput, NeighborSampler
+
+__all__ = ["BatchIndex", "NeighborOutput", "NeighborSampler", "SamplingConfig", "SeedOrder"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("NeighborOutput", "NeighborSampler"):
+        from glt.sampler import neighbor_sampler
+
+        return getattr(neighbor_sampler, name)
+    raise AttributeError(f"module 'glt.sampler' has no attribute {name!r}")

@@ -1,0 +1,316 @@
+"""Small worlds whose answers are known, and what every batch sampled from them must satisfy.
+
+For the tests of glt and of code that uses it. The reference sampler is written from the sampling law alone, in plain
+Python, one draw and one edge at a time: slow, short, and equal to the native core bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt.data import Dataset
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+__all__ = ["ReferenceBatch", "SmallGraph", "check_batch", "philox", "random_graph", "reference_batch",
+           "reference_key", "ring_graph"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SmallGraph:
+    """A graph whose features are its ids, so that a batch shows by itself whether its rows are right.
+
+    Attributes:
+        edge_index: Source and destination ids ``[2, E]``, int64.
+        num_nodes: Number of nodes N.
+    """
+
+    edge_index: Tensor
+    num_nodes: int
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.shape[1]
+
+    @property
+    def x(self) -> Tensor:
+        """Row i is i, four times: ``[N, 4]``, float32."""
+        return torch.arange(self.num_nodes, dtype=torch.float32).view(-1, 1).repeat(1, 4)
+
+    @property
+    def y(self) -> Tensor:
+        """The label of node i is i: ``[N]``, int64."""
+        return torch.arange(self.num_nodes)
+
+    @property
+    def edge_attr(self) -> Tensor:
+        """Row e is e, twice: ``[E, 2]``, float32."""
+        return torch.arange(self.num_edges, dtype=torch.float32).view(-1, 1).repeat(1, 2)
+
+    def to_data(self) -> Data:
+        """Returns a PyG ``Data`` with ``edge_index``, ``x``, ``y`` and ``edge_attr``."""
+        from torch_geometric.data import Data
+
+        return Data(
+            x=self.x, edge_index=self.edge_index, edge_attr=self.edge_attr, y=self.y, num_nodes=self.num_nodes
+        )  # fmt: skip
+
+    def to_dataset(self, edge_dir: str = "in") -> Dataset:
+        """Returns the same as a :class:`glt.data.Dataset`."""
+        return Dataset.from_arrays(
+            self.edge_index, self.num_nodes, node_features=self.x, node_labels=self.y, edge_features=self.edge_attr,
+            edge_dir=edge_dir,
+        )  # fmt: skip
+
+
+def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:
+    """A ring: node v has edges to v + 1, ..., v + ``degree`` (modulo ``num_nodes``), with ids from v * degree on."""
+    source = torch.arange(num_nodes).repeat_interleave(degree)
+    step = torch.arange(1, degree + 1).repeat(num_nodes)
+    return SmallGraph(torch.stack([source, (source + step) % max(1, num_nodes)]), num_nodes)
+
+
+def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> SmallGraph:
+    """A graph with everything that breaks samplers: isolated nodes, hubs, self-loops and duplicate edges.
+
+    A fifth of the nodes is isolated; the others' degrees follow a power law in both directions, and about one edge in
+    ten is a self-loop, one in ten the copy of another.
+
+    Args:
+        num_nodes: At least 1.
+        num_edges: Edges in total, in random order.
+        seed: Another seed, another graph.
+    """
+    rng = np.random.default_rng(seed)
+    connected = rng.permutation(num_nodes)[: max(1, num_nodes - num_nodes // 5)]
+    source, target = (
+        connected[(len(connected) * rng.random(num_edges) ** power).astype(np.int64)] for power in (2.0, 4.0)
+    )
+    kind = rng.random(num_edges)
+    source = np.where(kind < 0.1, target, source)
+    copied = np.flatnonzero(kind > 0.9)
+    original = rng.integers(0, max(1, num_edges), len(copied))
+    source[copied], target[copied] = source[original], target[original]
+    return SmallGraph(torch.from_numpy(np.stack([source, target])), num_nodes)
+
+
+def philox(counter: Sequence[int], key: int) -> tuple[int, int, int, int]:
+    """Philox4x32-10 of four 32-bit words under a 64-bit key (Salmon et al., SC 2011)."""
+    c0, c1, c2, c3 = counter
+    for number in range(10):
+        k0 = (key + number * 0x9E3779B9) & 0xFFFFFFFF
+        k1 = ((key >> 32) + number * 0xBB67AE85) & 0xFFFFFFFF
+        low, high = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = high >> 32 ^ c1 ^ k0, high & 0xFFFFFFFF, low >> 32 ^ c3 ^ k1, low & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def reference_key(random_seed: int, epoch: int, index: int) -> int:
+    """The key of batch ``index`` of ``epoch``."""
+    word = philox((index & 0xFFFFFFFF, index >> 32, epoch, 0xFFFF0001), random_seed)
+    return word[1] << 32 | word[0]
+
+
+@dataclass(frozen=True)
+class ReferenceBatch:
+    """What PyG calls a ``SamplerOutput``, as int64 arrays: ``node [N]``, ``row``, ``col`` and ``edge`` ``[E]``."""
+
+    node: np.ndarray
+    row: np.ndarray
+    col: np.ndarray
+    edge: np.ndarray
+    num_sampled_nodes: list[int]
+    num_sampled_edges: list[int]
+
+
+def reference_batch(
+    edge_index: Any,
+    num_nodes: int,
+    seeds: Sequence[int],
+    num_neighbors: Sequence[int],
+    replace: bool = False,
+    random_seed: int = 0,
+    epoch: int = 0,
+    index: int = 0,
+    edge_dir: str = "in",
+) -> ReferenceBatch:
+    """Samples one batch by the letter of the law.
+
+    Args:
+        edge_index: Source and destination ids ``[2, E]``.
+        num_nodes: Number of nodes.
+        seeds: Node ids in order, duplicates allowed.
+        num_neighbors: Edges per node and hop; -1 takes all.
+        replace: Draw with replacement.
+        random_seed, epoch, index: The coordinates of the batch.
+        edge_dir: ``'in'`` expands a node along its in-edges, ``'out'`` along its out-edges.
+    """
+    ends = np.asarray(edge_index)
+    center, neighbor = (ends[1], ends[0]) if edge_dir == "in" else (ends[0], ends[1])
+    edges_of: dict[int, list[int]] = {}
+    for e, c in enumerate(center.tolist()):
+        edges_of.setdefault(c, []).append(e)
+    key = reference_key(random_seed, epoch, index)
+
+    node = [int(s) for s in seeds]
+    local: dict[int, int] = {}
+    for i, s in enumerate(node):
+        local.setdefault(s, i)
+    row: list[int] = []
+    col: list[int] = []
+    edge: list[int] = []
+    node_counts, edge_counts = [len(node)], []
+    first = 0
+    for hop, k in enumerate(num_neighbors):
+        frontier, edges_before = range(first, len(node)), len(edge)
+        first = len(node)
+        for expanded in frontier:
+            edges = edges_of.get(node[expanded], [])
+            for position in _picks(len(edges), k, replace, key, hop, node[expanded]):
+                found = int(neighbor[edges[position]])
+                if found not in local:
+                    local[found] = len(node)
+                    node.append(found)
+                row.append(local[found])
+                col.append(expanded)
+                edge.append(edges[position])
+        node_counts.append(len(node) - first)
+        edge_counts.append(len(edge) - edges_before)
+    ids = [np.array(part, dtype=np.int64) for part in (node, row, col, edge)]
+    return ReferenceBatch(ids[0], ids[1], ids[2], ids[3], node_counts, edge_counts)
+
+
+def _picks(degree: int, k: int, replace: bool, key: int, hop: int, node: int) -> list[int]:
+    """Which of its ``degree`` edges a node takes, in order."""
+
+    def draw(i: int, bound: int) -> int:
+        words = philox((node & 0xFFFFFFFF, node >> 32, i // 2, hop << 8), key)
+        return (words[i % 2 * 2 + 1] << 32 | words[i % 2 * 2]) * bound >> 64
+
+    if degree == 0:
+        return []
+    if replace:
+        return [draw(i, degree) for i in range(k)]
+    if k < 0 or k >= degree:
+        return list(range(degree))
+    picks: list[int] = []
+    for i in range(k):  # Floyd: a number drawn twice stands for the largest one so far
+        largest = degree - k + i
+        pick = draw(i, largest + 1)
+        picks.append(largest if pick in picks else pick)
+    return picks
+
+
+def check_batch(
+    data: Any,
+    edge_index: Any,
+    num_neighbors: Sequence[int],
+    *,
+    seeds: Any = None,
+    replace: bool = False,
+    edge_dir: str = "in",
+    num_nodes: int | None = None,
+    **attributes: Any,
+) -> None:
+    """Checks everything that a homogeneous PyG batch promises.
+
+    Args:
+        data: The batch: ``n_id``, ``edge_index``, ``batch_size``, ``input_id``, the counts, and ``e_id`` if sampled.
+        edge_index: The whole graph, ``[2, E]``.
+        num_neighbors, replace, edge_dir: How it was sampled.
+        seeds: The seeds of this batch in order, if known.
+        num_nodes: Number of nodes of the whole graph. Default: one more than the largest id in sight.
+        **attributes: Whole node attributes (rows by ``n_id``), and those whose names begin with ``edge_``, by ``e_id``.
+
+    Raises:
+        AssertionError: Naming the first promise that is broken.
+    """
+    ends = np.asarray(edge_index)
+    n_id, local = data.n_id.numpy(), data.edge_index.numpy()
+    hops, batch_size = len(num_neighbors), data.batch_size
+    _expect(data.n_id.dtype == data.edge_index.dtype == torch.int64, "n_id and edge_index are int64")
+    _expect(local.ndim == 2 and local.shape[0] == 2 and n_id.ndim == 1, "edge_index is [2, E], n_id is [N]")
+    row, col = local
+    for name, length in (("num_sampled_nodes", hops + 1), ("num_sampled_edges", hops)):
+        counts = data[name]
+        _expect(type(counts) is list and all(type(c) is int for c in counts), f"{name} is a list of int: {counts!r}")
+        _expect(len(counts) == length, f"{name} has {length} entries: {counts}")
+    node_end, edge_end = np.cumsum(data.num_sampled_nodes), np.cumsum([0, *data.num_sampled_edges])
+    _expect(node_end[-1] == len(n_id), f"num_sampled_nodes = {data.num_sampled_nodes} add up to {len(n_id)} nodes")
+    _expect(edge_end[-1] == len(row), f"num_sampled_edges = {data.num_sampled_edges} add up to {len(row)} edges")
+
+    _expect(type(batch_size) is int and batch_size == data.num_sampled_nodes[0], f"batch_size = {batch_size!r}")
+    _expect(len(data.input_id) == batch_size, "one input_id per seed")
+    if seeds is not None:
+        _expect(np.array_equal(n_id[:batch_size], np.asarray(seeds)), "n_id starts with the seeds as given")
+    found = n_id[batch_size:]
+    _expect(len(np.unique(found)) == len(found), "a node that is no seed appears once")
+    _expect(not np.isin(found, n_id[:batch_size]).any(), "a seed is not found again as another node")
+
+    if len(row):
+        _expect(local.min() >= 0 and local.max() < len(n_id), "local ids are below the number of nodes")
+    _expect(bool((np.diff(col) >= 0).all()), "edges are sorted by column")
+    seen = np.maximum.accumulate(np.concatenate([[batch_size - 1], row]))
+    _expect(bool((np.diff(seen) <= 1).all()), "nodes are numbered in order of first occurrence")
+    _expect(
+        np.array_equal(seen[edge_end] + 1, np.maximum(node_end, batch_size)),
+        "a node belongs to the hop of its first edge",
+    )
+    first_row = {int(s): i for i, s in reversed(list(enumerate(n_id[:batch_size])))}
+    _expect(
+        all(first_row[int(n_id[r])] == r for r in np.unique(row[row < batch_size])), "a seed found means its first row"
+    )
+
+    center_row = 1 if edge_dir == "in" else 0
+    global_ends = n_id[local] if edge_dir == "in" else n_id[local][::-1]
+    if num_nodes is None:
+        num_nodes = int(max(ends.max(initial=-1), n_id.max(initial=-1))) + 1
+    degree = np.bincount(ends[center_row], minlength=num_nodes)[n_id]
+    k = np.repeat(np.array([*num_neighbors, 0]), data.num_sampled_nodes)  # nodes of the last hop are not expanded
+    if replace:
+        expected = np.where(degree > 0, k, 0)
+    else:
+        expected = np.where(k < 0, degree, np.minimum(k, degree))
+    _expect(
+        np.array_equal(np.bincount(col, minlength=len(n_id)), expected),
+        "every node is expanded once, to the right count",
+    )
+    by_hop = [int(part.sum()) for part in np.split(expected, node_end[:-1])[:hops]]
+    _expect(by_hop == data.num_sampled_edges, f"num_sampled_edges = {data.num_sampled_edges}: expected {by_hop}")
+
+    if "e_id" in data:
+        e_id = data.e_id.numpy()
+        _expect(e_id.shape == row.shape and e_id.dtype == np.int64, "one int64 e_id per edge")
+        _expect(np.array_equal(global_ends, ends[:, e_id]), "n_id[edge_index] == edge_index[:, e_id]")
+        pairs = np.stack([col, e_id], axis=1)
+        if not replace:
+            _expect(len(np.unique(pairs, axis=0)) == len(pairs), "no edge twice in one row without replacement")
+            whole = pairs[(expected == degree)[col]]
+            _expect(np.array_equal(whole, whole[np.lexsort(whole.T[::-1])]), "all edges of a node come in graph order")
+    else:
+        known, room = np.unique(ends, axis=1, return_counts=True)
+        room_of = {(int(s), int(d)): int(n) for s, d, n in zip(*known, room, strict=True)}
+        _expect(all((int(s), int(d)) in room_of for s, d in global_ends.T), "every edge exists")
+        if not replace:
+            keys, used = np.unique(np.stack([col, *global_ends]), axis=1, return_counts=True)
+            fits = all(n <= room_of[int(s), int(d)] for _, s, d, n in zip(*keys, used, strict=True))
+            _expect(fits, "no edge twice in one row without replacement")
+
+    for name, value in attributes.items():
+        if name.startswith("edge_") and "e_id" not in data:
+            _expect(name not in data, f"{name} needs edge ids")
+            continue
+        rows = torch.as_tensor(value)[data.e_id if name.startswith("edge_") else data.n_id]
+        _expect(torch.equal(data[name], rows) and data[name].dtype == rows.dtype, f"{name} holds the source's rows")
+
+
+def _expect(condition: bool, promise: str) -> None:
+    if not condition:
+        raise AssertionError(f"broken promise: {promise}")

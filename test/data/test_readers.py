@@ -1,0 +1,204 @@
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from glt.data.readers import read_npz, read_ogb, read_pyg
+from glt.data.synthetic import synthetic_graph
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+
+def path_graph():
+    """Four nodes in a row, two classes, as the arrays of the plain layout."""
+    return {
+        "edge_index": np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]], np.int32),
+        "x": np.array([[0, 0, 1], [2, 0, 0], [0, 0, 0], [3, 4, 0]], np.float32),
+        "y": np.array([0, 1, 0, 1], np.int32),
+        "train_idx": np.array([0, 1], np.int32),
+        "val_idx": np.array([2], np.int32),
+        "test_idx": np.array([3], np.int32),
+    }
+
+
+def write(tmp_path, arrays):
+    path = tmp_path / "path.npz"
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def test_npz_with_dense_features(tmp_path):
+    arrays = path_graph()
+    task = read_npz(write(tmp_path, arrays))
+    assert (task.name, task.num_nodes, task.num_edges, task.num_features, task.num_classes) == ("path", 4, 6, 3, 2)
+    for field in ("edge_index", "y", "train_idx", "val_idx", "test_idx"):
+        assert getattr(task, field).dtype == torch.int64
+        assert getattr(task, field).tolist() == arrays[field].tolist()
+    assert task.x.tolist() == arrays["x"].tolist() and task.x.dtype == torch.float32
+
+
+def test_npz_with_sparse_features_and_another_split(tmp_path):
+    arrays = path_graph()
+    dense = arrays.pop("x")
+    arrays |= {
+        "x_indptr": np.array([0, 1, 2, 2, 5]),
+        "x_indices": np.array([2, 0, 0, 1, 0]),
+        "x_data": np.array([1.0, 2, 1, 4, 2]),  # the last row lists column 0 twice: the values add up
+        "x_shape": np.array([4, 3]),
+        **{f"split20_{name}_idx": np.array([ids]) for name, ids in (("train", 3), ("val", 1), ("test", 0))},
+    }
+    task = read_npz(write(tmp_path, arrays), split="split20")
+    assert task.x.tolist() == dense.tolist()
+    assert (task.train_idx.tolist(), task.val_idx.tolist(), task.test_idx.tolist()) == ([3], [1], [0])
+
+
+@pytest.mark.parametrize("key", ["edge_index", "x", "y", "train_idx", "val_idx", "test_idx"])
+def test_a_missing_array_is_named_with_its_file(tmp_path, key):
+    arrays = path_graph()
+    del arrays[key]
+    with pytest.raises(ValueError, match=rf"path\.npz has no array '{key}'; it has \["):
+        read_npz(write(tmp_path, arrays))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("edge_index", np.array([[0], [4]]), r"edge_index holds 4 at position 1, expected ids in \[0, 4\)"),
+        ("edge_index", np.array([0, 1]), r"edge_index has shape \[2\]"),
+        ("x", np.zeros((3, 2), np.float32), r"x has 3 rows, expected one per node \(4\)"),
+        ("train_idx", np.array([0, -1]), r"train_idx holds -1 at position 1"),
+        ("y", np.array([0, -1, 0, 1]), r"y\[train_idx\] holds -1 at position 1"),
+        ("y", np.array(["a"], object), r"array 'y' cannot be read: Object arrays"),
+    ],
+)
+def test_wrong_contents_are_named_with_their_file(tmp_path, key, value, message):
+    with pytest.raises(ValueError, match=rf"path\.npz: .*{message}"):
+        read_npz(write(tmp_path, path_graph() | {key: value}))
+
+
+def test_sparse_features_that_do_not_fit_together(tmp_path):
+    arrays = path_graph()
+    del arrays["x"]
+    sparse = {"x_indptr": np.array([0, 1, 1, 1, 1]), "x_data": np.ones(1), "x_shape": np.array([4, 3])}
+    with pytest.raises(ValueError, match="do not describe a CSR matrix"):
+        read_npz(write(tmp_path, arrays | sparse | {"x_indices": np.array([0, 1])}))
+    with pytest.raises(ValueError, match=r"x_indices spans \[3, 3\], x_shape has 3 columns"):
+        read_npz(write(tmp_path, arrays | sparse | {"x_indices": np.array([3])}))
+
+
+def test_missing_foreign_and_damaged_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.npz does not exist"):
+        read_npz(tmp_path / "nowhere.npz")
+    (tmp_path / "text.npz").write_text("edges")
+    with pytest.raises(ValueError, match=r"text\.npz is not a readable \.npz file"):
+        read_npz(tmp_path / "text.npz")
+    path = write(tmp_path, path_graph() | {"x": np.random.default_rng(0).random((4, 500))})
+    content = bytearray(path.read_bytes())
+    at = content.index(b"x.npy") + 2_000
+    content[at : at + 50] = bytes(50)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"path\.npz: array 'x' cannot be read"):
+        read_npz(path)
+
+
+def test_pyg_data_round_trip():
+    task = synthetic_graph(100, num_classes=3)
+    back = read_pyg(task.to_pyg(), name="synthetic")
+    assert torch.equal(back.edge_index, task.edge_index) and torch.equal(back.x, task.x) and torch.equal(back.y, task.y)
+    assert torch.equal(back.val_idx, task.val_idx.sort().values)
+    assert (back.name, back.num_nodes, back.num_classes) == ("synthetic", 100, 3)
+
+
+def test_pyg_data_that_is_no_task():
+    data = synthetic_graph(100, num_classes=3).to_pyg()
+    several = data.clone()
+    several.val_mask = torch.zeros(100, 10, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"data\.val_mask is torch.bool of shape \[100, 10\]"):
+        read_pyg(several)
+    multilabel = data.clone()
+    multilabel.y = torch.zeros(100, 4)
+    with pytest.raises(ValueError, match=r"data\.y is torch.float32 of shape \[100, 4\]"):
+        read_pyg(multilabel)
+    del data.train_mask
+    with pytest.raises(ValueError, match=r"data\.train_mask is missing"):
+        read_pyg(data)
+
+
+def test_unknown_classes_are_allowed_where_nothing_reads_them():
+    task = synthetic_graph(100, num_classes=3)
+    y = task.y.clone()
+    y[task.train_idx[0]] = -1
+    with pytest.raises(ValueError, match=r"y\[train_idx\] holds -1 at position 0"):
+        replace(task, y=y)
+    replace(task, y=y, train_idx=task.train_idx[1:])
+
+
+@pytest.fixture
+def fake_ogb(monkeypatch):
+    """A module with the face of ogb.nodeproppred, checked by hand against ogb 1.3.6."""
+
+    class NodePropPredDataset:
+        labels = np.array([[0.0], [np.nan], [1.0]])
+
+        def __init__(self, name, root):
+            if name != "ogbn-toy":
+                raise OSError("<urlopen error [Errno -2] Name or service not known>")
+            assert os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] == "1", "ogb could not read its own cache"
+
+        def get_idx_split(self):
+            return {"train": np.array([0]), "valid": np.array([2]), "test": np.array([], np.int64)}
+
+        def __getitem__(self, index):
+            graph = {"edge_index": np.array([[0, 1], [1, 2]]), "node_feat": np.ones((3, 2), np.float32), "num_nodes": 3}
+            return graph, self.labels
+
+    module = ModuleType("ogb.nodeproppred")
+    module.NodePropPredDataset = NodePropPredDataset
+    monkeypatch.setitem(sys.modules, "ogb", ModuleType("ogb"))
+    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", module)
+    return NodePropPredDataset
+
+
+def test_ogb(fake_ogb, tmp_path):
+    task = read_ogb("ogbn-toy", tmp_path)
+    assert task.edge_index.tolist() == [[0, 1], [1, 2]]
+    assert task.y.tolist() == [0, -1, 1] and task.num_classes == 2
+    assert (task.train_idx.tolist(), task.val_idx.tolist(), task.test_idx.tolist()) == ([0], [2], [])
+    assert read_ogb("ogbn-toy", tmp_path, undirected=True).edge_index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
+def test_ogb_without_network_package_or_a_fitting_task(fake_ogb, tmp_path, monkeypatch):
+    with pytest.raises(OSError, match=r"ogbn-other is not in .* and could not be downloaded"):
+        read_ogb("ogbn-other", tmp_path)
+    monkeypatch.setattr(fake_ogb, "labels", np.zeros((3, 112)))
+    with pytest.raises(ValueError, match=r"ogbn-toy is not a single-label task .* labels of shape \[3, 112\]"):
+        read_ogb("ogbn-toy", tmp_path)
+    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
+    with pytest.raises(ImportError, match=r"pip install 'glt\[ogb\]'"):
+        read_ogb("ogbn-toy", tmp_path)
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is absent")
+@pytest.mark.parametrize(
+    ("name", "num_nodes", "num_edges", "num_features", "num_classes"),
+    [
+        ("cora", 2_708, 10_556, 1_433, 7),
+        ("amazon_computers", 13_752, 491_722, 767, 10),
+        ("tolokers", 11_758, 1_038_000, 10, 2),
+    ],
+)
+def test_real_graphs_have_their_published_sizes(name, num_nodes, num_edges, num_features, num_classes):
+    task = read_npz(SHARED / f"{name}.npz")
+    assert (task.num_nodes, task.num_edges, task.num_features, task.num_classes) == (
+        num_nodes,
+        num_edges,
+        num_features,
+        num_classes,
+    )

@@ -1,0 +1,130 @@
+"""Topology and Graph: any edge list in, checked rows out."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import glt.data
+from glt.data import Graph, Topology
+from glt.testing import random_graph
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("layout", ["CSR", "CSC"])
+def test_rows_keep_the_order_of_the_edges(layout, dtype):
+    graph = random_graph(100, 1000, seed=1)
+    topology = Topology(graph.edge_index.to(dtype), graph.num_nodes, layout=layout)
+    row, col = graph.edge_index if layout == "CSR" else graph.edge_index.flip(0)
+    order = torch.sort(row, stable=True).indices
+    assert torch.equal(topology.edge_ids.long(), order)
+    assert torch.equal(topology.indices.long(), col[order])
+    assert torch.equal(topology.degrees, torch.bincount(row, minlength=100))
+    assert topology.indices.dtype == torch.int32, "columns are int32 when ids fit"
+    assert (topology.num_nodes, topology.num_rows, topology.num_edges) == (100, 100, 1000)
+    assert topology.edge_dir == ("out" if layout == "CSR" else "in")
+
+
+@pytest.mark.parametrize(
+    "edge_index",
+    [
+        torch.tensor([[0, 2, 1], [1, 0, 1]]),
+        np.array([[0, 2, 1], [1, 0, 1]]),
+        [[0, 2, 1], [1, 0, 1]],
+        (torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1])),
+        torch.tensor([[0, 1], [2, 0], [1, 1]]).t(),  # a view, not contiguous
+    ],
+    ids=["tensor", "array", "lists", "pair", "view"],
+)
+def test_edges_from_whatever_holds_them(edge_index):
+    topology = Topology(edge_index)
+    assert topology.num_nodes == 3
+    assert topology.indptr.tolist() == [0, 1, 2, 3]
+    assert topology.indices.tolist() == [1, 1, 0]
+
+
+def test_a_pyg_edge_index_is_an_edge_index():
+    EdgeIndex = pytest.importorskip("torch_geometric").EdgeIndex
+    edges = EdgeIndex([[0, 1, 1], [1, 0, 2]], sparse_size=(3, 3), sort_order="row")
+    assert Topology(edges, 3).indices.tolist() == [1, 0, 2]
+
+
+def test_given_edge_ids_are_kept_in_the_smallest_type():
+    edges = torch.tensor([[1, 0, 1], [0, 0, 0]])
+    small, large = torch.tensor([7, 8, 9]), torch.tensor([7, 8, 2**40])
+    assert Topology(edges, edge_ids=small).edge_ids.tolist() == [8, 7, 9]
+    assert Topology(edges, edge_ids=small).edge_ids.dtype == torch.int32
+    assert Topology(edges, edge_ids=large).edge_ids.tolist() == [8, 7, 2**40]
+
+
+@pytest.mark.parametrize("num_nodes", [None, 0, 4])
+def test_no_edges(num_nodes):
+    topology = Topology(torch.empty(2, 0, dtype=torch.int64), num_nodes)
+    assert topology.num_nodes == (num_nodes or 0)
+    assert topology.csr.num_edges == 0
+
+
+@pytest.mark.parametrize("layout", ["CSR", "CSC"])
+def test_ids_out_of_range_are_named_by_row_and_position(layout):
+    for edges, message in [
+        ([[0, 1, 9], [0, 0, 0]], r"edge_index\[0\]\[2\] = 9 is outside \[0, 3\)"),
+        ([[0, 1, 2], [0, -1, 0]], r"edge_index\[1\]\[1\] = -1 is outside \[0, 3\)"),
+    ]:
+        with pytest.raises(IndexError, match=message):
+            Topology(torch.tensor(edges), 3, layout=layout)
+
+
+def test_bad_arguments_are_named():
+    edges = torch.tensor([[0], [1]])
+    for arguments, error, message in [
+        ((edges, None, {"layout": "COO"}), ValueError, "layout = 'COO': expected 'CSR'"),
+        ((edges.t()[:1], None, {}), ValueError, r"edge_index has shape \(1, 2\): expected \[2, num_edges\]"),
+        ((edges.float(), None, {}), TypeError, "edge_index has dtypes float32 and float32"),
+        (((edges[0], edges[1].int()), None, {}), TypeError, "edge_index has dtypes int64 and int32"),
+        (((edges[0], torch.tensor([1, 2])), None, {}), ValueError, "1 sources and 2 destinations"),
+        ((edges, -1, {}), ValueError, "num_nodes = -1"),
+        ((edges, None, {"edge_ids": torch.tensor([-4])}), ValueError, "edge_ids has a negative id, -4"),
+        ((edges, None, {"edge_ids": torch.tensor([1, 2])}), ValueError, r"edge_ids has shape \[2\]: expected"),
+        ((edges, None, {"edge_ids": torch.tensor([1.0])}), TypeError, "edge_ids.*float32"),
+    ]:
+        edge_index, num_nodes, options = arguments
+        with pytest.raises(error, match=message):
+            Topology(edge_index, num_nodes, **options)
+
+
+def test_existing_rows_are_wrapped_without_a_copy_and_checked():
+    indptr, indices = torch.tensor([0, 2, 2]), torch.tensor([1, 0], dtype=torch.int32)
+    topology = Topology.from_rows(indptr, indices, layout="CSC")
+    assert topology.indices.data_ptr() == indices.data_ptr()
+    assert topology.edge_ids is None
+    with pytest.raises(IndexError, match=r"indices\[0\] = 5 is outside \[0, 2\)"):
+        Topology.from_rows(indptr, torch.tensor([5, 0]))
+    with pytest.raises(ValueError, match=r"indptr\[2\] = 3: expected the number of edges, 2"):
+        Topology.from_rows(torch.tensor([0, 2, 3]), indices)
+    with pytest.raises(ValueError, match="layout = 'csr'"):
+        Topology.from_rows(indptr, indices, layout="csr")
+
+
+def test_a_topology_survives_pickling():
+    graph = random_graph(50, 300)
+    topology = Topology(graph.edge_index, 50, layout="CSC")
+    copy = pickle.loads(pickle.dumps(topology))
+    assert torch.equal(copy.indices, topology.indices)
+    assert copy.csr.num_edges == 300 and copy.layout == "CSC"
+
+
+def test_graph_modes():
+    topology = Topology(torch.tensor([[0], [1]]))
+    assert glt.data.Graph is Graph
+    for mode in ("CPU", "ZERO_COPY"):
+        graph = Graph(topology, mode)
+        assert (graph.num_nodes, graph.num_edges, graph.edge_dir) == (2, 1, "out")
+    Graph(topology, device=torch.device("cpu"))
+    for arguments, message in [
+        (("CUDA",), "mode = 'CUDA'"),
+        (("cpu",), "mode = 'cpu': expected one of"),
+        (("CPU", "cuda:0"), "device = 'cuda:0'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Graph(topology, *arguments)

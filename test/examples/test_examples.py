@@ -1,0 +1,159 @@
+"""The programs that users start, at toy size and as users start them."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import glt
+from glt.data.synthetic import synthetic_graph
+from glt.data.task import NodeTask
+from glt.demo.job import load_task, run
+from glt.demo.options import Options
+from glt.errors import PartitionError
+from glt.partition import load_partition
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 200
+TOY = ["--epochs", "2", "--batch_size", "64", "--num_neighbors", "5,5", "--hidden_channels", "16"]
+
+
+@pytest.fixture
+def toy_npz(tmp_path) -> Path:
+    task = synthetic_graph(800, num_classes=4)
+    names = ("edge_index", "x", "y", "train_idx", "val_idx", "test_idx")
+    np.savez(tmp_path / "toy.npz", **{name: getattr(task, name).numpy() for name in names})
+    return tmp_path / "toy.npz"
+
+
+def start(*command: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},  # a script finds only what is beside it, or installed
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+def test_the_example_trains_in_worker_mode(toy_npz):
+    done = start("examples/train_sage_distributed.py", "--dataset", toy_npz, "--num_workers", "2", *TOY)
+    assert done.returncode == 0, done.stderr
+    for step in (
+        "toy: 800 nodes",
+        "edge cut",
+        "starting 2 trainers, 2 sampling processes each",
+        "Epoch: 01, Loss: ",
+        "test accuracy 0.",
+        "sampled edges/s",
+        "waiting for batches",
+        "gathering features",
+    ):
+        assert step in done.stdout, f"{step!r} is not in\n{done.stdout}"
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demo_trains_in_collocated_mode_from_a_name_in_the_data_root(toy_npz):
+    done = start(
+        "-m", "glt", "demo", "--dataset", "toy", "--data_root", toy_npz.parent, "--mode", "collocated", *TOY
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "sampling in them" in done.stdout and "test accuracy 0." in done.stdout
+
+
+@pytest.mark.parametrize("mode", ["worker", "collocated"])
+def test_trainers_may_have_different_numbers_of_seeds_even_none(tmp_path, capsys, mode):
+    options = Options(
+        partition_dir=str(tmp_path / "partitions"),
+        mode=mode,
+        epochs=3,
+        batch_size=32,
+        num_neighbors=(5, 5),
+        hidden_channels=16,
+    )
+    task = synthetic_graph(800, num_classes=4)
+    run(replace(task, train_idx=task.train_idx[:64]), replace(options, epochs=1))
+    owner = torch.from_numpy(load_partition(options.partition_dir, 0).node_book.astype(np.int64))
+    lopsided = replace(task, train_idx=owned_by(0, owner, task.train_idx), test_idx=owned_by(1, owner, task.test_idx))
+
+    result = run(lopsided, options)  # in the same partition directory, which is reused
+
+    assert capsys.readouterr().out.count("partitioned in") == 1
+    assert result["stats"]["num_seeds"] == 3 * len(lopsided.train_idx), "each seed once per epoch"
+    assert result["epochs"][2]["loss"] < result["epochs"][0]["loss"]
+    assert result["test_accuracy"] > 0.5, "chance is 0.25"
+
+
+def owned_by(part: int, owner: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return index[owner[index] == part]
+
+
+def test_a_partition_directory_of_another_graph_is_refused(tmp_path):
+    options = Options(partition_dir=str(tmp_path), mode="collocated", num_parts=1, epochs=1, num_neighbors=(2,))
+    run(tiny(), options)
+    with pytest.raises(PartitionError, match=r"holds another graph: .* = \(1, 40, \d+, 'in'\), expected \(2, 40,"):
+        run(tiny(), replace(options, num_parts=2))
+    with pytest.raises(PartitionError, match=r"was made with {'random_seed': 0}, expected {'random_seed': 1}"):
+        run(tiny(), replace(options, seed=1))
+    task = tiny()
+    for other, message in [
+        (replace(task, x=task.x + 1), "features of node 0 differ"),
+        (replace(task, x=task.x[:, :3]), r"features of shape \[\d+\] per node, expected \[3\]"),
+        (replace(task, y=1 - task.y), "labels of node 0 differ"),
+        (replace(task, edge_index=task.edge_index.clone().fill_(1)), "other numbers of in-edges"),
+    ]:
+        with pytest.raises(PartitionError, match=f"holds another graph: .*{message}"):
+            run(other, options)
+    run(task, options)  # and what it does hold is used again
+
+
+def test_a_partition_directory_that_cannot_be_written_is_an_error_that_names_it(toy_npz):
+    done = start("-m", "glt", "demo", "--dataset", toy_npz, "--partition_dir", toy_npz / "parts", *TOY)
+    assert done.returncode == 2
+    assert "partition_dir" in done.stderr and "cannot be written" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def tiny() -> NodeTask:
+    return synthetic_graph(40, num_classes=2, avg_degree=4)
+
+
+def test_version():
+    done = start("-m", "glt", "--version")
+    assert (done.returncode, done.stdout) == (0, f"glt {glt.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num_parts", "0"], "num_parts = 0, expected 1 to 65536"),
+        (["--num_parts", "70000"], "num_parts = 70000, expected 1 to 65536"),
+        (["--seed", "9223372036854775807"], "seed = 9223372036854775807, expected 0 to 9223372036854775805"),
+        (["--num_neighbors", "15;10"], "'15;10': expected whole numbers separated by commas"),
+        (["--num_neighbors", "-2"], r"num_neighbors = (-2,), expected one number per hop, -1 for all"),
+        (["--mode", "server"], "invalid choice: 'server'"),
+        (["--dropout", "1"], "dropout = 1.0, expected in [0, 1)"),
+        (["--dataset", "nowhere"], "dataset 'nowhere' is neither synthetic nor ogbn-*"),
+    ],
+)
+def test_a_bad_flag_is_an_error_that_names_it(flags, message):
+    done = start("-m", "glt", "demo", *flags)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("field", ["batch_size", "epochs", "hidden_channels", "num_workers", "concurrency"])
+def test_counts_are_at_least_one(field):
+    with pytest.raises(ValueError, match=rf"{field} = 0, expected at least 1"):
+        Options(**{field: 0})
+
+
+def test_load_task_names_the_files_it_looked_for():
+    with pytest.raises(FileNotFoundError, match=r"no file cora or data/cora\.npz"):
+        load_task(Options(dataset="cora"))

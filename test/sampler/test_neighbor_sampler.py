@@ -1,0 +1,156 @@
+"""NeighborSampler: PyG's sampler interface over the native core."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+
+from glt.data import Graph, Topology
+from glt.sampler import NeighborSampler
+from glt.testing import check_batch, random_graph, reference_batch, reference_key, ring_graph
+
+GRAPH = random_graph(200, 2000, seed=8)
+
+
+def sample(sampler, seeds, **options):
+    seeds = torch.as_tensor(seeds)
+    return sampler.sample_from_nodes(NodeSamplerInput(torch.arange(len(seeds)), seeds), **options)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+def test_a_batch_equals_the_reference(edge_dir, replace):
+    sampler = NeighborSampler(GRAPH.to_dataset(edge_dir), [4, 3], replace=replace, random_seed=5)
+    seeds = [0, 5, 5, 199]
+    out = sample(sampler, seeds, batch_key=reference_key(5, 1, 2))
+    expected = reference_batch(GRAPH.edge_index, 200, seeds, [4, 3], replace, 5, 1, 2, edge_dir)
+    for name in ("node", "row", "col", "edge"):
+        assert np.array_equal(getattr(out, name).numpy(), getattr(expected, name)), name
+    assert out.num_sampled_nodes == expected.num_sampled_nodes
+    assert out.num_sampled_edges == expected.num_sampled_edges
+    assert out.batch is None and out.metadata[0].tolist() == [0, 1, 2, 3] and out.metadata[1] is None
+
+
+def test_graphs_from_whatever_holds_them():
+    sources = [GRAPH.to_data(), GRAPH.to_dataset("in"), Graph(Topology(GRAPH.edge_index, 200, layout="CSC"))]
+    outs = [sample(NeighborSampler(s, [3, 3], random_seed=1), [1, 2, 3], batch_key=4) for s in sources]
+    for out in outs[1:]:
+        assert torch.equal(out.node, outs[0].node) and torch.equal(out.edge, outs[0].edge)
+
+
+def test_one_hop_follows_the_seeds():
+    sampler = NeighborSampler(ring_graph(10, 3).to_dataset("out"), [1], random_seed=0)
+    out = sampler.sample_one_hop(torch.tensor([9, 0, 9]), -1)
+    assert out.nbr.tolist() == [0, 1, 2, 1, 2, 3, 0, 1, 2]
+    assert out.nbr_num.tolist() == [3, 3, 3]
+    assert out.edge.tolist() == [27, 28, 29, 0, 1, 2, 27, 28, 29]
+    two = sampler.sample_one_hop(torch.tensor([4, 4]), 2, batch_key=8)
+    assert two.nbr[:2].tolist() == two.nbr[2:].tolist()
+
+
+def test_without_edge_ids_there_are_none():
+    sampler = NeighborSampler(GRAPH.to_dataset(), [3], with_edge=False, random_seed=0)
+    assert sample(sampler, [1, 2]).edge is None
+    assert sampler.sample_one_hop(torch.tensor([1]), 2).edge is None
+
+
+def test_calls_without_a_key_differ_and_repeat_with_the_seed():
+    def three():
+        sampler = NeighborSampler(GRAPH.to_dataset(), [2, 2], random_seed=3)
+        return [sample(sampler, range(50)).edge.tolist() for _ in range(3)]
+
+    calls = three()
+    assert len({tuple(c) for c in calls}) == 3
+    assert three() == calls
+
+
+def test_torch_manual_seed_fixes_the_default_seed():
+    def seed():
+        torch.manual_seed(12)
+        return NeighborSampler(GRAPH.to_dataset(), [2]).random_seed
+
+    assert seed() == seed() and 0 <= seed() < 2**63
+    assert NeighborSampler(GRAPH.to_dataset(), [2]).random_seed != seed()
+
+
+def test_one_sampler_serves_many_python_threads():
+    sampler = NeighborSampler(GRAPH.to_dataset(), [5, 5], random_seed=0, num_threads=2)
+    expected = [sample(sampler, range(i, 200, 3), batch_key=i).edge for i in range(40)]
+    with ThreadPoolExecutor(4) as threads:
+        got = threads.map(lambda i: sample(sampler, range(i, 200, 3), batch_key=i).edge, range(40))
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_a_sampler_survives_pickling():
+    sampler = NeighborSampler(GRAPH.to_dataset(), [5, 5], random_seed=7)
+    copy = pickle.loads(pickle.dumps(sampler))
+    assert torch.equal(sample(copy, [1, 2], batch_key=1).edge, sample(sampler, [1, 2], batch_key=1).edge)
+
+
+def test_an_output_belongs_to_the_caller():
+    """Kept batches stay what they were, however many follow."""
+    sampler = NeighborSampler(GRAPH.to_dataset(), [5, 5], random_seed=7)
+    kept = [(o := sample(sampler, range(20), batch_key=i), [t.clone() for t in (o.node, o.row, o.col, o.edge)])
+            for i in range(50)]  # fmt: skip
+    for out, copies in kept:
+        assert all(torch.equal(a, b) for a, b in zip((out.node, out.row, out.col, out.edge), copies, strict=True))
+
+
+@pytest.mark.parametrize("filter_per_worker", [True, False])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_inside_pygs_own_loader(num_workers, filter_per_worker):
+    data = GRAPH.to_data()
+    loader = NeighborLoader(
+        data, [4, 3], torch.arange(0, 200, 7), batch_size=10, num_workers=num_workers,
+        neighbor_sampler=NeighborSampler(data, [4, 3], random_seed=1), filter_per_worker=filter_per_worker,
+    )  # fmt: skip
+    batches = list(loader)
+    assert len(batches) == 3
+    for i, batch in enumerate(batches):
+        check_batch(
+            batch, GRAPH.edge_index, [4, 3], seeds=torch.arange(0, 200, 7)[i * 10 : i * 10 + 10], num_nodes=200,
+            x=data.x, y=data.y, edge_attr=data.edge_attr,
+        )  # fmt: skip
+
+
+def test_workers_of_pygs_loader_draw_differently():
+    """Each worker has a copy of the sampler; the same seeds in two workers must not mean the same picks."""
+    data = GRAPH.to_data()
+    sampler = NeighborSampler(data, [3], random_seed=1)
+    seeds = torch.arange(100).repeat(2)
+    first, second = NeighborLoader(data, [3], seeds, batch_size=100, num_workers=2, neighbor_sampler=sampler)
+    assert torch.equal(first.n_id[:100], second.n_id[:100])
+    assert not torch.equal(first.e_id, second.e_id)
+
+
+def test_bad_arguments_are_named():
+    dataset = GRAPH.to_dataset()
+    sampler = NeighborSampler(dataset, [2], random_seed=0)
+    for call, error, message in [
+        (lambda: NeighborSampler(HeteroData(), [2]), TypeError, "graph has type HeteroData"),
+        (lambda: NeighborSampler(GRAPH.edge_index, [2]), TypeError, "graph has type Tensor"),
+        (lambda: NeighborSampler(dataset, [2], num_threads=0), ValueError, "num_threads = 0"),
+        (lambda: NeighborSampler(dataset, [-1], replace=True), ValueError, r"num_neighbors\[0\] = -1 with replace"),
+        (lambda: sample(sampler, [200]), IndexError, r"seeds\[0\] = 200 is outside \[0, 200\)"),
+        (lambda: sample(sampler, [3, -1]), IndexError, r"seeds\[1\] = -1"),
+        (lambda: sample(sampler, [1.0]), TypeError, "seeds has dtype torch.float32"),
+        (lambda: sampler.sample_one_hop(torch.tensor([200]), 1), IndexError, r"seeds\[0\] = 200"),
+        (lambda: sampler.sample_one_hop(torch.tensor([1]), -2), ValueError, r"num_neighbors\[0\] = -2"),
+        (
+            lambda: sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([1]), torch.tensor([1]))),
+            ValueError,
+            "seed times",
+        ),
+        (
+            lambda: sampler.sample_from_edges(EdgeSamplerInput(None, torch.tensor([1]), torch.tensor([1]))),
+            ValueError,
+            "sample_from_edges",
+        ),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
