@@ -50,6 +50,11 @@ def build_csr(
     col_name: str = "cols",
 ) -> None: ...
 
+class Exclusions:
+    """Edges that a batch must not take, as pairs of ids; see csrc/core/exclusions.h."""
+
+    def __init__(self, center: np.ndarray, neighbor: np.ndarray) -> None: ...
+
 class BlockPool:
     def __init__(self, limit_bytes: int) -> None: ...
     def acquire(self, nbytes: int) -> np.ndarray: ...
@@ -126,9 +131,14 @@ class OneHop:
         replace: bool,
         batch_key: int,
         hop: int,
+        edge_type: int = 0,
         with_edge: bool = True,
         num_threads: int = 1,
         name: str = "nodes",
+        tree: np.ndarray | None = None,
+        seed_time: np.ndarray | None = None,
+        last: bool = False,
+        exclusions: Exclusions | None = None,
     ) -> None: ...
     @property
     def num_edges(self) -> int: ...
