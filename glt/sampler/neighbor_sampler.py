@@ -149,18 +149,21 @@ class NeighborSampler(BaseSampler):
         seeds = as_ids(index.node, "seeds")
         key = self._next_key() if batch_key is None else batch_key
         with self._lock:
-            batch = self._spare.pop() if self._spare else _core.Batch(self.graph.num_nodes)
+            batch = self._spare.pop() if self._spare else _core.Batch([self.graph.num_nodes], [(0, 0)])
         config = self.config
+        batch.start([(0, seeds.numpy())], config.with_edge)
         batch.sample(
-            self.graph.csr, seeds.numpy(), list(config.num_neighbors), config.replace, key, config.with_edge,
-            self.num_threads,
+            [self.graph.csr], [config.num_neighbors], replace=config.replace, batch_key=key,
+            num_threads=self.num_threads,
         )  # fmt: skip
-        node = pool.empty((batch.num_nodes,), torch.int64)
-        edge_index = pool.empty((2, batch.num_edges), torch.int64)
-        edge = pool.empty((batch.num_edges,), torch.int64) if config.with_edge else None
+        num_edges = batch.num_edges(0)
+        node = pool.empty((batch.num_nodes(0),), torch.int64)
+        edge_index = pool.empty((2, num_edges), torch.int64)
+        edge = pool.empty((num_edges,), torch.int64) if config.with_edge else None
         row, col = edge_index[0], edge_index[1]
-        batch.copy_out(node.numpy(), row.numpy(), col.numpy(), None if edge is None else edge.numpy())
-        counts = batch.num_sampled_nodes, batch.num_sampled_edges
+        batch.copy_nodes(0, node.numpy())
+        batch.copy_edges(0, row.numpy(), col.numpy(), None if edge is None else edge.numpy())
+        counts = batch.num_sampled_nodes(0), batch.num_sampled_edges(0)
         with self._lock:
             self._spare.append(batch)
         return SamplerOutput(
