@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from glt import _core
 from glt.data import Dataset, Topology
 from glt.data.edge_times import TimedEdges
 from glt.testing import random_graph
@@ -82,6 +83,26 @@ def test_ready_arrays_are_wrapped_without_a_copy_and_checked():
         Topology.from_rows(
             built.indptr, built.indices, **rows, weights=(built.weights.weight_sum, built.weights.weight_guide[:-1])
         )
+
+
+def picked(csr, num_neighbors, **options):
+    """Edge ids that the core samples of every node of GRAPH, and the node of each."""
+    nodes = np.arange(60)
+    hop = _core.OneHop(csr, nodes, num_neighbors, False, 7, 0, **options)
+    count, neighbor, edge = (np.empty(n, t) for n, t in ((60, np.uint32), *[(hop.num_edges, np.int64)] * 2))
+    hop.copy_out(count, neighbor, edge)
+    return edge, np.repeat(nodes, count)
+
+
+def test_the_core_samples_by_them():
+    topology = Topology(GRAPH.edge_index, 60, layout="CSC", edge_weight=WEIGHT, edge_time=TIME)
+    target = GRAPH.edge_index[1]
+    edge, node = picked(topology.csr, 1)
+    assert np.array_equal(target[edge], node)
+    has_weight = torch.zeros(60).index_add_(0, target, WEIGHT) > 0
+    assert bool((WEIGHT[edge][has_weight[node]] > 0).all()), "zero weights while others remain"
+    edge, node = picked(topology.csr_by_time, -1, seed_time=np.full(60, 20))
+    assert np.array_equal(np.sort(edge), torch.nonzero(TIME <= 20).view(-1)), "all edges of the past, and no others"
 
 
 @pytest.mark.parametrize("layout", ["CSR", "CSC"])
