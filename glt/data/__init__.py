@@ -3,6 +3,7 @@
 from glt.data.dataset import Dataset
 from glt.data.feature import Feature
 from glt.data.graph import Graph
+from glt.data.schema import HOMOGENEOUS, Schema
 from glt.data.topology import Topology
 
-__all__ = ["Dataset", "Feature", "Graph", "Topology"]
+__all__ = ["HOMOGENEOUS", "Dataset", "Feature", "Graph", "Schema", "Topology"]
