@@ -237,3 +237,4 @@ def test_plain_names_stand_for_themselves():
     assert layout.edge_type_name(("node", "to", "node")) == "node__to__node"
     assert layout.node_type_name("field_of-study.2") == "field_of-study.2"
     assert layout.node_type_name("../__a") == "..%2F%5F%5Fa"
+    assert layout.node_type_name("\0\ud800") == "%00%ED%A0%80"
