@@ -33,6 +33,9 @@ class Csr:
         check_indices: bool = True,
         book: np.ndarray | None = None,
         part: int = 0,
+        weight_sum: np.ndarray | None = None,
+        weight_guide: np.ndarray | None = None,
+        time: np.ndarray | None = None,
     ) -> None: ...
 
 def build_csr(
@@ -49,6 +52,26 @@ def build_csr(
     row_name: str = "rows",
     col_name: str = "cols",
 ) -> None: ...
+def sort_rows_by_time(indptr: np.ndarray, time: np.ndarray, order: np.ndarray) -> None: ...
+def weight_guide_size(num_rows: int, num_edges: int) -> int: ...
+def build_weights(
+    indptr: np.ndarray, weight: np.ndarray, weight_sum: np.ndarray, weight_guide: np.ndarray, name: str = "weight"
+) -> None: ...
+def has_edges(csr: Csr, centers: np.ndarray, neighbors: np.ndarray, out: np.ndarray) -> None: ...
+def negative_draws(
+    batch_key: int,
+    side: int,
+    slots: np.ndarray,
+    attempt: int,
+    num_nodes: int,
+    weight_sum: np.ndarray | None,
+    out: np.ndarray,
+) -> None: ...
+
+class Exclusions:
+    """Edges that a batch must not take, as pairs of ids; see csrc/core/exclusions.h."""
+
+    def __init__(self, center: np.ndarray, neighbor: np.ndarray) -> None: ...
 
 class BlockPool:
     def __init__(self, limit_bytes: int) -> None: ...
@@ -126,9 +149,14 @@ class OneHop:
         replace: bool,
         batch_key: int,
         hop: int,
+        edge_type: int = 0,
         with_edge: bool = True,
         num_threads: int = 1,
         name: str = "nodes",
+        tree: np.ndarray | None = None,
+        seed_time: np.ndarray | None = None,
+        last: bool = False,
+        exclusions: Exclusions | None = None,
     ) -> None: ...
     @property
     def num_edges(self) -> int: ...

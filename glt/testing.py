@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from glt.data import Dataset
+from glt.testing_picks import reference_picks
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -194,18 +195,7 @@ def _picks(degree: int, k: int, replace: bool, key: int, hop: int, node: int) ->
         words = philox((node & 0xFFFFFFFF, node >> 32, i // 2, hop << 8), key)
         return (words[i % 2 * 2 + 1] << 32 | words[i % 2 * 2]) * bound >> 64
 
-    if degree == 0:
-        return []
-    if replace:
-        return [draw(i, degree) for i in range(k)]
-    if k < 0 or k >= degree:
-        return list(range(degree))
-    picks: list[int] = []
-    for i in range(k):  # Floyd: a number drawn twice stands for the largest one so far
-        largest = degree - k + i
-        pick = draw(i, largest + 1)
-        picks.append(largest if pick in picks else pick)
-    return picks
+    return reference_picks(draw, degree, k, replace)
 
 
 def check_batch(

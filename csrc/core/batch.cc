@@ -75,7 +75,7 @@ void Batch::expand(const CsrView& csr, const HopSpec& spec, int num_threads) {
   const int64_t edges_before = row_.size();
   frontier_.clear();
   frontier_.append(node_.data() + frontier_begin_, node_.size() - frontier_begin_);
-  sample_in_order(csr, frontier_.data(), frontier_.size(), spec, num_threads, slots_, "frontier",
+  sample_in_order(csr, {frontier_.data(), frontier_.size()}, spec, num_threads, slots_, "frontier",
                   [&](const RowSamples& rows, int64_t, int64_t num_rows) {
                     take_rows(rows.neighbor.data(), rows.edge.data(), rows.count.data(), num_rows,
                               rows.neighbor.size());

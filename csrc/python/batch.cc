@@ -17,11 +17,6 @@ int64_t* optional_edges(std::optional<py::array>& edge, bool with_edge, int64_t 
   return write<int64_t>(*edge, "edge");
 }
 
-int threads(int num_threads) {
-  require(num_threads >= 1 && num_threads <= 1024, "num_threads = ", num_threads, ": expected 1 to 1024");
-  return num_threads;
-}
-
 HopPart hop_part(const py::tuple& part, bool with_edge) {
   const auto position = part[0].cast<py::array>(), count = part[1].cast<py::array>(),
              neighbor = part[2].cast<py::array>();
@@ -39,50 +34,6 @@ HopPart hop_part(const py::tuple& part, bool with_edge) {
   }
   return out;
 }
-
-// The rows of one request, for one requester: what a partition answers.
-class OneHop {
- public:
-  OneHop(const Csr& csr, const py::array& nodes, const HopSpec& spec, int num_threads, const std::string& name)
-      : with_edge_(spec.with_edge) {
-    const int64_t* ids = read<int64_t>(nodes, name.c_str());
-    const int64_t n = nodes.size();
-    py::gil_scoped_release nogil;
-    ChunkSlots slots;
-    sample_in_order(csr.view(), ids, n, spec, num_threads, slots, name.c_str(),
-                    [&](const RowSamples& rows, int64_t, int64_t num_rows) {
-                      count_.append(rows.count.data(), num_rows);
-                      neighbor_.append(rows.neighbor.data(), rows.neighbor.size());
-                      edge_.append(rows.edge.data(), rows.edge.size());
-                    });
-  }
-  int64_t num_edges() const { return neighbor_.size(); }
-
-  void copy_out(py::array count, py::array neighbor, std::optional<py::array> edge) const {
-    require_size(count, "count", count_.size());
-    require_size(neighbor, "neighbor", neighbor_.size());
-    std::copy_n(count_.data(), count_.size(), write<uint32_t>(count, "count"));
-    copy_ids(neighbor_, neighbor, "neighbor");
-    if (!edge) return;
-    require(with_edge_, "edge was asked for, but the hop was sampled without edge ids");
-    require_size(*edge, "edge", edge_.size());
-    copy_ids(edge_, *edge, "edge");
-  }
-
- private:
-  static void copy_ids(const Buffer<int64_t>& from, py::array& to, const char* name) {
-    if (py::isinstance<py::array_t<int32_t>>(to)) {
-      int32_t* out = write<int32_t>(to, name);
-      for (int64_t i = 0; i < from.size(); ++i) out[i] = static_cast<int32_t>(from[i]);
-    } else {
-      std::copy_n(from.data(), from.size(), write<int64_t>(to, name));
-    }
-  }
-
-  bool with_edge_;
-  Buffer<uint32_t> count_;
-  Buffer<int64_t> neighbor_, edge_;
-};
 
 }  // namespace
 
@@ -108,7 +59,7 @@ void register_batch(py::module_& m) {
              bool replace, uint64_t batch_key, bool with_edge, int num_threads) {
             const int64_t* ids = read<int64_t>(seeds, "seeds");
             const int64_t n = seeds.size();
-            threads(num_threads);
+            checked_threads(num_threads);
             py::gil_scoped_release nogil;
             self.start(ids, n, with_edge);
             for (size_t hop = 0; hop < num_neighbors.size(); ++hop)
@@ -158,17 +109,6 @@ void register_batch(py::module_& m) {
             self.copy_out(n, r, c, e);
           },
           py::arg("node"), py::arg("row"), py::arg("col"), py::arg("edge") = py::none());
-
-  py::class_<OneHop>(m, "OneHop")
-      .def(py::init([](const Csr& csr, const py::array& nodes, int64_t num_neighbors, bool replace, uint64_t batch_key,
-                       uint32_t hop, bool with_edge, int num_threads, const std::string& name) {
-             return std::make_unique<OneHop>(csr, nodes, HopSpec{num_neighbors, replace, batch_key, hop, 0, with_edge},
-                                             threads(num_threads), name);
-           }),
-           py::arg("csr"), py::arg("nodes"), py::arg("num_neighbors"), py::arg("replace"), py::arg("batch_key"),
-           py::arg("hop"), py::arg("with_edge") = true, py::arg("num_threads") = 1, py::arg("name") = "nodes")
-      .def_property_readonly("num_edges", &OneHop::num_edges)
-      .def("copy_out", &OneHop::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
 }
 
 }  // namespace glt::python

@@ -233,7 +233,7 @@ class DistNeighborSampler:
             self.config.replace,
             batch_key,
             hop,
-            self._need_edge,
+            with_edge=self._need_edge,
         )
         count = np.empty(len(nodes), np.uint32)
         neighbor = np.empty(rows.num_edges, np.int64)

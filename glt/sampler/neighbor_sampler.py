@@ -118,9 +118,9 @@ class NeighborSampler(BaseSampler):
             config.replace,
             key,
             0,
-            config.with_edge,
-            self.num_threads,
-            "seeds",
+            with_edge=config.with_edge,
+            num_threads=self.num_threads,
+            name="seeds",
         )
         count = torch.empty(len(seeds), dtype=torch.uint32)
         nbr = torch.empty(hop.num_edges, dtype=torch.int64)

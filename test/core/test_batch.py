@@ -159,7 +159,7 @@ def test_a_node_without_a_row_here_is_named(num_threads):
     with pytest.raises(IndexError, match=r"frontier\[270\] = 270 has no row in this partition"):
         run(_core.Batch(300), csr, range(300), [1], num_threads=num_threads)
     with pytest.raises(IndexError, match=r"nodes\[270\] = 270 has no row"):
-        _core.OneHop(csr, np.arange(300), 1, False, 0, 0, True, num_threads)
+        _core.OneHop(csr, np.arange(300), 1, False, 0, 0, num_threads=num_threads)
 
 
 def test_bad_options_name_themselves():
@@ -202,7 +202,7 @@ def ask_parts(batch, csr, parts, hop, num_neighbors, replace, key, with_edge, dt
     """What the owners of the frontier's nodes would answer."""
     frontier, answers = batch.frontier(), []
     for positions in parts(len(frontier)):
-        one = _core.OneHop(csr, frontier[positions], num_neighbors, replace, key, hop, with_edge)
+        one = _core.OneHop(csr, frontier[positions], num_neighbors, replace, key, hop, with_edge=with_edge)
         count = np.zeros(len(positions), np.uint32)
         neighbor, edge = np.zeros(one.num_edges, dtype), np.zeros(one.num_edges, dtype) if with_edge else None
         one.copy_out(count, neighbor, edge)
