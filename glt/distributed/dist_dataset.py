@@ -98,6 +98,11 @@ class DistDataset:
             "whole_node_label_file": whole_node_label_file and os.path.abspath(whole_node_label_file),
         }
         manifest = part.manifest
+        if manifest.is_hetero:
+            raise ValueError(
+                f"graph_dir = {os.fspath(graph_dir)!r} holds a heterogeneous graph with {manifest.schema}: expected a "
+                "homogeneous one"
+            )
         self.manifest: Manifest = manifest
         self._graph_mode = graph_mode
         self.partition_idx = part.index
@@ -109,10 +114,11 @@ class DistDataset:
             self.whole_node_labels = Feature(_read_labels(Path(whole_node_label_file), manifest.num_nodes))
         self.own = self._map(part)
         self.graph = self.own.graph
-        self.nodes = OwnedTables(part.node_book, self.own.tables["node"])
+        self.nodes = OwnedTables(part.nodes[0].book, self.own.tables["node"])
         self.edges: OwnedTables | None = None
-        if part.edge_book is not None and self.own.tables["edge"]:
-            self.edges = OwnedTables(part.edge_book, self.own.tables["edge"])
+        edge_book = part.edges[0].book
+        if edge_book is not None and self.own.tables["edge"]:
+            self.edges = OwnedTables(edge_book, self.own.tables["edge"])
         return self
 
     def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:
@@ -134,12 +140,13 @@ class DistDataset:
         return self._map(part)
 
     def _map(self, part: Partition) -> LocalPartition:
-        node_row = torch.from_numpy(part.node_row)
-        node_book = torch.from_numpy(part.node_book)
+        (node,), (edge,) = part.nodes, part.edges
+        node_row = torch.from_numpy(node.row)
+        node_book = torch.from_numpy(node.book)
         topology = Topology.from_rows(
-            torch.from_numpy(part.indptr),
-            torch.from_numpy(part.indices),
-            torch.from_numpy(part.edge_ids),
+            torch.from_numpy(edge.indptr),
+            torch.from_numpy(edge.indices),
+            torch.from_numpy(edge.edge_ids),
             layout="CSR" if self.edge_dir == "out" else "CSC",
             num_nodes=self.num_nodes,
             row_of=node_row,
@@ -147,15 +154,15 @@ class DistDataset:
             part=part.index,
             trusted=True,  # the sampler still refuses ids out of range, when it meets them
         )
-        labels = None if self.whole_node_labels is not None else part.node_label
-        nodes = {"x": part.node_feat, "y": labels}
+        labels = None if self.whole_node_labels is not None else node.label
+        nodes = {"x": node.feat, "y": labels}
         tables: dict[str, dict[str, Feature]] = {"node": {}, "edge": {}}
         tables["node"] |= {
             name: Feature(_tensor(t), node_row, (node_book, part.index)) for name, t in nodes.items() if t is not None
         }
-        if part.edge_feat is not None and part.edge_row is not None and part.edge_book is not None:
-            owner = (torch.from_numpy(part.edge_book), part.index)
-            tables["edge"]["edge_attr"] = Feature(_tensor(part.edge_feat), torch.from_numpy(part.edge_row), owner)
+        if edge.feat is not None and edge.row is not None and edge.book is not None:
+            owner = (torch.from_numpy(edge.book), part.index)
+            tables["edge"]["edge_attr"] = Feature(_tensor(edge.feat), torch.from_numpy(edge.row), owner)
         return LocalPartition(Graph(topology, self._graph_mode), tables)
 
     def __getattr__(self, name: str) -> Any:
