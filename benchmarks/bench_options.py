@@ -1,0 +1,301 @@
+"""Sampling with relabelling, beyond the homogeneous uniform case: by weight, by time, heterogeneous.
+
+Claim: one thread, edge ids on, against pyg-lib: by weight without replacement, graph M, at least 20x; by time, graph M,
+at least 5x; heterogeneous (three node types, six edge types of graph S's size, 24 million edges), at least 4x.
+
+Method: as in ``bench_sampler``: 1024 distinct seeds with edges, contestants take turns on one core, each batch includes
+handing over int64 tensors. Weights are exponentially distributed; times are uniform, ascending within a row, as both
+samplers want them, and every seed has a time of its own; both samplers then keep the trees of seeds apart. Weights are
+drawn from as both keep them: glt as prefix sums, pyg-lib as they are. Before anything is timed, batches are checked:
+edges are those that the ids name, none occurs twice in a row, none is later than its seed, each node is expanded once
+and completely, and none of weight 0 is drawn while heavier ones are left.
+
+    python -m benchmarks.bench_options [--rounds 5] [--toy]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from benchmarks import graphs
+from benchmarks._harness import Report, arguments, find_peers, interleave, pinned
+from glt import _core
+
+NODE_TYPES = ("a", "b", "c")
+EDGE_TYPES = (
+    ("a", "r0", "a"),
+    ("b", "r1", "a"),
+    ("c", "r2", "a"),
+    ("a", "r3", "b"),
+    ("c", "r4", "b"),
+    ("b", "r5", "c"),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One edge type of a batch, in global ids: per edge its neighbour, expanded node, tree (or 0) and id."""
+
+    neighbor: np.ndarray
+    center: np.ndarray
+    tree: np.ndarray
+    edge: np.ndarray
+
+
+Sampler = Callable[[np.ndarray], list[Sample]]
+
+
+def fresh(*sizes: int) -> list[np.ndarray]:
+    return [torch.empty(size, dtype=torch.int64).numpy() for size in sizes]
+
+
+class GltSampler:
+    """glt's native sampler on rows by type; ``seed_time`` makes it disjoint."""
+
+    def __init__(
+        self, csrs: list[_core.Csr], ends: list[tuple[int, int]], num_neighbors: list[int], seed_time: np.ndarray | None
+    ) -> None:
+        self.csrs, self.ends, self.seed_time = csrs, ends, seed_time
+        self.num_neighbors = [num_neighbors] * len(csrs)
+        self.batch = _core.Batch([csrs[0].num_nodes] * (1 + max(max(pair) for pair in ends)), ends)
+        self.number = 0
+
+    def __call__(self, seeds: np.ndarray) -> list[Sample]:
+        self.number += 1
+        batch, disjoint = self.batch, self.seed_time is not None
+        batch.start([(0, seeds)], disjoint=disjoint, seed_time=None if not disjoint else self.seed_time[: len(seeds)])
+        key = _core.batch_key(0, 0, self.number)
+        batch.sample(self.csrs, self.num_neighbors, replace=False, batch_key=key)
+        nodes, trees = [], []
+        for node_type in range(1 + max(max(pair) for pair in self.ends)):
+            size = batch.num_nodes(node_type)
+            node, tree = fresh(size, size if disjoint else 0)
+            batch.copy_nodes(node_type, node, tree if disjoint else None)
+            nodes.append(node)
+            trees.append(tree)
+        edges = []
+        for edge_type in range(len(self.ends)):
+            row, col, edge = fresh(*[batch.num_edges(edge_type)] * 3)
+            batch.copy_edges(edge_type, row, col, edge)
+            edges.append((row, col, edge))
+        self.last = nodes, trees, edges
+        return []
+
+    def samples(self, seeds: np.ndarray) -> list[Sample]:
+        """The same in global ids, to be checked."""
+        self(seeds)
+        nodes, trees, edges = self.last
+        return [
+            in_global_ids(nodes[neighbor], nodes[center], trees[center], row, col, edge)
+            for (center, neighbor), (row, col, edge) in zip(self.ends, edges, strict=True)
+        ]
+
+
+def in_global_ids(
+    neighbors: np.ndarray, centers: np.ndarray, trees: np.ndarray, row: np.ndarray, col: np.ndarray, edge: np.ndarray
+) -> Sample:
+    tree = trees[col] if len(trees) else np.zeros_like(col)
+    return Sample(neighbors[row], centers[col], tree, edge)
+
+
+class PygLib:
+    """pyg-lib's homogeneous sampler."""
+
+    def __init__(self, indptr: np.ndarray, indices: np.ndarray, num_neighbors: list[int], **arrays: np.ndarray) -> None:
+        self.rows = torch.from_numpy(np.array(indptr)), torch.from_numpy(indices.astype(np.int64))
+        self.num_neighbors = num_neighbors
+        self.options = {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def __call__(self, seeds: np.ndarray) -> list[Sample]:
+        options: dict = dict(self.options)
+        if "seed_time" in options:
+            options |= {"seed_time": options["seed_time"][: len(seeds)], "disjoint": True}
+        self.last = torch.ops.pyg.neighbor_sample(
+            *self.rows, torch.from_numpy(seeds), self.num_neighbors, csc=True, return_edge_id=True, **options
+        )
+        return []
+
+    def samples(self, seeds: np.ndarray) -> list[Sample]:
+        self(seeds)
+        row, col, node, edge, *_ = (part.numpy() if isinstance(part, torch.Tensor) else part for part in self.last)
+        ids, trees = (node[:, 1], node[:, 0]) if node.ndim == 2 else (node, np.empty(0, np.int64))
+        return [in_global_ids(ids, ids, trees, row, col, edge)]
+
+
+class TypedPygLib:
+    """pyg-lib's heterogeneous sampler."""
+
+    def __init__(self, rows: list[tuple[np.ndarray, np.ndarray]], num_neighbors: list[int]) -> None:
+        names = ["__".join(edge_type) for edge_type in EDGE_TYPES]
+        self.indptr = {name: torch.from_numpy(np.array(indptr)) for name, (indptr, _) in zip(names, rows, strict=True)}
+        self.indices = {
+            name: torch.from_numpy(ids.astype(np.int64)) for name, (_, ids) in zip(names, rows, strict=True)
+        }
+        self.num_neighbors = dict.fromkeys(names, num_neighbors)
+
+    def __call__(self, seeds: np.ndarray) -> list[Sample]:
+        self.last = torch.ops.pyg.hetero_neighbor_sample(
+            list(NODE_TYPES), list(EDGE_TYPES), self.indptr, self.indices, {"a": torch.from_numpy(seeds)},
+            self.num_neighbors, None, None, None, None, True, False, True, False, "uniform", True,
+        )  # fmt: skip
+        return []
+
+    def samples(self, seeds: np.ndarray) -> list[Sample]:
+        self(seeds)
+        row, col, node, edge, *_ = self.last
+        samples = []
+        for source, relation, target in EDGE_TYPES:
+            name = f"{source}__{relation}__{target}"
+            ends = node[source].numpy(), node[target].numpy(), np.empty(0, np.int64)
+            samples.append(in_global_ids(*ends, row[name].numpy(), col[name].numpy(), edge[name].numpy()))
+        return samples
+
+
+def check(
+    name: str,
+    sample: Sample,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    largest_count: int,
+    weight: np.ndarray | None = None,
+    time: np.ndarray | None = None,
+    seed_time: np.ndarray | None = None,
+) -> None:
+    """Raises unless the edges are those of the graph, distinct per row, as many as there may be, and allowed."""
+
+    def expect(holds: bool, what: str) -> None:
+        if not holds:
+            raise ValueError(f"{name}: {what}; its figures would mean nothing")
+
+    edge, center = sample.edge, sample.center
+    expect(len(edge) > 0, "nothing was sampled")
+    expect(np.array_equal(indices[edge], sample.neighbor), "an edge does not come from the neighbour that it names")
+    expect(bool(np.all((indptr[center] <= edge) & (edge < indptr[center + 1]))), "an edge is of another node")
+    rows, row_of, counts = np.unique(np.stack([sample.tree, center]), axis=1, return_inverse=True, return_counts=True)
+    row_of = row_of.reshape(-1)
+    expect(len(np.unique(np.stack([row_of, edge]), axis=1)[0]) == len(edge), "an edge was drawn twice in a row")
+    expect(int(counts.max()) <= largest_count, "a node has more edges than were asked for")
+    available = np.diff(indptr)[rows[1]]
+    if time is not None and seed_time is not None:
+        expect(bool(np.all(time[edge] <= seed_time[sample.tree])), "an edge is later than its seed")
+        starts = zip(rows[0], rows[1], strict=True)
+        available = np.array([np.sum(time[indptr[v] : indptr[v + 1]] <= seed_time[t]) for t, v in starts])
+    expect(bool(np.all(counts >= np.minimum(available, 1))), "a row is empty")
+    if weight is not None:
+        light = np.bincount(row_of, weights=weight[edge] == 0, minlength=len(counts)) > 0
+        heavy = np.array([np.sum(weight[indptr[v] : indptr[v + 1]] > 0) for v in rows[1][light]])
+        taken = np.bincount(row_of, weights=weight[edge] > 0, minlength=len(counts))[light]
+        expect(bool(np.all(taken == heavy)), "an edge of weight 0 was drawn while heavier ones were left")
+
+
+def bench(
+    report: Report,
+    case: str,
+    graph: str,
+    num_neighbors: list[int],
+    samplers: dict[str, Sampler],
+    batches: Sequence[np.ndarray],
+    rounds: int,
+    num_edges: Callable[[Sampler], int],
+) -> None:
+    """Lets the samplers take turns, and adds a row for each."""
+
+    def round_of(sampler: Sampler) -> Callable[[], float]:
+        def run() -> float:
+            total = 0
+            for seeds in batches:
+                sampler(seeds)
+                total += num_edges(sampler)
+            return float(total)
+
+        return run
+
+    with pinned():
+        timings = interleave({name: round_of(sampler) for name, sampler in samplers.items()}, rounds)
+    for name, timing in timings.items():
+        low, mid, high = timing.quartiles(1e3 / len(batches))
+        report.add(
+            case=case, graph=graph, num_neighbors=str(num_neighbors), sampler=name,
+            million_edges_per_s=timing.rate() / 1e6, batch_ms=mid, quartiles=f"{low:.3g}-{high:.3g}",
+            cpu_ms=timing.cpu(1e3 / len(batches)), glt_over_this=timings["glt"].rate() / timing.rate(),
+            by_cpu=timings["glt"].work[0] / timings["glt"].cpu() * timing.cpu() / timing.work[0],
+        )  # fmt: skip
+
+
+def sampled_edges(sampler: GltSampler | PygLib | TypedPygLib) -> int:
+    """Edges of the sampler's last batch, over all edge types."""
+    if isinstance(sampler, GltSampler):
+        return sum(len(row) for row, _, _ in sampler.last[2])
+    rows = sampler.last[0]
+    return len(rows) if isinstance(rows, torch.Tensor) else sum(len(row) for row in rows.values())
+
+
+def bench_weights(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
+    indptr, indices = np.array(graph.indptr), np.array(graph.indices)
+    weight = np.random.default_rng(1).exponential(size=graph.num_edges).astype(np.float32)
+    weight[::7] = 0
+    sums = np.empty(graph.num_edges, np.uint64)
+    guide = np.empty(_core.weight_guide_size(graph.num_nodes, graph.num_edges), np.uint32)
+    _core.build_weights(indptr, weight, sums, guide)
+    csr = _core.Csr(indptr, indices, weight_sum=sums, weight_guide=guide)
+    samplers: dict = {"glt": GltSampler([csr], [(0, 0)], num_neighbors, None)}
+    if peers:
+        samplers["pyg_lib"] = PygLib(indptr, indices, num_neighbors, edge_weight=weight.astype(np.float64))
+    batches = graph.seed_batches(4)
+    for name, sampler in samplers.items():
+        check(f"{name}, weights", sampler.samples(batches[0])[0], indptr, indices, max(num_neighbors), weight=weight)
+    bench(report, "by weight", graph.name, num_neighbors, samplers, batches, rounds, sampled_edges)
+
+
+def bench_times(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
+    indptr, indices = np.array(graph.indptr), np.array(graph.indices)
+    rng = np.random.default_rng(2)
+    time = rng.integers(0, 1_000_000, graph.num_edges)
+    row = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), np.diff(indptr))
+    time = np.sort(row * 1_000_000 + time) - row * 1_000_000  # ascending within each row
+    batches = graph.seed_batches(4)
+    seed_time = rng.integers(200_000, 1_000_000, len(batches[0]))
+    csr = _core.Csr(indptr, indices, time=time)
+    samplers: dict = {"glt": GltSampler([csr], [(0, 0)], num_neighbors, seed_time)}
+    if peers:
+        samplers["pyg_lib"] = PygLib(indptr, indices, num_neighbors, edge_time=time, seed_time=seed_time)
+    for name, sampler in samplers.items():
+        sample = sampler.samples(batches[0])[0]
+        check(f"{name}, times", sample, indptr, indices, max(num_neighbors), time=time, seed_time=seed_time)
+    bench(report, "by time", graph.name, num_neighbors, samplers, batches, rounds, sampled_edges)
+
+
+def bench_types(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: bool, rounds: int) -> None:
+    rng = np.random.default_rng(3)
+    indptr = np.array(graph.indptr)
+    # One graph's rows for all relations, but each with its neighbours renamed: hubs of one are not hubs of another.
+    rows = [(indptr, rng.permutation(graph.num_nodes).astype(np.int32)[graph.indices]) for _ in EDGE_TYPES]
+    ends = [(NODE_TYPES.index(target), NODE_TYPES.index(source)) for source, _, target in EDGE_TYPES]
+    csrs = [_core.Csr(*row) for row in rows]
+    samplers: dict = {"glt": GltSampler(csrs, ends, num_neighbors, None)}
+    if peers:
+        samplers["pyg_lib"] = TypedPygLib(rows, num_neighbors)
+    batches = graph.seed_batches(4)
+    for name, sampler in samplers.items():
+        for (row_begin, neighbors), sample in zip(rows, sampler.samples(batches[0]), strict=True):
+            check(f"{name}, heterogeneous", sample, row_begin, neighbors, max(num_neighbors))
+    bench(report, "heterogeneous", f"6 x {graph.name}", num_neighbors, samplers, batches, rounds, sampled_edges)
+
+
+def main() -> None:
+    options = arguments(__doc__, rounds=5)
+    report = Report("options", options.toy)
+    peers = bool(find_peers("pyg_lib"))
+    small, large = ("toy", "toy") if options.toy else ("S", "M")
+    bench_weights(report, graphs.load(large), [15, 10, 5], peers, options.rounds)
+    bench_times(report, graphs.load(large), [15, 10, 5], peers, options.rounds)
+    bench_types(report, graphs.load(small), [10, 10, 5], peers, options.rounds)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()
