@@ -103,7 +103,7 @@ class Trainer:
         """Tells the test something; it hears it with :meth:`Cluster.hear`."""
         self._connection.send_bytes(_dump(("said", value)))
 
-    def hear(self, timeout_s: float = 60.0) -> Any:
+    def hear(self, timeout_s: float = 120.0) -> Any:
         """Waits for what the test says with :meth:`Cluster.say`."""
         if not self._connection.poll(timeout_s):
             raise TimeoutError(f"trainer {self.rank} heard nothing from the test within {timeout_s:g} s")
@@ -158,7 +158,7 @@ class Cluster:
         world_size: int,
         function: Callable[..., Any],
         *args: Any,
-        deadline_s: float = 60.0,
+        deadline_s: float = 180.0,
         preload: tuple[str, ...] = ("torch_geometric.loader", "glt.loader", "glt.distributed.dist_neighbor_loader"),
     ) -> None:
         self.world_size = world_size
@@ -196,7 +196,7 @@ class Cluster:
         """Tells a trainer something."""
         self._connections[rank].send_bytes(_dump(value))
 
-    def hear(self, rank: int, timeout_s: float = 60.0) -> Any:
+    def hear(self, rank: int, timeout_s: float = 120.0) -> Any:
         """Waits for the next thing that a trainer says.
 
         Raises:
@@ -268,7 +268,7 @@ class Cluster:
         found = [f"process {pid}: {command}" for pid, command in self._descendants().items()]
         return found + [f"/dev/shm/{name}" for name in sorted(set(os.listdir("/dev/shm")) - self._shm_before)]
 
-    def expect_nothing_left(self, timeout_s: float = 10.0) -> None:
+    def expect_nothing_left(self, timeout_s: float = 30.0) -> None:
         """Waits until nothing is left behind, and raises AssertionError naming what is if that takes too long."""
         deadline = time.monotonic() + timeout_s
         while left := self.leftovers():
