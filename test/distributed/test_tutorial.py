@@ -1,4 +1,6 @@
-"""The code of the reference's tutorial, sections 1, 2.1, 3 and 4.1, with ``import glt`` as the import line.
+"""The code of the reference's tutorial, sections 1, 2.1 and 4.1, with ``import glt`` as the import line.
+
+Section 3 has no code; ``test_concurrent_sampler.py`` does what it says.
 
 A synthetic graph stands for ogbn-products, ``torch.device('cpu')`` for the GPUs; the rest is as written there.
 """
