@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -74,8 +74,14 @@ def take_census(pid: int | str = "self") -> Census:
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""  # it ended meanwhile
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""  # it ended meanwhile, or is none of ours
+
+
+def _mapped_elsewhere(pids: Container[int]) -> str:
+    """The memory maps of all living processes but these: other programs of this host use ``/dev/shm`` too."""
+    others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) not in pids)
+    return "\n".join(_read(entry / "maps") for entry in others)
 
 
 def free_port() -> int:
@@ -265,8 +271,11 @@ class Cluster:
 
     def leftovers(self) -> list[str]:
         """What the trainers left behind: processes that descend from them, and new entries in ``/dev/shm``."""
-        found = [f"process {pid}: {command}" for pid, command in self._descendants().items()]
-        return found + [f"/dev/shm/{name}" for name in sorted(set(os.listdir("/dev/shm")) - self._shm_before)]
+        descendants = self._descendants()
+        found = [f"process {pid}: {command}" for pid, command in descendants.items()]
+        new = sorted(set(os.listdir("/dev/shm")) - self._shm_before)
+        used = _mapped_elsewhere(descendants) if new else ""
+        return found + [f"/dev/shm/{name}" for name in new if f"/dev/shm/{name}" not in used]
 
     def expect_nothing_left(self, timeout_s: float = 30.0) -> None:
         """Waits until nothing is left behind, and raises AssertionError naming what is if that takes too long."""
