@@ -22,11 +22,13 @@ from glt.channel.error_message import rebuild_error
 from glt.channel.message import Message, MessageKind
 from glt.channel.shared_memory import SharedMemory
 from glt.channel.shm import ShmChannel
+from glt.channel.size import format_size
 from glt.distributed.worker import WorkerSpec
 from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
 
 _POLL_S = 0.2
 _JOIN_S = 3.0
+_BATCHES_IN_CHANNEL = 5  # half of it for those that the trainer has: one in use and the next, with some to spare
 _KILL_S = 10.0  # a killed process is gone as soon as the kernel gets to it
 
 logger = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class WorkerGroup:
     ) -> None:
         self.rank: int = spec["rank"]
         self.timeout_s: float = spec["timeout_s"]
+        self._has_hinted = False
         self._members: list[_Process] = []
         self._finalizer = weakref.finalize(self, _end_all, self._members, os.getpid())
         self._seeds = SharedMemory(max(seeds.nbytes, 8), "glt-seeds")
@@ -155,12 +158,26 @@ class WorkerGroup:
                     # Losing a worker makes other trainers give up, which the workers that are left then report as a
                     # loss of theirs: the worker that died here is the cause to name.
                     self._check_alive()
+                elif not self._has_hinted and index < len(self._members):
+                    self._hint(member, message)
                 return message
             except ChannelTimeout:
                 self._check_alive()
                 self._check_beats(since)
             except ChannelClosed:
                 self._raise_died(member)
+
+    def _hint(self, member: _Process, message: Message) -> None:
+        """Says so, once, if batches are too large for the channel: they pass, but are copied twice on the way."""
+        nbytes = sum(tensor.nbytes for tensor in message.tensors.values())
+        if nbytes > member.channel.channel_bytes // 2:
+            self._has_hinted = True
+            wanted_mb = -(-_BATCHES_IN_CHANNEL * nbytes * len(self._members) >> 20)
+            logger.warning(
+                "%s sends a batch of %s through a channel of %s in pieces, at half the speed or less: give "
+                "worker_options channel_size='%dMB', or use smaller batches",
+                self._name(member), format_size(nbytes), format_size(member.channel.channel_bytes), wanted_mb,
+            )  # fmt: skip
 
     def stats(self) -> dict[str, float]:
         """Sums the counters of the channels."""

@@ -107,29 +107,34 @@ def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> Non
         cluster.expect_nothing_left()
 
 
-def start_with_damage(trainer: Trainer, path: Path) -> None:
+def start_with_damage(trainer: Trainer, path: Path, num_workers: int) -> None:
     """The file is damaged after the trainers have verified it, before the workers map it."""
-    data = join(trainer, path)
+    data = join(trainer, path, trainer.rank % 2)
     trainer.say("loaded")
     trainer.hear()
-    glt.distributed.DistNeighborLoader(
-        data, [4], torch.arange(50), collect_features=True, worker_options=options(trainer, "mp", num_workers=2)
-    )
+    given = options(trainer, "mp", num_workers=num_workers)
+    glt.distributed.DistNeighborLoader(data, [4], torch.arange(50), collect_features=True, worker_options=given)
 
 
 @pytest.mark.timeout(300)
-def test_workers_that_cannot_start_are_named_everywhere(private_world: World) -> None:
-    with Cluster(2, start_with_damage, private_world.path, deadline_s=240) as cluster:
-        for rank in range(2):
+@pytest.mark.parametrize(("world_size", "num_workers"), [(2, 2), (3, 1)])
+def test_workers_that_cannot_start_are_named_everywhere(
+    private_world: World, world_size: int, num_workers: int
+) -> None:
+    """Also by a third trainer, which the first one, with the store in it, must not leave behind without a word."""
+    with Cluster(world_size, start_with_damage, private_world.path, num_workers, deadline_s=240) as cluster:
+        for rank in range(world_size):
             cluster.hear(rank)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
         os.truncate(file, file.stat().st_size // 2)
-        for rank in range(2):
+        for rank in range(world_size):
             cluster.say(rank)
-        other, own = cluster.outcomes()
+        own, *others = sorted(cluster.outcomes(), key=lambda outcome: outcome.error_type != "RemoteError")
         assert own.error_type == "RemoteError" and "node_feat" in own.error and "of trainer 1" in own.error, own
-        assert other.error_type == "PeerLost" and "trainer 1" in other.error, other
-        expect_prompt(abs(own.at_s - other.at_s), "the news from one trainer to the other")
+        for other in others:
+            assert other.error_type == "PeerLost" and "trainer 1 (host" in other.error, other
+            assert "node_feat" in other.error, other
+            expect_prompt(abs(own.at_s - other.at_s), "the news from one trainer to the other")
         cluster.expect_nothing_left()
 
 

@@ -199,6 +199,7 @@ def test_batches_kept_for_ever_and_batches_larger_than_the_channel(world: Callab
     with Cluster(1, keep_all, world(1).path, deadline_s=180) as cluster:
         assert cluster.results()[0] > 0
         cluster.expect_nothing_left()
+        assert cluster.output(0).count("channel_size=") == 1, cluster.output(0)
 
 
 def forget(trainer: Trainer, path: Path, mode: str) -> dict[int, str]:
