@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Any
 
@@ -85,10 +86,22 @@ def _mapped_elsewhere(pids: Container[int]) -> str:
 
 
 def free_port() -> int:
-    """Returns a TCP port of this host that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    """Returns a TCP port of this host that nobody uses right now.
+
+    Where there is room, it lies below those that the kernel gives to connections: until it is opened nobody gets it by
+    chance.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    random = SystemRandom()  # not torch's or the test's, which is the same in every run
+    candidates = [random.randrange(10_000, lowest) for _ in range(50)] if lowest > 12_000 else []
+    for port in (*candidates, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue  # taken
+            return int(probe.getsockname()[1])
+    raise OSError("no TCP port is free")
 
 
 @dataclass

@@ -6,7 +6,7 @@ import os
 import socket
 import weakref
 
-_BACKLOG = 1024
+_BACKLOG = 1024  # connections since the last beat; the kernel may allow fewer
 _CONNECT_S = 1.0
 
 

@@ -237,8 +237,11 @@ def _reason(error: BaseException) -> str:
 
 def _own_address(addr: str, port: int) -> str:
     """The address of this host on the way to ``addr``, which is reached."""
-    with socket.create_connection((addr, port), timeout=_HANDSHAKE_S) as connection:
-        return str(connection.getsockname()[0])
+    try:
+        with socket.create_connection((addr, port), timeout=_HANDSHAKE_S) as connection:
+            return str(connection.getsockname()[0])
+    except OSError as error:
+        raise RendezvousError(f"lost the store at {addr}:{port}, in the process of trainer 0: {error}") from error
 
 
 def _is_listening(addr: str, port: int) -> bool:

@@ -245,7 +245,6 @@ def fork_and_stop(trainer: Trainer, path: Path) -> str:
     """A forked child that ends takes nothing along; a stopped worker is not waited for for ever."""
     data = join(trainer, path)
     with make(trainer, data, "mp", channel_size="32KB") as loader:
-        loader._backend.timeout_s = 5.0  # of calls; as an option it would be the deadline of start-up too
         batches = iter(loader)
         next(batches)
         child = os.fork()
@@ -257,6 +256,7 @@ def fork_and_stop(trainer: Trainer, path: Path) -> str:
         assert len(list(batches)) == len(loader) - 1
         batches = iter(loader)
         next(batches)
+        loader._backend.timeout_s = 5.0  # of calls; as an option it would be the deadline of start-up too
         os.kill(next(iter(take_census().children)), signal.SIGSTOP)
         try:
             list(batches)
