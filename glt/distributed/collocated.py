@@ -123,11 +123,14 @@ class CollocatedSampler:
         others: Mapping[int, LocalPartition],
     ) -> None:
         self._router: PartitionRouter | None = None
+        self._loop: ConcurrentEventLoop | None = None
         if rendezvous is not None and dataset.num_partitions > 1:
             self._router = _shared.acquire(rendezvous, dataset, num_rpc_threads, timeout_s)
         try:
             self._start(context, dataset, config, order, seeds, collect_features, concurrency, others)
         except BaseException:
+            if self._loop is not None:
+                self._loop.shutdown(_JOIN_S)
             if self._router is not None:
                 _shared.release(gracefully=False)
             raise
@@ -144,8 +147,8 @@ class CollocatedSampler:
         others: Mapping[int, LocalPartition],
     ) -> None:
         self._channel = LocalChannel(concurrency)
-        self._loop = ConcurrentEventLoop(concurrency)
-        sampler = DistNeighborSampler(dataset, config, self._router, self._loop, collect_features, others)
+        self._loop = loop = ConcurrentEventLoop(concurrency)
+        sampler = DistNeighborSampler(dataset, config, self._router, loop, collect_features, others)
         self._producer = Producer(
             sampler, self._channel, seeds, order, first=0, step=1, role="collocated sampler of trainer",
             rank=context.rank,
@@ -161,7 +164,7 @@ class CollocatedSampler:
         self._thread.start()
         self._leave = {"gracefully": False}
         self._finalizer = weakref.finalize(
-            self, _end, os.getpid(), self._producer, self._channel, self._epochs, self._thread, self._loop,
+            self, _end, os.getpid(), self._producer, self._channel, self._epochs, self._thread, loop,
             self._router, self._leave,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from dist_world import World, join, options
 from promptness import expect_prompt
 
 import glt
-from glt.distributed import collocated, event_loop, linger, rendezvous
+from glt.distributed import collocated, linger, rendezvous
 from glt.testing_cluster import Cluster, Trainer, free_port, take_census
 
 
@@ -151,24 +151,26 @@ def test_ctrl_c_ends_trainers_and_workers(world: Callable[..., World], mode: str
             process.communicate(timeout=30)
 
 
-def fail_after_acquiring(trainer: Trainer, path: Path) -> list[int]:
-    """The sampler of a first loader cannot be made; whoever asks its partition is not held up by it later."""
+def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
+    """The sampler of a first loader cannot be made; nothing of it holds up the next one."""
     data = join(trainer, path)
-
-    def refuse(*args: Any) -> None:
-        raise MemoryError("no room for a loop")
-
-    loop = event_loop.ConcurrentEventLoop.__init__
-    event_loop.ConcurrentEventLoop.__init__ = refuse  # type: ignore
-    with pytest.raises(MemoryError, match="no room for a loop"):
-        make(trainer, data, "collocated")
-    event_loop.ConcurrentEventLoop.__init__ = loop  # type: ignore
+    for part in ("DistNeighborSampler", "ConcurrentEventLoop"):
+        whole = getattr(collocated, part)
+        setattr(collocated, part, refuse)
+        with pytest.raises(MemoryError, match="no room"):
+            make(trainer, data, "collocated")
+        setattr(collocated, part, whole)
+        assert collocated._shared.transport is None
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("glt-sampler")]
     users = [collocated._shared.num_users]
-    assert collocated._shared.transport is None
     with make(trainer, data, "collocated") as loader:
         users.append(collocated._shared.num_users)
         assert len(list(loader)) == 20
-    return [*users, collocated._shared.num_users]
+    return [*threads, *users, collocated._shared.num_users]
+
+
+def refuse(*args: Any) -> None:
+    raise MemoryError("no room")
 
 
 @pytest.mark.timeout(200)
