@@ -11,11 +11,12 @@ import tempfile
 import time
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Any
 
@@ -74,15 +75,33 @@ def take_census(pid: int | str = "self") -> Census:
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""  # it ended meanwhile
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""  # it ended meanwhile, or is none of ours
+
+
+def _mapped_elsewhere(pids: Container[int]) -> str:
+    """The memory maps of all living processes but these: other programs of this host use ``/dev/shm`` too."""
+    others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) not in pids)
+    return "\n".join(_read(entry / "maps") for entry in others)
 
 
 def free_port() -> int:
-    """Returns a TCP port of this host that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    """Returns a TCP port of this host that nobody uses right now.
+
+    Where there is room, it lies below those that the kernel gives to connections: until it is opened nobody gets it by
+    chance.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    random = SystemRandom()  # not torch's or the test's, which is the same in every run
+    candidates = [random.randrange(10_000, lowest) for _ in range(50)] if lowest > 12_000 else []
+    for port in (*candidates, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue  # taken
+            return int(probe.getsockname()[1])
+    raise OSError("no TCP port is free")
 
 
 @dataclass
@@ -103,7 +122,7 @@ class Trainer:
         """Tells the test something; it hears it with :meth:`Cluster.hear`."""
         self._connection.send_bytes(_dump(("said", value)))
 
-    def hear(self, timeout_s: float = 60.0) -> Any:
+    def hear(self, timeout_s: float = 120.0) -> Any:
         """Waits for what the test says with :meth:`Cluster.say`."""
         if not self._connection.poll(timeout_s):
             raise TimeoutError(f"trainer {self.rank} heard nothing from the test within {timeout_s:g} s")
@@ -158,7 +177,7 @@ class Cluster:
         world_size: int,
         function: Callable[..., Any],
         *args: Any,
-        deadline_s: float = 60.0,
+        deadline_s: float = 180.0,
         preload: tuple[str, ...] = ("torch_geometric.loader", "glt.loader", "glt.distributed.dist_neighbor_loader"),
     ) -> None:
         self.world_size = world_size
@@ -196,7 +215,7 @@ class Cluster:
         """Tells a trainer something."""
         self._connections[rank].send_bytes(_dump(value))
 
-    def hear(self, rank: int, timeout_s: float = 60.0) -> Any:
+    def hear(self, rank: int, timeout_s: float = 120.0) -> Any:
         """Waits for the next thing that a trainer says.
 
         Raises:
@@ -265,10 +284,13 @@ class Cluster:
 
     def leftovers(self) -> list[str]:
         """What the trainers left behind: processes that descend from them, and new entries in ``/dev/shm``."""
-        found = [f"process {pid}: {command}" for pid, command in self._descendants().items()]
-        return found + [f"/dev/shm/{name}" for name in sorted(set(os.listdir("/dev/shm")) - self._shm_before)]
+        descendants = self._descendants()
+        found = [f"process {pid}: {command}" for pid, command in descendants.items()]
+        new = sorted(set(os.listdir("/dev/shm")) - self._shm_before)
+        used = _mapped_elsewhere(descendants) if new else ""
+        return found + [f"/dev/shm/{name}" for name in new if f"/dev/shm/{name}" not in used]
 
-    def expect_nothing_left(self, timeout_s: float = 10.0) -> None:
+    def expect_nothing_left(self, timeout_s: float = 30.0) -> None:
         """Waits until nothing is left behind, and raises AssertionError naming what is if that takes too long."""
         deadline = time.monotonic() + timeout_s
         while left := self.leftovers():

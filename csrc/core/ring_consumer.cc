@@ -17,9 +17,9 @@ std::shared_ptr<RingConsumer> RingConsumer::create(uint8_t* region, uint64_t siz
 
 RingConsumer::RingConsumer(uint8_t* region, uint64_t size, std::shared_ptr<void> keeper,
                            std::shared_ptr<BlockPool> pool)
-    : keeper_(std::move(keeper)), pool_(std::move(pool)), view_(region, size) {
+    : pid_(getpid()), keeper_(std::move(keeper)), pool_(std::move(pool)), view_(region, size) {
   int32_t nobody = 0;
-  require(view_.header().consumer_pid.compare_exchange_strong(nobody, getpid()), "channel: process ", nobody,
+  require(view_.header().consumer_pid.compare_exchange_strong(nobody, pid_), "channel: process ", nobody,
           " already receives from it: one process sends, one receives");
 }
 
@@ -124,7 +124,14 @@ void RingConsumer::finish(RingSlot& slot) {
   view_.header().freed.signal();
 }
 
+// A forked child has a copy of this object and of the messages, and drops them when it likes: the memory is its
+// parent's to give back, and the ring its parent's to close.
+bool RingConsumer::in_fork() const {
+  return getpid() != pid_;
+}
+
 void RingConsumer::release(uint32_t block, uint64_t nbytes) {
+  if (in_fork()) return;
   held_blocks_.fetch_sub(1);
   held_bytes_.fetch_sub(Arena::aligned(nbytes));
   view_.release_block(block);
@@ -136,6 +143,7 @@ RingConsumer::Message::~Message() {
 }
 
 void RingConsumer::close() {
+  if (in_fork()) return;
   view_.header().consumer_closed.store(1);
   view_.header().freed.signal();
   view_.header().produced.signal();

@@ -51,7 +51,9 @@ class RingConsumer : public std::enable_shared_from_this<RingConsumer> {
   bool assemble(RingSlot& slot, Message& m);
   void finish(RingSlot& slot);
   void release(uint32_t block, uint64_t nbytes);
+  bool in_fork() const;
 
+  const int32_t pid_;
   std::shared_ptr<void> keeper_;
   std::shared_ptr<BlockPool> pool_;
   RingView view_;

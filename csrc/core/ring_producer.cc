@@ -20,15 +20,28 @@ std::shared_ptr<RingProducer> RingProducer::create(uint8_t* region, uint64_t siz
 
 RingProducer::RingProducer(uint8_t* region, uint64_t size, std::shared_ptr<void> keeper,
                            std::shared_ptr<BlockPool> pool)
-    : keeper_(std::move(keeper)), pool_(std::move(pool)), view_(region, size), arena_(view_.arena_bytes()) {
+    : pid_(getpid()),
+      keeper_(std::move(keeper)),
+      pool_(std::move(pool)),
+      view_(region, size),
+      arena_(view_.arena_bytes()) {
   int32_t nobody = 0;
-  require(view_.header().producer_pid.compare_exchange_strong(nobody, getpid()), "channel: process ", nobody,
+  require(view_.header().producer_pid.compare_exchange_strong(nobody, pid_), "channel: process ", nobody,
           " already sends on it: one process sends, one receives");
   extents_.resize(view_.num_blocks());
   for (uint32_t block = view_.num_blocks(); block > 0; --block) free_blocks_.push_back(block - 1);
 }
 
+// A forked child has a copy of this object, but neither its streaming thread nor anything to say on the ring.
+bool RingProducer::in_fork() const {
+  return getpid() != pid_;
+}
+
 RingProducer::~RingProducer() {
+  if (in_fork()) {
+    if (streamer_.joinable()) streamer_.detach();
+    return;
+  }
   close(std::chrono::steady_clock::now());  // whoever holds a reservation holds the producer: none is left
   {
     std::lock_guard lock(mutex_);
@@ -162,6 +175,7 @@ void RingProducer::commit(Reservation& r) {
 }
 
 void RingProducer::abandon(Reservation& r) {
+  if (in_fork()) return;
   {
     std::lock_guard lock(mutex_);
     free_block(r.block_);
@@ -220,6 +234,7 @@ bool RingProducer::advance(Chain& chain) {
 }
 
 void RingProducer::close(Deadline deadline) {
+  if (in_fork()) return;
   {
     std::unique_lock lock(mutex_);
     chains_empty_.wait_until(lock, deadline, [this] { return chains_.empty(); });

@@ -79,7 +79,9 @@ class RingProducer : public std::enable_shared_from_this<RingProducer> {
   void abandon(Reservation& r);
   void stream();
   bool advance(Chain& chain);
+  bool in_fork() const;
 
+  const int32_t pid_;
   std::shared_ptr<void> keeper_;
   std::shared_ptr<BlockPool> pool_;
   RingView view_;

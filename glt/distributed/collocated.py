@@ -61,10 +61,10 @@ class _SharedTransport:
                     {f"peer/{rank}": rank for rank in range(context.world_size)}, "open their samplers", timeout_s
                 )
                 peers = [Peer(**json.loads(each)) for each in found]
-                self.transport = RpcTransport(
-                    me, PartitionService(dataset).handlers(), me.rank, context.world_size, rendezvous.store,
-                    num_threads, timeout_s,
-                )  # fmt: skip
+                handlers, store = PartitionService(dataset).handlers(), rendezvous.connect()
+                self.transport = rendezvous.during(
+                    lambda: RpcTransport(me, handlers, me.rank, context.world_size, store, num_threads, timeout_s)
+                )
                 self.peers, self.me, self.run_id = peers, me, dataset.manifest.run_id
                 self.options = (num_threads, timeout_s)
             assert self.me is not None
@@ -123,11 +123,32 @@ class CollocatedSampler:
         others: Mapping[int, LocalPartition],
     ) -> None:
         self._router: PartitionRouter | None = None
+        self._loop: ConcurrentEventLoop | None = None
         if rendezvous is not None and dataset.num_partitions > 1:
             self._router = _shared.acquire(rendezvous, dataset, num_rpc_threads, timeout_s)
+        try:
+            self._start(context, dataset, config, order, seeds, collect_features, concurrency, others)
+        except BaseException:
+            if self._loop is not None:
+                self._loop.shutdown(_JOIN_S)
+            if self._router is not None:
+                _shared.release(gracefully=False)
+            raise
+
+    def _start(
+        self,
+        context: DistContext,
+        dataset: DistDataset,
+        config: SamplingConfig,
+        order: SeedOrder,
+        seeds: Tensor,
+        collect_features: bool,
+        concurrency: int,
+        others: Mapping[int, LocalPartition],
+    ) -> None:
         self._channel = LocalChannel(concurrency)
-        self._loop = ConcurrentEventLoop(concurrency)
-        sampler = DistNeighborSampler(dataset, config, self._router, self._loop, collect_features, others)
+        self._loop = loop = ConcurrentEventLoop(concurrency)
+        sampler = DistNeighborSampler(dataset, config, self._router, loop, collect_features, others)
         self._producer = Producer(
             sampler, self._channel, seeds, order, first=0, step=1, role="collocated sampler of trainer",
             rank=context.rank,
@@ -143,7 +164,7 @@ class CollocatedSampler:
         self._thread.start()
         self._leave = {"gracefully": False}
         self._finalizer = weakref.finalize(
-            self, _end, os.getpid(), self._producer, self._channel, self._epochs, self._thread, self._loop,
+            self, _end, os.getpid(), self._producer, self._channel, self._epochs, self._thread, loop,
             self._router, self._leave,
         )  # fmt: skip
 

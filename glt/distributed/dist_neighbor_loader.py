@@ -27,7 +27,7 @@ from glt.distributed.loader_stats import LoaderStats
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 from glt.distributed.rendezvous import Rendezvous, require_equal
 from glt.distributed.worker_group import WorkerGroup
-from glt.errors import PartitionError, RendezvousError
+from glt.errors import GltError, PartitionError, RendezvousError
 from glt.sampler.config import SamplingConfig
 from glt.sampler.seed_order import SeedOrder, check_random_seed, draw_random_seed
 
@@ -239,7 +239,8 @@ class DistNeighborLoader:
             "timeout_s": options.rpc_timeout,
         }
         pin = options.pin_memory and torch.cuda.is_available()
-        return WorkerGroup(spec, options.num_workers, self.input_nodes, options.channel_bytes, pin)
+        check_peers = (lambda: None) if meeting is None else meeting.check_peers
+        return WorkerGroup(spec, options.num_workers, self.input_nodes, options.channel_bytes, pin, check_peers)
 
     def __len__(self) -> int:
         """Number of batches per epoch."""
@@ -285,9 +286,14 @@ class DistNeighborLoader:
     def _receive(self, index: int) -> Message:
         """The message of a batch of this iteration; those of iterations that were left early are dropped."""
         while True:
-            message = self._backend.receive(index)
+            try:
+                message = self._backend.receive(index)
+                if message.loader == self._iteration:
+                    message.raise_if_error()
+            except GltError as error:
+                told = self._rendezvous.tell(error) if self._asks_peers and self._rendezvous else error
+                raise told from error.__cause__
             if message.loader == self._iteration:
-                message.raise_if_error()
                 assert message.index == index, f"batch {message.index} came in place of {index}"
                 return message
 

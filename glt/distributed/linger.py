@@ -59,30 +59,32 @@ def abandon(backend: Backend, rendezvous: Rendezvous | None, pid: int) -> None:
     if os.getpid() != pid:
         return
     backend.drain()
-    if rendezvous is None:
-        backend.close()
-    elif threading.main_thread().is_alive():
-        _start(backend, rendezvous)  # waits for nothing: a collection may happen anywhere, under any lock
+    if threading.main_thread().is_alive():
+        # Waits for nothing: a collection may happen anywhere, under any lock, on a thread of the sampler itself.
+        _start(backend, rendezvous)
     else:
         # The interpreter ends, perhaps because of an exception that others wait to hear of.
         _finish(backend, rendezvous, _GRACE_S)
 
 
-def _start(backend: Backend, rendezvous: Rendezvous) -> threading.Thread:
+def _start(backend: Backend, rendezvous: Rendezvous | None) -> threading.Thread:
     thread = threading.Thread(target=_linger, args=(backend, rendezvous), name="glt-linger", daemon=True)
     _lingering.add(thread)
     thread.start()
     return thread
 
 
-def _linger(backend: Backend, rendezvous: Rendezvous) -> None:
+def _linger(backend: Backend, rendezvous: Rendezvous | None) -> None:
     try:
         _finish(backend, rendezvous, None)
     finally:
         _lingering.discard(threading.current_thread())
 
 
-def _finish(backend: Backend, rendezvous: Rendezvous, timeout_s: float | None) -> None:
+def _finish(backend: Backend, rendezvous: Rendezvous | None, timeout_s: float | None) -> None:
+    if rendezvous is None:
+        backend.close()
+        return
     missing: list[int] = []
     try:
         missing = rendezvous.finish(timeout_s)

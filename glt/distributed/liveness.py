@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch.distributed as dist
 
+from glt.distributed.lifeline import Lifeline, answers
+from glt.distributed.native_pool import NativePool
 from glt.errors import PeerLost, RendezvousError
 
 POLL_S = 0.05
 BEAT_S = 1.0
-SILENT_S = 6.0  # a trainer that beat before and is silent for so long is dead
+DOUBT_S = 2.5  # a trainer that beat before and is silent for so long is asked through its lifeline whether it lives
+SILENT_S = 6.0  # if its lifeline cannot be reached, it is dead after so long
+STUCK_S = 60.0  # and after so long even if it lives: it is stopped, or its interpreter is stuck
+_ASK_S = 0.5  # between two questions
+
+T = TypeVar("T")
 
 
 class Heartbeat:
@@ -22,10 +33,13 @@ class Heartbeat:
     Args:
         store: A connection of its own: one that another thread waits on would let no beat through.
         rank: This trainer.
+        address: Of this host, as the others reach it.
     """
 
-    def __init__(self, store: dist.Store, rank: int) -> None:
+    def __init__(self, store: dist.Store, rank: int, address: str) -> None:
         self._stop = threading.Event()
+        self._line = Lifeline()
+        store.set(f"line/{rank}", json.dumps([address, self._line.port]))
         self._thread = threading.Thread(target=self._run, args=(store, rank), name="glt-heartbeat", daemon=True)
         self._thread.start()
 
@@ -35,6 +49,7 @@ class Heartbeat:
             while not self._stop.wait(BEAT_S if count else 0):
                 count += 1
                 store.set(f"beat/{rank}", str(count))
+                self._line.hang_up()
         except RuntimeError:
             return  # the store is gone, and with it everyone who would listen
 
@@ -42,6 +57,18 @@ class Heartbeat:
         """Ends the beats. May be called again."""
         self._stop.set()
         self._thread.join(timeout=2 * BEAT_S)
+        self._line.close()
+
+
+@dataclass
+class _Seen:
+    """What a watch knows of a trainer."""
+
+    beat: bytes
+    beat_s: float  # when the last new beat was seen, of time.monotonic()
+    line: tuple[str, int]
+    can_answer: bool  # whether its lifeline could be reached when it was first seen
+    asked_s: float = 0.0
 
 
 class Watch:
@@ -54,16 +81,29 @@ class Watch:
 
     def __init__(self, store: dist.Store, me: str) -> None:
         self._store, self._me = store, me
-        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._seen: dict[int, _Seen] = {}
 
     def is_alive(self, rank: int) -> bool:
-        """Whether the trainer gave a sign of life in the last seconds, as far as this watch has looked."""
+        """Whether the trainer lives, as far as signs of life tell; one that has given none yet is waited for."""
         key = f"beat/{rank}"
-        beat = self._store.get(key) if self._store.check([key]) else b""
-        now = time.monotonic()
-        if rank not in self._seen or self._seen[rank][0] != beat:
-            self._seen[rank] = (beat, now)
-        return beat == b"" or now - self._seen[rank][1] < SILENT_S
+        if not self._store.check([key]):
+            return True
+        beat, now = self._store.get(key), time.monotonic()
+        seen = self._seen.get(rank)
+        if seen is None:
+            address, port = json.loads(self._store.get(f"line/{rank}"))
+            self._seen[rank] = _Seen(beat, now, (address, port), can_answer=answers(address, port) is True)
+            return True
+        if beat != seen.beat:
+            seen.beat, seen.beat_s = beat, now
+        silent_s = now - seen.beat_s
+        if silent_s < DOUBT_S or now - seen.asked_s < _ASK_S:
+            return True
+        seen.asked_s = now
+        answer = answers(*seen.line) if seen.can_answer else None
+        if answer is None:
+            return silent_s < SILENT_S
+        return answer and silent_s < STUCK_S
 
     def wait_for(self, keys: Mapping[str, int], what: str, timeout_s: float) -> list[bytes]:
         """Waits until trainers have set keys, and returns the values.
@@ -79,11 +119,15 @@ class Watch:
         """
         deadline = time.monotonic() + timeout_s
         missing = list(keys)
-        try:
+        with self._naming_the_host():
             while missing := [key for key in missing if not self._store.check([key])]:
+                for key in missing:
+                    try:
+                        self._check(keys[key])
+                    except PeerLost:
+                        if not self._store.check([key]):  # else it gave up after it did what is waited for
+                            raise
                 ranks = sorted({keys[key] for key in missing})
-                for rank in ranks:
-                    self._check(rank)
                 if time.monotonic() > deadline:
                     raise RendezvousError(
                         f"{self._me}: trainers of rank {ranks} did not {what} within {timeout_s:g} s; do all ranks "
@@ -91,6 +135,33 @@ class Watch:
                     )
                 time.sleep(POLL_S)
             return [self._store.get(key) for key in keys]
+
+    def check(self, ranks: Iterable[int]) -> None:
+        """Raises PeerLost if one of these trainers gave up or died while the loader starts; names it."""
+        with self._naming_the_host():
+            for rank in ranks:
+                self._check(rank)
+
+    def during(self, call: Callable[[], T], ranks: Iterable[int]) -> T:
+        """Runs a call that waits for these trainers, on a thread of its own, and leaves it behind if one of them dies.
+
+        Raises:
+            glt.errors.PeerLost: Then; names it.
+        """
+        pool = NativePool(1, "glt-start")
+        future = pool.submit(call)
+        ranks = list(ranks)
+        try:
+            while not wait([future], 4 * POLL_S).done:
+                self.check(ranks)
+            return future.result()
+        finally:
+            pool.shutdown(0)
+
+    @contextmanager
+    def _naming_the_host(self) -> Iterator[None]:
+        try:
+            yield
         except dist.DistError as error:
             raise PeerLost(
                 f"{self._me}: lost the store of the loader, which is in the process of trainer 0: that trainer died or "
@@ -100,14 +171,16 @@ class Watch:
     def _check(self, rank: int) -> None:
         if self._store.check([f"failed/{rank}"]):
             reason = self._store.get(f"failed/{rank}").decode()
-            raise PeerLost(f"{self._me}: {self._name(rank)} could not start its part of the loader: {reason}")
+            raise PeerLost(f"{self._me}: {self.name(rank)} could not start its part of the loader: {reason}")
         if not self.is_alive(rank):
+            silent_s = time.monotonic() - self._seen[rank].beat_s
             raise PeerLost(
-                f"{self._me}: {self._name(rank)} died while the loader started: it has given no sign of life for "
-                f"{SILENT_S:g} s; its output, or dmesg on its host, says why"
+                f"{self._me}: {self.name(rank)} died while the loader started, or is stuck: it has given no sign of "
+                f"life for {silent_s:.0f} s; its output, or dmesg on its host, says why"
             )
 
-    def _name(self, rank: int) -> str:
+    def name(self, rank: int) -> str:
+        """The trainer, as errors name it."""
         key = f"trainer/{rank}"
         if not self._store.check([key]):
             return f"trainer {rank}"

@@ -14,18 +14,23 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from multiprocessing import util
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from glt.distributed.context import DistContext
 from glt.distributed.liveness import POLL_S, Heartbeat, Watch
-from glt.errors import PeerLost, RendezvousError
+from glt.errors import GltError, PeerLost, RendezvousError
 
+_READ_S = 3.0  # for the others to read why the trainer that hosts the store gave up
 _HANDSHAKE_S = 6.0  # a store answers at once, unless its host is overloaded
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _lock = threading.Lock()
 _hosted: dict[int, dist.TCPStore] = {}  # stores of this process by port: loaders of a job may share one
@@ -61,7 +66,40 @@ class Rendezvous:
             self.port = self._published_port() if master_port is None else master_port
         self.store = connect(self.addr, self.port, self.prefix, timeout_s)
         self._watch = Watch(self.store, context.worker_name)
-        self._heartbeat = Heartbeat(connect(self.addr, self.port, self.prefix, timeout_s), context.rank)
+        self._heartbeat = Heartbeat(self.connect(), context.rank, _own_address(self.addr, self.port))
+
+    def connect(self) -> dist.Store:
+        """Returns another connection to the store: on one that a thread waits on, others can do nothing meanwhile."""
+        return connect(self.addr, self.port, self.prefix, self.timeout_s)
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.context.world_size) if rank != self.context.rank]
+
+    def check_peers(self) -> None:
+        """Raises PeerLost if another trainer gave up or died while this loader starts; names it."""
+        self._watch.check(self._others())
+
+    def during(self, call: Callable[[], T]) -> T:
+        """Runs a call that waits for all trainers, for as long as they live; see :meth:`Watch.during`."""
+        return self._watch.during(call, self._others())
+
+    def tell(self, error: GltError) -> GltError:
+        """Tells the others what this trainer lost, and returns the error with what they have told.
+
+        The loss of one process makes its trainer end, which others then lose in turn: the first one may be the last
+        that a trainer hears of.
+        """
+        told = []
+        try:
+            self.store.set(f"failed/{self.context.rank}", _reason(error))
+            for rank in self._others():
+                if self.store.check([f"failed/{rank}"]):
+                    told.append(f"{self._watch.name(rank)} has reported {self.store.get(f'failed/{rank}').decode()}")
+        except RuntimeError:
+            told.append("the store of the loader, in the process of trainer 0, is gone too")
+        if not told or not isinstance(error, PeerLost):
+            return error
+        return PeerLost("; ".join([str(error), *told]))
 
     def _published_port(self) -> int:
         key = f"{self.prefix}/port"
@@ -107,7 +145,7 @@ class Rendezvous:
             timeout_s: Deadline in seconds; None: as long as those waited for give signs of life.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        waiting = [rank for rank in range(self.context.world_size) if rank != self.context.rank]
+        waiting = self._others()
         if self._has_given_up:
             return waiting
         silent: list[int] = []
@@ -135,14 +173,23 @@ class Rendezvous:
 
     def give_up(self, error: BaseException) -> None:
         """Says that this trainer failed, and waits for nobody. May be called again."""
+        if not self._has_given_up and self.context.rank == 0:
+            # This process may end now, and the store with it: not before the others know why.
+            util.Finalize(None, self._wait_for_readers, exitpriority=1)
         self._has_given_up = True
-        reason = f"{type(error).__name__}: {error}"[:2000]
         try:
-            self.store.set(f"failed/{self.context.rank}", reason)
+            self.store.set(f"failed/{self.context.rank}", _reason(error))
             self.store.set(f"done/{self.context.rank}", "1")
         except RuntimeError as gone:
             logger.warning("%s: could not tell the others: %s", self.context.worker_name, gone)
         self._heartbeat.close()
+
+    def _wait_for_readers(self) -> None:
+        deadline = time.monotonic() + _READ_S
+        waiting = self._others()
+        while waiting and time.monotonic() < deadline:
+            waiting = [r for r in waiting if not any(self.store.check([f"{end}/{r}"]) for end in ("failed", "done"))]
+            time.sleep(POLL_S)
 
 
 def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
@@ -182,6 +229,19 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
         ) from store
     store.set_timeout(timedelta(seconds=timeout_s))
     return dist.PrefixStore(prefix, store)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:2000]
+
+
+def _own_address(addr: str, port: int) -> str:
+    """The address of this host on the way to ``addr``, which is reached."""
+    try:
+        with socket.create_connection((addr, port), timeout=_HANDSHAKE_S) as connection:
+            return str(connection.getsockname()[0])
+    except OSError as error:
+        raise RendezvousError(f"lost the store at {addr}:{port}, in the process of trainer 0: {error}") from error
 
 
 def _is_listening(addr: str, port: int) -> bool:

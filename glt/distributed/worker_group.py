@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
@@ -21,11 +22,13 @@ from glt.channel.error_message import rebuild_error
 from glt.channel.message import Message, MessageKind
 from glt.channel.shared_memory import SharedMemory
 from glt.channel.shm import ShmChannel
+from glt.channel.size import format_size
 from glt.distributed.worker import WorkerSpec
 from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
 
 _POLL_S = 0.2
 _JOIN_S = 3.0
+_BATCHES_IN_CHANNEL = 5  # half of it for those that the trainer has: one in use and the next, with some to spare
 _KILL_S = 10.0  # a killed process is gone as soon as the kernel gets to it
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,7 @@ class _Process:
     process: subprocess.Popen[bytes]
     connection: Connection
     channel: ShmChannel
+    is_ready: bool = False
     last_beat: float = 0.0  # of time.monotonic()
 
 
@@ -53,16 +57,24 @@ class WorkerGroup:
         seeds: The loader's input, put into shared memory once.
         channel_bytes: Shared memory for batches in flight, over all workers.
         pin_memory: Register that memory with CUDA, so that copies from it to a GPU need no staging.
+        check_peers: Called while the workers start, which wait for those of other trainers; raises if one is lost.
 
     Raises:
         WorkerDied: If one does not come up; names it.
     """
 
     def __init__(
-        self, spec: dict[str, Any], num_workers: int, seeds: Tensor, channel_bytes: int, pin_memory: bool = False
+        self,
+        spec: dict[str, Any],
+        num_workers: int,
+        seeds: Tensor,
+        channel_bytes: int,
+        pin_memory: bool = False,
+        check_peers: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank: int = spec["rank"]
         self.timeout_s: float = spec["timeout_s"]
+        self._has_hinted = False
         self._members: list[_Process] = []
         self._finalizer = weakref.finalize(self, _end_all, self._members, os.getpid())
         self._seeds = SharedMemory(max(seeds.nbytes, 8), "glt-seeds")
@@ -70,7 +82,7 @@ class WorkerGroup:
         try:
             for worker in range(num_workers):
                 self._start(spec, worker, num_workers, channel_bytes // num_workers)
-            self._wait_until_ready()
+            self._wait_until_ready(check_peers)
             if pin_memory:
                 for member in self._members:
                     member.channel.pin()
@@ -103,23 +115,14 @@ class WorkerGroup:
         self._members.append(_Process(worker, process, connection, channel))
         connection.send_bytes(json.dumps({"spec": asdict(full)}).encode())
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, check_peers: Callable[[], None]) -> None:
         deadline = time.monotonic() + self.timeout_s
-        for member in self._members:
-            while not member.connection.poll(_POLL_S):
-                self._check_alive()
-                if time.monotonic() > deadline:
-                    raise WorkerDied(f"{self._name(member)} was not ready after {self.timeout_s:g} s")
-            try:
-                answer = json.loads(member.connection.recv_bytes())
-            except (EOFError, OSError):
-                self._raise_died(member)
-            member.last_beat = time.monotonic()
-            if "error" in answer:
-                raise rebuild_error(
-                    answer["error"], answer["text"], answer["traceback"], role=f"worker {member.worker} of trainer",
-                    rank=self.rank, pid=member.process.pid, host=socket.gethostname(),
-                )  # fmt: skip
+        while starting := [member for member in self._members if not member.is_ready]:
+            wait([member.connection for member in starting], _POLL_S)
+            self._check_alive()  # first: what went wrong here is not the fault of others who gave up because of it
+            check_peers()
+            if time.monotonic() > deadline:
+                raise WorkerDied(f"{self._name(starting[0])} was not ready after {self.timeout_s:g} s")
 
     def start_epoch(self, iteration: int, epoch: int) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
@@ -155,12 +158,26 @@ class WorkerGroup:
                     # Losing a worker makes other trainers give up, which the workers that are left then report as a
                     # loss of theirs: the worker that died here is the cause to name.
                     self._check_alive()
+                elif not self._has_hinted and index < len(self._members):
+                    self._hint(member, message)
                 return message
             except ChannelTimeout:
                 self._check_alive()
                 self._check_beats(since)
             except ChannelClosed:
                 self._raise_died(member)
+
+    def _hint(self, member: _Process, message: Message) -> None:
+        """Says so, once, if batches are too large for the channel: they pass, but are copied twice on the way."""
+        nbytes = sum(tensor.nbytes for tensor in message.tensors.values())
+        if nbytes > member.channel.channel_bytes // 2:
+            self._has_hinted = True
+            wanted_mb = -(-_BATCHES_IN_CHANNEL * nbytes * len(self._members) >> 20)
+            logger.warning(
+                "%s sends a batch of %s through a channel of %s in pieces, at half the speed or less: give "
+                "worker_options channel_size='%dMB', or use smaller batches",
+                self._name(member), format_size(nbytes), format_size(member.channel.channel_bytes), wanted_mb,
+            )  # fmt: skip
 
     def stats(self) -> dict[str, float]:
         """Sums the counters of the channels."""
@@ -172,18 +189,33 @@ class WorkerGroup:
 
     def _check_alive(self) -> None:
         for member in self._members:
+            self._listen(member)
+        for member in self._members:
             if member.process.poll() is not None:
                 self._raise_died(member)
+
+    def _listen(self, member: _Process) -> None:
+        """Takes note of what a worker has said; raises if that was an error, or its last word.
+
+        A worker that dies hangs up before its connections to other trainers' workers break: who looks here when such a
+        loss is reported finds the cause, even while the dead process cannot be waited for yet.
+        """
+        try:
+            while member.connection.poll():
+                said = json.loads(member.connection.recv_bytes())
+                member.last_beat = time.monotonic()
+                member.is_ready = member.is_ready or "ready" in said
+                if "error" in said:
+                    raise rebuild_error(
+                        said["error"], said["text"], said["traceback"], role=f"worker {member.worker} of trainer",
+                        rank=self.rank, pid=member.process.pid, host=socket.gethostname(),
+                    )  # fmt: skip
+        except (EOFError, OSError):
+            self._raise_died(member)
 
     def _check_beats(self, since: float) -> None:
         """Raises for a worker that lives but has been silent for ``timeout_s`` of the wait that began at ``since``."""
         for member in self._members:
-            try:
-                while member.connection.poll():
-                    member.connection.recv_bytes()
-                    member.last_beat = time.monotonic()
-            except (EOFError, OSError):
-                self._raise_died(member)
             silent_s = time.monotonic() - max(member.last_beat, since)
             if silent_s > self.timeout_s:
                 raise WorkerDied(

@@ -72,8 +72,8 @@ def test_close_ends_a_wait(side: str) -> None:
     thread.start()
     closed = time.monotonic()
     channel.close()
-    thread.join(10)
-    assert ended[0] - closed < 1
+    thread.join(30)
+    assert ended[0] - closed < 20  # of the 60 that it would have waited
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -56,7 +56,13 @@ def seeds_of(rank: int) -> Tensor:
 def options(trainer: Trainer, mode: str, **given: Any) -> Any:
     """Worker options of a cluster's trainer; ``mode``: ``'mp'`` or ``'collocated'``."""
     # On one host nobody would ask anyone; most tests are about asking.
-    given = {"master_addr": "localhost", "master_port": trainer.port, "rpc_timeout": 40.0, "read_local": False, **given}
+    given = {
+        "master_addr": "localhost",
+        "master_port": trainer.port,
+        "rpc_timeout": 120.0,
+        "read_local": False,
+        **given,
+    }
     if mode == "mp":
         return glt.distributed.MpDistSamplingWorkerOptions(channel_size=given.pop("channel_size", "16MB"), **given)
     return glt.distributed.CollocatedDistSamplingWorkerOptions(**given)

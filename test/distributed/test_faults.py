@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 from dist_world import NUM_NODES, World, join, options
+from promptness import expect_prompt
 
 import glt
 from glt.testing_cluster import Cluster, Outcome, Trainer, take_census
-
-WITHIN_S = 10.0
 
 
 def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | None = None) -> None:
@@ -37,12 +36,12 @@ def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | Non
 
 def after(outcomes: list[Outcome], start: float) -> None:
     for rank, outcome in enumerate(outcomes):
-        assert outcome.at_s - start < WITHIN_S, f"trainer {rank} noticed after {outcome.at_s - start:.1f} s"
+        expect_prompt(outcome.at_s - start, f"trainer {rank} to notice")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_killed_worker_is_named_everywhere(world: Callable[..., World]) -> None:
-    with Cluster(2, endless, world(2).path, "mp", {"num_workers": 2}, deadline_s=90) as cluster:
+    with Cluster(2, endless, world(2).path, "mp", {"num_workers": 2}, deadline_s=240) as cluster:
         pids = [cluster.hear(rank) for rank in range(2)]
         victim = max(pids[1])
         start = time.monotonic()
@@ -52,16 +51,35 @@ def test_a_killed_worker_is_named_everywhere(world: Callable[..., World]) -> Non
         assert own.error_type == "WorkerDied", own
         assert f"pid {victim}" in own.error and "exit code -9" in own.error and "of trainer 1" in own.error, own.error
         assert other.error_type == "PeerLost", other
-        assert "of trainer 1" in other.error, other.error
+        assert f"pid {victim}" in other.error, other.error
         cluster.expect_nothing_left()
         for rank in range(2):
             assert "Task was destroyed" not in cluster.output(rank)
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(("mode", "victim"), [("mp", 1), ("collocated", 0)])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victims_trainer", [0, 1])
+def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(
+    world: Callable[..., World], victims_trainer: int
+) -> None:
+    """Of three trainers, the first to notice ends, and the third may miss that one's worker before the dead one."""
+    with Cluster(3, endless, world(3).path, "mp", deadline_s=240) as cluster:
+        pids = [cluster.hear(rank) for rank in range(3)]
+        (victim,) = pids[victims_trainer]
+        start = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        outcomes = cluster.outcomes()
+        after(outcomes, start)
+        for rank, outcome in enumerate(outcomes):
+            assert outcome.error_type == ("WorkerDied" if rank == victims_trainer else "PeerLost"), outcome
+            assert f"pid {victim}" in outcome.error, outcome
+        cluster.expect_nothing_left()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("mode", "victim"), [("mp", 1), ("mp", 0), ("collocated", 1), ("collocated", 0)])
 def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., World], mode: str, victim: int) -> None:
-    with Cluster(2, endless, world(2).path, mode, deadline_s=90) as cluster:
+    with Cluster(2, endless, world(2).path, mode, deadline_s=240) as cluster:
         for rank in range(2):
             cluster.hear(rank)
         start = time.monotonic()
@@ -74,9 +92,9 @@ def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., Worl
         cluster.expect_nothing_left()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> None:
-    with Cluster(2, endless, private_world.path, "mp", deadline_s=90) as cluster:
+    with Cluster(2, endless, private_world.path, "mp", deadline_s=240) as cluster:
         for rank in range(2):
             cluster.hear(rank)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
@@ -89,31 +107,34 @@ def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> Non
         cluster.expect_nothing_left()
 
 
-def start_with_damage(trainer: Trainer, path: Path) -> None:
+def start_with_damage(trainer: Trainer, path: Path, num_workers: int) -> None:
     """The file is damaged after the trainers have verified it, before the workers map it."""
-    data = join(trainer, path)
+    data = join(trainer, path, trainer.rank % 2)
     trainer.say("loaded")
     trainer.hear()
-    glt.distributed.DistNeighborLoader(
-        data, [4], torch.arange(50), collect_features=True, worker_options=options(trainer, "mp")
-    )
+    given = options(trainer, "mp", num_workers=num_workers)
+    glt.distributed.DistNeighborLoader(data, [4], torch.arange(50), collect_features=True, worker_options=given)
 
 
-@pytest.mark.timeout(120)
-def test_workers_that_cannot_start_are_named_everywhere(private_world: World) -> None:
-    with Cluster(2, start_with_damage, private_world.path, deadline_s=90) as cluster:
-        for rank in range(2):
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("world_size", "num_workers"), [(2, 2), (3, 1)])
+def test_workers_that_cannot_start_are_named_everywhere(
+    private_world: World, world_size: int, num_workers: int
+) -> None:
+    """Also by a third trainer, which the first one, with the store in it, must not leave behind without a word."""
+    with Cluster(world_size, start_with_damage, private_world.path, num_workers, deadline_s=240) as cluster:
+        for rank in range(world_size):
             cluster.hear(rank)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
         os.truncate(file, file.stat().st_size // 2)
-        for rank in range(2):
+        for rank in range(world_size):
             cluster.say(rank)
-        other, own = cluster.outcomes()
-        assert own.error_type == "RemoteError" and "node_feat" in own.error and "worker 0 of trainer 1" in own.error, (
-            own
-        )
-        assert other.error_type == "PeerLost" and "trainer 1" in other.error, other
-        assert abs(own.at_s - other.at_s) < WITHIN_S
+        own, *others = sorted(cluster.outcomes(), key=lambda outcome: outcome.error_type != "RemoteError")
+        assert own.error_type == "RemoteError" and "node_feat" in own.error and "of trainer 1" in own.error, own
+        for other in others:
+            assert other.error_type == "PeerLost" and "trainer 1 (host" in other.error, other
+            assert "node_feat" in other.error, other
+            expect_prompt(abs(own.at_s - other.at_s), "the news from one trainer to the other")
         cluster.expect_nothing_left()
 
 
@@ -126,6 +147,7 @@ def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None
     data = join(trainer, path, given["partition_idx"])
     if given.get("skip"):
         return
+    trainer.say(time.monotonic())
     with glt.distributed.DistNeighborLoader(
         data, given["num_neighbors"], given.get("seeds", torch.arange(20)), batch_size=given["batch_size"],
         random_seed=given.get("random_seed", 5), worker_options=options(trainer, given["mode"], **given["options"]),
@@ -134,7 +156,7 @@ def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None
             pass
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("per_rank", "error_type", "words"),
     [
@@ -150,16 +172,16 @@ def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None
 def test_options_that_differ_between_ranks(
     world: Callable[..., World], per_rank: list[dict[str, Any]], error_type: str, words: list[str]
 ) -> None:
-    with Cluster(2, create, world(2).path, per_rank, deadline_s=40) as cluster:
+    with Cluster(2, create, world(2).path, per_rank, deadline_s=150) as cluster:
         for outcome in cluster.outcomes():
             assert outcome.error_type == error_type, outcome
             assert all(word in outcome.error for word in words), outcome.error
         cluster.expect_nothing_left()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_partitions_of_different_runs(world: Callable[..., World], private_world: World) -> None:
-    with Cluster(2, create_from, [world(2).path, private_world.path], deadline_s=40) as cluster:
+    with Cluster(2, create_from, [world(2).path, private_world.path], deadline_s=150) as cluster:
         for outcome in cluster.outcomes():
             assert outcome.error_type == "RendezvousError" and "partitioning run" in outcome.error, outcome
 
@@ -168,33 +190,32 @@ def create_from(trainer: Trainer, paths: list[Path]) -> None:
     create(trainer, paths[trainer.rank], [{}, {}])
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_rank_that_never_creates_its_loader(world: Callable[..., World], missing: int) -> None:
     per_rank: list[dict[str, Any]] = [{"options": {"rpc_timeout": 2.0}}, {"options": {"rpc_timeout": 2.0}}]
     per_rank[missing]["skip"] = True
-    with Cluster(2, create, world(2).path, per_rank, deadline_s=40) as cluster:
+    with Cluster(2, create, world(2).path, per_rank, deadline_s=150) as cluster:
         outcome = cluster.outcomes()[1 - missing]
         assert outcome.error_type == "RendezvousError" and "rank" in outcome.error and str(missing) in outcome.error
         cluster.expect_nothing_left()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> None:
     with socket.socket() as other_program:
         other_program.bind(("", 0))
         other_program.listen()
         port = other_program.getsockname()[1]
         per_rank: list[dict[str, Any]] = [{"options": {"master_port": port}}] * 2
-        start = time.monotonic()
-        with Cluster(2, create, world(2).path, per_rank, deadline_s=40) as cluster:
+        with Cluster(2, create, world(2).path, per_rank, deadline_s=150) as cluster:
             outcomes = cluster.outcomes()
-            after(outcomes, start + 5)
+            after(outcomes, max(cluster.hear(rank) for rank in range(2)))
             for outcome in outcomes:
                 assert outcome.error_type == "RendezvousError" and str(port) in outcome.error, outcome
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("given", "error_type", "words"),
     [
@@ -208,7 +229,7 @@ def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> No
 def test_wrong_arguments_of_one_rank(
     world: Callable[..., World], given: dict[str, Any], error_type: str, words: list[str]
 ) -> None:
-    with Cluster(1, create, world(1).path, [given], deadline_s=40) as cluster:
+    with Cluster(1, create, world(1).path, [given], deadline_s=150) as cluster:
         (outcome,) = cluster.outcomes()
         assert outcome.error_type == error_type and all(word in outcome.error for word in words), outcome
 
@@ -227,14 +248,14 @@ def raise_in_the_loop(trainer: Trainer, path: Path) -> None:
         while True:
             for number, _ in enumerate(loader):
                 if trainer.rank == 0 and number == 5:
+                    trainer.say(time.monotonic())
                     raise ZeroDivisionError("the model's own mistake")
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World]) -> None:
-    start = time.monotonic()
-    with Cluster(2, raise_in_the_loop, world(2).path, deadline_s=40) as cluster:
+    with Cluster(2, raise_in_the_loop, world(2).path, deadline_s=150) as cluster:
         first, second = cluster.outcomes()
-        after([first, second], start + 10)
+        after([first, second], cluster.hear(0))
         assert first.error_type == "ZeroDivisionError"
         assert second.error_type == "PeerLost" and "trainer 0" in second.error

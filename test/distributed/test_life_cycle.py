@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from dist_world import World, join, options, snapshot
+from promptness import expect_prompt
 
 import glt
 from glt.distributed import linger
@@ -89,10 +90,10 @@ def live(trainer: Trainer, path: Path, mode: str) -> dict[str, Any]:
     return {"children": take_census().children}
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_two_loaders_of_a_trainer_live_and_end(world: Callable[..., World], mode: str) -> None:
-    with Cluster(2, live, world(2).path, mode, deadline_s=120) as cluster:
+    with Cluster(2, live, world(2).path, mode, deadline_s=240) as cluster:
         assert cluster.results() == [{"children": {}}] * 2
         cluster.expect_nothing_left()
         for rank in range(2):
@@ -116,9 +117,9 @@ def find_ports(trainer: Trainer, path: Path) -> list[int]:
     return seeds
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(240)
 def test_ports_and_seeds_are_found(world: Callable[..., World]) -> None:
-    with Cluster(2, find_ports, world(2).path, deadline_s=60) as cluster:
+    with Cluster(2, find_ports, world(2).path, deadline_s=180) as cluster:
         first, second = cluster.results()
     assert first[0] == first[1] != first[2] and second[0] == second[1] != second[2]
     assert first[0] != second[0]
@@ -128,9 +129,9 @@ def without_ports(trainer: Trainer, path: Path) -> None:
     make(trainer, join(trainer, path), "collocated", master_port=None)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_no_port_and_no_torch_distributed_says_what_to_do(world: Callable[..., World]) -> None:
-    with Cluster(2, without_ports, world(2).path, deadline_s=40) as cluster:
+    with Cluster(2, without_ports, world(2).path, deadline_s=150) as cluster:
         for outcome in cluster.outcomes():
             assert outcome.error_type == "RendezvousError" and "init_process_group" in outcome.error, outcome
 
@@ -159,10 +160,10 @@ def many_epochs(trainer: Trainer, path: Path, mode: str) -> list[tuple[int, int,
     return counts
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_epochs_and_loaders_leave_nothing_behind(world: Callable[..., World], mode: str) -> None:
-    with Cluster(2, many_epochs, world(2).path, mode, deadline_s=120) as cluster:
+    with Cluster(2, many_epochs, world(2).path, mode, deadline_s=240) as cluster:
         for counts in cluster.results():
             running, after = counts[:5], counts[5:]
             # A pool starts a thread when all that it has are busy, up to its fixed size: one may still come late.
@@ -193,11 +194,12 @@ def keep_all(trainer: Trainer, path: Path) -> int:
     return total
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(240)
 def test_batches_kept_for_ever_and_batches_larger_than_the_channel(world: Callable[..., World]) -> None:
-    with Cluster(1, keep_all, world(1).path, deadline_s=80) as cluster:
+    with Cluster(1, keep_all, world(1).path, deadline_s=180) as cluster:
         assert cluster.results()[0] > 0
         cluster.expect_nothing_left()
+        assert cluster.output(0).count("channel_size=") == 1, cluster.output(0)
 
 
 def forget(trainer: Trainer, path: Path, mode: str) -> dict[int, str]:
@@ -209,14 +211,14 @@ def forget(trainer: Trainer, path: Path, mode: str) -> dict[int, str]:
     del loader
     gc.collect()
     for thread in list(linger._lingering):
-        thread.join(30)
+        thread.join(100)
     return take_census().children
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_a_forgotten_loader_ends(world: Callable[..., World], mode: str) -> None:
-    with Cluster(2, forget, world(2).path, mode, deadline_s=50) as cluster:
+    with Cluster(2, forget, world(2).path, mode, deadline_s=150) as cluster:
         assert cluster.results() == [{}, {}]
         cluster.expect_nothing_left()
 
@@ -232,17 +234,17 @@ def end_in_another_order(trainer: Trainer, path: Path) -> float:
     return time.monotonic() - start
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(240)
 def test_loaders_may_end_in_another_order_on_each_rank(world: Callable[..., World]) -> None:
-    with Cluster(2, end_in_another_order, world(2).path, deadline_s=60) as cluster:
-        assert max(cluster.results()) < 12  # twice a few seconds of grace, not the deadline of requests
+    with Cluster(2, end_in_another_order, world(2).path, deadline_s=180) as cluster:
+        assert max(cluster.results()) < 40  # twice five seconds of grace, not the deadline of requests, which is 120
         cluster.expect_nothing_left()
 
 
 def fork_and_stop(trainer: Trainer, path: Path) -> str:
     """A forked child that ends takes nothing along; a stopped worker is not waited for for ever."""
     data = join(trainer, path)
-    with make(trainer, data, "mp", channel_size="32KB", rpc_timeout=8.0) as loader:
+    with make(trainer, data, "mp", channel_size="32KB") as loader:
         batches = iter(loader)
         next(batches)
         child = os.fork()
@@ -254,6 +256,7 @@ def fork_and_stop(trainer: Trainer, path: Path) -> str:
         assert len(list(batches)) == len(loader) - 1
         batches = iter(loader)
         next(batches)
+        loader._backend.timeout_s = 5.0  # of calls; as an option it would be the deadline of start-up too
         os.kill(next(iter(take_census().children)), signal.SIGSTOP)
         try:
             list(batches)
@@ -276,16 +279,16 @@ def fork_collocated(trainer: Trainer, path: Path) -> int:
         return 1 + len(list(batches))
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(240)
 def test_a_fork_of_a_collocated_trainer_ends_nothing(world: Callable[..., World]) -> None:
-    with Cluster(2, fork_collocated, world(2).path, deadline_s=60) as cluster:
+    with Cluster(2, fork_collocated, world(2).path, deadline_s=180) as cluster:
         assert cluster.results() == [20, 20]
         cluster.expect_nothing_left()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_fork_ends_nothing_and_a_stopped_worker_is_named(world: Callable[..., World]) -> None:
-    with Cluster(1, fork_and_stop, world(1).path, deadline_s=100) as cluster:
+    with Cluster(1, fork_and_stop, world(1).path, deadline_s=240) as cluster:
         (text,) = cluster.results()
         assert "no sign of it" in text and "pid" in text
         cluster.expect_nothing_left()
@@ -310,7 +313,7 @@ print("has a batch")
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_a_program_that_ends_without_shutdown(world: Callable[..., World], mode: str) -> None:
     program = PROGRAM.format(here=str(Path(__file__).parent), world_size=2, port=free_port(), path=str(world(2).path))
@@ -324,7 +327,9 @@ def test_a_program_that_ends_without_shutdown(world: Callable[..., World], mode:
     ]  # fmt: skip
     try:
         for process in running:
-            output, _ = process.communicate(timeout=90)  # also: the workers have let go of the pipe, so they have ended
+            output, _ = process.communicate(
+                timeout=200
+            )  # also: the workers have let go of the pipe, so they have ended
             assert process.returncode == 0 and "has a batch" in output, output
             assert "Traceback" not in output and "destroyed" not in output, output
     finally:
@@ -333,7 +338,7 @@ def test_a_program_that_ends_without_shutdown(world: Callable[..., World], mode:
             process.communicate(timeout=10)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_a_full_dev_shm_does_not_matter(world: Callable[..., World]) -> None:
     """In a mount namespace of its own, with nothing left in its /dev/shm."""
     fill = "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
@@ -345,31 +350,31 @@ def test_a_full_dev_shm_does_not_matter(world: Callable[..., World]) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", f'{fill} && exec "$@"', "sh", sys.executable, "-c", program, "0", "mp"],
-        env=environment, capture_output=True, text=True, timeout=50,
+        env=environment, capture_output=True, text=True, timeout=150,
     )  # fmt: skip
     if "mount:" in done.stderr:
         pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
     assert done.returncode == 0 and "has a batch" in done.stdout, done.stdout + done.stderr
 
 
-def start_and_wait(trainer: Trainer, path: Path) -> None:
+def start_and_wait(trainer: Trainer, path: Path, mode: str) -> None:
     data = join(trainer, path)
     trainer.say("starts")
-    make(trainer, data, "mp")
+    make(trainer, data, mode)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_workers_whose_trainer_dies_while_they_start_end_too(world: Callable[..., World]) -> None:
     """Rank 1 has its options agreed on and is killed before its worker can join."""
-    with Cluster(2, start_and_wait, world(2).path, deadline_s=50) as cluster:
+    with Cluster(2, start_and_wait, world(2).path, "mp", deadline_s=150) as cluster:
         for rank in range(2):
             cluster.hear(rank)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while len(cluster._descendants()) < 2 and time.monotonic() < deadline:  # both trainers have started theirs
             time.sleep(0.02)
         cluster.kill(1)
         start = time.monotonic()
         survivor = cluster.outcomes()[0]
         assert survivor.error_type == "PeerLost" and "trainer 1" in survivor.error, survivor
-        assert survivor.at_s - start < 15  # ten, and what it takes a worker to import torch
+        expect_prompt(survivor.at_s - start, "to see that a trainer died while the loader started")
         cluster.expect_nothing_left()

@@ -19,7 +19,7 @@ from glt.errors import PartitionError
 from glt.partition import load_partition
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 200
+DEADLINE_S = 280
 TOY = ["--epochs", "2", "--batch_size", "64", "--num_neighbors", "5,5", "--hidden_channels", "16"]
 
 

@@ -1,0 +1,223 @@
+"""What comes at a moment that nobody chose: a collection under a lock, Ctrl-C, a constructor that fails half-way."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dist_world import World, join, options
+from promptness import expect_prompt
+
+import glt
+from glt.distributed import collocated, linger, rendezvous
+from glt.testing_cluster import Cluster, Trainer, free_port, take_census
+
+
+def make(trainer: Trainer, data: Any, mode: str, num_seeds: int = 200, **given: Any) -> Any:
+    return glt.distributed.DistNeighborLoader(
+        data, [3, 2], torch.arange(num_seeds), batch_size=10, worker_options=options(trainer, mode), **given
+    )
+
+
+def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float, dict[int, str]]:
+    """The loader is garbage, and is collected on a thread that holds every lock its samplers may want."""
+    data = join(trainer, path)
+    loader = make(trainer, data, mode)
+    loader.itself = loader
+    next(iter(loader))
+    backend = loader._backend
+    locks: list[Any] = [rendezvous._lock, collocated._lock]
+    if mode == "collocated":
+        locks += [backend._channel._changed, backend._loop._lock]
+    found = []
+
+    def collect() -> None:
+        for lock in locks:
+            lock.acquire()
+        start = time.monotonic()
+        gc.collect()
+        found.append(time.monotonic() - start)
+        for lock in locks:
+            lock.release()
+
+    gc.disable()
+    del loader, backend
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found, "the collection waits for a lock that its own thread holds"
+    gc.enable()
+    for each in list(linger._lingering):
+        each.join(100)
+    return found[0], take_census().children
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("world_size", "mode"), [(1, "collocated"), (2, "collocated"), (2, "mp")])
+def test_a_loader_may_be_collected_under_any_lock(world: Callable[..., World], world_size: int, mode: str) -> None:
+    with Cluster(world_size, collect_under_locks, world(world_size).path, mode, deadline_s=150) as cluster:
+        for seconds, children in cluster.results():
+            assert children == {}
+            expect_prompt(seconds, "a collection")
+        cluster.expect_nothing_left()
+
+
+@pytest.mark.timeout(200)
+def test_a_loader_may_be_collected_on_its_own_thread(world: Callable[..., World]) -> None:
+    with Cluster(1, collect_on_its_own_thread, world(1).path, deadline_s=150) as cluster:
+        assert cluster.results() == [0]
+        assert "Traceback" not in cluster.output(0), cluster.output(0)
+
+
+def collect_on_its_own_thread(trainer: Trainer, path: Path) -> int:
+    loader = make(trainer, join(trainer, path), "collocated")
+    loader.itself = loader
+    next(iter(loader))
+    loop = loader._backend._loop
+    gc.disable()
+    del loader
+
+    async def collect() -> None:
+        gc.collect()
+
+    future = loop.submit(collect)
+    del loop
+    if future is not None:
+        future.result(60)
+    gc.enable()
+    for each in list(linger._lingering):
+        each.join(100)
+    return sum(thread.name.startswith("glt-") for thread in threading.enumerate())
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {here!r})
+import torch, glt
+from dist_world import join, options
+from glt.testing_cluster import Trainer
+
+trainer = Trainer(int(sys.argv[1]), 2, {port}, None)
+with glt.distributed.DistNeighborLoader(
+    join(trainer, {path!r}), [3, 2], torch.arange(200), batch_size=2, worker_options=options(trainer, sys.argv[2])
+) as loader:
+    told = False
+    while True:
+        for batch in loader:
+            if not told:
+                told = True
+                print("samples", flush=True)
+"""
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_ctrl_c_ends_trainers_and_workers(world: Callable[..., World], mode: str) -> None:
+    """It reaches every process of the terminal: the trainers raise, the workers leave it to them."""
+    program = PROGRAM.format(here=str(Path(__file__).parent), port=free_port(), path=str(world(2).path))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
+    running: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(2):
+            running.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", program, str(rank), mode], env=environment, stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE, text=True, process_group=running[0].pid if running else 0,
+                )
+            )  # fmt: skip
+        for process in running:
+            assert process.stdout is not None and process.stdout.readline() == "samples\n"
+        start = time.monotonic()
+        os.killpg(running[0].pid, signal.SIGINT)
+        for process in running:
+            # It returns when the workers, too, have let go of the pipe: they have ended.
+            _, errors = process.communicate(timeout=100)
+            assert process.returncode == -signal.SIGINT, errors
+            assert errors.count("Traceback") == errors.count("KeyboardInterrupt") == 1, errors
+        expect_prompt(time.monotonic() - start, "to end after Ctrl-C")
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate(timeout=30)
+
+
+def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
+    """The sampler of a first loader cannot be made; nothing of it holds up the next one."""
+    data = join(trainer, path)
+    for part in ("DistNeighborSampler", "ConcurrentEventLoop"):
+        whole = getattr(collocated, part)
+        setattr(collocated, part, refuse)
+        with pytest.raises(MemoryError, match="no room"):
+            make(trainer, data, "collocated")
+        setattr(collocated, part, whole)
+        assert collocated._shared.transport is None
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("glt-sampler")]
+    users = [collocated._shared.num_users]
+    with make(trainer, data, "collocated") as loader:
+        users.append(collocated._shared.num_users)
+        assert len(list(loader)) == 20
+    return [*threads, *users, collocated._shared.num_users]
+
+
+def refuse(*args: Any) -> None:
+    raise MemoryError("no room")
+
+
+@pytest.mark.timeout(200)
+def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world: Callable[..., World]) -> None:
+    with Cluster(2, fail_after_acquiring, world(2).path, deadline_s=150) as cluster:
+        assert cluster.results() == [[0, 1, 0], [0, 1, 0]]
+        cluster.expect_nothing_left()
+
+
+def one_long_epoch(trainer: Trainer, path: Path) -> list[int]:
+    """What is alive after one tenth of an epoch, and at its end."""
+    data = join(trainer, path)
+    seeds = torch.arange(600).repeat(10)
+    alive = []
+    with glt.distributed.DistNeighborLoader(
+        data, [1], seeds, batch_size=1, worker_options=options(trainer, "collocated")
+    ) as loader:
+        for number, _ in enumerate(loader):
+            if number in (600, 5990):
+                gc.collect()
+                alive.append(len(gc.get_objects()))
+    return alive
+
+
+@pytest.mark.timeout(200)
+def test_a_long_epoch_keeps_nothing_of_its_batches(world: Callable[..., World]) -> None:
+    with Cluster(1, one_long_epoch, world(1).path, deadline_s=150) as cluster:
+        ((early, late),) = cluster.results()
+        assert late - early < 500, f"{early} objects after 600 batches, {late} after 6000"
+
+
+def die_in_rpc(trainer: Trainer, path: Path) -> None:
+    """Rank 1 is about to open its transport, and rank 0 waits for that in a call that nothing interrupts."""
+    data = join(trainer, path)
+    trainer.say("starts")
+    if trainer.rank == 1:
+        collocated.RpcTransport = lambda *args: trainer.say("opens") or time.sleep(1000)  # type: ignore
+    make(trainer, data, "collocated")
+
+
+@pytest.mark.timeout(200)
+def test_a_trainer_killed_while_the_others_open_their_transport(world: Callable[..., World]) -> None:
+    with Cluster(2, die_in_rpc, world(2).path, deadline_s=150) as cluster:
+        assert [cluster.hear(0), cluster.hear(1), cluster.hear(1)] == ["starts", "starts", "opens"]
+        start = time.monotonic()
+        cluster.kill(1)
+        survivor = cluster.outcomes()[0]
+        assert survivor.error_type == "PeerLost" and "trainer 1" in survivor.error, survivor
+        expect_prompt(survivor.at_s - start, "to see that a trainer died")
+        cluster.expect_nothing_left()
