@@ -25,7 +25,7 @@ def dataset_of_stores(
     edge_dir: str = "in",
     time_attr: str | None = None,
 ) -> Dataset:
-    """Reads the edges of a graph store into a :class:`Dataset` without tables, whose features stay where they are.
+    """Reads the edges of a graph store into a :class:`Dataset`; features stay where they are, but for times of nodes.
 
     Edges that the store offers in the layout of ``edge_dir`` (``'csc'`` for ``'in'``) are used in place; others are
     sorted once, from ``'coo'`` where it is offered. The id of an edge is its position in the layout that was read.
@@ -44,7 +44,8 @@ def dataset_of_stores(
     if isinstance(graph_store, DatasetGraphStore):
         own = graph_store.dataset
         if own.edge_dir == edge_dir and time_attr in (None, own.time_attr):
-            return _dataset(own.schema, edge_dir, own.graphs, own.num_nodes_of, own.time_attr, own.time_level)
+            times = [tables.get(own.time_attr or "") for tables in own.node_tables]
+            return _dataset(own.schema, edge_dir, own.graphs, own.num_nodes_of, own.time_attr, own.time_level, times)
     attrs = graph_store.get_all_edge_attrs()
     if not attrs:
         raise ValueError("graph_store has no edges: expected at least one edge type")
@@ -68,7 +69,7 @@ def dataset_of_stores(
             neighbor = source if edge_dir == "in" else target
             topology = _timed(topology, level, times[neighbor if level == "node" else r])
         graphs.append(Graph(topology))
-    return _dataset(schema, edge_dir, tuple(graphs), counts, time_attr, level)
+    return _dataset(schema, edge_dir, tuple(graphs), counts, time_attr, level, times)
 
 
 def _dataset(
@@ -78,10 +79,13 @@ def _dataset(
     num_nodes_of: Sequence[int],
     time_attr: str | None,
     time_level: str | None,
+    times: Sequence[Any],
 ) -> Dataset:
     dataset = Dataset(edge_dir=edge_dir)
     dataset._set(schema, edge_dir, graphs, list(num_nodes_of))
     dataset.time_attr, dataset.time_level = time_attr, time_level
+    if time_attr is not None and time_level == "node":
+        dataset._put("node", time_attr, list(times))
     return dataset
 
 
@@ -144,8 +148,8 @@ def _times(
         raise ValueError(f"time_attr = {name!r} is in groups of nodes and of edges: rename one of them")
     position: Callable[[Any], int] = schema.node_index if of_nodes[0] else schema.edge_index
     times = [None] * len(schema.node_types if of_nodes[0] else schema.edge_types)
-    for attr in attrs:
-        times[position(attr.group_name)] = store.get_tensor(attr)
+    for attr in attrs:  # groups of a homogeneous graph may have any name
+        times[position(attr.group_name) if schema.is_hetero else 0] = store.get_tensor(attr)
     return "node" if of_nodes[0] else "edge", times
 
 
