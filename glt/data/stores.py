@@ -45,7 +45,10 @@ def dataset_of_stores(
         own = graph_store.dataset
         if own.edge_dir == edge_dir and time_attr in (None, own.time_attr):
             times = [tables.get(own.time_attr or "") for tables in own.node_tables]
-            return _dataset(own.schema, edge_dir, own.graphs, own.num_nodes_of, own.time_attr, own.time_level, times)
+            return Dataset.of_graphs(
+                own.schema, own.graphs, own.num_nodes_of, edge_dir=edge_dir, time_attr=own.time_attr,
+                time_level=own.time_level, node_time=times,
+            )  # fmt: skip
     attrs = graph_store.get_all_edge_attrs()
     if not attrs:
         raise ValueError("graph_store has no edges: expected at least one edge type")
@@ -69,24 +72,10 @@ def dataset_of_stores(
             neighbor = source if edge_dir == "in" else target
             topology = _timed(topology, level, times[neighbor if level == "node" else r])
         graphs.append(Graph(topology))
-    return _dataset(schema, edge_dir, tuple(graphs), counts, time_attr, level, times)
-
-
-def _dataset(
-    schema: Schema,
-    edge_dir: str,
-    graphs: tuple[Graph, ...],
-    num_nodes_of: Sequence[int],
-    time_attr: str | None,
-    time_level: str | None,
-    times: Sequence[Any],
-) -> Dataset:
-    dataset = Dataset(edge_dir=edge_dir)
-    dataset._set(schema, edge_dir, graphs, list(num_nodes_of))
-    dataset.time_attr, dataset.time_level = time_attr, time_level
-    if time_attr is not None and time_level == "node":
-        dataset._put("node", time_attr, list(times))
-    return dataset
+    return Dataset.of_graphs(
+        schema, graphs, counts, edge_dir=edge_dir, time_attr=time_attr, time_level=level,
+        node_time=times if level == "node" else None,
+    )  # fmt: skip
 
 
 def _schema(attrs: Sequence[EdgeAttr], tensor_attrs: Sequence[Any]) -> Schema:
