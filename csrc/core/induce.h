@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 
 #include "core/check.h"
 #include "core/chunks.h"
