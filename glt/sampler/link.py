@@ -173,12 +173,13 @@ def reverse_edge_type(schema: Schema, edge_type: int, named: str | EdgeType | No
     source, relation, target = schema.edge_types[edge_type]
     swapped = [at for at, (s, _, t) in enumerate(schema.edge_types) if (s, t) == (target, source)]
     if named is not None:
-        if tuple(named) not in schema.edge_types or schema.edge_index(tuple(named)) not in swapped:
+        at = schema.edge_types.index(tuple(named)) if tuple(named) in schema.edge_types else -1  # type: ignore[arg-type]
+        if at not in swapped:
             raise ValueError(
                 f"exclude_edges = {named!r}: expected 'self', 'reverse' or an edge type from {target!r} to {source!r}, "
                 f"one of {[schema.edge_types[at] for at in swapped]}"
             )
-        return schema.edge_index(tuple(named))
+        return at
     others = [at for at in swapped if at != edge_type]
     partner = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
     for at in others:
