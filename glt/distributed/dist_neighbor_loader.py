@@ -107,7 +107,7 @@ class DistNeighborLoader:
             )
         self.data, self.options = data, options
         self.context = require_context()
-        self.config = SamplingConfig.checked(num_neighbors, replace, with_edge)
+        self.config = SamplingConfig.checked(num_neighbors, replace=replace, with_edge=with_edge)
         if edge_dir not in (None, data.edge_dir):
             raise ValueError(
                 f"edge_dir = {edge_dir!r}: the graph was partitioned for {data.edge_dir!r}; partition it with "
@@ -169,7 +169,7 @@ class DistNeighborLoader:
             "mode": type(self.options).__name__,
             "num_workers": getattr(self.options, "num_workers", 0),
             "partitioning run": data.manifest.run_id,
-            "num_neighbors": list(self.config.num_neighbors),
+            "num_neighbors": list(self.config.num_neighbors[0]),
             "replace": self.config.replace,
             "with_edge": self.config.with_edge,
             "collect_features": bool(self.collect_features),
@@ -230,7 +230,7 @@ class DistNeighborLoader:
             "group_name": context.group_name,
             "load_args": self.data.load_args,
             "other_dirs": self._other_dirs,
-            "config": asdict(self.config),
+            "config": self.config.to_json(),
             "order": asdict(self.order),
             "collect_features": bool(self.collect_features),
             "concurrency": options.worker_concurrency,

@@ -170,7 +170,7 @@ class DistNeighborSampler:
     def _sample_here(self, batch: _core.Batch, seeds: Tensor, batch_key: int) -> None:
         config = self.config
         batch.sample(
-            self.dataset.graph.csr, seeds.numpy(), list(config.num_neighbors), config.replace, batch_key,
+            self.dataset.graph.csr, seeds.numpy(), list(config.num_neighbors[0]), config.replace, batch_key,
             self._need_edge,
         )  # fmt: skip
 
@@ -179,7 +179,7 @@ class DistNeighborSampler:
     ) -> None:
         data, config = self.dataset, self.config
         frontier = await self._timed(stats, "sampling_s", len(seeds), self._start, batch, seeds)
-        for hop, num_neighbors in enumerate(config.num_neighbors):
+        for hop, num_neighbors in enumerate(config.num_neighbors[0]):
             nodes, positions, bounds = frontier
             asked, here = [], []
             for part in range(data.num_partitions):
@@ -208,7 +208,7 @@ class DistNeighborSampler:
                 parts.append((where, tensors["count"].numpy(), tensors["neighbor"].numpy(), edge))
                 stats["remote_bytes"] += sum(t.nbytes for t in tensors.values())
             stats["remote_s"] += time.perf_counter() - start
-            is_last = hop + 1 == len(config.num_neighbors)
+            is_last = hop + 1 == config.num_hops
             frontier = await self._timed(
                 stats, "sampling_s", sum(len(part[2]) for part in parts), self._expand, batch, parts, is_last
             )

@@ -105,7 +105,7 @@ class Worker:
         )  # fmt: skip
         self.channel = ShmChannel.from_descriptor(spec.channel)
         self.loop = ConcurrentEventLoop(spec.concurrency)
-        config = SamplingConfig(**{**spec.config, "num_neighbors": tuple(spec.config["num_neighbors"])})
+        config = SamplingConfig.from_json(spec.config)
         sampler = DistNeighborSampler(
             self.dataset,
             config,

@@ -85,10 +85,10 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
                 )
             if replace != neighbor_sampler.config.replace:
                 raise ValueError(f"replace = {replace}, but neighbor_sampler was made with {not replace}")
-            if list(num_neighbors) != list(neighbor_sampler.config.num_neighbors):
+            if list(num_neighbors) != neighbor_sampler.num_neighbors:
                 raise ValueError(
                     f"num_neighbors = {list(num_neighbors)}, but neighbor_sampler was made with "
-                    f"{list(neighbor_sampler.config.num_neighbors)}: pass the same"
+                    f"{neighbor_sampler.num_neighbors}: pass the same"
                 )
             random_seed = neighbor_sampler.random_seed
         self._choose_seed(random_seed, kwargs)

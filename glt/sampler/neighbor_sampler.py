@@ -68,7 +68,7 @@ class NeighborSampler(BaseSampler):
         num_threads: int = 1,
     ) -> None:
         self.graph = _graph_of(graph)
-        self.config = SamplingConfig.checked(num_neighbors, replace, with_edge)
+        self.config = SamplingConfig.checked(num_neighbors, replace=replace, with_edge=with_edge)
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         if num_threads < 1:
             raise ValueError(f"num_threads = {num_threads}: expected at least 1")
@@ -89,7 +89,7 @@ class NeighborSampler(BaseSampler):
 
     @property
     def num_neighbors(self) -> list[int]:
-        return list(self.config.num_neighbors)
+        return list(self.config.num_neighbors[0])
 
     @property
     def edge_permutation(self) -> None:
@@ -108,7 +108,7 @@ class NeighborSampler(BaseSampler):
             IndexError: If a seed is outside the graph; names the first.
             TypeError, ValueError: If ``seeds`` or ``num_neighbors`` does not fit.
         """
-        config = SamplingConfig.checked([num_neighbors], self.config.replace, self.config.with_edge)
+        config = SamplingConfig.checked([num_neighbors], replace=self.config.replace, with_edge=self.config.with_edge)
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
         hop = _core.OneHop(
@@ -152,7 +152,7 @@ class NeighborSampler(BaseSampler):
             batch = self._spare.pop() if self._spare else _core.Batch(self.graph.num_nodes)
         config = self.config
         batch.sample(
-            self.graph.csr, seeds.numpy(), list(config.num_neighbors), config.replace, key, config.with_edge,
+            self.graph.csr, seeds.numpy(), list(config.num_neighbors[0]), config.replace, key, config.with_edge,
             self.num_threads,
         )  # fmt: skip
         node = pool.empty((batch.num_nodes,), torch.int64)
