@@ -64,6 +64,11 @@ void locate_rows(const CsrView& csr, const int64_t* nodes, int64_t n, RowSamples
   }
 }
 
+NodeDraws draws_of(const Rows& rows, int64_t i, const HopSpec& spec) {
+  const uint64_t key = rows.tree ? derive_key(spec.batch_key, Purpose::kTree, 0, rows.tree[i]) : spec.batch_key;
+  return {key, spec.hop, spec.edge_type, static_cast<uint64_t>(rows.node[i])};
+}
+
 // A set of picks for fan-outs where comparing with every earlier pick would cost more than hashing.
 class PickSet {
  public:
@@ -127,8 +132,10 @@ void check_spec(const HopSpec& spec) {
   require(spec.edge_type < 65535, "edge_type = ", spec.edge_type, ": expected below 65535");
 }
 
-void sample_rows(const CsrView& csr, const int64_t* nodes, int64_t n, const HopSpec& spec, RowSamples& out,
-                 const char* name, int64_t first_index) {
+void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowSamples& out, const char* name,
+                 int64_t first_index) {
+  const int64_t* nodes = rows.node;
+  const int64_t n = rows.n;
   locate_rows(csr, nodes, n, out, name, first_index);
   const int64_t k = spec.num_neighbors;
   out.count.reserve_more(n);
@@ -154,14 +161,14 @@ void sample_rows(const CsrView& csr, const int64_t* nodes, int64_t n, const HopS
           const int64_t begin = out.row_begin[i], degree = out.degree[i], count = out.count.end()[i];
           if (count == 0) continue;
           if (spec.replace) {
-            NodeDraws draws(spec.batch_key, spec.hop, spec.edge_type, static_cast<uint64_t>(nodes[i]));
+            NodeDraws draws = draws_of(rows, i, spec);
             for (int64_t j = 0; j < count; ++j)
               position[j] =
                   begin + static_cast<int64_t>(bounded(draws(static_cast<uint32_t>(j)), static_cast<uint64_t>(degree)));
           } else if (count == degree) {
             for (int64_t j = 0; j < count; ++j) position[j] = begin + j;
           } else {
-            NodeDraws draws(spec.batch_key, spec.hop, spec.edge_type, static_cast<uint64_t>(nodes[i]));
+            NodeDraws draws = draws_of(rows, i, spec);
             if (count <= kCompareAll)
               floyd(degree, count, draws, begin, position);
             else

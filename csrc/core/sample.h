@@ -8,16 +8,31 @@
 
 #include "core/buffer.h"
 #include "core/csr.h"
+#include "core/exclusions.h"
 
 namespace glt {
+
+// The nodes whose edges are sampled, in order.
+struct Rows {
+  const int64_t* node;  // [n]
+  int64_t n;
+  const uint32_t* tree = nullptr;      // [n], the tree of each node in a disjoint batch: trees draw independently
+  const int64_t* seed_time = nullptr;  // [n], only edges with time <= this are taken; null: all
+
+  Rows slice(int64_t first, int64_t count) const {
+    return {node + first, count, tree ? tree + first : nullptr, seed_time ? seed_time + first : nullptr};
+  }
+};
 
 struct HopSpec {
   int64_t num_neighbors;  // edges per node; -1: all of them
   bool replace = false;   // true: exactly num_neighbors draws for every node that has an edge
   uint64_t batch_key = 0;
-  uint32_t hop = 0;        // < 256
-  uint32_t edge_type = 0;  // < 65535
-  bool with_edge = true;   // false: leaves RowSamples::edge empty
+  uint32_t hop = 0;                        // < 256
+  uint32_t edge_type = 0;                  // < 65535
+  bool with_edge = true;                   // false: leaves RowSamples::edge empty
+  bool last = false;                       // with seed_time: the num_neighbors latest edges instead of random ones
+  const Exclusions* exclusions = nullptr;  // edges that are never taken; null: none
 };
 
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.
@@ -38,11 +53,11 @@ struct RowSamples {
   }
 };
 
-// Appends the samples of nodes[0, n) to `out`. Without replacement by Floyd's algorithm (Bentley & Floyd, CACM 30(9),
+// Appends the samples of `rows` to `out`. Without replacement by Floyd's algorithm (Bentley & Floyd, CACM 30(9),
 // 1987): exactly min(k, degree) draws, every subset equally likely. Throws std::out_of_range, naming the first
 // offender as `name`[first_index + i], when a node is outside the graph or has no row here.
-void sample_rows(const CsrView& csr, const int64_t* nodes, int64_t n, const HopSpec& spec, RowSamples& out,
-                 const char* name, int64_t first_index);
+void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowSamples& out, const char* name,
+                 int64_t first_index);
 
 // Rows that are sampled together: enough loads in flight to hide memory latency, few enough to stay in the L2 cache.
 constexpr int64_t kChunkRows = 64;

@@ -118,32 +118,33 @@ class DistNeighborSampler:
             glt.errors.RemoteError: If it raised an exception; carries its traceback.
         """
         stats = dict.fromkeys(STATS, 0.0)
-        batch = self._spare.pop() if self._spare else _core.Batch(self.dataset.num_nodes)
+        batch = self._spare.pop() if self._spare else _core.Batch([self.dataset.num_nodes], [(0, 0)])
         if self.dataset.num_partitions == 1:
             await self._timed(stats, "sampling_s", _LONG, self._sample_here, batch, seeds, batch_key)
         else:
             await self._sample_everywhere(batch, seeds, batch_key, stats)
+        num_nodes, num_edges = batch.num_nodes(0), batch.num_edges(0)
         specs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-            "n_id": (torch.int64, (batch.num_nodes,)),
-            "edge_index": (torch.int64, (2, batch.num_edges)),
+            "n_id": (torch.int64, (num_nodes,)),
+            "edge_index": (torch.int64, (2, num_edges)),
             "input_id": (torch.int64, (len(input_id),)),
-            "num_sampled_nodes": (torch.int64, (len(batch.num_sampled_nodes),)),
-            "num_sampled_edges": (torch.int64, (len(batch.num_sampled_edges),)),
+            "num_sampled_nodes": (torch.int64, (len(batch.num_sampled_nodes(0)),)),
+            "num_sampled_edges": (torch.int64, (len(batch.num_sampled_edges(0)),)),
             "stats": (torch.float64, (len(STATS),)),
         }
         if self._need_edge:
-            specs["e_id"] = (torch.int64, (batch.num_edges,))
+            specs["e_id"] = (torch.int64, (num_edges,))
         rows: list[_Rows] = []
         if self.collect_features:
-            rows = await self._timed(stats, "sampling_s", batch.num_nodes, self._locate_rows, batch)
+            rows = await self._timed(stats, "sampling_s", num_nodes, self._locate_rows, batch)
             for group in rows:
                 self._ask_for_rows(group)
                 specs |= {name: (dtype, (group.num_ids, *shape)) for name, (dtype, shape) in group.tables.items()}
             stats["num_remote_nodes"] = sum(len(ids) for _, ids, _ in rows[0].remote)
             labels = self.dataset.whole_node_labels
             if labels is not None:
-                specs["y"] = (labels.dtype, (batch.num_nodes, *labels.row_shape))
-        stats["num_nodes"] = batch.num_nodes
+                specs["y"] = (labels.dtype, (num_nodes, *labels.row_shape))
+        stats["num_nodes"] = num_nodes
         return SampledBatch(specs, batch, rows, input_id, stats)
 
     async def fill(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
@@ -169,9 +170,9 @@ class DistNeighborSampler:
 
     def _sample_here(self, batch: _core.Batch, seeds: Tensor, batch_key: int) -> None:
         config = self.config
+        batch.start([(0, seeds.numpy())], self._need_edge)
         batch.sample(
-            self.dataset.graph.csr, seeds.numpy(), list(config.num_neighbors[0]), config.replace, batch_key,
-            self._need_edge,
+            [self.dataset.graph.csr], config.num_neighbors, replace=config.replace, batch_key=batch_key
         )  # fmt: skip
 
     async def _sample_everywhere(
@@ -214,13 +215,14 @@ class DistNeighborSampler:
             )
 
     def _start(self, batch: _core.Batch, seeds: Tensor) -> _Frontier:
-        batch.start(seeds.numpy(), self._need_edge)
-        return _core.group_by_owner(self.dataset.nodes.book, self.dataset.num_partitions, batch.frontier())
+        batch.start([(0, seeds.numpy())], self._need_edge)
+        return _core.group_by_owner(self.dataset.nodes.book, self.dataset.num_partitions, batch.frontier(0))
 
     def _expand(self, batch: _core.Batch, parts: list[_HopPart], is_last: bool) -> _Frontier:
         """Takes in a hop, and sorts the next frontier by owner at once: each call on the pool costs a thread switch."""
-        batch.expand_from(parts)
-        nodes = np.empty(0, np.int64) if is_last else batch.frontier()
+        batch.expand_from(0, parts)
+        batch.end_hop()
+        nodes = np.empty(0, np.int64) if is_last else batch.frontier(0)
         return _core.group_by_owner(self.dataset.nodes.book, self.dataset.num_partitions, nodes)
 
     def _one_hop_here(
@@ -233,7 +235,7 @@ class DistNeighborSampler:
             self.config.replace,
             batch_key,
             hop,
-            self._need_edge,
+            with_edge=self._need_edge,
         )
         count = np.empty(len(nodes), np.uint32)
         neighbor = np.empty(rows.num_edges, np.int64)
@@ -243,9 +245,9 @@ class DistNeighborSampler:
 
     def _locate_rows(self, batch: _core.Batch) -> list[_Rows]:
         """Sorts the nodes (and edges) of a batch by who has their rows."""
-        rows = [self._group_rows("node", self.dataset.nodes, batch.nodes())]
+        rows = [self._group_rows("node", self.dataset.nodes, batch.nodes(0))]
         if self.dataset.edges is not None:
-            rows.append(self._group_rows("edge", self.dataset.edges, batch.edges()))
+            rows.append(self._group_rows("edge", self.dataset.edges, batch.edges(0)))
         return rows
 
     def _group_rows(self, kind: str, owned: OwnedTables, ids: np.ndarray) -> _Rows:
@@ -272,10 +274,11 @@ class DistNeighborSampler:
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         batch, edge_index = sampled._batch, out["edge_index"].numpy()
         edge = out["e_id"].numpy() if "e_id" in out else None
-        batch.copy_out(out["n_id"].numpy(), edge_index[0], edge_index[1], edge)
+        batch.copy_nodes(0, out["n_id"].numpy())
+        batch.copy_edges(0, edge_index[0], edge_index[1], edge)
         out["input_id"].copy_(sampled._input_id)
-        out["num_sampled_nodes"].copy_(torch.tensor(batch.num_sampled_nodes))
-        out["num_sampled_edges"].copy_(torch.tensor(batch.num_sampled_edges))
+        out["num_sampled_nodes"].copy_(torch.tensor(batch.num_sampled_nodes(0)))
+        out["num_sampled_edges"].copy_(torch.tensor(batch.num_sampled_edges(0)))
         for rows in sampled._rows:
             for part, ids, positions in rows.local:
                 where = None if positions is None else torch.from_numpy(positions)

@@ -31,7 +31,13 @@ class PartitionService:
         data = self.dataset
         nodes = asked.nodes.numpy()
         hop = _core.OneHop(
-            data.graph.csr, nodes, asked.num_neighbors, asked.replace, asked.batch_key, asked.hop, asked.with_edge
+            data.graph.csr,
+            nodes,
+            asked.num_neighbors,
+            asked.replace,
+            asked.batch_key,
+            asked.hop,
+            with_edge=asked.with_edge,
         )
         specs = {
             "count": (torch.uint32, (len(nodes),)),
