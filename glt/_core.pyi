@@ -36,6 +36,9 @@ class Csr:
         check_indices: bool = True,
         book: np.ndarray | None = None,
         part: int = 0,
+        weight_sum: np.ndarray | None = None,
+        weight_guide: np.ndarray | None = None,
+        time: np.ndarray | None = None,
     ) -> None: ...
 
 def build_csr(
@@ -51,6 +54,21 @@ def build_csr(
     largest_edge_id: int = ...,
     row_name: str = "rows",
     col_name: str = "cols",
+) -> None: ...
+def sort_rows_by_time(indptr: np.ndarray, time: np.ndarray, order: np.ndarray) -> None: ...
+def weight_guide_size(num_rows: int, num_edges: int) -> int: ...
+def build_weights(
+    indptr: np.ndarray, weight: np.ndarray, weight_sum: np.ndarray, weight_guide: np.ndarray, name: str = "weight"
+) -> None: ...
+def has_edges(csr: Csr, centers: np.ndarray, neighbors: np.ndarray, out: np.ndarray) -> None: ...
+def negative_draws(
+    batch_key: int,
+    side: int,
+    slots: np.ndarray,
+    attempt: int,
+    num_nodes: int,
+    weight_sum: np.ndarray | None,
+    out: np.ndarray,
 ) -> None: ...
 
 class Exclusions:

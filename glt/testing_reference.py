@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+
+from glt.testing_picks import integer_weights, reference_picks
 
 _BATCH_KEY, _TREE = 1, 5  # purposes of derived keys
 
@@ -58,6 +61,7 @@ class ReferenceEdges:
         center: The expanded end of each edge ``[E]``.
         neighbor: The other end ``[E]``.
         time: The time of each edge ``[E]``, or None: an edge without time is always there.
+        weight: The weight of each edge ``[E]``, or None: all are equally likely.
     """
 
     expanded: int
@@ -65,6 +69,7 @@ class ReferenceEdges:
     center: Any
     neighbor: Any
     time: Any = None
+    weight: Any = None
 
 
 @dataclass(frozen=True)
@@ -141,10 +146,10 @@ def reference_typed_batch(
         replace: Draw with replacement.
         disjoint: Nothing is shared between the trees.
         seed_time: One per tree; edges with a later time are not there. Needs ``disjoint``.
-        last: With ``seed_time``: take the latest edges, not random ones.
+        last: Of edges with times, take the latest, not random ones.
         exclusions: Per edge type, pairs (expanded node, neighbour) whose edges are not there.
     """
-    rows_of = [_rows_of(e, seed_time is not None) for e in edges]
+    rows_of = [_rows_of(e, seed_time is not None or last) for e in edges]
     node: list[list[int]] = [[] for _ in range(num_node_types)]
     tree: list[list[int]] = [[] for _ in range(num_node_types)]
     local: list[dict[tuple[int, int], int]] = [{} for _ in range(num_node_types)]
@@ -167,15 +172,17 @@ def reference_typed_batch(
             for expanded in range(first[e.expanded], end[e.expanded]):
                 center, root = node[e.expanded][expanded], tree[e.expanded][expanded]
                 there = rows_of[r].get(center, [])
-                if seed_time is not None and e.time is not None:
-                    there = [i for i in there if e.time[i] <= seed_time[root]]
-                if exclusions is not None and (excluded := exclusions[r]) is not None:
-                    there = [i for i in there if (center, int(e.neighbor[i])) not in excluded]
-                k = num_neighbors[r][hop]
-                if last and seed_time is not None and e.time is not None and 0 <= k < len(there):
-                    there = there[len(there) - k :]
+                excluded = (exclusions[r] if exclusions else None) or ()
                 draw_key = _derive_key(key, _TREE, 0, root) if disjoint else key
-                for position in _picks(len(there), k, replace, draw_key, hop, r, center):
+                picks = reference_picks(
+                    partial(_draw, draw_key, hop, r, center), len(there), num_neighbors[r][hop], replace,
+                    excluded={i for i, at in enumerate(there) if (center, int(e.neighbor[at])) in excluded},
+                    weight=None if e.weight is None else integer_weights([float(e.weight[at]) for at in there]),
+                    time=None if e.time is None else [int(e.time[at]) for at in there],
+                    seed_time=None if e.time is None or seed_time is None else int(seed_time[root]),
+                    last=last and e.time is not None,
+                )  # fmt: skip
+                for position in picks:
                     found = int(e.neighbor[there[position]])
                     identity = (root if disjoint else 0, found)
                     if identity not in local[e.found]:
@@ -210,22 +217,7 @@ def _rows_of(edges: ReferenceEdges, by_time: bool) -> dict[int, list[int]]:
     return rows
 
 
-def _picks(degree: int, k: int, replace: bool, key: int, hop: int, edge_type: int, node: int) -> list[int]:
-    """Which of its ``degree`` edges a node takes, in order."""
-
-    def draw(i: int, bound: int) -> int:
-        words = philox((node & 0xFFFFFFFF, node >> 32, i // 2, edge_type << 16 | hop << 8), key)
-        return (words[i % 2 * 2 + 1] << 32 | words[i % 2 * 2]) * bound >> 64
-
-    if degree == 0:
-        return []
-    if replace:
-        return [draw(i, degree) for i in range(k)]
-    if k < 0 or k >= degree:
-        return list(range(degree))
-    picks: list[int] = []
-    for i in range(k):  # Floyd: a number drawn twice stands for the largest one so far
-        largest = degree - k + i
-        pick = draw(i, largest + 1)
-        picks.append(largest if pick in picks else pick)
-    return picks
+def _draw(key: int, hop: int, edge_type: int, node: int, number: int, bound: int) -> int:
+    """Draw ``number`` of an expanded node, in [0, ``bound``)."""
+    words = philox((node & 0xFFFFFFFF, node >> 32, number // 2, edge_type << 16 | hop << 8), key)
+    return (words[number % 2 * 2 + 1] << 32 | words[number % 2 * 2]) * bound >> 64

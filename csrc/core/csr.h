@@ -34,7 +34,8 @@ struct CsrView {
 };
 
 // Throws std::invalid_argument, naming the first offender, unless indptr starts at 0, never falls and ends at
-// num_edges, and every neighbour id is in range. Everything that reads a CsrView relies on this.
+// num_edges, and, with `check_indices`, every neighbour id is in range, times never fall within a row and weights are
+// what build_weights makes. Everything that reads a CsrView relies on this.
 void validate(const CsrView& csr, bool check_indices);
 
 // Counts edges per row: indptr[r + 1] - indptr[r] = number of i with rows[i] == r. `row_of` as in CsrView.
@@ -53,5 +54,8 @@ struct CsrOut {
 };
 void fill_rows(const char* col_name, Ids rows, Ids cols, Ids edge_ids_in, int64_t num_edges, const uint32_t* row_of,
                int64_t num_rows, int64_t num_neighbor_nodes, int64_t* indptr, CsrOut out);
+
+// Fills order [num_edges] with the positions of each row's edges, earliest first; edges of one time keep their order.
+void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* time, int64_t* order);
 
 }  // namespace glt

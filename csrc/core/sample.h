@@ -9,20 +9,10 @@
 #include "core/buffer.h"
 #include "core/csr.h"
 #include "core/exclusions.h"
+#include "core/rng.h"
+#include "core/row_spans.h"
 
 namespace glt {
-
-// The nodes whose edges are sampled, in order.
-struct Rows {
-  const int64_t* node;  // [n]
-  int64_t n;
-  const uint32_t* tree = nullptr;      // [n], the tree of each node in a disjoint batch: trees draw independently
-  const int64_t* seed_time = nullptr;  // [n], only edges with time <= this are taken; null: all
-
-  Rows slice(int64_t first, int64_t count) const {
-    return {node + first, count, tree ? tree + first : nullptr, seed_time ? seed_time + first : nullptr};
-  }
-};
 
 struct HopSpec {
   int64_t num_neighbors;  // edges per node; -1: all of them
@@ -31,21 +21,26 @@ struct HopSpec {
   uint32_t hop = 0;                        // < 256
   uint32_t edge_type = 0;                  // < 65535
   bool with_edge = true;                   // false: leaves RowSamples::edge empty
-  bool last = false;                       // with seed_time: the num_neighbors latest edges instead of random ones
+  bool last = false;                       // of edges with times, only the num_neighbors latest that may be taken
   const Exclusions* exclusions = nullptr;  // edges that are never taken; null: none
 };
 
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.
 void check_spec(const HopSpec& spec);
 
+// The draws of node i of `rows`. Trees draw under keys of their own, so that what one takes tells nothing of another.
+inline NodeDraws draws_of(const Rows& rows, int64_t i, const HopSpec& spec) {
+  const uint64_t key = rows.tree ? derive_key(spec.batch_key, Purpose::kTree, 0, rows.tree[i]) : spec.batch_key;
+  return {key, spec.hop, spec.edge_type, static_cast<uint64_t>(rows.node[i])};
+}
+
 // The sampled edges of consecutive nodes, row after row.
 struct RowSamples {
-  Buffer<uint32_t> count;     // [num_nodes]
-  Buffer<int64_t> neighbor;   // [sum of count]
-  Buffer<int64_t> edge;       // [sum of count], or empty
-  Buffer<int64_t> position;   // scratch: where in the edge arrays a pick is
-  Buffer<int64_t> row_begin;  // scratch
-  Buffer<int64_t> degree;     // scratch
+  Buffer<uint32_t> count;    // [num_nodes]
+  Buffer<int64_t> neighbor;  // [sum of count]
+  Buffer<int64_t> edge;      // [sum of count], or empty
+  Buffer<int64_t> position;  // scratch: where in the edge arrays a pick is
+  RowSpans spans;            // scratch
   void clear() {
     count.clear();
     neighbor.clear();

@@ -64,6 +64,7 @@ void register_one_hop(py::module_& m) {
                require_size(*seed_time, "seed_time", rows.n);
                rows.seed_time = read<int64_t>(*seed_time, "seed_time");
              }
+             require(!last || seed_time, "last = True without seed_time: pass the time up to which edges are taken");
              const HopSpec spec{num_neighbors, replace, batch_key, hop, edge_type, with_edge, last, exclusions};
              return std::make_unique<OneHop>(csr, rows, spec, checked_threads(num_threads), name);
            }),

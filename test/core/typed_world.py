@@ -23,13 +23,18 @@ class TypedWorld:
     def batch(self, limit=DENSE):
         return _core.Batch(self.num_nodes, self.ends, limit)
 
-    def seeds(self, rng, most=6):
-        """Duplicates, types without seeds, and types that come twice."""
-        kinds = rng.integers(0, len(self.num_nodes), rng.integers(0, len(self.num_nodes) + 2))
-        return [(int(t), rng.integers(0, self.num_nodes[t], rng.integers(0, most))) for t in kinds]
+    def seeds(self, rng, most=8):
+        """Duplicates, types without seeds, and types that come twice; more of the hubs than of the rest."""
+        kinds = rng.integers(0, len(self.num_nodes), rng.integers(0, len(self.num_nodes) + 3))
+        return [(int(t), skewed(rng, self.num_nodes[t], rng.integers(0, most))) for t in kinds]
 
 
-def random_world(seed, largest=25, edges=60, layout="CSC"):
+def skewed(rng, num_nodes, n):
+    """Node ids, the low ones more often; a fifth of the nodes never."""
+    return (max(1, num_nodes - num_nodes // 5) * rng.random(n) ** 3).astype(np.int64)
+
+
+def random_world(seed, largest=25, edges=150, layout="CSC"):
     """2 to 4 node types; edge types between the same and different types, several between the same two, some empty;
     isolated nodes and hubs. The layout says which end is expanded."""
     rng = np.random.default_rng(seed)
@@ -39,7 +44,7 @@ def random_world(seed, largest=25, edges=60, layout="CSC"):
     edges_of, csrs = [], []
     for source_type, target_type in ends:
         n = int(rng.integers(0, edges)) if rng.random() < 0.85 else 0
-        source, target = ((num_nodes[t] * rng.random(n) ** 3).astype(np.int64) for t in (source_type, target_type))
+        source, target = skewed(rng, num_nodes[source_type], n), skewed(rng, num_nodes[target_type], n)
         size = num_nodes[source_type], num_nodes[target_type]
         if layout == "CSR":
             edges_of.append(ReferenceEdges(source_type, target_type, source, target))
