@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
@@ -132,8 +131,11 @@ def test_bad_arguments_are_named():
     dataset = GRAPH.to_dataset()
     sampler = NeighborSampler(dataset, [2], random_seed=0)
     for call, error, message in [
-        (lambda: NeighborSampler(HeteroData(), [2]), TypeError, "graph has type HeteroData"),
-        (lambda: NeighborSampler(GRAPH.edge_index, [2]), TypeError, "graph has type Tensor"),
+        (lambda: NeighborSampler(GRAPH.edge_index, [2]), TypeError, "data has type Tensor"),
+        (lambda: NeighborSampler(dataset, [2], time_attr="t"), ValueError, "time_attr = 't': the dataset has no times"),
+        (lambda: NeighborSampler(dataset, [2], weight_attr="w"), ValueError, "weight_attr = 'w': the dataset has no"),
+        (lambda: NeighborSampler(dataset, [2], sample_direction="up"), ValueError, "sample_direction = 'up'"),
+        (lambda: NeighborSampler(dataset, [2], sample_direction="backward"), ValueError, "its own direction"),
         (lambda: NeighborSampler(dataset, [2], num_threads=0), ValueError, "num_threads = 0"),
         (lambda: sample(sampler, [200]), IndexError, r"seeds\[0\] = 200 is outside \[0, 200\)"),
         (lambda: sample(sampler, [3, -1]), IndexError, r"seeds\[1\] = -1"),
