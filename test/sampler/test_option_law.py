@@ -204,3 +204,48 @@ def test_num_neighbors_may_change_as_in_pyg():
     sampler.num_neighbors = [1]
     assert len(sampler.num_neighbors) == 1 and sampler.config.num_hops == 1
     assert sampled(sampler, [1], None, "user").num_sampled_nodes["user"].__len__() == 2
+
+
+def test_induced_batches_have_the_edges_of_every_type_between_their_nodes():
+    options = {"random_seed": 0, "weight_attr": "edge_weight"}
+    out = sampled(NeighborSampler(HETERO, [2, 2], "induced", **options), [3, 3, 8], None, "user", batch_key=1)
+    found = sampled(NeighborSampler(HETERO, [2, 2], **options), [3, 3, 8], None, "user", batch_key=1)
+    assert out.num_sampled_nodes is None and out.num_sampled_edges is None
+    for node_type, nodes in out.node.items():
+        assert torch.equal(nodes, found.node[node_type])
+    for edge_type, edges in out.edge.items():
+        source, target = HETERO[edge_type].edge_index
+        into = out.node[edge_type[2]]  # the seed 3 is there twice, and each row has its edges
+        times = torch.bincount(into, minlength=60)[target] * torch.isin(source, out.node[edge_type[0]])
+        assert torch.equal(torch.bincount(edges, minlength=len(source)), times)
+        ends = torch.stack([out.node[edge_type[0]][out.row[edge_type]], into[out.col[edge_type]]])
+        assert torch.equal(ends, HETERO[edge_type].edge_index[:, edges])
+        assert (out.col[edge_type].diff() >= 0).all()
+
+
+@pytest.mark.parametrize("data", [HOMO, HETERO], ids=["homogeneous", "heterogeneous"])
+def test_the_original_edges_of_a_bidirectional_batch_are_kept_on_request(data):
+    input_type = "user" if data is HETERO else None
+    sampler = NeighborSampler(data, [2, 2], "bidirectional", random_seed=0)
+    sampler.keep_orig_edges = True
+    out = sampled(sampler, [3, 8], None, input_type, batch_key=1)
+    plain = sampled(NeighborSampler(data, [2, 2], random_seed=0), [3, 8], None, input_type, batch_key=1)
+    for kept, original in ((out.orig_row, plain.row), (out.orig_col, plain.col)):
+        pairs = [(kept, original)] if input_type is None else [(kept[t], original[t]) for t in original]
+        assert all(torch.equal(a, b) for a, b in pairs)
+    assert out.num_sampled_nodes == plain.num_sampled_nodes
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("first", [2**24, 2**31, 2**40])
+def test_large_ids_are_exact(first, disjoint):
+    """Ids that a float32, or an int32, cannot hold, of nodes and of edges."""
+    nodes, ids = first + torch.arange(12), first + 5 * torch.arange(12)
+    dataset = Dataset.from_arrays(
+        {("far", "to", "near"): torch.stack([nodes, torch.arange(12) // 4])}, {"far": first + 100, "near": 3},
+        edge_ids={("far", "to", "near"): ids},
+    )  # fmt: skip
+    out = sampled(NeighborSampler(dataset, [-1], disjoint=disjoint, random_seed=0), [2, 0], None, "near", batch_key=0)
+    assert out.node["far"].tolist() == nodes[8:].tolist() + nodes[:4].tolist()
+    assert out.edge["far", "to", "near"].tolist() == ids[8:].tolist() + ids[:4].tolist()
+    assert out.num_sampled_nodes == {"far": [0, 8], "near": [2, 0]}
