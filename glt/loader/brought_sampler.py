@@ -39,10 +39,11 @@ def require_agreement(
         "time_attr": sampler.time_attr,
         "weight_attr": sampler.weight_attr,
         "directed": config.subgraph_type != "induced",
+        "exclude_edges": config.exclude_edges,
     }
     defaults = {
         "replace": False, "subgraph_type": "directional", "disjoint": False, "temporal_strategy": "uniform",
-        "time_attr": None, "weight_attr": None, "directed": True,
+        "time_attr": None, "weight_attr": None, "directed": True, "exclude_edges": None,
     }  # fmt: skip
     for name, value in options.items():
         if value not in (defaults[name], made_with[name]):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TypeAlias
 
+import torch
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 
 from glt.data.dataset import Dataset
@@ -37,6 +39,9 @@ def sampled_graph(
         source = Dataset(source)
     if isinstance(source, Dataset):
         return _of_dataset(source, time_attr, weight_attr)
+    if isinstance(source, Data) and source.get("edge_index") is None and source.get("adj_t") is None:
+        source = copy.copy(source)  # a graph without edges, as PyG has it
+        source.edge_index = torch.empty(2, 0, dtype=torch.int64)
     if isinstance(source, Data | HeteroData):
         arrays = arrays_of_pyg(source, weight_attr=weight_attr, time_attr=time_attr, with_tables=False)
         return SampledGraph.from_arrays(arrays, edge_dir)

@@ -27,6 +27,7 @@ from glt.data.schema import EdgeType
 from glt.sampler import conflicts
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
 from glt.sampler.graph_sources import Source, sampled_graph
+from glt.sampler.local_links import LocalLinks
 from glt.sampler.num_neighbors import per_edge_type
 from glt.sampler.output import sampler_output
 from glt.sampler.sampled_graph import SampledGraph
@@ -76,6 +77,9 @@ class NeighborSampler(BaseSampler):
         sample_direction: ``'forward'`` expands nodes along their in-edges, ``'backward'`` along their out-edges; edges
             keep their direction. Datasets and graphs know their own direction.
         with_edge: Return edge ids.
+        exclude_edges: For :meth:`sample_from_edges`. ``'self'``: the seed edges of a batch, with all edges parallel to
+            them, are not sampled in it, others taking their place; ``'reverse'``: nor are their reverses. An edge type:
+            the same, naming the type that holds the reverses.
         random_seed: Seed of the draws, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads per batch; the result does not depend on it.
 
@@ -101,6 +105,7 @@ class NeighborSampler(BaseSampler):
         sample_direction: str = "forward",
         *,
         with_edge: bool = True,
+        exclude_edges: str | EdgeType | None = None,
         random_seed: int | None = None,
         num_threads: int = 1,
     ) -> None:
@@ -134,6 +139,7 @@ class NeighborSampler(BaseSampler):
             temporal=None if time_attr is None else temporal_strategy,
             time_level=self.graph.time_level if time_attr is not None else None,
             subgraph_type=subgraph_type if directed else "induced",
+            exclude_edges=exclude_edges,
         )
         self.keep_orig_edges = False
         """PyG's switch: bidirectional batches keep the sampled edges too, as ``orig_row`` and ``orig_col``."""
@@ -143,9 +149,10 @@ class NeighborSampler(BaseSampler):
         self._spare: list[_core.Batch] = []  # one per thread that samples at the same time, kept for their memory
         self._lock = threading.Lock()
         self._num_calls = 0
+        self._links = LocalLinks()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_spare", "_lock", "_num_calls", "_csrs")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -295,13 +302,34 @@ class NeighborSampler(BaseSampler):
         times = None if seed_time is None else torch.cat([seed_time[t] for t in seed])
         return self.sample([(self.graph.schema.node_index(t), s.to(torch.int64)) for t, s in seed.items()], times)
 
-    def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> SamplerOutput:
-        """Not there yet.
+    def sample_from_edges(
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        batch_key: int | None = None,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples the neighbourhoods of both ends of edges, and of negatives: see :mod:`glt.sampler.negatives`.
+
+        Args:
+            index: The seed edges, in PyG's form. Times, where the sampler is temporal, are theirs.
+            neg_sampling: Which negatives to add.
+            batch_key: Key of the draws (:meth:`BatchIndex.key`). Default: a new one in every call.
+
+        Returns:
+            As :meth:`sample_from_nodes`, the seeds being the distinct ends in ascending order; when disjoint, all ends
+            as they come, sources before destinations before negatives, and ``batch [N]`` the seed edge of each node.
+            ``metadata`` is that of PyG's samplers: ``input_id``, and the names of :class:`glt.sampler.link.LinkBatch`.
 
         Raises:
-            ValueError: Always.
+            IndexError: If an end is outside the graph; names the first.
+            KeyError, ValueError: If type, times or weights do not fit, or there is no negative to be found.
         """
-        raise ValueError("sample_from_edges: this version samples from nodes only; use a node loader")
+        return self._links.sample(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
+
+    def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
+        """Raises what :meth:`sample_from_edges` would, but for negatives that cannot be found."""
+        self._links.check(self, index, neg_sampling)
 
     def _next_key(self) -> int:
         """A key for a call outside a loader's batches. The copies of a sampler in DataLoader workers must differ."""

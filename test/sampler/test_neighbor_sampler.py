@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.sampler import NodeSamplerInput
 
 from glt.data import Graph, Topology
 from glt.sampler import NeighborSampler
@@ -146,11 +146,6 @@ def test_bad_arguments_are_named():
             lambda: sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([1]), torch.tensor([1]))),
             ValueError,
             "seed times",
-        ),
-        (
-            lambda: sampler.sample_from_edges(EdgeSamplerInput(None, torch.tensor([1]), torch.tensor([1]))),
-            ValueError,
-            "sample_from_edges",
         ),
     ]:
         with pytest.raises(error, match=message):
