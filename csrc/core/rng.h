@@ -74,6 +74,18 @@ class NodeDraws {
     return uint64_t{bits_.word[half + 1]} << 32 | bits_.word[half];
   }
 
+  // Draws first, ..., first + n - 1 at once; `first` is even, `out` has room for n + 1. Half the cost of asking one by
+  // one: blocks do not wait for each other, and nothing branches.
+  GLT_HOST_DEVICE void fill(uint32_t first, int64_t n, uint64_t* out) const {
+    for (int64_t i = 0; i < n; i += 2) {
+      const Bits128 bits = philox({{static_cast<uint32_t>(node_), static_cast<uint32_t>(node_ >> 32),
+                                    (first >> 1) + static_cast<uint32_t>(i >> 1), stream_}},
+                                  key_);
+      out[i] = uint64_t{bits.word[1]} << 32 | bits.word[0];
+      out[i + 1] = uint64_t{bits.word[3]} << 32 | bits.word[2];
+    }
+  }
+
  private:
   uint64_t key_, node_;
   uint32_t stream_;
