@@ -14,6 +14,7 @@ from torch import Tensor
 
 from glt.data.feature import Feature
 from glt.data.graph import Graph
+from glt.data.schema import HOMOGENEOUS
 from glt.data.topology import Topology
 from glt.errors import PartitionError
 from glt.partition import Partition, load_partition
@@ -52,6 +53,7 @@ class DistDataset:
     Attributes:
         partition_idx, num_partitions: Which partition of how many.
         num_nodes, num_edges: Of the whole graph.
+        schema: The types there are.
         edge_dir: ``'out'`` for directories written with ``by_src``, ``'in'`` with ``by_dst``.
         graph: The rows of the owned nodes; neighbours have global ids.
         nodes: Book and tables of nodes: ``'x'`` (features) and ``'y'`` (labels), where there are any.
@@ -104,6 +106,7 @@ class DistDataset:
         self.num_partitions = manifest.num_parts
         self.num_nodes, self.num_edges = manifest.num_nodes, manifest.num_edges
         self.edge_dir = manifest.edge_dir
+        self.schema = HOMOGENEOUS
         self.whole_node_labels = None
         if whole_node_label_file is not None:
             self.whole_node_labels = Feature(_read_labels(Path(whole_node_label_file), manifest.num_nodes))

@@ -16,6 +16,7 @@ from torch import Tensor
 from glt import _core
 from glt.channel.message import MessageLayout
 from glt.data.arrays import as_numpy
+from glt.distributed.batch_start import BatchStart
 from glt.distributed.dist_dataset import DistDataset, LocalPartition, OwnedTables
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.requests import OneHopRequest, RowsRequest
@@ -29,7 +30,8 @@ _SHORT = 1 << 15  # items of a native call that takes well under a millisecond
 _LONG = _SHORT + 1  # the size of a call that may always take longer
 
 # What a batch reports about its own making, in this order, as float64 in the message's "stats".
-STATS = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "num_remote_nodes", "num_nodes", "remote_bytes")
+STATS = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "num_remote_nodes", "num_nodes", "num_edges",
+         "remote_bytes")  # fmt: skip
 
 
 # What one partition answered: positions in the frontier, counts, neighbours, edges.
@@ -50,6 +52,10 @@ class _Rows:
     remote: list[tuple[int, np.ndarray, np.ndarray]]
     replies: list[tuple[np.ndarray, asyncio.Future[Tensor]]] = field(default_factory=list)
 
+    def name(self, table: str) -> str:
+        """What the rows of a table are called in the message."""
+        return f"{table}/{self.kind[0]}0"
+
 
 @dataclass
 class SampledBatch:
@@ -63,7 +69,7 @@ class SampledBatch:
     specs: dict[str, tuple[torch.dtype, tuple[int, ...]]]
     _batch: _core.Batch
     _rows: list[_Rows]
-    _input_id: Tensor
+    _known: dict[str, Tensor]
     stats: dict[str, float]
 
 
@@ -104,12 +110,11 @@ class DistNeighborSampler:
         self._need_edge = config.with_edge or (collect_features and dataset.edges is not None)
         self._spare: list[_core.Batch] = []  # one per batch in flight, kept for their memory
 
-    async def sample(self, input_id: Tensor, seeds: Tensor, batch_key: int) -> SampledBatch:
+    async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         """Samples the edges of a batch and asks for its remote rows.
 
         Args:
-            input_id: Positions of the seeds in the loader's input ``[B]``, int64.
-            seeds: Node ids ``[B]``, int64.
+            start: What it is sampled around.
             batch_key: Key of the draws, in [0, 2^64); see :meth:`glt.sampler.BatchIndex.key`.
 
         Raises:
@@ -118,33 +123,34 @@ class DistNeighborSampler:
             glt.errors.RemoteError: If it raised an exception; carries its traceback.
         """
         stats = dict.fromkeys(STATS, 0.0)
+        seeds = start.seeds[0][1]
         batch = self._spare.pop() if self._spare else _core.Batch(self.dataset.num_nodes)
         if self.dataset.num_partitions == 1:
             await self._timed(stats, "sampling_s", _LONG, self._sample_here, batch, seeds, batch_key)
         else:
             await self._sample_everywhere(batch, seeds, batch_key, stats)
         specs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-            "n_id": (torch.int64, (batch.num_nodes,)),
-            "edge_index": (torch.int64, (2, batch.num_edges)),
-            "input_id": (torch.int64, (len(input_id),)),
-            "num_sampled_nodes": (torch.int64, (len(batch.num_sampled_nodes),)),
-            "num_sampled_edges": (torch.int64, (len(batch.num_sampled_edges),)),
+            "n_id/n0": (torch.int64, (batch.num_nodes,)),
+            "edge_index/e0": (torch.int64, (2, batch.num_edges)),
+            "num_sampled_nodes": (torch.int64, (1, len(batch.num_sampled_nodes))),
+            "num_sampled_edges": (torch.int64, (1, len(batch.num_sampled_edges))),
             "stats": (torch.float64, (len(STATS),)),
         }
-        if self._need_edge:
-            specs["e_id"] = (torch.int64, (batch.num_edges,))
+        specs |= {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in start.known.items()}
+        if self.config.with_edge:
+            specs["e_id/e0"] = (torch.int64, (batch.num_edges,))
         rows: list[_Rows] = []
         if self.collect_features:
             rows = await self._timed(stats, "sampling_s", batch.num_nodes, self._locate_rows, batch)
             for group in rows:
                 self._ask_for_rows(group)
-                specs |= {name: (dtype, (group.num_ids, *shape)) for name, (dtype, shape) in group.tables.items()}
+                specs |= {group.name(n): (dtype, (group.num_ids, *shape)) for n, (dtype, shape) in group.tables.items()}
             stats["num_remote_nodes"] = sum(len(ids) for _, ids, _ in rows[0].remote)
             labels = self.dataset.whole_node_labels
             if labels is not None:
-                specs["y"] = (labels.dtype, (batch.num_nodes, *labels.row_shape))
-        stats["num_nodes"] = batch.num_nodes
-        return SampledBatch(specs, batch, rows, input_id, stats)
+                specs["y/n0"] = (labels.dtype, (batch.num_nodes, *labels.row_shape))
+        stats["num_nodes"], stats["num_edges"] = batch.num_nodes, batch.num_edges
+        return SampledBatch(specs, batch, rows, start.known, stats)
 
     async def fill(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         """Writes the batch into tensors of its ``specs``, remote rows as they arrive.
@@ -163,7 +169,7 @@ class DistNeighborSampler:
                 tensors = tensors_of(await reply)
                 sampled.stats["remote_s"] += time.perf_counter() - start
                 sampled.stats["remote_bytes"] += sum(t.nbytes for t in tensors.values())
-                await self._timed(sampled.stats, "gathering_s", _LONG, _scatter, tensors, positions, out)
+                await self._timed(sampled.stats, "gathering_s", _LONG, _scatter, rows, tensors, positions, out)
         out["stats"].copy_(torch.tensor([sampled.stats[name] for name in STATS], dtype=torch.float64))
         self._spare.append(sampled._batch)
 
@@ -270,19 +276,20 @@ class DistNeighborSampler:
             rows.replies.append((positions, _ask(self.router.gather_rows, part, request)))
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
-        batch, edge_index = sampled._batch, out["edge_index"].numpy()
-        edge = out["e_id"].numpy() if "e_id" in out else None
-        batch.copy_out(out["n_id"].numpy(), edge_index[0], edge_index[1], edge)
-        out["input_id"].copy_(sampled._input_id)
-        out["num_sampled_nodes"].copy_(torch.tensor(batch.num_sampled_nodes))
-        out["num_sampled_edges"].copy_(torch.tensor(batch.num_sampled_edges))
+        batch, edge_index = sampled._batch, out["edge_index/e0"].numpy()
+        edge = out["e_id/e0"].numpy() if self.config.with_edge else None
+        batch.copy_out(out["n_id/n0"].numpy(), edge_index[0], edge_index[1], edge)
+        for name, tensor in sampled._known.items():
+            out[name].copy_(tensor)
+        out["num_sampled_nodes"].copy_(torch.tensor([batch.num_sampled_nodes]))
+        out["num_sampled_edges"].copy_(torch.tensor([batch.num_sampled_edges]))
         for rows in sampled._rows:
             for part, ids, positions in rows.local:
                 where = None if positions is None else torch.from_numpy(positions)
                 for name, table in self.local[part].tables[rows.kind].items():
-                    table.gather(torch.from_numpy(ids), out[name], positions=where)
+                    table.gather(torch.from_numpy(ids), out[rows.name(name)], positions=where)
         if self.collect_features and self.dataset.whole_node_labels is not None:
-            self.dataset.whole_node_labels.gather(out["n_id"], out["y"])
+            self.dataset.whole_node_labels.gather(out["n_id/n0"], out["y/n0"])
 
     async def _timed(self, stats: dict[str, float], stage: str, size: int, call: Callable[..., T], *args: Any) -> T:
         """Runs a native call and books the time that it ran, not the time that it queued.
@@ -310,6 +317,6 @@ def _ask(call: Callable[[int, R], Future[Tensor]], part: int, request: R) -> asy
     return asyncio.wrap_future(call(part, request))
 
 
-def _scatter(tensors: dict[str, Tensor], positions: np.ndarray, out: dict[str, Tensor]) -> None:
-    for name, rows in tensors.items():
-        _core.gather_rows(as_numpy(rows), None, as_numpy(out[name]), None, positions)
+def _scatter(rows: _Rows, tensors: dict[str, Tensor], positions: np.ndarray, out: dict[str, Tensor]) -> None:
+    for name, table in tensors.items():
+        _core.gather_rows(as_numpy(table), None, as_numpy(out[rows.name(name)]), None, positions)

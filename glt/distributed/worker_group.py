@@ -14,13 +14,10 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from glt.channel.error_message import rebuild_error
 from glt.channel.message import Message, MessageKind
-from glt.channel.shared_memory import SharedMemory
 from glt.channel.shm import ShmChannel
+from glt.distributed.seed_table import SeedTable
 from glt.distributed.worker import WorkerSpec
 from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
 
@@ -50,7 +47,7 @@ class WorkerGroup:
 
     Args:
         spec: What the workers are told, apart from what is added here for each.
-        seeds: The loader's input, put into shared memory once.
+        table: The loader's input, put into shared memory once.
         channel_bytes: Shared memory for batches in flight, over all workers.
         pin_memory: Register that memory with CUDA, so that copies from it to a GPU need no staging.
 
@@ -59,14 +56,13 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, spec: dict[str, Any], num_workers: int, seeds: Tensor, channel_bytes: int, pin_memory: bool = False
+        self, spec: dict[str, Any], num_workers: int, table: SeedTable, channel_bytes: int, pin_memory: bool = False
     ) -> None:
         self.rank: int = spec["rank"]
         self.timeout_s: float = spec["timeout_s"]
         self._members: list[_Process] = []
         self._finalizer = weakref.finalize(self, _end_all, self._members, os.getpid())
-        self._seeds = SharedMemory(max(seeds.nbytes, 8), "glt-seeds")
-        self._seeds.tensor()[: seeds.nbytes].copy_(seeds.view(torch.uint8))
+        self._seeds = table.share()
         try:
             for worker in range(num_workers):
                 self._start(spec, worker, num_workers, channel_bytes // num_workers)

@@ -1,0 +1,36 @@
+"""Seeds that are nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from glt.distributed.batch_start import BatchStart, Seeds
+
+if TYPE_CHECKING:
+    from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
+
+
+class NodeSeeds(Seeds):
+    """Each row is a node: column ``node``, and ``time`` for temporal sampling.
+
+    Args:
+        node_type: Position of the type of the nodes.
+        with_mapping: Tell where each seed stands among the sampled nodes of its type.
+    """
+
+    def __init__(self, node_type: int, with_mapping: bool = False) -> None:
+        self.node_type, self.with_mapping = node_type, with_mapping
+        self.input_id = f"input_id/n{node_type}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seeds": "nodes", "node_type": self.node_type, "with_mapping": self.with_mapping}
+
+    async def start(
+        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
+    ) -> BatchStart:
+        start = BatchStart([(self.node_type, rows["node"])], rows.get("time"), known={self.input_id: input_id})
+        if start.seed_time is not None:
+            start.known[f"seed_time/n{self.node_type}"] = start.seed_time
+        return start

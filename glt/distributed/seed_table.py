@@ -1,0 +1,40 @@
+"""The input of a loader: what is known of each seed, as columns of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from glt.channel.message import MessageKind, MessageLayout, read_message
+from glt.channel.shared_memory import SharedMemory
+
+
+class SeedTable:
+    """Named tensors with one row per seed, such as ``node [n]`` and ``time [n]``.
+
+    Args:
+        columns: At least one; all of the same length, any dtype that a message carries.
+    """
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        self.columns = dict(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def rows(self, input_id: Tensor) -> dict[str, Tensor]:
+        """The rows of these seeds, ``[len(input_id), ...]`` each."""
+        return {name: column[input_id] for name, column in self.columns.items()}
+
+    def share(self) -> SharedMemory:
+        """Copies the table into shared memory, for processes that inherit it and :meth:`read` it."""
+        layout = MessageLayout.like(self.columns)
+        memory = SharedMemory(layout.nbytes, "glt-seeds")
+        layout.write(memory.tensor(), self.columns, MessageKind.REQUEST)
+        return memory
+
+    @classmethod
+    def read(cls, memory: SharedMemory) -> SeedTable:
+        """The table that :meth:`share` wrote, in place."""
+        return cls(read_message(memory.tensor()).tensors)
