@@ -35,16 +35,19 @@ class GltSampler:
 
     def __init__(self, csr: _core.Csr, num_neighbors: Sequence[int], num_threads: int = 1) -> None:
         self.csr, self.num_neighbors, self.num_threads = csr, list(num_neighbors), num_threads
-        self.batch = _core.Batch(csr.num_nodes)
+        self.batch = _core.Batch([csr.num_nodes], [(0, 0)])
         self.number = 0
 
     def __call__(self, seeds: np.ndarray) -> Sample:
         self.number += 1
         key = _core.batch_key(0, 0, self.number)
-        self.batch.sample(self.csr, seeds, self.num_neighbors, False, key, True, self.num_threads)
-        num_nodes, num_edges = self.batch.num_nodes, self.batch.num_edges
+        batch = self.batch
+        batch.start([(0, seeds)])
+        batch.sample([self.csr], [self.num_neighbors], replace=False, batch_key=key, num_threads=self.num_threads)
+        num_nodes, num_edges = batch.num_nodes(0), batch.num_edges(0)
         sample = tuple(torch.empty(n, dtype=torch.int64).numpy() for n in (num_nodes, num_edges, num_edges, num_edges))
-        self.batch.copy_out(*sample)
+        batch.copy_nodes(0, sample[0])
+        batch.copy_edges(0, *sample[1:])
         return sample
 
 

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+# What a partition answered: positions and counts (uint32), neighbours and edges (int32 or int64).
+RowsPart = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+
 has_cuda: bool  # built with CUDA kernels; says nothing of a GPU
 
 def cuda_draws(
@@ -33,6 +36,9 @@ class Csr:
         check_indices: bool = True,
         book: np.ndarray | None = None,
         part: int = 0,
+        weight_sum: np.ndarray | None = None,
+        weight_guide: np.ndarray | None = None,
+        time: np.ndarray | None = None,
     ) -> None: ...
 
 def build_csr(
@@ -49,6 +55,26 @@ def build_csr(
     row_name: str = "rows",
     col_name: str = "cols",
 ) -> None: ...
+def sort_rows_by_time(indptr: np.ndarray, time: np.ndarray, order: np.ndarray) -> None: ...
+def weight_guide_size(num_rows: int, num_edges: int) -> int: ...
+def build_weights(
+    indptr: np.ndarray, weight: np.ndarray, weight_sum: np.ndarray, weight_guide: np.ndarray, name: str = "weight"
+) -> None: ...
+def has_edges(csr: Csr, centers: np.ndarray, neighbors: np.ndarray, out: np.ndarray) -> None: ...
+def negative_draws(
+    batch_key: int,
+    side: int,
+    slots: np.ndarray,
+    attempt: int,
+    num_nodes: int,
+    weight_sum: np.ndarray | None,
+    out: np.ndarray,
+) -> None: ...
+
+class Exclusions:
+    """Edges that a batch must not take, as pairs of ids; see csrc/core/exclusions.h."""
+
+    def __init__(self, center: np.ndarray, neighbor: np.ndarray) -> None: ...
 
 class BlockPool:
     def __init__(self, limit_bytes: int) -> None: ...
@@ -87,33 +113,40 @@ def close_ring(region: Mapping) -> None: ...
 def ring_stats(region: Mapping) -> dict: ...
 
 class Batch:
-    """One batch under construction; see csrc/core/batch.h."""
+    """One batch under construction; see csrc/core/batch.h. Node and edge types are indices."""
 
-    def __init__(self, num_nodes: int, dense_limit: int = ...) -> None: ...
-    def start(self, seeds: np.ndarray, with_edge: bool = True) -> None: ...
+    def __init__(self, num_nodes: Sequence[int], ends: Sequence[tuple[int, int]], dense_limit: int = ...) -> None: ...
+    def start(
+        self,
+        seeds: Sequence[tuple[int, np.ndarray]],
+        with_edge: bool = True,
+        disjoint: bool = False,
+        seed_time: np.ndarray | None = None,
+    ) -> None: ...
     def sample(
         self,
-        csr: Csr,
-        seeds: np.ndarray,
-        num_neighbors: Sequence[int],
+        csrs: Sequence[Csr | None],
+        num_neighbors: Sequence[Sequence[int]],
+        *,
         replace: bool,
         batch_key: int,
-        with_edge: bool = True,
+        last: bool = False,
+        exclusions: Sequence[Exclusions | None] | None = None,
         num_threads: int = 1,
     ) -> None: ...
-    def expand_from(self, parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]]) -> None: ...
-    def frontier(self) -> np.ndarray: ...
-    def nodes(self) -> np.ndarray: ...
-    def edges(self) -> np.ndarray: ...
-    @property
-    def num_nodes(self) -> int: ...
-    @property
-    def num_edges(self) -> int: ...
-    @property
-    def num_sampled_nodes(self) -> list[int]: ...
-    @property
-    def num_sampled_edges(self) -> list[int]: ...
-    def copy_out(self, node: np.ndarray, row: np.ndarray, col: np.ndarray, edge: np.ndarray | None = None) -> None: ...
+    def expand_from(self, edge_type: int, parts: Sequence[RowsPart]) -> None: ...
+    def end_hop(self) -> None: ...
+    def frontier(self, node_type: int) -> np.ndarray: ...  # int64
+    def frontier_trees(self, node_type: int) -> np.ndarray: ...  # uint32
+    def nodes(self, node_type: int) -> np.ndarray: ...  # int64
+    def trees(self, node_type: int) -> np.ndarray: ...  # uint32
+    def edges(self, edge_type: int) -> np.ndarray: ...  # int64
+    def num_nodes(self, node_type: int) -> int: ...
+    def num_edges(self, edge_type: int) -> int: ...
+    def num_sampled_nodes(self, node_type: int) -> list[int]: ...
+    def num_sampled_edges(self, edge_type: int) -> list[int]: ...
+    def copy_nodes(self, node_type: int, node: np.ndarray, tree: np.ndarray | None = None) -> None: ...
+    def copy_edges(self, edge_type: int, row: np.ndarray, col: np.ndarray, edge: np.ndarray | None = None) -> None: ...
 
 class OneHop:
     """The samples of one hop, as a partition answers them; see csrc/core/sample.h."""
@@ -126,9 +159,14 @@ class OneHop:
         replace: bool,
         batch_key: int,
         hop: int,
+        edge_type: int = 0,
         with_edge: bool = True,
         num_threads: int = 1,
         name: str = "nodes",
+        tree: np.ndarray | None = None,
+        seed_time: np.ndarray | None = None,
+        last: bool = False,
+        exclusions: Exclusions | None = None,
     ) -> None: ...
     @property
     def num_edges(self) -> int: ...

@@ -1,7 +1,6 @@
 """Small worlds whose answers are known, and what every batch sampled from them must satisfy.
 
-For the tests of glt and of code that uses it. The reference sampler is written from the sampling law alone, in plain
-Python, one draw and one edge at a time: slow, short, and equal to the native core bit for bit.
+For the tests of glt and of code that uses it. The reference sampler is in :mod:`glt.testing_reference`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,21 @@ import torch
 from torch import Tensor
 
 from glt.data import Dataset
+from glt.testing_reference import (
+    ReferenceBatch,
+    ReferenceEdges,
+    ReferenceTypedBatch,
+    philox,
+    reference_batch,
+    reference_key,
+    reference_typed_batch,
+)
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["ReferenceBatch", "SmallGraph", "check_batch", "philox", "random_graph", "reference_batch",
-           "reference_key", "ring_graph"]  # fmt: skip
+__all__ = ["ReferenceBatch", "ReferenceEdges", "ReferenceTypedBatch", "SmallGraph", "check_batch", "philox",
+           "random_graph", "reference_batch", "reference_key", "reference_typed_batch", "ring_graph"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,113 +107,6 @@ def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> SmallGraph:
     original = rng.integers(0, max(1, num_edges), len(copied))
     source[copied], target[copied] = source[original], target[original]
     return SmallGraph(torch.from_numpy(np.stack([source, target])), num_nodes)
-
-
-def philox(counter: Sequence[int], key: int) -> tuple[int, int, int, int]:
-    """Philox4x32-10 of four 32-bit words under a 64-bit key (Salmon et al., SC 2011)."""
-    c0, c1, c2, c3 = counter
-    for number in range(10):
-        k0 = (key + number * 0x9E3779B9) & 0xFFFFFFFF
-        k1 = ((key >> 32) + number * 0xBB67AE85) & 0xFFFFFFFF
-        low, high = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1, c2, c3 = high >> 32 ^ c1 ^ k0, high & 0xFFFFFFFF, low >> 32 ^ c3 ^ k1, low & 0xFFFFFFFF
-    return c0, c1, c2, c3
-
-
-def reference_key(random_seed: int, epoch: int, index: int) -> int:
-    """The key of batch ``index`` of ``epoch``."""
-    word = philox((index & 0xFFFFFFFF, index >> 32, epoch, 0xFFFF0001), random_seed)
-    return word[1] << 32 | word[0]
-
-
-@dataclass(frozen=True)
-class ReferenceBatch:
-    """What PyG calls a ``SamplerOutput``, as int64 arrays: ``node [N]``, ``row``, ``col`` and ``edge`` ``[E]``."""
-
-    node: np.ndarray
-    row: np.ndarray
-    col: np.ndarray
-    edge: np.ndarray
-    num_sampled_nodes: list[int]
-    num_sampled_edges: list[int]
-
-
-def reference_batch(
-    edge_index: Any,
-    num_nodes: int,
-    seeds: Sequence[int],
-    num_neighbors: Sequence[int],
-    replace: bool = False,
-    random_seed: int = 0,
-    epoch: int = 0,
-    index: int = 0,
-    edge_dir: str = "in",
-) -> ReferenceBatch:
-    """Samples one batch by the letter of the law.
-
-    Args:
-        edge_index: Source and destination ids ``[2, E]``.
-        num_nodes: Number of nodes.
-        seeds: Node ids in order, duplicates allowed.
-        num_neighbors: Edges per node and hop; -1 takes all.
-        replace: Draw with replacement.
-        random_seed, epoch, index: The coordinates of the batch.
-        edge_dir: ``'in'`` expands a node along its in-edges, ``'out'`` along its out-edges.
-    """
-    ends = np.asarray(edge_index)
-    center, neighbor = (ends[1], ends[0]) if edge_dir == "in" else (ends[0], ends[1])
-    edges_of: dict[int, list[int]] = {}
-    for e, c in enumerate(center.tolist()):
-        edges_of.setdefault(c, []).append(e)
-    key = reference_key(random_seed, epoch, index)
-
-    node = [int(s) for s in seeds]
-    local: dict[int, int] = {}
-    for i, s in enumerate(node):
-        local.setdefault(s, i)
-    row: list[int] = []
-    col: list[int] = []
-    edge: list[int] = []
-    node_counts, edge_counts = [len(node)], []
-    first = 0
-    for hop, k in enumerate(num_neighbors):
-        frontier, edges_before = range(first, len(node)), len(edge)
-        first = len(node)
-        for expanded in frontier:
-            edges = edges_of.get(node[expanded], [])
-            for position in _picks(len(edges), k, replace, key, hop, node[expanded]):
-                found = int(neighbor[edges[position]])
-                if found not in local:
-                    local[found] = len(node)
-                    node.append(found)
-                row.append(local[found])
-                col.append(expanded)
-                edge.append(edges[position])
-        node_counts.append(len(node) - first)
-        edge_counts.append(len(edge) - edges_before)
-    ids = [np.array(part, dtype=np.int64) for part in (node, row, col, edge)]
-    return ReferenceBatch(ids[0], ids[1], ids[2], ids[3], node_counts, edge_counts)
-
-
-def _picks(degree: int, k: int, replace: bool, key: int, hop: int, node: int) -> list[int]:
-    """Which of its ``degree`` edges a node takes, in order."""
-
-    def draw(i: int, bound: int) -> int:
-        words = philox((node & 0xFFFFFFFF, node >> 32, i // 2, hop << 8), key)
-        return (words[i % 2 * 2 + 1] << 32 | words[i % 2 * 2]) * bound >> 64
-
-    if degree == 0:
-        return []
-    if replace:
-        return [draw(i, degree) for i in range(k)]
-    if k < 0 or k >= degree:
-        return list(range(degree))
-    picks: list[int] = []
-    for i in range(k):  # Floyd: a number drawn twice stands for the largest one so far
-        largest = degree - k + i
-        pick = draw(i, largest + 1)
-        picks.append(largest if pick in picks else pick)
-    return picks
 
 
 def check_batch(

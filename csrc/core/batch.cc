@@ -6,133 +6,150 @@
 
 namespace glt {
 
-Batch::Batch(int64_t num_nodes, int64_t dense_limit)
-    : num_nodes_(num_nodes),
-      table_(num_nodes <= dense_limit && DenseTable::fits(num_nodes)
-                 ? std::variant<DenseTable, HashTable>(std::in_place_type<DenseTable>, num_nodes)
-                 : std::variant<DenseTable, HashTable>(std::in_place_type<HashTable>)) {}
+Batch::Batch(const std::vector<int64_t>& num_nodes, const std::vector<std::pair<int, int>>& ends, int64_t dense_limit) {
+  const int num_types = static_cast<int>(num_nodes.size());
+  for (int t = 0; t < num_types; ++t) {
+    require(num_nodes[t] >= 0, "num_nodes[", t, "] = ", num_nodes[t], ": expected at least 0");
+    nodes_.emplace_back(num_nodes[t], dense_limit);
+  }
+  for (size_t r = 0; r < ends.size(); ++r) {
+    for (const int type : {ends[r].first, ends[r].second})
+      require(type >= 0 && type < num_types, "ends[", r, "] has node type ", type, ": expected [0, ", num_types, ")");
+    edges_.emplace_back(ends[r].first, ends[r].second);
+  }
+}
 
-void Batch::start(const int64_t* seeds, int64_t n, bool with_edge) {
-  require(n < (int64_t{1} << 31), "a batch of ", n, " seeds: expected fewer than 2^31");
+void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint, const int64_t* seed_time,
+                  int64_t num_times) {
+  std::vector<int64_t> num_seeds(nodes_.size(), 0);
+  int64_t num_trees = 0;
+  for (size_t s = 0; s < seeds.size(); ++s) {
+    const auto& [type, node, n] = seeds[s];
+    const std::string name = seeds.size() == 1 ? "seeds" : text("seeds[", s, "]");
+    require(type >= 0 && type < num_node_types(), name, " has node type ", type, ": expected [0, ", num_node_types(),
+            ")");
+    const int64_t num_nodes = nodes_[type].num_nodes();
+    for (int64_t i = 0; i < n; ++i)
+      require_index(static_cast<uint64_t>(node[i]) < static_cast<uint64_t>(num_nodes), name, "[", i, "] = ", node[i],
+                    " is outside [0, ", num_nodes, ") (num_nodes = ", num_nodes, ")");
+    num_seeds[type] += n;
+    num_trees += n;
+  }
+  require(num_trees < (int64_t{1} << 31), "a batch of ", num_trees, " seeds: expected fewer than 2^31");
+  require(!seed_time || disjoint,
+          "seed_time needs disjoint = True: a node that two seeds share has no time of its own");
+  require(!seed_time || num_times == num_trees, "seed_time has ", num_times, " elements: expected ", num_trees,
+          ", one per seed");
+
   with_edge_ = with_edge;
-  node_.clear();
-  row_.clear();
-  edge_.clear();
-  count_.clear();
-  frontier_begin_ = 0;
-  num_sampled_nodes_ = {n};
-  num_sampled_edges_.clear();
-  for (int64_t i = 0; i < n; ++i)
-    require_index(static_cast<uint64_t>(seeds[i]) < static_cast<uint64_t>(num_nodes_), "seeds[", i, "] = ", seeds[i],
-                  " is outside [0, ", num_nodes_, ") (num_nodes = ", num_nodes_, ")");
-  node_.append(seeds, n);
-  std::visit(
-      [&](auto& table) {
-        table.begin(num_nodes_ + n);
-        for (int64_t i = 0; i < n; ++i) table.find_or_add(seeds[i], static_cast<uint32_t>(i));
-      },
-      table_);
+  disjoint_ = disjoint;
+  has_time_ = seed_time != nullptr;
+  seed_time_.clear();
+  if (has_time_) seed_time_.append(seed_time, num_times);
+  for (size_t t = 0; t < nodes_.size(); ++t) nodes_[t].start(num_seeds[t], disjoint);
+  for (EdgeSet& edges : edges_) edges.start();
+  uint32_t tree = 0;
+  for (const auto& [type, node, n] : seeds) {
+    nodes_[type].add_seeds(node, n, tree);
+    tree += static_cast<uint32_t>(n);
+  }
+  for (NodeSet& nodes : nodes_) nodes.end_hop();
 }
 
-void Batch::take_rows(const int64_t* neighbor, const int64_t* edge, const uint32_t* count, int64_t num_rows,
-                      int64_t num_edges) {
-  row_.reserve_more(num_edges);
-  node_.reserve_more(num_edges);
-  uint32_t* row = row_.end();
-  int64_t* node = node_.data();
-  const int64_t known = node_.size();
-  int64_t next = known;
-  std::visit(
-      [&](auto& table) {
-        for (int64_t e = 0; e < num_edges; ++e) {
-          require_index(static_cast<uint64_t>(neighbor[e]) < static_cast<uint64_t>(num_nodes_), "neighbour id ",
-                        neighbor[e], " is outside [0, ", num_nodes_, "): the graph's columns are damaged");
-          table.prefetch(neighbor[e]);
-        }
-        for (int64_t e = 0; e < num_edges; ++e) {
-          const uint32_t local = table.find_or_add(neighbor[e], static_cast<uint32_t>(next));
-          row[e] = local;
-          // Unconditional store, conditional step: first occurrences are unpredictable, a branch would cost more.
-          node[next] = neighbor[e];
-          next += local == next;
-        }
-      },
-      table_);
-  node_.added(next - known);
-  row_.added(num_edges);
-  if (with_edge_) edge_.append(edge, num_edges);
-  count_.append(count, num_rows);
+void Batch::sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spec, int num_threads) {
+  const size_t num_types = edges_.size();
+  require(csrs.size() == num_types, "csrs has ", csrs.size(), " elements: expected one per edge type, ", num_types);
+  require(spec.num_neighbors.size() == num_types, "num_neighbors has ", spec.num_neighbors.size(),
+          " lists: expected one per edge type, ", num_types);
+  require(spec.exclusions.empty() || spec.exclusions.size() == num_types, "exclusions has ", spec.exclusions.size(),
+          " elements: expected one per edge type, ", num_types);
+  const size_t num_hops = num_types ? spec.num_neighbors[0].size() : 0;
+  const auto hop_spec = [&](size_t edge_type, size_t hop) {
+    return HopSpec{spec.num_neighbors[edge_type][hop],
+                   spec.replace,
+                   spec.batch_key,
+                   static_cast<uint32_t>(hop),
+                   static_cast<uint32_t>(edge_type),
+                   with_edge_,
+                   spec.last,
+                   spec.exclusions.empty() ? nullptr : spec.exclusions[edge_type]};
+  };
+  for (size_t r = 0; r < num_types; ++r) {
+    require(spec.num_neighbors[r].size() == num_hops, "num_neighbors[", r, "] has ", spec.num_neighbors[r].size(),
+            " hops, num_neighbors[0] has ", num_hops, ": expected the same for all edge types");
+    for (size_t hop = 0; hop < num_hops; ++hop) check_spec(hop_spec(r, hop));
+    if (!csrs[r]) continue;
+    const int64_t centers = nodes_[edges_[r].expanded].num_nodes(), neighbors = nodes_[edges_[r].neighbor].num_nodes();
+    require(csrs[r]->num_nodes == centers && csrs[r]->num_neighbor_nodes == neighbors, "the graph of edge type ", r,
+            " has ", csrs[r]->num_nodes, " nodes with ", csrs[r]->num_neighbor_nodes,
+            " possible neighbours, the batch was made for ", centers, " with ", neighbors);
+  }
+  for (size_t hop = 0; hop < num_hops; ++hop) {
+    for (size_t r = 0; r < num_types; ++r)
+      if (csrs[r] && spec.num_neighbors[r][hop] != 0)
+        expand(static_cast<int>(r), *csrs[r], hop_spec(r, hop), num_threads);
+    end_hop();
+  }
 }
 
-void Batch::end_hop(int64_t edges_before) {
-  frontier_begin_ += frontier_.size();
-  num_sampled_nodes_.push_back(node_.size() - frontier_begin_);
-  num_sampled_edges_.push_back(row_.size() - edges_before);
+void Batch::require_not_expanded(int edge_type) const {
+  const EdgeSet& edges = edges_[edge_type];
+  require(edges.count.size() == nodes_[edges.expanded].frontier_begin(), "edge type ", edge_type,
+          " was expanded before in this hop: call end_hop first");
 }
 
-void Batch::expand(const CsrView& csr, const HopSpec& spec, int num_threads) {
-  require(csr.num_nodes == num_nodes_, "the graph has ", csr.num_nodes, " nodes, the batch was made for ", num_nodes_);
-  const int64_t edges_before = row_.size();
+void Batch::expand(int edge_type, const CsrView& csr, const HopSpec& spec, int num_threads) {
+  EdgeSet& edges = edges_[edge_type];
+  const NodeSet& centers = nodes_[edges.expanded];
+  require_not_expanded(edge_type);
+  const int64_t begin = centers.frontier_begin(), n = centers.frontier_size();
   frontier_.clear();
-  frontier_.append(node_.data() + frontier_begin_, node_.size() - frontier_begin_);
-  sample_in_order(csr, frontier_.data(), frontier_.size(), spec, num_threads, slots_, "frontier",
-                  [&](const RowSamples& rows, int64_t, int64_t num_rows) {
-                    take_rows(rows.neighbor.data(), rows.edge.data(), rows.count.data(), num_rows,
-                              rows.neighbor.size());
-                  });
-  end_hop(edges_before);
+  frontier_.append(centers.node() + begin, n);
+  Rows rows{frontier_.data(), n};
+  if (disjoint_) {
+    frontier_tree_.clear();
+    frontier_tree_.append(centers.tree() + begin, n);
+    rows.tree = frontier_tree_.data();
+  }
+  if (has_time_) {
+    frontier_time_.resize(n);
+    for (int64_t i = 0; i < n; ++i) frontier_time_[i] = seed_time_[frontier_tree_[i]];
+    rows.seed_time = frontier_time_.data();
+  }
+  sample_in_order(
+      csr, rows, spec, num_threads, slots_, "frontier",
+      [&](const RowSamples& rows, int64_t first, int64_t count) { take_rows(edges, rows, begin + first, count); });
 }
 
-void Batch::expand_from(const std::vector<HopPart>& parts) {
-  const int64_t edges_before = row_.size();
-  const int64_t num_rows = node_.size() - frontier_begin_;
-  frontier_.resize(num_rows);  // where each row of the frontier begins: its part, and its offset therein
-  Buffer<uint32_t>& count = stitched_.count;
-  count.resize(num_rows);
-  Buffer<uint32_t> part_of;
-  part_of.resize(num_rows);
-  std::fill_n(part_of.data(), num_rows, UINT32_MAX);
-  for (size_t p = 0; p < parts.size(); ++p) {
-    const HopPart& part = parts[p];
-    int64_t offset = 0;
-    for (int64_t i = 0; i < part.num_rows; ++i) {
-      const uint32_t at = part.frontier_position[i];
-      require(at < num_rows && part_of[at] == UINT32_MAX, "part ", p, " answers for row ", at,
-              " of the frontier, which has ", num_rows, " rows: expected every row once");
-      part_of[at] = static_cast<uint32_t>(p);
-      frontier_[at] = offset;
-      count[at] = part.count[i];
-      offset += part.count[i];
-    }
-    require(offset == part.num_edges, "part ", p, " has ", part.num_edges, " edges, its counts add up to ", offset);
-  }
-  for (int64_t first = 0; first < num_rows; first += kChunkRows) {
-    const int64_t last = std::min(num_rows, first + kChunkRows);
-    stitched_.neighbor.clear();
-    stitched_.edge.clear();
-    for (int64_t r = first; r < last; ++r) {
-      require(part_of[r] != UINT32_MAX, "no part answers for row ", r, " of the frontier");
-      const HopPart& part = parts[part_of[r]];
-      const int64_t n = count[r], offset = frontier_[r];
-      stitched_.neighbor.reserve_more(n);
-      std::visit([&](auto* ids) { std::copy_n(ids + offset, n, stitched_.neighbor.end()); }, part.neighbor);
-      stitched_.neighbor.added(n);
-      if (!with_edge_) continue;
-      stitched_.edge.reserve_more(n);
-      std::visit([&](auto* ids) { std::copy_n(ids + offset, n, stitched_.edge.end()); }, part.edge);
-      stitched_.edge.added(n);
-    }
-    take_rows(stitched_.neighbor.data(), stitched_.edge.data(), count.data() + first, last - first,
-              stitched_.neighbor.size());
-  }
-  end_hop(edges_before);
+void Batch::expand_from(int edge_type, const std::vector<RowsPart>& parts) {
+  EdgeSet& edges = edges_[edge_type];
+  const NodeSet& centers = nodes_[edges.expanded];
+  require_not_expanded(edge_type);
+  const int64_t begin = centers.frontier_begin();
+  stitch_.run(
+      parts, centers.frontier_size(), with_edge_, "frontier",
+      [&](const RowSamples& rows, int64_t first, int64_t count) { take_rows(edges, rows, begin + first, count); });
 }
 
-void Batch::copy_out(int64_t* node, int64_t* row, int64_t* col, int64_t* edge) const {
-  std::copy_n(node_.data(), node_.size(), node);
-  std::copy_n(row_.data(), row_.size(), row);
-  for (int64_t i = 0; i < count_.size(); ++i) col = std::fill_n(col, count_[i], i);
-  if (edge) std::copy_n(edge_.data(), edge_.size(), edge);
+// Takes the edges of `num_rows` nodes, the first of which has local id `first`.
+void Batch::take_rows(EdgeSet& edges, const RowSamples& rows, int64_t first, int64_t num_rows) {
+  const int64_t num_edges = rows.neighbor.size();
+  if (disjoint_) {  // a neighbour is in the tree of the node that found it
+    edge_tree_.resize(num_edges);
+    const uint32_t* tree = nodes_[edges.expanded].tree() + first;
+    uint32_t* out = edge_tree_.data();
+    for (int64_t i = 0; i < num_rows; ++i) out = std::fill_n(out, rows.count[i], tree[i]);
+  }
+  edges.row.reserve_more(num_edges);
+  nodes_[edges.neighbor].find_or_add(rows.neighbor.data(), edge_tree_.data(), num_edges, edges.row.end());
+  edges.row.added(num_edges);
+  if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
+  edges.count.append(rows.count.data(), num_rows);
+}
+
+void Batch::end_hop() {
+  for (EdgeSet& edges : edges_) edges.end_hop(nodes_[edges.expanded].frontier_end());
+  for (NodeSet& nodes : nodes_) nodes.end_hop();
 }
 
 }  // namespace glt

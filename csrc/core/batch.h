@@ -2,75 +2,81 @@
 #pragma once
 
 #include <cstdint>
-#include <variant>
+#include <deque>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/buffer.h"
 #include "core/chunks.h"
 #include "core/csr.h"
-#include "core/relabel.h"
+#include "core/edge_set.h"
+#include "core/node_set.h"
 #include "core/sample.h"
+#include "core/stitch.h"
 
 namespace glt {
 
-// What one partition answered for the part of a frontier that it owns.
-struct HopPart {
-  const uint32_t* frontier_position;  // [num_rows], where in the frontier each row stands
-  const uint32_t* count;              // [num_rows], edges of each row
-  int64_t num_rows;
-  Ids neighbor;  // [num_edges]
-  Ids edge;      // [num_edges]; unused without edges
-  int64_t num_edges;
+// The seeds of one node type.
+struct Seeds {
+  int node_type;
+  const int64_t* node;  // [n]
+  int64_t n;
 };
 
-// The rule is PyG's: nodes in order of first occurrence, seeds first and as given; a node is expanded once, at the
-// hop that discovers it; edges run neighbour -> expanded node and are sorted by the latter. Duplicate seeds keep
-// their rows: each is expanded (to the same picks), and a neighbour that is a seed means its first row.
+// How to sample a whole batch; one entry per edge type where there are several.
+struct BatchSpec {
+  std::vector<std::vector<int64_t>> num_neighbors;  // [edge types][hops]
+  bool replace = false;
+  uint64_t batch_key = 0;
+  bool last = false;
+  std::vector<const Exclusions*> exclusions;  // [edge types], null for none; or empty
+};
+
+// The rule is PyG's: hop by hop; within a hop edge types in order, within an edge type the frontier in order, and new
+// nodes by first occurrence. A node is expanded once along every edge type of its node type, at the hop that follows
+// its discovery. A homogeneous batch is one with a single node type and edge type.
+//
+// An exception thrown while a batch is being made leaves it unfinished; `start` begins anew.
 class Batch {
  public:
-  // Graphs of up to `dense_limit` nodes are relabelled by a table of 4 bytes per node, larger ones by a hash table.
-  Batch(int64_t num_nodes, int64_t dense_limit);
+  // `num_nodes` per node type; `ends` per edge type: the node types whose nodes are expanded, and found.
+  Batch(const std::vector<int64_t>& num_nodes, const std::vector<std::pair<int, int>>& ends, int64_t dense_limit);
 
-  // Begins a batch; everything of the last one is forgotten, its memory is kept.
-  void start(const int64_t* seeds, int64_t n, bool with_edge);
+  // Begins a batch; everything of the last one is forgotten, its memory is kept. The seeds are the roots of trees
+  // 0, 1, 2, ... in order. seed_time [num_times], one per tree, only in a disjoint batch; null: none.
+  void start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint, const int64_t* seed_time,
+             int64_t num_times);
 
-  // Samples one hop from a graph that has all rows of the frontier.
-  void expand(const CsrView& csr, const HopSpec& spec, int num_threads);
+  // All hops of a batch that was just started. A null graph has no edges of its type.
+  void sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spec, int num_threads);
 
-  // Takes one hop that others sampled; together the parts cover the frontier exactly once.
-  void expand_from(const std::vector<HopPart>& parts);
+  // One hop of one edge type that others sampled; together the parts cover the frontier exactly once.
+  void expand_from(int edge_type, const std::vector<RowsPart>& parts);
+  void end_hop();
 
-  // Nodes that the next hop expands, by their place in `node`: [begin, end).
-  int64_t frontier_begin() const { return frontier_begin_; }
-  int64_t frontier_end() const { return node_.size(); }
-
-  const Buffer<int64_t>& node() const { return node_; }
-  const Buffer<int64_t>& edge() const { return edge_; }
-  int64_t num_edges() const { return row_.size(); }
+  int num_node_types() const { return static_cast<int>(nodes_.size()); }
+  int num_edge_types() const { return static_cast<int>(edges_.size()); }
+  const NodeSet& nodes(int node_type) const { return nodes_[node_type]; }
+  const EdgeSet& edges(int edge_type) const { return edges_[edge_type]; }
   bool with_edge() const { return with_edge_; }
-  const std::vector<int64_t>& num_sampled_nodes() const { return num_sampled_nodes_; }
-  const std::vector<int64_t>& num_sampled_edges() const { return num_sampled_edges_; }
-
-  // Copies the results out: node [num_nodes], row and col [num_edges] in local ids, edge [num_edges] or null.
-  void copy_out(int64_t* node, int64_t* row, int64_t* col, int64_t* edge) const;
+  bool disjoint() const { return disjoint_; }
 
  private:
-  void take_rows(const int64_t* neighbor, const int64_t* edge, const uint32_t* count, int64_t num_rows,
-                 int64_t num_edges);
-  void end_hop(int64_t edges_before);
+  void expand(int edge_type, const CsrView& csr, const HopSpec& spec, int num_threads);
+  void require_not_expanded(int edge_type) const;
+  void take_rows(EdgeSet& edges, const RowSamples& rows, int64_t first, int64_t num_rows);
 
-  int64_t num_nodes_;
-  std::variant<DenseTable, HashTable> table_;
-  bool with_edge_ = true;
-  Buffer<int64_t> node_;      // global id per local id
-  Buffer<uint32_t> row_;      // local id of the neighbour per edge
-  Buffer<int64_t> edge_;      // global edge id per edge
-  Buffer<uint32_t> count_;    // edges per expanded node
-  Buffer<int64_t> frontier_;  // scratch: node_ may move while a hop adds to it
-  ChunkSlots slots_;          // scratch
-  RowSamples stitched_;       // scratch
-  int64_t frontier_begin_ = 0;
-  std::vector<int64_t> num_sampled_nodes_, num_sampled_edges_;
+  std::deque<NodeSet> nodes_;  // deque: neither moves nor copies what it holds
+  std::deque<EdgeSet> edges_;
+  bool with_edge_ = true, disjoint_ = false, has_time_ = false;
+  Buffer<int64_t> seed_time_;  // per tree
+
+  // Scratch. The frontier is copied, since the nodes may move while a hop adds to them.
+  Buffer<int64_t> frontier_, frontier_time_;
+  Buffer<uint32_t> frontier_tree_, edge_tree_;
+  ChunkSlots slots_;
+  Stitch stitch_;
 };
 
 }  // namespace glt

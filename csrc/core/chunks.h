@@ -22,14 +22,15 @@ struct ChunkSlot {
 // The slots of one caller, kept between calls so that their memory is reused.
 using ChunkSlots = std::vector<std::unique_ptr<ChunkSlot>>;
 
-// Samples nodes[0, n) in chunks on up to num_threads threads and hands the chunks in order to
+// Samples `rows` in chunks on up to num_threads threads and hands the chunks in order to
 // consume(const RowSamples&, first, count), always on the calling thread. While that thread consumes, the others
 // sample ahead: sampling waits for memory and consuming (relabelling) is shorter, so the threads keep each other
 // busy, and the result cannot depend on how many there are.
 template <typename Consume>
-void sample_in_order(const CsrView& csr, const int64_t* nodes, int64_t n, const HopSpec& spec, int num_threads,
-                     ChunkSlots& slots, const char* name, const Consume& consume) {
+void sample_in_order(const CsrView& csr, const Rows& rows, const HopSpec& spec, int num_threads, ChunkSlots& slots,
+                     const char* name, const Consume& consume) {
   check_spec(spec);
+  const int64_t n = rows.n;
   const int64_t num_chunks = (n + kChunkRows - 1) / kChunkRows;
   const int helpers = num_chunks < 4 ? 0 : num_threads - 1;
   const int64_t num_slots = helpers > 0 ? 16 * num_threads : 1;
@@ -47,7 +48,7 @@ void sample_in_order(const CsrView& csr, const int64_t* nodes, int64_t n, const 
     slot.rows.clear();
     slot.error = nullptr;
     try {
-      sample_rows(csr, nodes + first, count, spec, slot.rows, name, first);
+      sample_rows(csr, rows.slice(first, count), spec, slot.rows, name, first);
     } catch (...) {
       slot.error = std::current_exception();
     }

@@ -1,9 +1,11 @@
 #include "core/csr.h"
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "core/check.h"
+#include "core/weights.h"
 
 namespace glt {
 namespace {
@@ -36,6 +38,13 @@ void check_range(const char* name, Ids ids, int64_t n, int64_t bound) {
       ids);
 }
 
+void check_times(const CsrView& csr) {
+  for (int64_t r = 0; r < csr.num_rows; ++r)
+    for (int64_t e = csr.indptr[r] + 1; e < csr.indptr[r + 1]; ++e)
+      require(csr.time[e - 1] <= csr.time[e], "time[", e, "] = ", csr.time[e], " is below time[", e - 1,
+              "] = ", csr.time[e - 1], " of the same row (row ", r, "): sort rows by time (sort_rows_by_time)");
+}
+
 }  // namespace
 
 void validate(const CsrView& csr, bool check_indices) {
@@ -45,7 +54,10 @@ void validate(const CsrView& csr, bool check_indices) {
             "] = ", csr.indptr[r], ": expected row offsets that never fall");
   require(csr.indptr[csr.num_rows] == csr.num_edges, "indptr[", csr.num_rows, "] = ", csr.indptr[csr.num_rows],
           ": expected the number of edges, ", csr.num_edges);
-  if (check_indices) check_range("indices", csr.indices, csr.num_edges, csr.num_neighbor_nodes);
+  if (!check_indices) return;
+  check_range("indices", csr.indices, csr.num_edges, csr.num_neighbor_nodes);
+  if (csr.time) check_times(csr);
+  if (csr.weight_sum) validate_weights(csr.indptr, csr.num_rows, csr.weight_sum, csr.weight_guide);
 }
 
 void build_indptr(const char* name, Ids rows, int64_t num_edges, const uint32_t* row_of, int64_t num_nodes,
@@ -84,6 +96,14 @@ void fill_rows(const char* col_name, Ids rows, Ids cols, Ids edge_ids_in, int64_
       rows, cols, edge_ids_in, out.indices, out.edge_ids);
   for (int64_t r = num_rows; r > 0; --r) indptr[r] = indptr[r - 1];
   indptr[0] = 0;
+}
+
+void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* time, int64_t* order) {
+  for (int64_t r = 0; r < num_rows; ++r) {
+    int64_t *begin = order + indptr[r], *end = order + indptr[r + 1];
+    std::iota(begin, end, indptr[r]);
+    std::sort(begin, end, [&](int64_t a, int64_t b) { return time[a] != time[b] ? time[a] < time[b] : a < b; });
+  }
 }
 
 }  // namespace glt

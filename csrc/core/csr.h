@@ -16,12 +16,16 @@ namespace glt {
 using Ids = std::variant<const int32_t*, const int64_t*>;
 
 struct CsrView {
-  const int64_t* indptr = nullptr;   // [num_rows + 1], in edges
-  Ids indices;                       // [num_edges], neighbour ids, each in [0, num_neighbor_nodes)
-  bool has_edge_ids = false;         // without: the id of an edge is its position
-  Ids edge_ids;                      // [num_edges]
-  const uint32_t* row_of = nullptr;  // [num_nodes], node -> row; null: the row is the node id
-  std::optional<Book> book;          // owners of [num_nodes] nodes, of which those of `part` have rows here
+  const int64_t* indptr = nullptr;  // [num_rows + 1], in edges
+  Ids indices;                      // [num_edges], neighbour ids, each in [0, num_neighbor_nodes)
+  bool has_edge_ids = false;        // without: the id of an edge is its position
+  Ids edge_ids;                     // [num_edges]
+  // Edge weights as draws need them, see weights.h; null: all edges weigh the same.
+  const uint64_t* weight_sum = nullptr;    // [num_edges], inclusive prefix sums within each row
+  const uint32_t* weight_guide = nullptr;  // [weight_guide_size(num_rows, num_edges)]
+  const int64_t* time = nullptr;           // [num_edges], never falling within a row; null: edges have no time
+  const uint32_t* row_of = nullptr;        // [num_nodes], node -> row; null: the row is the node id
+  std::optional<Book> book;                // owners of [num_nodes] nodes, of which those of `part` have rows here
   int64_t part = 0;
   int64_t num_rows = 0;
   int64_t num_nodes = 0;           // ids of expanded nodes are in [0, num_nodes)
@@ -30,7 +34,8 @@ struct CsrView {
 };
 
 // Throws std::invalid_argument, naming the first offender, unless indptr starts at 0, never falls and ends at
-// num_edges, and every neighbour id is in range. Everything that reads a CsrView relies on this.
+// num_edges, and, with `check_indices`, every neighbour id is in range, times never fall within a row and weights are
+// what build_weights makes. Everything that reads a CsrView relies on this.
 void validate(const CsrView& csr, bool check_indices);
 
 // Counts edges per row: indptr[r + 1] - indptr[r] = number of i with rows[i] == r. `row_of` as in CsrView.
@@ -49,5 +54,8 @@ struct CsrOut {
 };
 void fill_rows(const char* col_name, Ids rows, Ids cols, Ids edge_ids_in, int64_t num_edges, const uint32_t* row_of,
                int64_t num_rows, int64_t num_neighbor_nodes, int64_t* indptr, CsrOut out);
+
+// Fills order [num_edges] with the positions of each row's edges, earliest first; edges of one time keep their order.
+void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* time, int64_t* order);
 
 }  // namespace glt

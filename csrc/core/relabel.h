@@ -1,4 +1,6 @@
 // Global node ids to the local ids of one batch, in order of first occurrence.
+//
+// Both tables stamp their words: a word below the base of the batch at hand is empty, whatever it says.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +10,8 @@
 #include "core/check.h"
 
 namespace glt {
+
+constexpr uint32_t kAbsent = UINT32_MAX;  // no local id: a batch has fewer than 2^32 - 1 nodes
 
 // One 32-bit word per node of the graph: base + local id. Every batch starts with a base above all words written so
 // far, which empties the table without touching it; it is cleared only when the words run out.
@@ -39,13 +43,20 @@ class DenseTable {
     return next;
   }
 
+  // Local id of `node`, or kAbsent. Adds nothing, so several threads may look up at the same time.
+  uint32_t find(int64_t node) const {
+    const uint32_t word = words_[node];
+    return word >= base_ ? word - static_cast<uint32_t>(base_) : kAbsent;
+  }
+
  private:
   int64_t num_nodes_;
   Buffer<uint32_t> words_;
   uint64_t base_ = 1, used_ = 0;
 };
 
-// The same by open addressing: memory follows the batch instead of the graph.
+// The same by open addressing: memory follows the batch instead of the graph. In a disjoint batch a node is one per
+// tree, so the tree is part of the key; it fills what would be padding.
 class HashTable {
  public:
   void begin(int64_t) {
@@ -55,35 +66,44 @@ class HashTable {
     used_ = 0;
     num_entries_ = 0;
   }
-  void prefetch(int64_t node) const { __builtin_prefetch(slots_.data() + home(node), 1, 2); }
+  void prefetch(int64_t node, uint32_t tree = 0) const { __builtin_prefetch(slots_.data() + home(node, tree), 1, 2); }
 
-  uint32_t find_or_add(int64_t node, uint32_t next) {
+  uint32_t find_or_add(int64_t node, uint32_t next, uint32_t tree = 0) {
     require(used_ < UINT32_MAX / 2, "a batch has over 2^31 nodes: use smaller batches or fan-outs");
-    Slot& slot = find(node);
+    Slot& slot = slots_[place(node, tree)];
     if (slot.word >= base_) return slot.word - static_cast<uint32_t>(base_);
-    slot = {node, static_cast<uint32_t>(base_) + next};
+    slot = {node, tree, static_cast<uint32_t>(base_) + next};
     used_ = next + 1;
     if (2 * ++num_entries_ > slots_.size()) double_size();
     return next;
   }
 
+  uint32_t find(int64_t node, uint32_t tree = 0) const {
+    const uint32_t word = slots_[place(node, tree)].word;
+    return word >= base_ ? word - static_cast<uint32_t>(base_) : kAbsent;
+  }
+
  private:
   struct Slot {
     int64_t node;
+    uint32_t tree;
     uint32_t word;  // base + local id; below base: free
   };
 
-  int64_t home(int64_t node) const {
-    return static_cast<int64_t>((static_cast<uint64_t>(node) * 0x9E3779B97F4A7C15u) >> shift_);
+  int64_t home(int64_t node, uint32_t tree) const {
+    const uint64_t key = static_cast<uint64_t>(node) + tree * 0xD1B54A32D192ED03u;
+    return static_cast<int64_t>((key * 0x9E3779B97F4A7C15u) >> shift_);
   }
-  Slot& find(int64_t node) {
-    int64_t at = home(node);
-    while (slots_[at].word >= base_ && slots_[at].node != node) at = (at + 1) & (slots_.size() - 1);
-    return slots_[at];
+  // Where the key is, or the free slot where it belongs.
+  int64_t place(int64_t node, uint32_t tree) const {
+    int64_t at = home(node, tree);
+    while (slots_[at].word >= base_ && (slots_[at].node != node || slots_[at].tree != tree))
+      at = (at + 1) & (slots_.size() - 1);
+    return at;
   }
   void clear(int64_t size) {
     slots_.resize(size);
-    std::fill_n(slots_.data(), size, Slot{0, 0});
+    std::fill_n(slots_.data(), size, Slot{0, 0, 0});
     shift_ = 64 - __builtin_ctzll(static_cast<uint64_t>(size));
     base_ = 1;
     used_ = 0;
@@ -96,7 +116,7 @@ class HashTable {
     base_ = base;
     used_ = used;
     for (int64_t i = 0; i < old.size(); ++i)
-      if (old[i].word >= base_) find(old[i].node) = old[i];
+      if (old[i].word >= base_) slots_[place(old[i].node, old[i].tree)] = old[i];
   }
 
   Buffer<Slot> slots_;

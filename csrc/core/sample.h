@@ -8,6 +8,9 @@
 
 #include "core/buffer.h"
 #include "core/csr.h"
+#include "core/exclusions.h"
+#include "core/rng.h"
+#include "core/row_spans.h"
 
 namespace glt {
 
@@ -15,22 +18,29 @@ struct HopSpec {
   int64_t num_neighbors;  // edges per node; -1: all of them
   bool replace = false;   // true: exactly num_neighbors draws for every node that has an edge
   uint64_t batch_key = 0;
-  uint32_t hop = 0;        // < 256
-  uint32_t edge_type = 0;  // < 65535
-  bool with_edge = true;   // false: leaves RowSamples::edge empty
+  uint32_t hop = 0;                        // < 256
+  uint32_t edge_type = 0;                  // < 65535
+  bool with_edge = true;                   // false: leaves RowSamples::edge empty
+  bool last = false;                       // of edges with times, only the num_neighbors latest that may be taken
+  const Exclusions* exclusions = nullptr;  // edges that are never taken; null: none
 };
 
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.
 void check_spec(const HopSpec& spec);
 
+// The draws of node i of `rows`. Trees draw under keys of their own, so that what one takes tells nothing of another.
+inline NodeDraws draws_of(const Rows& rows, int64_t i, const HopSpec& spec) {
+  const uint64_t key = rows.tree ? derive_key(spec.batch_key, Purpose::kTree, 0, rows.tree[i]) : spec.batch_key;
+  return {key, spec.hop, spec.edge_type, static_cast<uint64_t>(rows.node[i])};
+}
+
 // The sampled edges of consecutive nodes, row after row.
 struct RowSamples {
-  Buffer<uint32_t> count;     // [num_nodes]
-  Buffer<int64_t> neighbor;   // [sum of count]
-  Buffer<int64_t> edge;       // [sum of count], or empty
-  Buffer<int64_t> position;   // scratch: where in the edge arrays a pick is
-  Buffer<int64_t> row_begin;  // scratch
-  Buffer<int64_t> degree;     // scratch
+  Buffer<uint32_t> count;    // [num_nodes]
+  Buffer<int64_t> neighbor;  // [sum of count]
+  Buffer<int64_t> edge;      // [sum of count], or empty
+  Buffer<int64_t> position;  // scratch: where in the edge arrays a pick is
+  RowSpans spans;            // scratch
   void clear() {
     count.clear();
     neighbor.clear();
@@ -38,11 +48,11 @@ struct RowSamples {
   }
 };
 
-// Appends the samples of nodes[0, n) to `out`. Without replacement by Floyd's algorithm (Bentley & Floyd, CACM 30(9),
+// Appends the samples of `rows` to `out`. Without replacement by Floyd's algorithm (Bentley & Floyd, CACM 30(9),
 // 1987): exactly min(k, degree) draws, every subset equally likely. Throws std::out_of_range, naming the first
 // offender as `name`[first_index + i], when a node is outside the graph or has no row here.
-void sample_rows(const CsrView& csr, const int64_t* nodes, int64_t n, const HopSpec& spec, RowSamples& out,
-                 const char* name, int64_t first_index);
+void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowSamples& out, const char* name,
+                 int64_t first_index);
 
 // Rows that are sampled together: enough loads in flight to hide memory latency, few enough to stay in the L2 cache.
 constexpr int64_t kChunkRows = 64;

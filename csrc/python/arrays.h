@@ -65,4 +65,9 @@ inline void require_size(const py::array& a, const char* name, int64_t size) {
   require(a.size() == size, name, " has ", a.size(), " elements: expected ", size);
 }
 
+inline int checked_threads(int num_threads) {
+  require(num_threads >= 1 && num_threads <= 1024, "num_threads = ", num_threads, ": expected 1 to 1024");
+  return num_threads;
+}
+
 }  // namespace glt::python

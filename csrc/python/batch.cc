@@ -2,173 +2,170 @@
 
 #include "python/arrays.h"
 #include "python/csr.h"
+#include "python/rows_part.h"
 
 namespace glt::python {
 namespace {
 
-py::array_t<int64_t> copy_of(const int64_t* data, int64_t n) {
-  return py::array_t<int64_t>(n, data);
+template <typename T>
+py::array_t<T> copy_of(const T* data, int64_t n) {
+  return py::array_t<T>(n, data);
 }
 
-int64_t* optional_edges(std::optional<py::array>& edge, bool with_edge, int64_t num_edges) {
-  if (!edge) return nullptr;
-  require(with_edge, "edge was asked for, but the batch was started without edge ids");
-  require_size(*edge, "edge", num_edges);
-  return write<int64_t>(*edge, "edge");
+const NodeSet& nodes_of(const Batch& batch, int type) {
+  require_index(type >= 0 && type < batch.num_node_types(), "node_type = ", type, ": expected [0, ",
+                batch.num_node_types(), ")");
+  return batch.nodes(type);
 }
 
-int threads(int num_threads) {
-  require(num_threads >= 1 && num_threads <= 1024, "num_threads = ", num_threads, ": expected 1 to 1024");
-  return num_threads;
+const EdgeSet& edges_of(const Batch& batch, int type) {
+  require_index(type >= 0 && type < batch.num_edge_types(), "edge_type = ", type, ": expected [0, ",
+                batch.num_edge_types(), ")");
+  return batch.edges(type);
 }
 
-HopPart hop_part(const py::tuple& part, bool with_edge) {
-  const auto position = part[0].cast<py::array>(), count = part[1].cast<py::array>(),
-             neighbor = part[2].cast<py::array>();
-  HopPart out{};
-  out.frontier_position = read<uint32_t>(position, "position");
-  out.count = read<uint32_t>(count, "count");
-  out.num_rows = position.size();
-  require_size(count, "count", out.num_rows);
-  out.neighbor = read_ids(neighbor, "neighbor");
-  out.num_edges = neighbor.size();
-  if (with_edge) {
-    const auto edge = part[3].cast<py::array>();
-    require_size(edge, "edge", out.num_edges);
-    out.edge = read_ids(edge, "edge");
-  }
-  return out;
+void require_trees(const Batch& batch) {
+  require(batch.disjoint(), "trees were asked for, but the batch was not started with disjoint = True");
 }
 
-// The rows of one request, for one requester: what a partition answers.
-class OneHop {
- public:
-  OneHop(const Csr& csr, const py::array& nodes, const HopSpec& spec, int num_threads, const std::string& name)
-      : with_edge_(spec.with_edge) {
-    const int64_t* ids = read<int64_t>(nodes, name.c_str());
-    const int64_t n = nodes.size();
-    py::gil_scoped_release nogil;
-    ChunkSlots slots;
-    sample_in_order(csr.view(), ids, n, spec, num_threads, slots, name.c_str(),
-                    [&](const RowSamples& rows, int64_t, int64_t num_rows) {
-                      count_.append(rows.count.data(), num_rows);
-                      neighbor_.append(rows.neighbor.data(), rows.neighbor.size());
-                      edge_.append(rows.edge.data(), rows.edge.size());
-                    });
-  }
-  int64_t num_edges() const { return neighbor_.size(); }
+void start(Batch& self, const std::vector<std::pair<int, py::array>>& seeds, bool with_edge, bool disjoint,
+           const std::optional<py::array>& seed_time) {
+  std::vector<Seeds> views;
+  for (const auto& [type, nodes] : seeds) views.push_back({type, read<int64_t>(nodes, "seeds"), nodes.size()});
+  const int64_t* times = seed_time ? read<int64_t>(*seed_time, "seed_time") : nullptr;
+  const int64_t num_times = seed_time ? seed_time->size() : 0;
+  py::gil_scoped_release nogil;
+  self.start(views, with_edge, disjoint, times, num_times);
+}
 
-  void copy_out(py::array count, py::array neighbor, std::optional<py::array> edge) const {
-    require_size(count, "count", count_.size());
-    require_size(neighbor, "neighbor", neighbor_.size());
-    std::copy_n(count_.data(), count_.size(), write<uint32_t>(count, "count"));
-    copy_ids(neighbor_, neighbor, "neighbor");
-    if (!edge) return;
-    require(with_edge_, "edge was asked for, but the hop was sampled without edge ids");
-    require_size(*edge, "edge", edge_.size());
-    copy_ids(edge_, *edge, "edge");
-  }
+void sample(Batch& self, const std::vector<std::shared_ptr<Csr>>& csrs, std::vector<std::vector<int64_t>> num_neighbors,
+            bool replace, uint64_t batch_key, bool last,
+            const std::optional<std::vector<std::shared_ptr<Exclusions>>>& exclusions, int num_threads) {
+  checked_threads(num_threads);
+  std::vector<const CsrView*> views;
+  for (const auto& csr : csrs) views.push_back(csr ? &csr->view() : nullptr);
+  BatchSpec spec{std::move(num_neighbors), replace, batch_key, last, {}};
+  if (exclusions)
+    for (const auto& excluded : *exclusions) spec.exclusions.push_back(excluded.get());
+  py::gil_scoped_release nogil;
+  self.sample(views, spec, num_threads);
+}
 
- private:
-  static void copy_ids(const Buffer<int64_t>& from, py::array& to, const char* name) {
-    if (py::isinstance<py::array_t<int32_t>>(to)) {
-      int32_t* out = write<int32_t>(to, name);
-      for (int64_t i = 0; i < from.size(); ++i) out[i] = static_cast<int32_t>(from[i]);
-    } else {
-      std::copy_n(from.data(), from.size(), write<int64_t>(to, name));
-    }
+void copy_nodes(const Batch& self, int node_type, py::array node, std::optional<py::array> tree) {
+  const NodeSet& nodes = nodes_of(self, node_type);
+  const int64_t n = nodes.size();
+  require_size(node, "node", n);
+  int64_t* node_out = write<int64_t>(node, "node");
+  int64_t* tree_out = nullptr;
+  if (tree) {
+    require_trees(self);
+    require_size(*tree, "tree", n);
+    tree_out = write<int64_t>(*tree, "tree");
   }
+  py::gil_scoped_release nogil;
+  std::copy_n(nodes.node(), n, node_out);
+  if (tree_out) std::copy_n(nodes.tree(), n, tree_out);
+}
 
-  bool with_edge_;
-  Buffer<uint32_t> count_;
-  Buffer<int64_t> neighbor_, edge_;
-};
+void copy_edges(const Batch& self, int edge_type, py::array row, py::array col, std::optional<py::array> edge) {
+  const EdgeSet& edges = edges_of(self, edge_type);
+  const int64_t n = edges.row.size();
+  require_size(row, "row", n);
+  require_size(col, "col", n);
+  int64_t* row_out = write<int64_t>(row, "row");
+  int64_t* col_out = write<int64_t>(col, "col");
+  int64_t* edge_out = nullptr;
+  if (edge) {
+    require(self.with_edge(), "edge was asked for, but the batch was started without edge ids");
+    require_size(*edge, "edge", n);
+    edge_out = write<int64_t>(*edge, "edge");
+  }
+  py::gil_scoped_release nogil;
+  std::copy_n(edges.row.data(), n, row_out);
+  for (int64_t i = 0; i < edges.count.size(); ++i) col_out = std::fill_n(col_out, edges.count[i], i);
+  if (edge_out) std::copy_n(edges.edge.data(), n, edge_out);
+}
 
 }  // namespace
 
 void register_batch(py::module_& m) {
   py::class_<Batch>(m, "Batch")
-      .def(py::init([](int64_t num_nodes, int64_t dense_limit) {
-             require(num_nodes >= 0, "num_nodes = ", num_nodes, ": expected at least 0");
-             return std::make_unique<Batch>(num_nodes, dense_limit);
-           }),
-           py::arg("num_nodes"), py::arg("dense_limit") = int64_t{1} << 28)
-      .def(
-          "start",
-          [](Batch& self, const py::array& seeds, bool with_edge) {
-            const int64_t* ids = read<int64_t>(seeds, "seeds");
-            const int64_t n = seeds.size();
-            py::gil_scoped_release nogil;
-            self.start(ids, n, with_edge);
-          },
-          py::arg("seeds"), py::arg("with_edge") = true)
-      .def(
-          "sample",
-          [](Batch& self, const Csr& csr, const py::array& seeds, const std::vector<int64_t>& num_neighbors,
-             bool replace, uint64_t batch_key, bool with_edge, int num_threads) {
-            const int64_t* ids = read<int64_t>(seeds, "seeds");
-            const int64_t n = seeds.size();
-            threads(num_threads);
-            py::gil_scoped_release nogil;
-            self.start(ids, n, with_edge);
-            for (size_t hop = 0; hop < num_neighbors.size(); ++hop)
-              self.expand(csr.view(),
-                          {num_neighbors[hop], replace, batch_key, static_cast<uint32_t>(hop), 0, with_edge},
-                          num_threads);
-          },
-          "A whole batch: start(seeds), then one hop per element of num_neighbors.", py::arg("csr"), py::arg("seeds"),
-          py::arg("num_neighbors"), py::arg("replace"), py::arg("batch_key"), py::arg("with_edge") = true,
-          py::arg("num_threads") = 1)
+      .def(py::init<const std::vector<int64_t>&, const std::vector<std::pair<int, int>>&, int64_t>(),
+           py::arg("num_nodes"), py::arg("ends"), py::arg("dense_limit") = int64_t{1} << 28)
+      .def("start", &start,
+           "Begins a batch with seeds (node type, ids), the roots of trees 0, 1, 2, ... in order. seed_time: one per "
+           "tree.",
+           py::arg("seeds"), py::arg("with_edge") = true, py::arg("disjoint") = false,
+           py::arg("seed_time") = py::none())
+      .def("sample", &sample, "All hops: num_neighbors[edge type][hop]; no graph: no edges of its type.",
+           py::arg("csrs"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace"), py::arg("batch_key"),
+           py::arg("last") = false, py::arg("exclusions") = py::none(), py::arg("num_threads") = 1)
       .def(
           "expand_from",
-          [](Batch& self, const std::vector<py::tuple>& parts) {
-            std::vector<HopPart> views;
-            for (const auto& part : parts) views.push_back(hop_part(part, self.with_edge()));
+          [](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
+            edges_of(self, edge_type);
+            const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());
             py::gil_scoped_release nogil;
-            self.expand_from(views);
+            self.expand_from(edge_type, views);
           },
-          "One hop that partitions sampled: tuples (position, count, neighbor, edge) that cover the frontier once.",
-          py::arg("parts"))
-      .def("frontier",
-           [](const Batch& self) {
-             return copy_of(self.node().data() + self.frontier_begin(), self.frontier_end() - self.frontier_begin());
-           })
-      .def("nodes", [](const Batch& self) { return copy_of(self.node().data(), self.node().size()); })
-      .def("edges",
-           [](const Batch& self) {
-             require(self.with_edge(), "edges were asked for, but the batch was started without edge ids");
-             return copy_of(self.edge().data(), self.edge().size());
-           })
-      .def_property_readonly("num_nodes", [](const Batch& self) { return self.node().size(); })
-      .def_property_readonly("num_edges", &Batch::num_edges)
-      .def_property_readonly("num_sampled_nodes", &Batch::num_sampled_nodes)
-      .def_property_readonly("num_sampled_edges", &Batch::num_sampled_edges)
+          "One hop of an edge type that partitions sampled: tuples (position, count, neighbor, edge) that cover the "
+          "frontier once.",
+          py::arg("edge_type"), py::arg("parts"))
+      .def("end_hop", &Batch::end_hop, "The nodes found since the last hop are the frontier now.",
+           py::call_guard<py::gil_scoped_release>())
       .def(
-          "copy_out",
-          [](const Batch& self, py::array node, py::array row, py::array col, std::optional<py::array> edge) {
-            const int64_t num_edges = self.num_edges();
-            require_size(node, "node", self.node().size());
-            require_size(row, "row", num_edges);
-            require_size(col, "col", num_edges);
-            int64_t* n = write<int64_t>(node, "node");
-            int64_t* r = write<int64_t>(row, "row");
-            int64_t* c = write<int64_t>(col, "col");
-            int64_t* e = optional_edges(edge, self.with_edge(), num_edges);
-            py::gil_scoped_release nogil;
-            self.copy_out(n, r, c, e);
+          "frontier",
+          [](const Batch& self, int node_type) {
+            const NodeSet& nodes = nodes_of(self, node_type);
+            return copy_of(nodes.node() + nodes.frontier_begin(), nodes.frontier_size());
           },
-          py::arg("node"), py::arg("row"), py::arg("col"), py::arg("edge") = py::none());
-
-  py::class_<OneHop>(m, "OneHop")
-      .def(py::init([](const Csr& csr, const py::array& nodes, int64_t num_neighbors, bool replace, uint64_t batch_key,
-                       uint32_t hop, bool with_edge, int num_threads, const std::string& name) {
-             return std::make_unique<OneHop>(csr, nodes, HopSpec{num_neighbors, replace, batch_key, hop, 0, with_edge},
-                                             threads(num_threads), name);
-           }),
-           py::arg("csr"), py::arg("nodes"), py::arg("num_neighbors"), py::arg("replace"), py::arg("batch_key"),
-           py::arg("hop"), py::arg("with_edge") = true, py::arg("num_threads") = 1, py::arg("name") = "nodes")
-      .def_property_readonly("num_edges", &OneHop::num_edges)
-      .def("copy_out", &OneHop::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
+          py::arg("node_type"))
+      .def(
+          "frontier_trees",
+          [](const Batch& self, int node_type) {
+            require_trees(self);
+            const NodeSet& nodes = nodes_of(self, node_type);
+            return copy_of(nodes.tree() + nodes.frontier_begin(), nodes.frontier_size());
+          },
+          py::arg("node_type"))
+      .def(
+          "nodes",
+          [](const Batch& self, int node_type) {
+            const NodeSet& nodes = nodes_of(self, node_type);
+            return copy_of(nodes.node(), nodes.size());
+          },
+          py::arg("node_type"))
+      .def(
+          "trees",
+          [](const Batch& self, int node_type) {
+            require_trees(self);
+            const NodeSet& nodes = nodes_of(self, node_type);
+            return copy_of(nodes.tree(), nodes.size());
+          },
+          py::arg("node_type"))
+      .def(
+          "edges",
+          [](const Batch& self, int edge_type) {
+            require(self.with_edge(), "edges were asked for, but the batch was started without edge ids");
+            const EdgeSet& edges = edges_of(self, edge_type);
+            return copy_of(edges.edge.data(), edges.edge.size());
+          },
+          py::arg("edge_type"))
+      .def(
+          "num_nodes", [](const Batch& self, int type) { return nodes_of(self, type).size(); }, py::arg("node_type"))
+      .def(
+          "num_edges", [](const Batch& self, int type) { return edges_of(self, type).row.size(); },
+          py::arg("edge_type"))
+      .def(
+          "num_sampled_nodes", [](const Batch& self, int type) { return nodes_of(self, type).num_sampled(); },
+          py::arg("node_type"))
+      .def(
+          "num_sampled_edges", [](const Batch& self, int type) { return edges_of(self, type).num_sampled; },
+          py::arg("edge_type"))
+      .def("copy_nodes", &copy_nodes, "Ids and, in a disjoint batch, trees, as int64.", py::arg("node_type"),
+           py::arg("node"), py::arg("tree") = py::none())
+      .def("copy_edges", &copy_edges, "Local ids of neighbours and of expanded nodes, and edge ids, as int64.",
+           py::arg("edge_type"), py::arg("row"), py::arg("col"), py::arg("edge") = py::none());
 }
 
 }  // namespace glt::python

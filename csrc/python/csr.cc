@@ -1,5 +1,7 @@
 #include "core/csr.h"
 
+#include "core/has_edges.h"
+#include "core/weights.h"
 #include "python/arrays.h"
 #include "python/csr.h"
 
@@ -19,6 +21,23 @@ std::variant<int32_t*, int64_t*> write_ids(py::array& a, const char* name) {
   throw py::type_error(text(name, ": expected a 1-d array of int32 or int64, got ", describe(a)));
 }
 
+// The number of rows of an indptr that is fit to be followed.
+int64_t checked_rows(const py::array& indptr, int64_t num_edges) {
+  CsrView rows;
+  rows.indptr = read<int64_t>(indptr, "indptr");
+  require(indptr.size() >= 1, "indptr is empty: expected num_rows + 1 elements");
+  rows.num_rows = indptr.size() - 1;
+  rows.num_edges = num_edges;
+  validate(rows, /*check_indices=*/false);
+  return rows.num_rows;
+}
+
+Weights read_weights(const py::array& a, const char* name) {
+  if (py::isinstance<py::array_t<float>>(a)) return read<float>(a, name);
+  if (py::isinstance<py::array_t<double>>(a)) return read<double>(a, name);
+  throw py::type_error(text(name, ": expected a 1-d array of float32 or float64, got ", describe(a)));
+}
+
 void require_fits(const py::array& out, const char* name, int64_t largest) {
   require(out.itemsize() == 8 || largest <= INT32_MAX, name, " is int32, but holds ids up to ", largest,
           ": pass an int64 array");
@@ -28,12 +47,16 @@ void require_fits(const py::array& out, const char* name, int64_t largest) {
 
 Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids, std::optional<py::array> row_of,
          std::optional<int64_t> num_nodes, std::optional<int64_t> num_neighbor_nodes, bool check_indices,
-         std::optional<py::array> book, int64_t part)
+         std::optional<py::array> book, int64_t part, std::optional<py::array> weight_sum,
+         std::optional<py::array> weight_guide, std::optional<py::array> time)
     : indptr_(std::move(indptr)),
       indices_(std::move(indices)),
       edge_ids_(std::move(edge_ids)),
       row_of_(std::move(row_of)),
-      book_(std::move(book)) {
+      book_(std::move(book)),
+      weight_sum_(std::move(weight_sum)),
+      weight_guide_(std::move(weight_guide)),
+      time_(std::move(time)) {
   view_.indptr = read<int64_t>(indptr_, "indptr");
   require(indptr_.size() >= 1, "indptr is empty: expected num_rows + 1 elements");
   view_.indices = read_ids(indices_, "indices");
@@ -54,6 +77,18 @@ Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids,
     view_.book = book_of(*book_, part + 1);
     view_.part = part;
   }
+  require(weight_sum_.has_value() == weight_guide_.has_value(),
+          "weight_sum and weight_guide belong together: pass both, as build_weights made them, or neither");
+  if (weight_sum_) {
+    require_size(*weight_sum_, "weight_sum", view_.num_edges);
+    require_size(*weight_guide_, "weight_guide", weight_guide_size(view_.num_rows, view_.num_edges));
+    view_.weight_sum = read<uint64_t>(*weight_sum_, "weight_sum");
+    view_.weight_guide = read<uint32_t>(*weight_guide_, "weight_guide");
+  }
+  if (time_) {
+    require_size(*time_, "time", view_.num_edges);
+    view_.time = read<int64_t>(*time_, "time");
+  }
   py::gil_scoped_release nogil;
   validate(view_, check_indices);
 }
@@ -61,10 +96,12 @@ Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids,
 void register_csr(py::module_& m) {
   py::class_<Csr, std::shared_ptr<Csr>>(m, "Csr")
       .def(py::init<py::array, py::array, std::optional<py::array>, std::optional<py::array>, std::optional<int64_t>,
-                    std::optional<int64_t>, bool, std::optional<py::array>, int64_t>(),
+                    std::optional<int64_t>, bool, std::optional<py::array>, int64_t, std::optional<py::array>,
+                    std::optional<py::array>, std::optional<py::array>>(),
            py::arg("indptr"), py::arg("indices"), py::arg("edge_ids") = py::none(), py::arg("row_of") = py::none(),
            py::arg("num_nodes") = py::none(), py::arg("num_neighbor_nodes") = py::none(),
-           py::arg("check_indices") = true, py::arg("book") = py::none(), py::arg("part") = 0)
+           py::arg("check_indices") = true, py::arg("book") = py::none(), py::arg("part") = 0,
+           py::arg("weight_sum") = py::none(), py::arg("weight_guide") = py::none(), py::arg("time") = py::none())
       .def_property_readonly("num_rows", [](const Csr& c) { return c.view().num_rows; })
       .def_property_readonly("num_nodes", [](const Csr& c) { return c.view().num_nodes; })
       .def_property_readonly("num_edges", [](const Csr& c) { return c.view().num_edges; });
@@ -106,6 +143,54 @@ void register_csr(py::module_& m) {
       py::arg("indices"), py::arg("edge_ids") = py::none(), py::arg("edge_ids_in") = py::none(),
       py::arg("row_of") = py::none(), py::arg("largest_edge_id") = INT64_MAX, py::arg("row_name") = "rows",
       py::arg("col_name") = "cols");
+
+  m.def(
+      "sort_rows_by_time",
+      [](const py::array& indptr, const py::array& time, py::array order) {
+        const int64_t num_rows = checked_rows(indptr, time.size());
+        require_size(order, "order", time.size());
+        const int64_t* offsets = read<int64_t>(indptr, "indptr");
+        const int64_t* t = read<int64_t>(time, "time");
+        int64_t* out = write<int64_t>(order, "order");
+        py::gil_scoped_release nogil;
+        sort_rows_by_time(offsets, num_rows, t, out);
+      },
+      "Fills order [num_edges] int64 with the positions of each row's edges, earliest first; stable.",
+      py::arg("indptr"), py::arg("time"), py::arg("order"));
+
+  m.def("weight_guide_size", &weight_guide_size, "Elements of weight_guide.", py::arg("num_rows"),
+        py::arg("num_edges"));
+  m.def(
+      "build_weights",
+      [](const py::array& indptr, const py::array& weight, py::array weight_sum, py::array weight_guide,
+         const std::string& name) {
+        const int64_t num_edges = weight.size(), num_rows = checked_rows(indptr, num_edges);
+        require_size(weight_sum, "weight_sum", num_edges);
+        require_size(weight_guide, "weight_guide", weight_guide_size(num_rows, num_edges));
+        const int64_t* offsets = read<int64_t>(indptr, "indptr");
+        const Weights w = read_weights(weight, name.c_str());
+        uint64_t* sum = write<uint64_t>(weight_sum, "weight_sum");
+        uint32_t* guide = write<uint32_t>(weight_guide, "weight_guide");
+        py::gil_scoped_release nogil;
+        build_weights(offsets, num_rows, w, sum, guide, name.c_str());
+      },
+      "Fills weight_sum [num_edges] uint64 and weight_guide [weight_guide_size] uint32 from weights in row order.",
+      py::arg("indptr"), py::arg("weight"), py::arg("weight_sum"), py::arg("weight_guide"), py::arg("name") = "weight");
+
+  m.def(
+      "has_edges",
+      [](const Csr& csr, const py::array& centers, const py::array& neighbors, py::array out) {
+        const int64_t n = centers.size();
+        require_size(neighbors, "neighbors", n);
+        require_size(out, "out", n);
+        const int64_t* center = read<int64_t>(centers, "centers");
+        const int64_t* neighbor = read<int64_t>(neighbors, "neighbors");
+        uint8_t* found = write<uint8_t>(out, "out");
+        py::gil_scoped_release nogil;
+        has_edges(csr.view(), center, neighbor, n, found, "centers");
+      },
+      "out[i] = 1 if centers[i] has an edge with neighbors[i], else 0.", py::arg("csr"), py::arg("centers"),
+      py::arg("neighbors"), py::arg("out"));
 }
 
 }  // namespace glt::python

@@ -12,12 +12,13 @@ class Csr {
  public:
   Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids, std::optional<py::array> row_of,
       std::optional<int64_t> num_nodes, std::optional<int64_t> num_neighbor_nodes, bool check_indices,
-      std::optional<py::array> book, int64_t part);
+      std::optional<py::array> book, int64_t part, std::optional<py::array> weight_sum,
+      std::optional<py::array> weight_guide, std::optional<py::array> time);
   const CsrView& view() const { return view_; }
 
  private:
   py::array indptr_, indices_;
-  std::optional<py::array> edge_ids_, row_of_, book_;
+  std::optional<py::array> edge_ids_, row_of_, book_, weight_sum_, weight_guide_, time_;
   CsrView view_;
 };
 

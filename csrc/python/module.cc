@@ -3,7 +3,9 @@
 namespace glt::python {
 void register_rng(pybind11::module_& m);
 void register_csr(pybind11::module_& m);
+void register_exclusions(pybind11::module_& m);
 void register_batch(pybind11::module_& m);
+void register_one_hop(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
 void register_block_pool(pybind11::module_& m);
 void register_shm_ring(pybind11::module_& m);
@@ -20,7 +22,9 @@ PYBIND11_MODULE(_core, m) {
   m.attr("has_cuda") = static_cast<bool>(GLT_HAS_CUDA);
   glt::python::register_rng(m);
   glt::python::register_csr(m);
+  glt::python::register_exclusions(m);
   glt::python::register_batch(m);
+  glt::python::register_one_hop(m);
   glt::python::register_gather(m);
   glt::python::register_block_pool(m);
   glt::python::register_shm_ring(m);

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "core/negatives.h"
 #include "core/shuffle.h"
 #include "python/arrays.h"
 
@@ -52,6 +53,28 @@ void register_rng(py::module_& m) {
       },
       "The first draws of each node, bounded: what sampling decides by.", py::arg("nodes"), py::arg("bounds"),
       py::arg("batch_key"), py::arg("hop"), py::arg("draws"), py::arg("out"));
+  m.def(
+      "negative_draws",
+      [](uint64_t batch_key, int side, const py::array& slots, int64_t attempt, int64_t num_nodes,
+         const std::optional<py::array>& weight_sum, py::array out) {
+        require(side == 0 || side == 1, "side = ", side, ": expected 0 (source) or 1 (destination)");
+        require(attempt >= 0 && attempt <= UINT32_MAX, "attempt = ", attempt, ": expected 0 to 2^32 - 1");
+        require_size(out, "out", slots.size());
+        NegativeDraws draws{batch_key, static_cast<uint32_t>(side), num_nodes};
+        if (weight_sum) {
+          require_size(*weight_sum, "weight_sum", num_nodes);
+          draws.weight_sum = read<uint64_t>(*weight_sum, "weight_sum");
+        }
+        const int64_t* slot = read<int64_t>(slots, "slots");
+        const int64_t n = slots.size();
+        int64_t* node = write<int64_t>(out, "out");
+        py::gil_scoped_release nogil;
+        draws.fill(slot, n, static_cast<uint32_t>(attempt), node);
+      },
+      "Candidates for negatives: out[i] is a function of (batch_key, side, slots[i], attempt), uniform in "
+      "[0, num_nodes) or, with weight_sum (inclusive, of all nodes), proportional to weight.",
+      py::arg("batch_key"), py::arg("side"), py::arg("slots"), py::arg("attempt"), py::arg("num_nodes"),
+      py::arg("weight_sum"), py::arg("out"));
 }
 
 }  // namespace glt::python

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -56,3 +57,35 @@ def as_ids(value: Any, name: str) -> Tensor:
     if ids.is_floating_point() or ids.is_complex():
         raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids")
     return ids.to(device="cpu", dtype=torch.int64).contiguous()
+
+
+def as_rows(value: Any, name: str) -> Tensor:
+    """Returns a table of rows as a tensor that shares the memory of what was given.
+
+    Args:
+        value: A tensor, an array (memory-mapped too), the path of an ``.npy`` file, which is mapped, or a sequence.
+        name: What to call it in errors.
+
+    Raises:
+        TypeError: If it is none of these, or a sparse tensor.
+        ValueError: If it has no rows, or the file is no ``.npy`` file.
+    """
+    if isinstance(value, str | os.PathLike):
+        try:
+            value = np.load(value, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(f"{name} = {os.fspath(value)!r} is not a readable .npy file: {error}") from error
+        if not isinstance(value, np.ndarray):
+            raise ValueError(f"{name} is an .npz file of several arrays: expected an .npy file of one")
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufc":
+            raise TypeError(f"{name} has dtype {value.dtype}: expected numbers")
+        value = from_array(value)
+    elif isinstance(value, list | tuple):
+        value = torch.as_tensor(value)
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        kind = f"{value.layout} tensor" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name} is a {kind}: expected a dense tensor, an array or the path of an .npy file")
+    if value.dim() == 0:
+        raise ValueError(f"{name} is a single value: expected one row per node or edge")
+    return value

@@ -1,29 +1,46 @@
-"""A graph with its features and labels."""
+"""Graphs of all edge types with their features and labels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import torch
 from torch import Tensor
 
-from glt.data.arrays import from_array
+from glt.data.arrays import as_rows
+from glt.data.edge_index import coo_of
 from glt.data.feature import Feature
 from glt.data.graph import Graph
-from glt.data.topology import Topology
+from glt.data.graph_arrays import GraphArrays
+from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
+from glt.data.topology import Topology, layout_of
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 
 class Dataset:
-    """What a loader samples from: a :class:`Graph`, and optionally node features, node labels and edge features.
+    """What a loader samples from: a :class:`Graph` per edge type, and tables of rows per node type and edge type.
+
+    A homogeneous dataset is one with a single type of each; only its face differs: there ``graph``, ``node_features``
+    and so on are single objects, here dicts by type.
 
     Args:
-        graph: The graph.
+        graph: A homogeneous graph. None: :meth:`init_graph` is to follow. For several types see :meth:`from_arrays`.
         node_features: One row per node.
-        node_labels: One label (or row of labels) per node, shape ``[num_nodes, ...]``.
+        node_labels: One label, or row of labels, per node ``[num_nodes, ...]``.
         edge_features: One row per edge id.
+        edge_dir: Direction of :meth:`init_graph`, ``'in'`` (PyG's) or ``'out'``; where there is a graph, its own.
+
+    Attributes:
+        schema: The types; their positions index the tuples below.
+        num_nodes_of: Number of nodes of each node type.
+        graphs: Graph of each edge type, all of the same direction.
+        node_tables: Tables of each node type by name: ``x``, ``y``, ``time``, and others that the source had.
+        edge_tables: Tables of each edge type by name: ``edge_attr``, and others that the source had.
+        time_attr: Name of the times that temporal sampling obeys, or None.
+        time_level: Whether they are times of a ``'node'`` or of an ``'edge'``; None without times.
 
     Raises:
         TypeError, ValueError: If one of the tables is no CPU tensor, or has not one row per node.
@@ -31,89 +48,266 @@ class Dataset:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Graph | None = None,
         node_features: Feature | Tensor | None = None,
         node_labels: Feature | Tensor | None = None,
         edge_features: Feature | Tensor | None = None,
+        *,
+        edge_dir: str | None = None,
     ) -> None:
-        self.graph = graph
-        self.node_features = _feature("node_features", node_features, graph.num_nodes)
-        self.node_labels = _feature("node_labels", node_labels, graph.num_nodes)
-        self.edge_features = _feature("edge_features", edge_features, None)
+        self.time_attr: str | None = None
+        self.time_level: str | None = None
+        tables = {"x": node_features, "y": node_labels, "edge_attr": edge_features}
+        if graph is None:
+            if any(table is not None for table in tables.values()):
+                raise ValueError("graph is None, but there are features or labels: pass the graph too")
+            layout_of(edge_dir or "in")  # refuses what is no direction
+            self._set(Schema((), ()), edge_dir or "in", (), [])
+            return
+        if edge_dir not in (None, graph.edge_dir):
+            raise ValueError(f"edge_dir = {edge_dir!r}, but the graph has {graph.edge_dir!r}: leave edge_dir out")
+        if graph.num_nodes != graph.num_neighbor_nodes:
+            raise ValueError(f"graph is of two node types, {graph!r}: use Dataset.from_arrays with dicts by type")
+        self._set(HOMOGENEOUS, graph.edge_dir, (graph,), [graph.num_nodes])
+        for name, table in tables.items():
+            self._put("edge" if name == "edge_attr" else "node", name, [table])
 
     @classmethod
     def from_arrays(
         cls,
         edge_index: Any,
-        num_nodes: int | None = None,
+        num_nodes: Any = None,
         *,
         node_features: Any = None,
         node_labels: Any = None,
+        node_time: Any = None,
         edge_features: Any = None,
+        edge_ids: Any = None,
+        edge_weight: Any = None,
+        edge_time: Any = None,
         edge_dir: str = "in",
     ) -> Dataset:
-        """Builds a dataset from arrays or tensors.
+        """Builds a dataset from arrays or tensors; every argument is a dict by type where ``edge_index`` is.
+
+        Tables may be memory-mapped arrays or paths of ``.npy`` files: they are read in place.
 
         Args:
-            edge_index: Source and destination ids ``[2, E]``.
+            edge_index: Source and destination ids ``[2, E]``, each counted within its node type.
             num_nodes: Number of nodes. Default: rows of the features, else one more than the largest id.
-            node_features, node_labels, edge_features: One row per node or edge.
+            node_features, node_labels: One row per node.
+            node_time: Time of each node, integers: an edge then has the time of its neighbour end.
+            edge_features: One row per edge id.
+            edge_ids: Ids of the edges ``[E]``. Default: positions.
+            edge_weight: Weights ``[E]``, finite and at least 0, for draws proportional to weight.
+            edge_time: Times ``[E]``, integers; not together with ``node_time``.
             edge_dir: ``'in'`` (PyG's: a node's neighbours are the sources of its in-edges) or ``'out'``.
 
         Raises:
             IndexError: If a node id is outside the graph; names the first.
+            KeyError: If a dict names a type that there is not.
             TypeError, ValueError: If shapes, dtypes, numbers of rows or ``edge_dir`` do not fit.
         """
-        if num_nodes is None and node_features is not None:
-            num_nodes = len(node_features)
-        topology = Topology(edge_index, num_nodes, layout=layout_of(edge_dir))
-        if edge_features is not None and len(edge_features) != topology.num_edges:
-            raise ValueError(
-                f"edge_features has {len(edge_features)} rows: expected one per edge, {topology.num_edges}"
-            )
-        return cls(Graph(topology), *(_tensor(t) for t in (node_features, node_labels, edge_features)))
+        arrays = GraphArrays.from_arrays(
+            edge_index, num_nodes, node_tables={"x": node_features, "y": node_labels},
+            edge_tables={"edge_attr": edge_features}, edge_ids=edge_ids, edge_weight=edge_weight,
+            edge_time=edge_time, node_time=node_time,
+        )  # fmt: skip
+        return cls._of(arrays, edge_dir)
 
     @classmethod
-    def from_pyg(cls, data: Data, *, edge_dir: str = "in") -> Dataset:
-        """Builds a dataset from a ``torch_geometric.data.Data``: its ``edge_index``, ``x``, ``y`` and ``edge_attr``."""
-        if data.edge_index is None:
-            raise ValueError("data has no edge_index: expected a Data with edge_index [2, E]")
-        return cls.from_arrays(
-            data.edge_index,
-            data.num_nodes,
-            node_features=data.x,
-            node_labels=data.y,
-            edge_features=data.edge_attr,
-            edge_dir=edge_dir,
+    def from_pyg(
+        cls,
+        data: Data | HeteroData,
+        *,
+        edge_dir: str = "in",
+        weight_attr: str | None = None,
+        time_attr: str | None = None,
+    ) -> Dataset:
+        """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes.
+
+        Args:
+            data: The graph; see :func:`glt.data.pyg.arrays_of_pyg`, also for the errors.
+            edge_dir: As in :meth:`from_arrays`.
+            weight_attr: Name of the edge-level attribute to weight draws by.
+            time_attr: Name of the node-level or edge-level attribute to sample by time.
+        """
+        from glt.data.pyg import arrays_of_pyg  # torch_geometric takes a second to import: not before it is there
+
+        return cls._of(arrays_of_pyg(data, weight_attr=weight_attr, time_attr=time_attr), edge_dir)
+
+    @classmethod
+    def _of(cls, arrays: GraphArrays, edge_dir: str) -> Dataset:
+        self = cls(edge_dir=edge_dir)
+        self._set(arrays.schema, edge_dir, tuple(Graph(t) for t in arrays.topologies(edge_dir)), arrays.num_nodes)
+        for level, tables in (("node", arrays.node_tables), ("edge", arrays.edge_tables)):
+            for name in dict.fromkeys(name for each in tables for name in each):
+                self._put(level, name, [each.get(name) for each in tables])
+        self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
+        return self
+
+    def _set(self, schema: Schema, edge_dir: str, graphs: tuple[Graph, ...], num_nodes_of: list[int]) -> None:
+        self.schema, self.edge_dir, self.graphs = schema, edge_dir, graphs
+        self.num_nodes_of: tuple[int, ...] = tuple(num_nodes_of)
+        self.node_tables: tuple[dict[str, Feature], ...] = tuple({} for _ in schema.node_types)
+        self.edge_tables: tuple[dict[str, Feature], ...] = tuple({} for _ in schema.edge_types)
+
+    def _put(self, level: str, name: str, tables: list[Any]) -> None:
+        """Adds the tables of one name, one per type or None, checked."""
+        label = _LABELS.get(name, name)
+        for t, table in enumerate(tables):
+            if table is None:
+                continue
+            where = ""
+            if self.schema.is_hetero:
+                where = f"[{(self.schema.node_types if level == 'node' else self.schema.edge_types)[t]!r}]"
+            feature = table if isinstance(table, Feature) else Feature(as_rows(table, label + where))
+            expected = self.num_nodes_of[t] if level == "node" else _num_edge_rows(self.graphs[t].topology)
+            if feature.row_of is None and len(feature) != expected and (level == "node" or len(feature) < expected):
+                raise ValueError(f"{label}{where} has {len(feature)} rows: expected one per {level}, {expected}")
+            (self.node_tables if level == "node" else self.edge_tables)[t][name] = feature
+
+    # What GLT's scripts call, in GLT's order: the graph first.
+
+    def init_graph(
+        self,
+        edge_index: Any,
+        edge_ids: Any = None,
+        edge_weights: Any = None,
+        layout: Any = "COO",
+        graph_mode: str = "CPU",
+        device: torch.device | int | str | None = None,
+        *,
+        num_nodes: Any = None,
+        edge_times: Any = None,
+    ) -> None:
+        """Builds the graph, or the graphs of all edge types where ``edge_index`` is a dict; drops what was there.
+
+        Args:
+            edge_index: ``[2, E]``; for ``layout='CSR'`` the pair (row offsets, destinations), for ``'CSC'`` the pair
+                (sources, column offsets).
+            edge_ids, edge_weights, edge_times: One per edge ``[E]``.
+            layout: ``'COO'``, ``'CSR'`` or ``'CSC'``, of all edge types.
+            graph_mode, device: See :class:`Graph`.
+            num_nodes: Number of nodes. Default: one more than the largest id, or more where :meth:`init_node_features`
+                brings more rows.
+        """
+        if isinstance(edge_index, Mapping):
+            edge_index = {edge_type: coo_of(edges, layout) for edge_type, edges in edge_index.items()}
+        else:
+            edge_index = coo_of(edge_index, layout)
+        arrays = GraphArrays.from_arrays(
+            edge_index, num_nodes, node_tables={}, edge_tables={}, edge_ids=edge_ids, edge_weight=edge_weights,
+            edge_time=edge_times,
+        )  # fmt: skip
+        graphs = tuple(Graph(t, graph_mode, device) for t in arrays.topologies(self.edge_dir))
+        self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
+        self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
+
+    def init_node_features(self, node_feature_data: Any) -> None:
+        """Sets the features of the nodes, one row per node, or such tables by node type."""
+        self._init("node", "x", node_feature_data)
+
+    def init_node_labels(self, node_label_data: Any) -> None:
+        """Sets the labels of the nodes, one row per node, or such tables by node type."""
+        self._init("node", "y", node_label_data)
+
+    def init_edge_features(self, edge_feature_data: Any) -> None:
+        """Sets the features of the edges, one row per edge id, or such tables by edge type."""
+        self._init("edge", "edge_attr", edge_feature_data)
+
+    def _init(self, level: str, name: str, value: Any) -> None:
+        label = _LABELS[name]
+        if not self.schema.node_types:
+            raise ValueError(f"{label}: the dataset has no graph yet; call init_graph first")
+        by_type = self.schema.per_node_type if level == "node" else self.schema.per_edge_type
+        tables = [t if t is None or isinstance(t, Feature) else as_rows(t, label) for t in by_type(label, value)]
+        if level == "node":
+            self._widen([None if t is None or isinstance(t, Feature) else len(t) for t in tables])
+        self._put(level, name, tables)
+
+    def _widen(self, num_rows: list[int | None]) -> None:
+        """Makes room for nodes that no edge has told of; not where other tables have counted them already."""
+        counts = [
+            max(count, rows) if rows is not None and not tables else count
+            for count, rows, tables in zip(self.num_nodes_of, num_rows, self.node_tables, strict=True)
+        ]
+        if counts == list(self.num_nodes_of):
+            return
+        ends = self.schema.ends("out")
+        self.graphs = tuple(
+            Graph(graph.topology.widened((counts[source], counts[target])), graph.mode)
+            for graph, (source, target) in zip(self.graphs, ends, strict=True)
         )
+        self.num_nodes_of = tuple(counts)
+
+    def get_graph(self, edge_type: EdgeType | None = None) -> Graph:
+        """Returns the graph of an edge type; the type may be left out where there is one only."""
+        return self.graphs[self.schema.edge_index(edge_type)]
+
+    def get_node_feature(self, node_type: NodeType | None = None) -> Feature | None:
+        """Returns the features of a node type; None where it has none."""
+        return self.node_tables[self.schema.node_index(node_type)].get("x")
+
+    def get_node_label(self, node_type: NodeType | None = None) -> Feature | None:
+        """Returns the labels of a node type; None where it has none."""
+        return self.node_tables[self.schema.node_index(node_type)].get("y")
+
+    def get_edge_feature(self, edge_type: EdgeType | None = None) -> Feature | None:
+        """Returns the features of an edge type; None where it has none."""
+        return self.edge_tables[self.schema.edge_index(edge_type)].get("edge_attr")
+
+    def get_node_types(self) -> list[NodeType] | None:
+        """Returns the node types; None of a homogeneous graph."""
+        return list(self.schema.node_types) if self.schema.is_hetero else None
+
+    def get_edge_types(self) -> list[EdgeType] | None:
+        """Returns the edge types; None of a homogeneous graph."""
+        return list(self.schema.edge_types) if self.schema.is_hetero else None
+
+    # The face: single objects, or dicts by type.
 
     @property
-    def num_nodes(self) -> int:
-        return self.graph.num_nodes
+    def graph(self) -> Any:
+        """The :class:`Graph`, or graphs by edge type."""
+        return self.schema.by_edge_type(self.graphs) if self.schema.is_hetero else self.graphs[0]
 
     @property
-    def edge_dir(self) -> str:
-        return self.graph.edge_dir
+    def num_nodes(self) -> Any:
+        """Number of nodes, or numbers by node type."""
+        return self.schema.by_node_type(self.num_nodes_of) if self.schema.is_hetero else self.num_nodes_of[0]
+
+    @property
+    def node_features(self) -> Any:
+        """The :class:`Feature` or None; of a heterogeneous graph a dict of the node types that have one."""
+        return self._face(self.schema.node_types, self.node_tables, "x")
+
+    @property
+    def node_labels(self) -> Any:
+        """As :attr:`node_features`."""
+        return self._face(self.schema.node_types, self.node_tables, "y")
+
+    @property
+    def edge_features(self) -> Any:
+        """As :attr:`node_features`, by edge type."""
+        return self._face(self.schema.edge_types, self.edge_tables, "edge_attr")
+
+    def _face(self, types: tuple[Any, ...], tables: tuple[dict[str, Feature], ...], name: str) -> Any:
+        if not self.schema.is_hetero:
+            return tables[0].get(name)
+        return {each: table[name] for each, table in zip(types, tables, strict=True) if name in table}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.graph!r}, node_features={self.node_features!r})"
+        if not self.schema.is_hetero:
+            return f"{type(self).__name__}({self.graph!r}, node_features={self.node_features!r})"
+        edges = {"__".join(t): graph.num_edges for t, graph in self.graph.items()}
+        return f"{type(self).__name__}(num_nodes={self.num_nodes}, num_edges={edges}, edge_dir={self.edge_dir!r})"
 
 
-def layout_of(edge_dir: str) -> str:
-    """Returns the layout that expands nodes in this direction."""
-    if edge_dir not in ("in", "out"):
-        raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
-    return "CSC" if edge_dir == "in" else "CSR"
+_LABELS = {"x": "node_features", "y": "node_labels", "edge_attr": "edge_features"}
 
 
-def _tensor(value: Any) -> Tensor | None:
-    return from_array(value) if isinstance(value, np.ndarray) else value
-
-
-def _feature(name: str, value: Feature | Tensor | None, num_rows: int | None) -> Feature | None:
-    if value is None:
-        return None
-    feature = value if isinstance(value, Feature) else Feature(value)
-    if num_rows is not None and len(feature) != num_rows and feature.row_of is None:
-        raise ValueError(f"{name} has {len(feature)} rows: expected one per node, {num_rows}")
-    return feature
+def _num_edge_rows(topology: Topology) -> int:
+    """One more than the largest edge id."""
+    if topology.edge_ids is None or topology.row_of is not None:
+        return topology.num_edges
+    return int(topology.edge_ids.max()) + 1 if topology.num_edges else 0

@@ -38,8 +38,17 @@ class Graph:
         return self.topology.csr
 
     @property
+    def csr_by_time(self) -> _core.Csr:
+        return self.topology.csr_by_time
+
+    @property
     def num_nodes(self) -> int:
+        """Number of nodes that can be expanded."""
         return self.topology.num_nodes
+
+    @property
+    def num_neighbor_nodes(self) -> int:
+        return self.topology.num_neighbor_nodes
 
     @property
     def num_edges(self) -> int:

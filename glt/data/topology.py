@@ -10,69 +10,102 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import as_numpy, from_array
+from glt.data.arrays import as_numpy
+from glt.data.edge_index import endpoints
+from glt.data.edge_times import TimedEdges, as_times
+from glt.data.edge_weights import EdgeWeights, as_weights
+
+Size = tuple[int, int]
 
 _INT32_MAX = 2**31 - 1
 _LAYOUTS = ("CSR", "CSC")
 
 
 class Topology:
-    """Edges in compressed rows; the edges of a row keep the order in which they were given.
+    """Edges of one type in compressed rows; the edges of a row keep the order in which they were given.
 
     Built by counting sort: besides the result it needs no memory. Neighbour ids are stored as int32 when they fit.
 
     Args:
         edge_index: Source and destination ids, shape ``[2, E]``, int32 or int64, or a pair of such rows.
-        num_nodes: Number of nodes. Default: one more than the largest id, isolated tail nodes being unknown.
+        num_nodes: Number of nodes, or of ``(source nodes, destination nodes)`` where they are of different types.
+            Default: one more than the largest id, isolated tail nodes being unknown.
         edge_ids: Ids of the edges, shape ``[E]``, int32 or int64, at least 0. Default: positions in ``edge_index``.
         layout: ``'CSR'`` expands a node along its out-edges, ``'CSC'`` along its in-edges (PyG's direction).
+        edge_weight: Weight of each edge ``[E]``, at least 0, for draws proportional to weight.
+        edge_time: Time of each edge ``[E]``, integers, for sampling edges up to a time.
 
     Attributes:
+        num_nodes: Number of nodes that can be expanded: destinations for ``'CSC'``, sources for ``'CSR'``.
+        num_neighbor_nodes: Number of nodes at the other end.
         indptr: Row offsets ``[num_rows + 1]``, int64.
         indices: Neighbour ids ``[E]``, int32 or int64.
         edge_ids: Edge ids ``[E]``, int32 or int64; None where an id is the position in ``indices``.
+        weights: :class:`~glt.data.edge_weights.EdgeWeights`, or None.
+        by_time: :class:`~glt.data.edge_times.TimedEdges`, or None.
         row_of: Row of each node ``[num_nodes]``, uint32, where rows exist for some nodes only (a partition); else None.
         owner, part: Partition of each node, and which one these rows are of; None and 0 where rows are of all nodes.
 
     Raises:
-        IndexError: If an id is outside ``[0, num_nodes)``; names the first.
-        TypeError, ValueError: If shapes, dtypes or the layout do not fit.
+        IndexError: If an id is outside the graph; names the first.
+        TypeError, ValueError: If shapes, dtypes, weights, times or the layout do not fit.
     """
 
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+    weights: EdgeWeights | None = None
+    by_time: TimedEdges | None = None
+    layout: str
+    num_nodes: int
+    num_neighbor_nodes: int
+    row_of: Tensor | None = None
+    owner: Tensor | None = None
+    part: int = 0
+    _trusted: bool = True
+
     def __init__(
-        self, edge_index: Any, num_nodes: int | None = None, *, edge_ids: Tensor | None = None, layout: str = "CSR"
+        self,
+        edge_index: Any,
+        num_nodes: int | Size | None = None,
+        *,
+        edge_ids: Tensor | None = None,
+        layout: str = "CSR",
+        edge_weight: Any = None,
+        edge_time: Any = None,
     ) -> None:
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout = {layout!r}: expected 'CSR' (out-edges) or 'CSC' (in-edges)")
-        row, col = _endpoints(edge_index)
-        if num_nodes is None:
-            num_nodes = int(max(row.max(), col.max())) + 1 if len(row) else 0
-        if num_nodes < 0:
-            raise ValueError(f"num_nodes = {num_nodes}: expected at least 0")
-        if layout == "CSC":
-            row, col = col, row
+        self.layout = _checked_layout(layout)
+        source, target = endpoints(edge_index)
+        num_sources, num_targets = _checked_size(num_nodes, source, target)
+        row, col = (target, source) if layout == "CSC" else (source, target)
+        self.num_nodes, self.num_neighbor_nodes = (
+            (num_targets, num_sources) if layout == "CSC" else (num_sources, num_targets)
+        )
         num_edges = len(row)
-        largest_id = num_edges - 1
-        ids_in = None
-        if edge_ids is not None:
-            ids_in = as_numpy(torch.as_tensor(edge_ids).contiguous())
-            if ids_in.dtype not in (np.int32, np.int64):
-                raise TypeError(f"edge_ids has dtype {ids_in.dtype}: expected int32 or int64")
-            if ids_in.shape != (num_edges,):
-                raise ValueError(f"edge_ids has shape {list(ids_in.shape)}: expected one id per edge, [{num_edges}]")
-            largest_id = int(ids_in.max(initial=0))
-            if ids_in.min(initial=0) < 0:
-                raise ValueError(f"edge_ids has a negative id, {ids_in.min()}: expected ids of at least 0")
+        ids_in = None if edge_ids is None else _checked_edge_ids(edge_ids, num_edges)
+        weight = None if edge_weight is None else as_weights(edge_weight, num_edges)
+        time = None if edge_time is None else as_times(edge_time, "edge_time", num_edges)
+        # Weights and times follow the edges into the rows by their positions, which then stand in for the ids.
+        by_position = ids_in is None or weight is not None or time is not None
+        largest_id = num_edges - 1 if by_position or ids_in is None else int(ids_in.max(initial=0))
         # NumPy asks for 2 MiB pages for large arrays, which torch does not: random reads miss the TLB less often.
-        indptr = np.empty(num_nodes + 1, np.int64)
-        indices = np.empty(num_edges, np.int32 if num_nodes <= _INT32_MAX else np.int64)
+        indptr = np.empty(self.num_nodes + 1, np.int64)
+        indices = np.empty(num_edges, np.int32 if self.num_neighbor_nodes - 1 <= _INT32_MAX else np.int64)
         ids = np.empty(num_edges, np.int32 if largest_id <= _INT32_MAX else np.int64)
         _core.build_csr(
-            row, col, num_nodes, num_nodes, indptr, indices, ids, edge_ids_in=ids_in, largest_edge_id=largest_id,
+            row, col, self.num_nodes, self.num_neighbor_nodes, indptr, indices, ids,
+            edge_ids_in=None if by_position else ids_in, largest_edge_id=largest_id,
             row_name=f"edge_index[{int(layout == 'CSC')}]", col_name=f"edge_index[{int(layout == 'CSR')}]",
         )  # fmt: skip
-        self._set(torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(ids), layout, num_nodes, None)
-        self._trusted = True
+        self.indptr, self.indices = torch.from_numpy(indptr), torch.from_numpy(indices)
+        position = ids
+        if by_position and ids_in is not None:
+            ids = ids_in[position].astype(np.int32 if ids_in.max(initial=0) <= _INT32_MAX else np.int64, copy=False)
+        self.edge_ids = torch.from_numpy(ids)
+        if weight is not None:
+            self.weights = EdgeWeights.build(self.indptr, weight[position])
+        if time is not None:
+            self.by_time = TimedEdges.build(self.indptr, self.indices, self.edge_ids, time[position])
 
     @classmethod
     def from_rows(
@@ -82,7 +115,9 @@ class Topology:
         edge_ids: Tensor | None = None,
         *,
         layout: str = "CSR",
-        num_nodes: int | None = None,
+        num_nodes: int | Size | None = None,
+        weights: tuple[Tensor, Tensor] | None = None,
+        by_time: tuple[Tensor, Tensor | None, Tensor] | None = None,
         row_of: Tensor | None = None,
         owner: Tensor | None = None,
         part: int = 0,
@@ -95,44 +130,99 @@ class Topology:
             indices: Neighbour ids ``[E]``, int32 or int64.
             edge_ids: Edge ids ``[E]``; None: positions.
             layout: As in the constructor.
-            num_nodes: Number of nodes of the whole graph. Default: number of rows.
+            num_nodes: Number of nodes of the whole graph, or ``(source nodes, destination nodes)``. Default: number of
+                rows, for both ends.
+            weights: ``(weight_sum, weight_guide)`` as :class:`~glt.data.edge_weights.EdgeWeights` has them.
+            by_time: ``(indices, edge_ids, time)`` as :class:`~glt.data.edge_times.TimedEdges` has them.
             row_of: Row of each node ``[num_nodes]``, uint32, where only some nodes have rows.
             owner: Partition of each node ``[num_nodes]``, uint8, uint16 or uint32, where ``row_of`` counts within the
                 owner's rows: sampling then refuses nodes that are not of ``part``.
             part: The partition that these rows are of.
-            trusted: True skips the check that every neighbour id is in range (checksummed files).
+            trusted: True skips the check that every neighbour id is in range and times do not fall (checksummed files).
 
         Raises:
             IndexError: If a neighbour id is out of range; names the first.
             TypeError, ValueError: If dtypes or shapes do not fit, ``indptr`` falls, or the layout is unknown.
         """
-        if layout not in _LAYOUTS:
-            raise ValueError(f"layout = {layout!r}: expected 'CSR' (out-edges) or 'CSC' (in-edges)")
         self = cls.__new__(cls)
-        self._set(indptr, indices, edge_ids, layout, len(indptr) - 1 if num_nodes is None else num_nodes, row_of)
-        self.owner, self.part = owner, part
+        self.layout = _checked_layout(layout)
+        if num_nodes is None:
+            num_nodes = len(indptr) - 1
+        sources, targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
+        self.num_nodes, self.num_neighbor_nodes = (targets, sources) if layout == "CSC" else (sources, targets)
+        self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
+        self.weights = None if weights is None else EdgeWeights(*weights)
+        self.by_time = None if by_time is None else TimedEdges(*by_time)
+        self.row_of, self.owner, self.part = row_of, owner, part
         self._trusted = trusted
         _ = self.csr  # validates
+        if self.by_time is not None:
+            _ = self.csr_by_time
         return self
 
-    def _set(
-        self, indptr: Tensor, indices: Tensor, ids: Tensor | None, layout: str, num_nodes: int, row_of: Tensor | None
-    ) -> None:
-        self.owner: Tensor | None
-        self.indptr, self.indices, self.edge_ids = indptr, indices, ids
-        self.layout, self.num_nodes, self.row_of = layout, num_nodes, row_of
-        self.owner, self.part = None, 0
+    def widened(self, size: Size) -> Topology:
+        """Returns the same edges among more nodes ``(source nodes, destination nodes)``, sharing all columns.
+
+        Raises:
+            ValueError: If there would be fewer nodes than now, or these rows are a partition's.
+        """
+        if self.row_of is not None or size[0] < self.size[0] or size[1] < self.size[1]:
+            raise ValueError(f"size = {size}: expected at least {self.size}, of a graph that has a row for every node")
+        if size == self.size:
+            return self
+        missing = size[self.layout == "CSC"] - self.num_nodes
+        indptr = torch.cat([self.indptr, self.indptr[-1:].expand(missing)]) if missing else self.indptr
+        return Topology.from_rows(
+            indptr, self.indices, self.edge_ids, layout=self.layout, num_nodes=size, weights=self.weights,
+            by_time=self.by_time, trusted=True,
+        )  # fmt: skip
 
     @cached_property
     def csr(self) -> _core.Csr:
-        """The validated view that the native core samples from."""
-        ids = None if self.edge_ids is None else self.edge_ids.numpy()
-        row_of = None if self.row_of is None else self.row_of.numpy()
-        owner = None if self.owner is None else self.owner.numpy()
+        """The validated view that the native core samples from, with weights where there are any."""
+        if self.weights is None:
+            return self._view(self.indices, self.edge_ids)
+        weight_sum, weight_guide = (array.numpy() for array in self.weights)
+        return self._view(self.indices, self.edge_ids, weight_sum=weight_sum, weight_guide=weight_guide)
+
+    @cached_property
+    def csr_by_time(self) -> _core.Csr:
+        """The validated view that temporal sampling reads.
+
+        Raises:
+            ValueError: If the edges have no times.
+        """
+        if self.by_time is None:
+            raise ValueError("the edges have no times: expected a topology built with edge_time")
+        return self._view(self.by_time.indices, self.by_time.edge_ids, time=self.by_time.time.numpy())
+
+    def _view(self, indices: Tensor, edge_ids: Tensor | None, **columns: np.ndarray) -> _core.Csr:
+        ids, row_of, owner = (None if t is None else t.numpy() for t in (edge_ids, self.row_of, self.owner))
         return _core.Csr(
-            self.indptr.numpy(), self.indices.numpy(), ids, row_of, self.num_nodes, self.num_nodes, not self._trusted,
-            owner, self.part,
+            self.indptr.numpy(), indices.numpy(), ids, row_of, self.num_nodes, self.num_neighbor_nodes,
+            not self._trusted, owner, self.part, **columns,
         )  # fmt: skip
+
+    def coo(self) -> Tensor:
+        """Returns sources and destinations ``[2, E]``, int64, in the order of the rows.
+
+        Raises:
+            ValueError: If these rows are a partition's.
+        """
+        if self.row_of is not None:
+            raise ValueError("these rows are of a partition: expected a graph that has a row for every node")
+        ends = torch.empty(2, self.num_edges, dtype=torch.int64)
+        neighbor = int(self.layout == "CSR")
+        ends[neighbor] = self.indices
+        nodes = torch.arange(self.num_nodes)
+        ends[1 - neighbor] = torch.repeat_interleave(nodes, self.degrees, output_size=self.num_edges)
+        return ends
+
+    @property
+    def size(self) -> Size:
+        """Numbers of ``(source nodes, destination nodes)``."""
+        ends = (self.num_nodes, self.num_neighbor_nodes)
+        return ends if self.layout == "CSR" else (ends[1], ends[0])
 
     @property
     def num_edges(self) -> int:
@@ -153,26 +243,41 @@ class Topology:
         return self.indptr[1:] - self.indptr[:-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "csr"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("csr", "csr_by_time")}
 
     def __repr__(self) -> str:
-        return f"Topology(num_nodes={self.num_nodes}, num_edges={self.num_edges}, layout={self.layout!r})"
+        num_nodes = self.num_nodes if self.num_nodes == self.num_neighbor_nodes else self.size
+        return f"Topology(num_nodes={num_nodes}, num_edges={self.num_edges}, layout={self.layout!r})"
 
 
-def _ids(ends: Any) -> np.ndarray:
-    if not isinstance(ends, Tensor | np.ndarray) and len(ends) == 0:
-        return np.empty(0, np.int64)  # an empty list has no dtype of its own; torch would call it float
-    return as_numpy(from_array(ends) if isinstance(ends, np.ndarray) else torch.as_tensor(ends).cpu().contiguous())
+def layout_of(edge_dir: str) -> str:
+    """Returns the layout that expands nodes in this direction."""
+    if edge_dir not in ("in", "out"):
+        raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
+    return "CSC" if edge_dir == "in" else "CSR"
 
 
-def _endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(edge_index, Tensor | np.ndarray) and (edge_index.ndim != 2 or edge_index.shape[0] != 2):
-        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}: expected [2, num_edges]")
-    if len(edge_index) != 2:
-        raise ValueError(f"edge_index has {len(edge_index)} rows: expected sources and destinations")
-    row, col = (_ids(ends) for ends in edge_index)
-    if len(row) != len(col):
-        raise ValueError(f"edge_index has {len(row)} sources and {len(col)} destinations: expected as many")
-    if row.dtype != col.dtype or row.dtype not in (np.int32, np.int64):
-        raise TypeError(f"edge_index has dtypes {row.dtype} and {col.dtype}: expected int32 or int64 for both")
-    return row, col
+def _checked_layout(layout: str) -> str:
+    if layout not in _LAYOUTS:
+        raise ValueError(f"layout = {layout!r}: expected 'CSR' (out-edges) or 'CSC' (in-edges)")
+    return layout
+
+
+def _checked_size(num_nodes: int | Size | None, source: np.ndarray, target: np.ndarray) -> Size:
+    if num_nodes is None:
+        num_nodes = max(int(ends.max(initial=-1)) + 1 for ends in (source, target))
+    sources, targets = (num_nodes, num_nodes) if isinstance(num_nodes, int) else num_nodes
+    if sources < 0 or targets < 0:
+        raise ValueError(f"num_nodes = {num_nodes}: expected at least 0")
+    return sources, targets
+
+
+def _checked_edge_ids(edge_ids: Any, num_edges: int) -> np.ndarray:
+    ids = as_numpy(torch.as_tensor(edge_ids).contiguous())
+    if ids.dtype not in (np.int32, np.int64):
+        raise TypeError(f"edge_ids has dtype {ids.dtype}: expected int32 or int64")
+    if ids.shape != (num_edges,):
+        raise ValueError(f"edge_ids has shape {list(ids.shape)}: expected one id per edge, [{num_edges}]")
+    if ids.min(initial=0) < 0:
+        raise ValueError(f"edge_ids has a negative id, {ids.min()}: expected ids of at least 0")
+    return ids

@@ -75,7 +75,7 @@ def run(task: NodeTask, options: Options) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="glt-demo-") as work_dir:
         partition_dir = options.partition_dir or str(Path(work_dir, "partitions"))
         manifest = _partition(task, partition_dir, options)
-        owner = torch.from_numpy(load_partition(partition_dir, 0).node_book.astype("int64"))
+        owner = torch.from_numpy(load_partition(partition_dir, 0).nodes[0].book.astype("int64"))
         job = Job(
             options=options,
             partition_dir=partition_dir,
@@ -139,9 +139,10 @@ def _write_partitions(task: NodeTask, partition_dir: str, options: Options) -> N
 def _require_same_rows(task: NodeTask, partition_dir: str) -> None:
     """Compares a sample of partition 0 with the task: another graph may have as many nodes and edges."""
     part = load_partition(partition_dir, 0)
-    rows = torch.linspace(0, max(len(part.node_ids) - 1, 0), min(len(part.node_ids), 1000)).long()
-    nodes = torch.from_numpy(part.node_ids)[rows]
-    for name, stored, given in (("features", part.node_feat, task.x), ("labels", part.node_label, task.y)):
+    owned = part.nodes[0]
+    rows = torch.linspace(0, max(len(owned.ids) - 1, 0), min(len(owned.ids), 1000)).long()
+    nodes = torch.from_numpy(owned.ids)[rows]
+    for name, stored, given in (("features", owned.feat, task.x), ("labels", owned.label, task.y)):
         if stored is None or stored.shape[1:] != given.shape[1:]:
             shape = None if stored is None else list(stored.shape[1:])
             raise PartitionError(
@@ -157,7 +158,7 @@ def _require_same_rows(task: NodeTask, partition_dir: str) -> None:
                 f"{task.name}; name an empty folder, or the dataset it was made of"
             )
     counts = torch.bincount(task.edge_index[1], minlength=task.num_nodes)[nodes]
-    if not torch.equal(torch.from_numpy(np.diff(part.indptr))[rows], counts):
+    if not torch.equal(torch.from_numpy(np.diff(part.edges[0].indptr))[rows], counts):
         raise PartitionError(
             f"partition_dir {partition_dir} holds another graph: nodes have other numbers of in-edges than in "
             f"{task.name}; name an empty folder, or the dataset it was made of"

@@ -19,12 +19,14 @@ class BatchStart:
     Attributes:
         seeds: Node ids ``[n]`` with the position of their type. Trees, of a disjoint batch, are numbered over all.
         seed_time: Time of each tree ``[number of trees]``, int64; None where edges have no time.
+        example: The row of the batch that each tree belongs to ``[number of trees]``, int64; None: the tree's number.
         exclusions: By position of the edge type, pairs ``(expanded [m], neighbour [m])`` whose edges are not sampled.
         known: Tensors that the batch will hold whatever is sampled, by the name in the message.
     """
 
     seeds: list[tuple[int, Tensor]]
     seed_time: Tensor | None = None
+    example: Tensor | None = None
     exclusions: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     known: dict[str, Tensor] = field(default_factory=dict)
 
@@ -40,7 +42,12 @@ class Seeds(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """All that another process needs to know, for :func:`glt.distributed.seeds.seeds_from_json`."""
+        """All that another process needs to know, for :func:`glt.distributed.seeds.seeds_from_json`,
+        but for :meth:`extras`."""
+
+    def extras(self) -> dict[str, Tensor]:
+        """Tensors that go with it, too large for text: for as long as the loader they are shared, not copied."""
+        return {}
 
     @abstractmethod
     async def start(

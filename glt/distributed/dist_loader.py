@@ -96,7 +96,7 @@ class DistLoader:
         # Everything that can be wrong with the arguments of this trainer is known by now.
         wanted = {
             "loader": type(self).__name__,
-            **asdict(config),
+            **config.to_json(),
             **seeds.to_json(),
             "columns": sorted(table.columns),
             "collect_features": options.collect_features,
@@ -139,7 +139,7 @@ class DistLoader:
             "group_name": context.group_name,
             "load_args": self.data.load_args,
             "other_dirs": agreement.other_dirs,
-            "config": asdict(self.config),
+            "config": self.config.to_json(),
             "seeds": self.seeds.to_json(),
             "order": asdict(self.order),
             "collect_features": self.collect_features,

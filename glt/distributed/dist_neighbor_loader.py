@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from glt.channel.message import Message
 from glt.data.arrays import as_ids
@@ -17,8 +16,8 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
 from glt.distributed.node_seeds import NodeSeeds
 from glt.distributed.options import MpDistSamplingWorkerOptions
+from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_table import SeedTable
-from glt.sampler.config import SamplingConfig
 
 
 class DistNeighborLoader(DistLoader):
@@ -67,13 +66,19 @@ class DistNeighborLoader(DistLoader):
     def __init__(
         self,
         data: DistDataset,
-        num_neighbors: Sequence[int],
-        input_nodes: Tensor,
+        num_neighbors: Any,
+        input_nodes: Any,
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
         *,
+        input_time: Tensor | None = None,
         replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
         with_edge: bool = False,
         edge_dir: str | None = None,
         collect_features: bool = False,
@@ -87,13 +92,26 @@ class DistNeighborLoader(DistLoader):
             batch_size, shuffle, drop_last, collect_features, to_device, random_seed,
             MpDistSamplingWorkerOptions() if worker_options is None else worker_options,
         )  # fmt: skip
-        config = SamplingConfig.checked(num_neighbors, replace, with_edge)
-        table = SeedTable({"node": checked_seeds(input_nodes, data.num_nodes)})
-        super().__init__(data, config, NodeSeeds(0), table, options)
+        config = checked_config(
+            data, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
+            input_time=input_time, replace=replace, subgraph_type=subgraph_type, disjoint=disjoint,
+            with_edge=with_edge,
+        )  # fmt: skip
+        self._seed_type, nodes = checked_seeds(input_nodes, data)
+        columns = {"node": nodes}
+        if input_time is not None:
+            columns["time"] = checked_times("input_time", input_time, len(nodes))
+        elif config.temporal is not None:
+            require_node_time(data, self._seed_type)
+        super().__init__(data, config, self._seeds(), SeedTable(columns), options)
 
-    def _collate(self, message: Message) -> Data:
+    def _seeds(self) -> NodeSeeds:
+        return NodeSeeds(self._seed_type)
+
+    def _collate(self, message: Message) -> Data | HeteroData:
         data = super()._collate(message)
-        data.batch_size = len(data.input_id)
+        store = data[self.data.schema.node_types[self._seed_type]] if self.data.schema.is_hetero else data
+        store.batch_size = len(store.input_id)
         return data
 
 
@@ -109,9 +127,51 @@ def require_loaded(data: Any, edge_dir: str | None) -> None:
         )
 
 
-def checked_seeds(input_nodes: Any, num_nodes: int) -> Tensor:
+def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
+    """Returns one time per seed, int64."""
+    times = times if isinstance(times, Tensor) else torch.as_tensor(times)
+    if times.is_floating_point() or times.is_complex() or times.dtype == torch.bool:
+        raise TypeError(f"{name} has dtype {times.dtype}: expected integers, such as seconds")
+    if tuple(times.shape) != (num_seeds,):
+        raise ValueError(f"{name} has shape {list(times.shape)}: expected one time per seed, [{num_seeds}]")
+    return times.to("cpu", torch.int64).contiguous()
+
+
+def require_node_time(data: DistDataset, node_type: int) -> None:
+    """Raises unless nodes of the type have times of their own, to be looked at when no others are given."""
+    if not data.manifest.node_types[node_type].has_time:
+        raise ValueError(
+            f"input_time is not given and {data.schema.node_types[node_type]!r} nodes have no time in "
+            f"{data.load_args['graph_dir']!r}: give one time per seed, or partition with node_time=..."
+        )
+
+
+def checked_seeds(input_nodes: Any, data: DistDataset) -> tuple[int, Tensor]:
+    """Returns the position of the seeds' type and their ids, int64.
+
+    Args:
+        input_nodes: Ids, or a bool mask over all nodes of the type; of a heterogeneous graph ``(type, ids)``, or a type
+            alone, which stands for all its nodes.
+        data: The graph.
+    """
+    schema = data.schema
+    node_type: Any = None
+    if isinstance(input_nodes, str):
+        node_type, input_nodes = input_nodes, slice(None)
+    elif isinstance(input_nodes, tuple | list) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        node_type, input_nodes = input_nodes
+        input_nodes = slice(None) if input_nodes is None else input_nodes
     if input_nodes is None:
         raise TypeError("input_nodes = None: expected the seeds of this trainer, ids or a bool mask over all nodes")
+    if (node_type is not None) != schema.is_hetero:
+        expected = f"(type, ids) with one of {list(schema.node_types)}" if schema.is_hetero else "ids without a type"
+        raise ValueError(f"input_nodes has {'no type' if node_type is None else f'type {node_type!r}'}: {expected}")
+    if node_type is not None and node_type not in schema.node_types:
+        raise ValueError(f"input_nodes is of type {node_type!r}: expected one of {list(schema.node_types)}")
+    index = schema.node_index(node_type)
+    num_nodes = data.num_nodes_of[index]
+    if isinstance(input_nodes, slice):
+        return index, torch.arange(num_nodes)
     mask = isinstance(input_nodes, Tensor) and input_nodes.dtype == torch.bool
     if mask and len(input_nodes) != num_nodes:
         raise ValueError(f"input_nodes is a mask of {len(input_nodes)} elements: expected one per node, {num_nodes}")
@@ -119,5 +179,8 @@ def checked_seeds(input_nodes: Any, num_nodes: int) -> Tensor:
     bad = ((seeds < 0) | (seeds >= num_nodes)).nonzero()
     if len(bad):
         at = int(bad[0])
-        raise IndexError(f"input_nodes[{at}] = {int(seeds[at])} is outside [0, {num_nodes}) (num_nodes = {num_nodes})")
-    return seeds
+        of_type = f" of type {node_type!r}" if schema.is_hetero else ""
+        raise IndexError(
+            f"input_nodes[{at}] = {int(seeds[at])} is outside [0, {num_nodes}) (num_nodes{of_type} = {num_nodes})"
+        )
+    return index, seeds

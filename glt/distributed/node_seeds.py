@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from glt.distributed.batch_start import BatchStart, Seeds
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NodeSeeds(Seeds):
-    """Each row is a node: column ``node``, and ``time`` for temporal sampling.
+    """Each row is a node: column ``node``, and ``time`` for temporal sampling as of other times than the nodes' own.
 
     Args:
         node_type: Position of the type of the nodes.
@@ -30,7 +31,12 @@ class NodeSeeds(Seeds):
     async def start(
         self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
     ) -> BatchStart:
-        start = BatchStart([(self.node_type, rows["node"])], rows.get("time"), known={self.input_id: input_id})
-        if start.seed_time is not None:
-            start.known[f"seed_time/n{self.node_type}"] = start.seed_time
+        nodes, time = rows["node"], rows.get("time")
+        start = BatchStart([(self.node_type, nodes)], time, known={self.input_id: input_id})
+        if time is not None:
+            start.known[f"seed_time/n{self.node_type}"] = time
+        elif sampler.config.temporal is not None:
+            start.seed_time = await sampler.look_up("node", self.node_type, "time", nodes)
+        if self.with_mapping:
+            start.known[f"mapping/n{self.node_type}"] = torch.arange(len(nodes))
         return start

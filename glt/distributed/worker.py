@@ -109,10 +109,9 @@ class Worker:
         )  # fmt: skip
         self.channel = ShmChannel.from_descriptor(spec.channel)
         self.loop = ConcurrentEventLoop(spec.concurrency)
-        config = SamplingConfig(**{**spec.config, "num_neighbors": tuple(spec.config["num_neighbors"])})
         sampler = DistNeighborSampler(
             self.dataset,
-            config,
+            SamplingConfig.from_json(spec.config),
             self._join_peers(),
             self.loop,
             collect_features=spec.collect_features,
@@ -121,8 +120,8 @@ class Worker:
         table = SeedTable.read(SharedMemory.from_fd(spec.seeds_fd, spec.seeds_bytes))
         order = SeedOrder(**spec.order)
         self.producer = Producer(
-            sampler, self.channel, seeds_from_json(spec.seeds), table, order, spec.worker, spec.num_workers,
-            f"worker {spec.worker} of trainer", spec.rank,
+            sampler, self.channel, seeds_from_json(spec.seeds, table.extras), table, order, spec.worker,
+            spec.num_workers, f"worker {spec.worker} of trainer", spec.rank,
         )  # fmt: skip
 
     def _join_peers(self) -> PartitionRouter | None:

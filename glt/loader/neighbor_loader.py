@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch_geometric
 from torch import Tensor
-from torch.utils.data import RandomSampler
 from torch_geometric.data import Data
 from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import BaseSampler, SamplerOutput
@@ -17,8 +16,9 @@ from torch_geometric.typing import InputNodes
 
 from glt.data.dataset import Dataset
 from glt.data.feature import Feature
+from glt.loader.keyed_batches import KeyedBatches
 from glt.sampler.neighbor_sampler import NeighborSampler
-from glt.sampler.seed_order import BatchIndex, SeedOrder, check_random_seed, draw_random_seed
+from glt.sampler.seed_order import BatchIndex
 
 # Options of PyG's loader that change what a batch holds, and the one value of each that works here so far.
 _ONLY = {
@@ -32,7 +32,7 @@ _ONLY = {
 }
 
 
-class NeighborLoader(torch_geometric.loader.NeighborLoader):
+class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
     """A drop-in ``torch_geometric.loader.NeighborLoader`` for homogeneous node sampling.
 
     Batches follow PyG's contract, point by point; duplicate seeds, which PyG gets wrong, are right. For a fixed
@@ -85,50 +85,22 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
                 )
             if replace != neighbor_sampler.config.replace:
                 raise ValueError(f"replace = {replace}, but neighbor_sampler was made with {not replace}")
-            if list(num_neighbors) != list(neighbor_sampler.config.num_neighbors):
+            if list(num_neighbors) != neighbor_sampler.num_neighbors:
                 raise ValueError(
                     f"num_neighbors = {list(num_neighbors)}, but neighbor_sampler was made with "
-                    f"{list(neighbor_sampler.config.num_neighbors)}: pass the same"
+                    f"{neighbor_sampler.num_neighbors}: pass the same"
                 )
             random_seed = neighbor_sampler.random_seed
-        self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
+        self._choose_seed(random_seed, kwargs)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data, num_neighbors, replace=replace, random_seed=self.random_seed, num_threads=num_threads
             )
         self.num_threads = num_threads
         self._features: dict[str, Feature] = {}
-        self._next_epoch = self._begun_epoch = 0
-        # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.
-        self._own_order = all(kwargs.get(name) is None for name in ("sampler", "batch_sampler", "generator"))
         super().__init__(source, num_neighbors, input_nodes, neighbor_sampler=neighbor_sampler, **kwargs)
         _check_inputs(input_nodes, self.input_data.node, source.num_nodes)
-        # Set behind DataLoader's back: it refuses a new dataset, and PyG's loader insists on a range of its own.
-        self.__dict__["dataset"] = _Positions(len(self.dataset))
-        if self._own_order and self.batch_size is not None:
-            shuffle = isinstance(self.sampler, RandomSampler)
-            self._order = SeedOrder(len(self.dataset), self.batch_size, shuffle, self.drop_last, self.random_seed)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``, in [0, 2^31); later ones count up from there. Without it, from 0.
-
-        Raises:
-            ValueError: If ``epoch`` is no such number.
-        """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**31:
-            raise ValueError(f"epoch = {epoch!r}: expected an integer, 0 to 2^31 - 1")
-        self._next_epoch = epoch
-
-    def __iter__(self) -> Any:
-        """Begins the next epoch: two iterators at once are two epochs, whichever is read first."""
-        self._begun_epoch = self._next_epoch
-        self._next_epoch += 1
-        return super().__iter__()
-
-    @property
-    def _index_sampler(self) -> Any:
-        """What torch's DataLoader iterates over: batches that know their epoch and index."""
-        return _KeyedBatches(self, super()._index_sampler)
+        self._number_batches()
 
     def collate_fn(self, index: BatchIndex | Tensor | list[int]) -> SamplerOutput | Data:
         """Samples a batch; in a DataLoader worker also looks up its features, if ``filter_per_worker``."""
@@ -195,47 +167,6 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_features": {}}
-
-
-class _KeyedBatches:
-    """The batches of one epoch after the other, numbered."""
-
-    def __init__(self, loader: NeighborLoader, index_sampler: Any) -> None:
-        self.loader = loader
-        self.index_sampler = index_sampler
-
-    def __iter__(self) -> Iterator[Any]:
-        """The batches of the epoch that the loader has begun: with workers, DataLoader asks twice and reads one."""
-        return self._batches(self.loader._begun_epoch)
-
-    def _batches(self, epoch: int) -> Iterator[Any]:
-        loader = self.loader
-        if loader.batch_size is None and loader.batch_sampler is None:
-            yield from self.index_sampler  # single samples, which PyG's loader leaves to the caller
-        elif loader._own_order:
-            yield from loader._order.batches(epoch)
-        else:
-            for index, batch in enumerate(self.index_sampler):
-                yield BatchIndex(torch.as_tensor(batch, dtype=torch.int64), epoch, index)
-
-    def __len__(self) -> int:
-        return len(self.index_sampler)
-
-
-class _Positions:
-    """Positions in the loader's input: the dataset of a DataLoader whose batches pass through unchanged."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-    def __getitems__(self, batch: BatchIndex) -> BatchIndex:
-        return batch
 
 
 def _check_inputs(input_nodes: InputNodes, seeds: Tensor, num_nodes: int | None) -> None:

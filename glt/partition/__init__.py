@@ -1,8 +1,17 @@
 """Partitions of a graph on disk: partitioners write them, ``load_partition`` maps them."""
 
-from glt.partition.load import Partition, load_partition
+from glt.partition.load import EdgePart, NodePart, Partition, TimedEdges, load_partition
 from glt.partition.manifest import Manifest
 from glt.partition.partitioner import PartitionerBase
 from glt.partition.random_partitioner import RandomPartitioner
 
-__all__ = ["Manifest", "Partition", "PartitionerBase", "RandomPartitioner", "load_partition"]
+__all__ = [
+    "EdgePart",
+    "Manifest",
+    "NodePart",
+    "Partition",
+    "PartitionerBase",
+    "RandomPartitioner",
+    "TimedEdges",
+    "load_partition",
+]

@@ -1,6 +1,7 @@
 """The arguments of a partitioner, checked: every message names the argument, its value and what to pass instead."""
 
 import operator
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -49,30 +50,63 @@ def host_device(value: object) -> torch.device:
     )
 
 
-def edge_index(value: object, num_nodes: int) -> np.ndarray:
+def edge_index(name: str, value: object, bounds: tuple[tuple[str, int], tuple[str, int]]) -> np.ndarray:
     """Returns ``edge_index [2, num_edges]`` as a NumPy view with both rows contiguous (a copy only where they are not).
+
+    Args:
+        name: The argument, for messages.
+        value: Tensor or array of int32 or int64.
+        bounds: For sources and for destinations, the number of nodes and what to call it in messages.
 
     Raises:
         TypeError: If it is not an int32 or int64 tensor or array.
         ValueError: If its shape is not ``[2, num_edges]``.
-        IndexError: If a node id is outside ``[0, num_nodes)``; names the first.
+        IndexError: If a node id is not below its bound, or negative; names the first.
     """
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-        value = value.detach().cpu().numpy() if value.dtype in (torch.int32, torch.int64) else value
-    if not isinstance(value, np.ndarray) or value.dtype not in (np.int32, np.int64):
-        got = getattr(value, "dtype", None)
-        raise TypeError(
-            f"edge_index is a {type(value).__name__}{f' of {got}' if got is not None else ''}: expected a dense tensor "
-            "or array of int32 or int64, shape [2, num_edges]; convert it first"
-        )
-    if value.ndim != 2 or value.shape[0] != 2:
-        hint = "; pass edge_index.T" if value.ndim == 2 and value.shape[1] == 2 else ""
-        raise ValueError(f"edge_index has shape {list(value.shape)}: expected [2, num_edges]{hint}")
-    if value.strides[1] != value.itemsize and value.shape[1] > 1:
-        value = np.ascontiguousarray(value)
-    for i in (0, 1):
-        _require_node_ids(f"edge_index[{i}]", value[i], num_nodes)
-    return value
+    edges = _array(name, value, (np.int32, np.int64), "[2, num_edges]")
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        hint = f"; pass {name}.T" if edges.ndim == 2 and edges.shape[1] == 2 else ""
+        raise ValueError(f"{name} has shape {list(edges.shape)}: expected [2, num_edges]{hint}")
+    if edges.strides[1] != edges.itemsize and edges.shape[1] > 1:
+        edges = np.ascontiguousarray(edges)
+    for i, (bound, num_nodes) in enumerate(bounds):
+        for begin, ids in chunks(edges[i]):
+            if ids.min() >= 0 and ids.max() < num_nodes:
+                continue
+            at = int(np.flatnonzero((ids < 0) | (ids >= num_nodes))[0])
+            raise IndexError(
+                f"{name}[{i}][{begin + at}] = {ids[at]} is outside [0, {num_nodes}): pass {bound} larger than every "
+                "id, or drop the edge"
+            )
+    return edges
+
+
+def edge_weight(name: str, value: object, num_edges: int) -> np.ndarray:
+    """Returns the weights ``[num_edges]`` as a NumPy view, float32 or float64.
+
+    Raises:
+        TypeError: If it is not a float32 or float64 tensor or array.
+        ValueError: If its shape differs, or a weight is negative, infinite or NaN; names the first.
+    """
+    weight = _column(name, _array(name, value, (np.float32, np.float64), f"[{num_edges}]"), num_edges, "edge")
+    for begin, piece in chunks(weight):
+        bad = np.flatnonzero(~((piece >= 0) & (piece < np.inf)))
+        if bad.size:
+            raise ValueError(
+                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite weights of at least 0; set it to 0 to "
+                "have the edge sampled last, or drop the edge"
+            )
+    return weight
+
+
+def time(name: str, value: object, num_rows: int, what: str) -> np.ndarray:
+    """Returns the times ``[num_rows]`` of nodes or edges (``what``) as a NumPy view, int32 or int64.
+
+    Raises:
+        TypeError: If it is not an int32 or int64 tensor or array.
+        ValueError: If its shape differs.
+    """
+    return _column(name, _array(name, value, (np.int32, np.int64), f"[{num_rows}]"), num_rows, what)
 
 
 def owners(value: object, num_nodes: int, num_parts: int, dtype: np.dtype, where: str) -> np.ndarray:
@@ -92,13 +126,31 @@ def owners(value: object, num_nodes: int, num_parts: int, dtype: np.dtype, where
     return owner.astype(dtype, copy=False)
 
 
-def _require_node_ids(name: str, ids: np.ndarray, num_nodes: int) -> None:
-    for begin in range(0, ids.size, CHUNK_IDS):
-        chunk = ids[begin : begin + CHUNK_IDS]
-        if chunk.min() >= 0 and chunk.max() < num_nodes:
-            continue
-        at = int(np.flatnonzero((chunk < 0) | (chunk >= num_nodes))[0])
-        raise IndexError(
-            f"{name}[{begin + at}] = {chunk[at]} is outside [0, {num_nodes}): pass num_nodes larger than every id, or "
-            "drop the edge"
+def _array(name: str, value: object, dtypes: tuple[type, ...], shape: str) -> np.ndarray:
+    array = value
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        known = str(value.dtype).removeprefix("torch.") in _names(dtypes)
+        array = value.detach().cpu().numpy() if known else value
+    if not isinstance(array, np.ndarray) or array.dtype not in dtypes:
+        got = getattr(value, "dtype", None)
+        raise TypeError(
+            f"{name} is a {type(value).__name__}{f' of {got}' if got is not None else ''}: expected a dense tensor "
+            f"or array of {' or '.join(_names(dtypes))}, shape {shape}; convert it first"
         )
+    return array
+
+
+def _column(name: str, array: np.ndarray, num_rows: int, what: str) -> np.ndarray:
+    if array.shape != (num_rows,):
+        raise ValueError(f"{name} has shape {list(array.shape)}: expected one number per {what}, [{num_rows}]")
+    return array
+
+
+def _names(dtypes: tuple[type, ...]) -> list[str]:
+    return [np.dtype(dtype).name for dtype in dtypes]
+
+
+def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields pieces of at most ``CHUNK_IDS`` elements, each with the position of its first."""
+    for begin in range(0, array.size, CHUNK_IDS):
+        yield begin, array[begin : begin + CHUNK_IDS]

@@ -1,30 +1,68 @@
-"""Where things are inside a partition directory. Paths are relative to its root, with ``/`` between names."""
+"""Where things are inside a partition directory. Paths are relative to its root, with ``/`` between names.
 
+::
+
+    manifest.json                                     types in order, counts, attributes, checksums of all files
+    node_book/<type>.npy, node_row/<type>.npy         owner of each node, and its row in the arrays of its owner
+    edge_book/<type>.npy, edge_row/<type>.npy         the same of edges; only of types with edge features
+    part<i>/node_ids/<type>.npy                       the nodes that partition i owns, ascending: one row each in
+    part<i>/{node_feat,node_label,node_time}/<type>.npy
+    part<i>/graph/<type>/{indptr,indices,edge_ids}.npy         rows of those nodes, edges in the order of the input
+    part<i>/graph/<type>/{weight_sum,weight_guide}.npy         only with edge weights
+    part<i>/graph/<type>/by_time/{indices,edge_ids,time}.npy   only with times: the edges of each row sorted by time
+    part<i>/edge_feat/<type>.npy                      by ascending edge id
+
+A homogeneous graph is a typed one whose types are called ``node`` and ``node__to__node`` (law 2). Books and
+``part<i>`` are all that a host with partition ``i`` needs.
+"""
+
+import re
 from typing import Final
+from urllib.parse import quote
 
-NodeType = str
-EdgeType = tuple[str, str, str]
-
-# A homogeneous graph is a typed one with one type of each (law 2).
-NODE: Final[NodeType] = "node"
-EDGE: Final[EdgeType] = ("node", "to", "node")
+from glt.data.schema import EdgeType, NodeType
 
 MANIFEST: Final = "manifest.json"
+_MAX_NAME_BYTES: Final = 255  # of one file or directory, on all file systems that Linux is used with
+_SUFFIX: Final = ".npy"
+
+
+def node_type_name(node_type: NodeType) -> str:
+    """Returns the name that stands for ``node_type`` in paths.
+
+    Letters, digits, ``-``, ``.``, ``~`` and single inner ``_`` stand for themselves; everything else (``/``, spaces,
+    letters beyond ASCII, ``__``) is percent-encoded, so that different types never share a file.
+    """
+    return re.sub("^_|_$|_(?=_)|(?<=_)_", "%5F", quote(node_type, safe=""))
 
 
 def edge_type_name(edge_type: EdgeType) -> str:
-    """Returns the name that stands for ``edge_type`` in paths and in the manifest."""
-    return "__".join(edge_type)
+    """Returns the name that stands for ``edge_type`` in paths: those of its three parts, joined by ``__``."""
+    return "__".join(node_type_name(part) for part in edge_type)
+
+
+def require_name_fits(kind: str, type_: NodeType | EdgeType) -> None:
+    """Raises ValueError if a part of the type is empty, or its name too long for a file."""
+    parts, name = ((type_,), node_type_name(type_)) if isinstance(type_, str) else (type_, edge_type_name(type_))
+    if not all(parts):
+        raise ValueError(f"{kind} type {type_!r} has an empty name: expected at least one character; rename it")
+    num_bytes = len(name + _SUFFIX)
+    if num_bytes > _MAX_NAME_BYTES:
+        raise ValueError(
+            f"{kind} type {type_!r} needs a file name of {num_bytes} bytes ({name}{_SUFFIX}): expected at most "
+            f"{_MAX_NAME_BYTES}; characters other than ASCII letters and digits take three bytes for each of theirs; "
+            "use a shorter name"
+        )
 
 
 def node_book(node_type: NodeType) -> str:
     """Owner of each node, smallest unsigned dtype, ``[num_nodes]``."""
-    return f"node_book/{node_type}.npy"
+    return f"node_book/{node_type_name(node_type)}.npy"
 
 
 def node_row(node_type: NodeType) -> str:
     """Row of each node inside the arrays of its owner, uint32, ``[num_nodes]``."""
-    return f"node_row/{node_type}.npy"
+    return f"node_row/{node_type_name(node_type)}.npy"
 
 
 def edge_book(edge_type: EdgeType) -> str:
@@ -43,23 +81,29 @@ def part(partition_idx: int) -> str:
 
 
 def graph(partition_idx: int, edge_type: EdgeType, array: str) -> str:
-    """One of ``indptr``, ``indices`` and ``edge_ids`` of a partition's CSR (or CSC)."""
+    """An array of a partition's rows: ``indptr``, ``indices``, ``edge_ids``; with weights ``weight_sum`` and
+    ``weight_guide``; with times ``by_time/indices``, ``by_time/edge_ids`` and ``by_time/time``."""
     return f"{part(partition_idx)}/graph/{edge_type_name(edge_type)}/{array}.npy"
 
 
 def node_ids(partition_idx: int, node_type: NodeType) -> str:
     """Ids of the owned nodes, ascending, int64: the row numbers of every per-node array of the partition."""
-    return f"{part(partition_idx)}/node_ids/{node_type}.npy"
+    return f"{part(partition_idx)}/node_ids/{node_type_name(node_type)}.npy"
 
 
 def node_feat(partition_idx: int, node_type: NodeType) -> str:
     """Features of the owned nodes."""
-    return f"{part(partition_idx)}/node_feat/{node_type}.npy"
+    return f"{part(partition_idx)}/node_feat/{node_type_name(node_type)}.npy"
 
 
 def node_label(partition_idx: int, node_type: NodeType) -> str:
     """Labels of the owned nodes."""
-    return f"{part(partition_idx)}/node_label/{node_type}.npy"
+    return f"{part(partition_idx)}/node_label/{node_type_name(node_type)}.npy"
+
+
+def node_time(partition_idx: int, node_type: NodeType) -> str:
+    """Times of the owned nodes, int64."""
+    return f"{part(partition_idx)}/node_time/{node_type_name(node_type)}.npy"
 
 
 def edge_feat(partition_idx: int, edge_type: EdgeType) -> str:

@@ -2,23 +2,87 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from glt.data.schema import Schema
 from glt.errors import PartitionError
 from glt.partition import layout
 from glt.partition.arguments import integer
-from glt.partition.layout import EDGE, NODE
-from glt.partition.manifest import Manifest
-from glt.partition.npy_file import WHOLE_BYTES, map_file
-from glt.partition.partitioner import Array
-from glt.partition.rows import as_torch_dtype
+from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
+from glt.partition.npy_file import WHOLE_BYTES, FileEntry, map_file
+from glt.partition.rows import Array, as_torch_dtype
+
+
+@dataclass(frozen=True, eq=False)
+class NodePart:
+    """The nodes of one type: what every partition knows of all of them, and what this one owns.
+
+    Attributes:
+        book: Owner of every node of the graph, ``[num_nodes]``, smallest unsigned dtype.
+        row: Row of every node inside the arrays of its owner, ``[num_nodes]`` uint32.
+        ids: Ids of the owned nodes, ascending, ``[rows]`` int64: row ``r`` belongs to node ``ids[r]``.
+        feat: Features of the owned nodes, ``[rows, ...]``, or None.
+        label: Labels of the owned nodes, ``[rows, ...]``, or None.
+        time: Times of the owned nodes, ``[rows]`` int64, or None.
+    """
+
+    book: np.ndarray
+    row: np.ndarray
+    ids: np.ndarray
+    feat: Array | None
+    label: Array | None
+    time: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class TimedEdges:
+    """The edges of :class:`EdgePart` a second time, sorted by time inside each row; equal times keep their order.
+
+    Attributes:
+        indices, edge_ids: As in :class:`EdgePart`, and with its ``indptr``.
+        time: Time of each edge, ``[edges]`` int64, never falling inside a row.
+    """
+
+    indices: np.ndarray
+    edge_ids: np.ndarray
+    time: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class EdgePart:
+    """The edges of one type that a partition owns: one row for each owned node of the type that is expanded.
+
+    That is the source's type where ``manifest.edge_dir`` is ``"out"``, else the destination's.
+
+    Attributes:
+        indptr: Where the edges of each row begin, ``[rows + 1]`` int64.
+        indices: Id of the node at the other end of each edge, ``[edges]``, int32 or int64.
+        edge_ids: Id of each edge, its position in the partitioner's ``edge_index``; ascending inside a row.
+        weight_sum, weight_guide: What ``_core.build_weights`` made of the weights of these rows (``[edges]`` uint64,
+            ``[_core.weight_guide_size(rows, edges)]`` uint32); None without weights.
+        by_time: The same edges sorted by time; None without times.
+        feat: Features of the owned edges by ascending edge id, ``[edges, ...]``, or None.
+        book: Owner of every edge of the graph, ``[num_edges]``; only with edge features.
+        row: Row of every edge inside ``feat`` of its owner, ``[num_edges]`` uint32; only with edge features.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_ids: np.ndarray
+    weight_sum: np.ndarray | None
+    weight_guide: np.ndarray | None
+    by_time: TimedEdges | None
+    feat: Array | None
+    book: np.ndarray | None
+    row: np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """One partition of a homogeneous graph, mapped from disk.
+    """One partition of a graph, mapped from disk.
 
     Arrays are :class:`numpy.memmap` objects in mode ``"c"``: writable in memory, never written back, and shared in the
     page cache by all processes of a host for as long as nobody writes. A dtype that NumPy lacks (bfloat16) comes as a
@@ -27,32 +91,16 @@ class Partition:
     Attributes:
         manifest: Of the whole directory; compare ``manifest.run_id`` between ranks.
         index: Number of this partition.
-        node_book: Owner of every node of the graph, ``[num_nodes]``, smallest unsigned dtype.
-        node_row: Row of every node inside the arrays of its owner, ``[num_nodes]`` uint32.
-        node_ids: Ids of the owned nodes, ascending, ``[rows]`` int64: row ``r`` belongs to node ``node_ids[r]``.
-        indptr: Where the edges of each row begin, ``[rows + 1]`` int64.
-        indices: Id of the node at the other end of each edge, ``[edges]``, int32 or int64.
-        edge_ids: Id of each edge, its position in the partitioner's ``edge_index``; ascending inside a row.
-        node_feat: Features of the owned nodes, ``[rows, ...]``, or None.
-        edge_feat: Features of the owned edges by ascending edge id, ``[edges, ...]``, or None.
-        node_label: Labels of the owned nodes, ``[rows, ...]``, or None.
-        edge_book: Owner of every edge of the graph, ``[num_edges]``; only with edge features.
-        edge_row: Row of every edge inside ``edge_feat`` of its owner, ``[num_edges]`` uint32; only with edge features.
+        schema: The types; their positions are those in ``nodes`` and ``edges``.
+        nodes: By position of the node type; a homogeneous graph has one.
+        edges: By position of the edge type; a homogeneous graph has one.
     """
 
     manifest: Manifest
     index: int
-    node_book: np.ndarray
-    node_row: np.ndarray
-    node_ids: np.ndarray
-    indptr: np.ndarray
-    indices: np.ndarray
-    edge_ids: np.ndarray
-    node_feat: Array | None
-    edge_feat: Array | None
-    node_label: Array | None
-    edge_book: np.ndarray | None
-    edge_row: np.ndarray | None
+    schema: Schema
+    nodes: tuple[NodePart, ...]
+    edges: tuple[EdgePart, ...]
 
 
 def load_partition(
@@ -92,40 +140,74 @@ def load_partition(
             f"run {manifest.run_id} to this machine, or load another partition_idx"
         )
 
-    def mapped(path: str) -> np.ndarray:
-        if path not in manifest.files:
-            raise PartitionError(
-                f"{root / layout.MANIFEST} lists no {path}: expected a homogeneous graph, found node types "
-                f"{sorted(manifest.node_types)} and edge types {sorted(manifest.edge_types)}"
-            )
-        return map_file(
-            root / path,
-            manifest.files[path],
-            origin=f"run {manifest.run_id}",
-            block_bytes=manifest.checksum_block_bytes,
-            whole_bytes=verify_whole_bytes,
-            verify=verify,
-        )
-
-    def optional(path: str) -> np.ndarray | None:
-        return mapped(path) if path in manifest.files else None
-
-    def features(path: str) -> Array | None:
-        array = optional(path)
-        return None if array is None else as_torch_dtype(array, manifest.files[path].torch_dtype)
-
+    files = _Files(root, manifest, verify, verify_whole_bytes)
     return Partition(
         manifest=manifest,
         index=index,
-        node_book=mapped(layout.node_book(NODE)),
-        node_row=mapped(layout.node_row(NODE)),
-        node_ids=mapped(layout.node_ids(index, NODE)),
-        indptr=mapped(layout.graph(index, EDGE, "indptr")),
-        indices=mapped(layout.graph(index, EDGE, "indices")),
-        edge_ids=mapped(layout.graph(index, EDGE, "edge_ids")),
-        node_feat=features(layout.node_feat(index, NODE)),
-        edge_feat=features(layout.edge_feat(index, EDGE)),
-        node_label=features(layout.node_label(index, NODE)),
-        edge_book=optional(layout.edge_book(EDGE)),
-        edge_row=optional(layout.edge_row(EDGE)),
+        schema=manifest.schema,
+        nodes=tuple(_node_part(files, index, entry) for entry in manifest.node_types),
+        edges=tuple(_edge_part(files, index, entry) for entry in manifest.edge_types),
+    )
+
+
+@dataclass(frozen=True)
+class _Files:
+    root: Path
+    manifest: Manifest
+    verify: bool
+    whole_bytes: int
+
+    def map(self, path: str) -> np.ndarray:
+        return map_file(
+            self.root / path,
+            self._entry(path),
+            origin=f"run {self.manifest.run_id}",
+            block_bytes=self.manifest.checksum_block_bytes,
+            whole_bytes=self.whole_bytes,
+            verify=self.verify,
+        )
+
+    def map_if(self, wanted: object, path: str) -> np.ndarray | None:
+        return self.map(path) if wanted else None
+
+    def table(self, feature: FeatureEntry | None, path: str) -> Array | None:
+        return None if feature is None else as_torch_dtype(self.map(path), self._entry(path).torch_dtype)
+
+    def _entry(self, path: str) -> FileEntry:
+        if path not in self.manifest.files:
+            raise PartitionError(
+                f"{self.root / layout.MANIFEST} lists no {path}, which its types call for: partition again"
+            )
+        return self.manifest.files[path]
+
+
+def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
+    node_type = entry.node_type
+    return NodePart(
+        book=files.map(layout.node_book(node_type)),
+        row=files.map(layout.node_row(node_type)),
+        ids=files.map(layout.node_ids(index, node_type)),
+        feat=files.table(entry.feat, layout.node_feat(index, node_type)),
+        label=files.table(entry.label, layout.node_label(index, node_type)),
+        time=files.map_if(entry.has_time, layout.node_time(index, node_type)),
+    )
+
+
+def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
+    edge_type = entry.edge_type
+    path_of = partial(layout.graph, index, edge_type)
+    by_time = None
+    if entry.time_level is not None:
+        names = ("indices", "edge_ids", "time")
+        by_time = TimedEdges(**{name: files.map(path_of(f"by_time/{name}")) for name in names})
+    return EdgePart(
+        indptr=files.map(path_of("indptr")),
+        indices=files.map(path_of("indices")),
+        edge_ids=files.map(path_of("edge_ids")),
+        weight_sum=files.map_if(entry.has_weight, path_of("weight_sum")),
+        weight_guide=files.map_if(entry.has_weight, path_of("weight_guide")),
+        by_time=by_time,
+        feat=files.table(entry.feat, layout.edge_feat(index, edge_type)),
+        book=files.map_if(entry.feat, layout.edge_book(edge_type)),
+        row=files.map_if(entry.feat, layout.edge_row(edge_type)),
     )

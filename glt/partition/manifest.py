@@ -2,17 +2,19 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition import layout
 from glt.partition.npy_file import FileEntry
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 1
+VERSION: Final = 2  # 1: no types
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,22 @@ class NodeTypeEntry:
     """The nodes of one type.
 
     Attributes:
+        node_type: The type.
         num_nodes: In all partitions.
         part_num_nodes: In each partition.
         balance_ratio: Mean over largest partition; 1 is perfectly even.
         feat: Node features, if any.
         label: Node labels, if any.
+        has_time: Whether there are node times.
     """
 
+    node_type: NodeType
     num_nodes: int
     part_num_nodes: tuple[int, ...]
     balance_ratio: float
     feat: FeatureEntry | None
     label: FeatureEntry | None
+    has_time: bool
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class EdgeTypeEntry:
     """The edges of one type.
 
     Attributes:
+        edge_type: The type: source, relation, destination.
         num_edges: In all partitions.
         part_num_edges: In each partition.
         balance_ratio: Mean over largest partition; 1 is perfectly even.
@@ -55,8 +62,11 @@ class EdgeTypeEntry:
         remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed, each
             edge being as likely as any other and nothing cached.
         feat: Edge features, if any.
+        has_weight: Whether there are edge weights.
+        time_level: Whose times the edges have: ``"edge"`` (their own), ``"node"`` (the neighbour's) or None.
     """
 
+    edge_type: EdgeType
     num_edges: int
     part_num_edges: tuple[int, ...]
     balance_ratio: float
@@ -64,6 +74,8 @@ class EdgeTypeEntry:
     edge_cut_ratio: float
     remote_bytes_per_edge: float
     feat: FeatureEntry | None
+    has_weight: bool
+    time_level: str | None
 
 
 @dataclass(frozen=True)
@@ -77,8 +89,10 @@ class Manifest:
         strategy: Name of the partitioner's class.
         arguments: What determines its result besides the graph, for example ``{"random_seed": 0}``.
         checksum_block_bytes: Size of the blocks behind every file's checksum.
-        node_types: By node type; a homogeneous graph has the one type ``"node"``.
-        edge_types: By name of the edge type; a homogeneous graph has the one type ``"node__to__node"``.
+        is_hetero: Whether the partitioner was given dicts by type.
+        node_types: In the order of the partitioner's ``num_nodes``; a homogeneous graph has the one type ``"node"``.
+        edge_types: In the order of the partitioner's ``edge_index``, which is part of the key of random draws; a
+            homogeneous graph has the one type ``("node", "to", "node")``.
         files: By path relative to the root, with ``/`` between names.
         glt_version: Version of glt that wrote the directory.
         run_id: Digest of all of the above, file checksums included. Two directories with the same run id hold the same
@@ -92,8 +106,9 @@ class Manifest:
     strategy: str
     arguments: dict[str, Any]
     checksum_block_bytes: int
-    node_types: dict[str, NodeTypeEntry]
-    edge_types: dict[str, EdgeTypeEntry]
+    is_hetero: bool
+    node_types: tuple[NodeTypeEntry, ...]
+    edge_types: tuple[EdgeTypeEntry, ...]
     files: dict[str, FileEntry]
     glt_version: str
     run_id: str = ""
@@ -101,39 +116,50 @@ class Manifest:
     version: int = VERSION
 
     @property
+    def schema(self) -> Schema:
+        """The types, in order."""
+        return Schema(
+            tuple(entry.node_type for entry in self.node_types),
+            tuple(entry.edge_type for entry in self.edge_types),
+            self.is_hetero,
+        )
+
+    @property
     def num_nodes(self) -> int:
         """Nodes of all types in all partitions."""
-        return sum(entry.num_nodes for entry in self.node_types.values())
+        return sum(entry.num_nodes for entry in self.node_types)
 
     @property
     def num_edges(self) -> int:
         """Edges of all types in all partitions."""
-        return sum(entry.num_edges for entry in self.edge_types.values())
+        return sum(entry.num_edges for entry in self.edge_types)
 
     @property
     def part_num_nodes(self) -> tuple[int, ...]:
         """Nodes of all types in each partition."""
-        return tuple(map(sum, zip(*(entry.part_num_nodes for entry in self.node_types.values()), strict=True)))
+        return _sums(entry.part_num_nodes for entry in self.node_types)
 
     @property
     def part_num_edges(self) -> tuple[int, ...]:
         """Edges of all types in each partition."""
-        return tuple(map(sum, zip(*(entry.part_num_edges for entry in self.edge_types.values()), strict=True)))
+        return _sums([(0,) * self.num_parts, *(entry.part_num_edges for entry in self.edge_types)])
 
     @property
     def edge_cut_ratio(self) -> float:
         """Share of all edges whose ends have different owners."""
-        return sum(entry.num_cut_edges for entry in self.edge_types.values()) / max(self.num_edges, 1)
+        return sum(entry.num_cut_edges for entry in self.edge_types) / max(self.num_edges, 1)
 
     def summary(self) -> str:
-        """Returns the report of a run in one line."""
-        nodes = min(entry.balance_ratio for entry in self.node_types.values())
-        edges = min(entry.balance_ratio for entry in self.edge_types.values())
-        remote = max(entry.remote_bytes_per_edge for entry in self.edge_types.values())
+        """Returns the report of a run in one line; of several types, the least balanced and the most remote count."""
+        nodes = min(entry.balance_ratio for entry in self.node_types)
+        edges = min((entry.balance_ratio for entry in self.edge_types), default=1.0)
+        remote = max((entry.remote_bytes_per_edge for entry in self.edge_types), default=0.0)
+        types = f" of {len(self.node_types)} and {len(self.edge_types)} types" if self.is_hetero else ""
         return (
-            f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges in {self.num_parts} partitions, "
-            f"edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes {nodes:.3f} and of "
-            f"edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes per edge, run {self.run_id}"
+            f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges{types} in {self.num_parts} "
+            f"partitions, edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes "
+            f"{nodes:.3f} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes per edge, "
+            f"run {self.run_id}"
         )
 
     def signed(self) -> "Manifest":
@@ -178,7 +204,7 @@ class Manifest:
             )
         try:
             return _parse(document)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PartitionError(
                 f"{path} does not follow version {VERSION} of the format ({type(error).__name__}: {error}); "
                 "partition again"
@@ -213,16 +239,26 @@ def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
 
 
 def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
-    parsed = {"part_num_edges": tuple(entry["part_num_edges"]), "feat": _feature(entry["feat"])}
+    parsed = {
+        "edge_type": tuple(entry["edge_type"]),
+        "part_num_edges": tuple(entry["part_num_edges"]),
+        "feat": _feature(entry["feat"]),
+    }
     return EdgeTypeEntry(**{**entry, **parsed})
 
 
 def _parse(document: dict[str, Any]) -> Manifest:
     parsed = {
-        "node_types": {name: _node_type(entry) for name, entry in document["node_types"].items()},
-        "edge_types": {name: _edge_type(entry) for name, entry in document["edge_types"].items()},
+        "node_types": tuple(map(_node_type, document["node_types"])),
+        "edge_types": tuple(map(_edge_type, document["edge_types"])),
         "files": {
             path: FileEntry(**{**entry, "shape": tuple(entry["shape"])}) for path, entry in document["files"].items()
         },
     }
-    return Manifest(**{**document, **parsed})
+    manifest = Manifest(**{**document, **parsed})
+    _ = manifest.schema  # raises where the types do not fit together
+    return manifest
+
+
+def _sums(counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*counts, strict=True)))

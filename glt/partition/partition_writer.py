@@ -1,20 +1,25 @@
 """Writes the files of a partition directory, streaming: no table of rows is ever held whole."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from glt import _core
+from glt.data.schema import NodeType
 from glt.errors import PartitionError
 from glt.partition import layout
-from glt.partition.arguments import CHUNK_IDS
+from glt.partition.arguments import CHUNK_IDS, chunks
 from glt.partition.book import Book, group_by_owner, id_dtype
-from glt.partition.layout import EdgeType, NodeType
+from glt.partition.graph_input import EdgeInput
 from glt.partition.npy_file import FileEntry, NpyWriter, scratch_array
 from glt.partition.rows import Rows
 
@@ -81,56 +86,87 @@ class PartitionWriter:
             self._scatter(writers, rows.array, begin, book.owner[begin : begin + self._chunk_size])
         self._close(writers)
 
-    def graph(self, edge_type: EdgeType, row_ids: np.ndarray, col_ids: np.ndarray, book: Book) -> tuple[int, ...]:
-        """Writes each partition's rows, columns and edge ids; returns its number of edges.
+    def node_times(self, node_type: NodeType, time: np.ndarray, book: Book) -> None:
+        """Writes the times of each partition's nodes."""
+        for idx in range(book.num_parts):
+            writer = self._writer(layout.node_time(idx, node_type), np.dtype(np.int64), (book.counts[idx],))
+            for _, ids in chunks(book.ids(idx)):
+                self._advance(writer.write(time[ids].astype(np.int64, copy=False)))
+            self._close([writer])
+
+    def graph(self, edges: EdgeInput, books: Sequence[Book]) -> tuple[int, ...]:
+        """Writes each partition's rows, columns and edge ids, and with them weights and times; returns its number of
+        edges.
 
         One counting sort puts the edges of all partitions, one partition after the other, into a scratch file.
 
         Args:
-            edge_type: Where to write.
-            row_ids: ``[num_edges]`` node ids that own their edges.
-            col_ids: ``[num_edges]`` ids of the other ends.
-            book: Owners of the nodes.
+            edges: The edges of one type.
+            books: Of all node types.
         """
-        num_nodes, num_edges = book.owner.size, row_ids.size
-        indptr = np.empty(num_nodes + 1, np.int64)
-        indices = scratch_array(self.root, num_edges, id_dtype(num_nodes))
-        edge_ids = scratch_array(self.root, num_edges, id_dtype(num_edges))
-        _core.build_csr(row_ids, col_ids, num_nodes, num_nodes, indptr, indices, edge_ids, row_of=book.position())
+        book, num_neighbors = books[edges.expanded], books[edges.neighbor].owner.size
+        indptr = np.empty(book.owner.size + 1, np.int64)
+        indices = scratch_array(self.root, edges.num_edges, id_dtype(num_neighbors))
+        edge_ids = scratch_array(self.root, edges.num_edges, id_dtype(edges.num_edges))
+        _core.build_csr(
+            edges.row_ids, edges.col_ids, book.owner.size, num_neighbors, indptr, indices, edge_ids,
+            row_of=book.position(),
+        )  # fmt: skip
         counts = []
         for idx in range(book.num_parts):
             rows = indptr[book.offset[idx] : book.offset[idx + 1] + 1]
-            begin, end = rows[0], rows[-1]
-            self._whole(layout.graph(idx, edge_type, "indptr"), rows - begin)
-            self._whole(layout.graph(idx, edge_type, "indices"), indices[begin:end])
-            self._whole(layout.graph(idx, edge_type, "edge_ids"), edge_ids[begin:end])
-            counts.append(int(end - begin))
+            part = _Rows(rows - rows[0], indices[rows[0] : rows[-1]], edge_ids[rows[0] : rows[-1]])
+            path_of = partial(layout.graph, idx, edges.edge_type)
+            self._whole(path_of("indptr"), part.indptr)
+            self._whole(path_of("indices"), part.indices)
+            self._whole(path_of("edge_ids"), part.edge_ids)
+            if edges.weight is not None:
+                self._weights(path_of, part, edges.weight)
+            if edges.time_level is not None:
+                self._by_time(path_of, part, *edges.time_source(part.indices, part.edge_ids))
+            counts.append(part.edge_ids.size)
         return tuple(counts)
 
-    def edge_rows(
-        self, edge_type: EdgeType, row_ids: np.ndarray, rows: Rows, book: Book, counts: tuple[int, ...]
-    ) -> None:
+    def _weights(self, path_of: Callable[[str], str], part: _Rows, weight: np.ndarray) -> None:
+        num_rows, num_edges = part.indptr.size - 1, part.edge_ids.size
+        in_rows = scratch_array(self.root, num_edges, weight.dtype)
+        _gather(weight, part.edge_ids, in_rows)
+        weight_sum = scratch_array(self.root, num_edges, np.dtype(np.uint64))
+        weight_guide = scratch_array(self.root, _core.weight_guide_size(num_rows, num_edges), np.dtype(np.uint32))
+        _core.build_weights(part.indptr, in_rows, weight_sum, weight_guide)
+        self._whole(path_of("weight_sum"), weight_sum)
+        self._whole(path_of("weight_guide"), weight_guide)
+
+    def _by_time(self, path_of: Callable[[str], str], part: _Rows, table: np.ndarray, at: np.ndarray) -> None:
+        time = scratch_array(self.root, at.size, np.dtype(np.int64))
+        _gather(table, at, time)
+        order = scratch_array(self.root, at.size, np.dtype(np.int64))
+        _core.sort_rows_by_time(part.indptr, time, order)
+        self._whole(path_of("by_time/indices"), part.indices, order)
+        self._whole(path_of("by_time/edge_ids"), part.edge_ids, order)
+        self._whole(path_of("by_time/time"), time, order)
+
+    def edge_rows(self, edges: EdgeInput, rows: Rows, book: Book, counts: tuple[int, ...]) -> None:
         """Writes each partition's edge features by ascending edge id, with the edge book and the row of each edge.
 
         Args:
-            edge_type: Where to write.
-            row_ids: ``[num_edges]`` node ids that own their edges.
+            edges: The edges of one type.
             rows: One row per edge.
-            book: Owners of the nodes.
+            book: Owners of the nodes at the expanded ends.
             counts: Number of edges of each partition.
         """
-        num_edges = row_ids.size
+        edge_type, num_edges = edges.edge_type, edges.num_edges
         if max(counts) > np.iinfo(np.uint32).max:
             raise ValueError(
-                f"edge_feat: a partition owns {max(counts)} edges, but rows of edge features are numbered in 32 bits: "
-                "use more partitions"
+                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but rows of edge features are "
+                "numbered in 32 bits: use more partitions"
             )
         owners = self._writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,))
         places = self._writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,))
         writers = self._row_writers(lambda idx: layout.edge_feat(idx, edge_type), rows, counts)
         filled = np.zeros(book.num_parts, np.int64)
         for begin in range(0, num_edges, self._chunk_size):
-            owner = book.owner[row_ids[begin : begin + self._chunk_size]]
+            owner = book.owner[edges.row_ids[begin : begin + self._chunk_size]]
             order, offset = self._scatter(writers, rows.array, begin, owner)
             place = np.empty(owner.size, np.uint32)
             place[order] = np.arange(owner.size) + (filled - offset[:-1])[owner[order]]
@@ -149,10 +185,11 @@ class PartitionWriter:
                 self._advance(writer.write(grouped[offset[idx] : offset[idx + 1]]))
         return order, offset
 
-    def _whole(self, path: str, array: np.ndarray) -> None:
+    def _whole(self, path: str, array: np.ndarray, order: np.ndarray | None = None) -> None:
         writer = self._writer(path, array.dtype, array.shape)
         for begin in range(0, array.size, CHUNK_IDS):
-            self._advance(writer.write(array[begin : begin + CHUNK_IDS]))
+            at = slice(begin, begin + CHUNK_IDS)
+            self._advance(writer.write(array[at] if order is None else array[order[at]]))
         self._close([writer])
 
     def _row_writers(self, path_of: Callable[[int], str], rows: Rows, counts: tuple[int, ...]) -> list[NpyWriter]:
@@ -169,10 +206,25 @@ class PartitionWriter:
             self.files[writer.path.relative_to(self.root).as_posix()] = writer.close()
 
 
-def count_cut_edges(edge_index: np.ndarray, owner: np.ndarray) -> int:
-    """Counts the edges of ``edge_index [2, num_edges]`` whose ends have different owners."""
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of one partition: offsets from 0, and of each edge the neighbour and the id."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_ids: np.ndarray
+
+
+def _gather(table: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
+    for begin in range(0, at.size, CHUNK_IDS):
+        out[begin : begin + CHUNK_IDS] = table[at[begin : begin + CHUNK_IDS]]
+
+
+def count_cut_edges(edges: EdgeInput, books: Sequence[Book]) -> int:
+    """Counts the edges whose ends have different owners."""
+    row_owner, col_owner = books[edges.expanded].owner, books[edges.neighbor].owner
     num_cut_edges = 0
-    for begin in range(0, edge_index.shape[1], CHUNK_IDS):
-        src, dst = edge_index[:, begin : begin + CHUNK_IDS]
-        num_cut_edges += int(np.count_nonzero(owner[src] != owner[dst]))
+    for begin in range(0, edges.num_edges, CHUNK_IDS):
+        at = slice(begin, begin + CHUNK_IDS)
+        num_cut_edges += int(np.count_nonzero(row_owner[edges.row_ids[at]] != col_owner[edges.col_ids[at]]))
     return num_cut_edges

@@ -1,22 +1,25 @@
 """Random and even assignment of nodes."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from glt import _core
+from glt.data.schema import NodeType
 from glt.partition.arguments import integer
 from glt.partition.book import owner_dtype
-from glt.partition.partitioner import Array, PartitionerBase
+from glt.partition.partitioner import PartitionerBase, PerEdgeType, PerNodeType
 
 
 class RandomPartitioner(PartitionerBase):
     """Gives every partition the same number of nodes, up to one, chosen at random.
 
-    The assignment is a function of ``(num_nodes, num_parts, random_seed)`` alone: the same seed gives the same
-    directory, byte for byte, whatever the chunk size.
+    The assignment of a node type is a function of ``(its position among the node types, num_nodes, num_parts,
+    random_seed)`` alone, independent of other types: the same seed gives the same directory, byte for byte, whatever
+    the chunk size.
 
     Args:
         random_seed: Seed of the permutation, in ``[0, 2**64)``.
@@ -28,15 +31,19 @@ class RandomPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int,
-        edge_index: Array,
-        node_feat: Array | None = None,
-        edge_feat: Array | None = None,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: PerEdgeType,
+        node_feat: PerNodeType | None = None,
+        edge_feat: PerEdgeType | None = None,
         edge_assign_strategy: str = "by_src",
         chunk_size: int = 10000,
         device: torch.device | str | int = torch.device("cpu"),  # noqa: B008 (immutable)
-        node_label: Array | None = None,
+        node_label: PerNodeType | None = None,
         random_seed: int = 0,
+        *,
+        edge_weight: PerEdgeType | None = None,
+        edge_time: PerEdgeType | None = None,
+        node_time: PerNodeType | None = None,
     ) -> None:
         self.random_seed = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed of the permutation")
         super().__init__(
@@ -50,14 +57,17 @@ class RandomPartitioner(PartitionerBase):
             chunk_size=chunk_size,
             device=device,
             node_label=node_label,
+            edge_weight=edge_weight,
+            edge_time=edge_time,
+            node_time=node_time,
         )
 
-    def assign_nodes(self) -> np.ndarray:
-        permutation = np.arange(self.num_nodes)
-        _core.shuffle(permutation, self.random_seed, 0)
-        owner = np.empty(self.num_nodes, owner_dtype(self.num_parts))
+    def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
+        permutation = np.arange(num_nodes)
+        _core.shuffle(permutation, self.random_seed, node_type)
+        owner = np.empty(num_nodes, owner_dtype(self.num_parts))
         for idx in range(self.num_parts):
-            begin, end = idx * self.num_nodes // self.num_parts, (idx + 1) * self.num_nodes // self.num_parts
+            begin, end = idx * num_nodes // self.num_parts, (idx + 1) * num_nodes // self.num_parts
             owner[permutation[begin:end]] = idx
         return owner
 

@@ -10,6 +10,8 @@ from typing import Final
 import numpy as np
 import torch
 
+Array = np.ndarray | torch.Tensor
+
 _RAW: Final = {
     torch.bfloat16: torch.uint16,
     torch.float8_e4m3fn: torch.uint8,
@@ -75,7 +77,7 @@ def torch_dtype_name(dtype: np.dtype) -> str:
         raise TypeError(str(error)) from error
 
 
-def as_torch_dtype(array: np.ndarray, torch_dtype: str) -> np.ndarray | torch.Tensor:
+def as_torch_dtype(array: np.ndarray, torch_dtype: str) -> Array:
     """Returns ``array`` itself where NumPy has ``torch_dtype``, else a tensor of that dtype on the same memory."""
     dtype = getattr(torch, torch_dtype)
     return torch.from_numpy(array).view(dtype) if dtype in _RAW else array
@@ -104,10 +106,7 @@ def _as_array(name: str, value: object) -> tuple[np.ndarray, str]:
         torch_dtype = str(tensor.dtype).removeprefix("torch.")
         return (tensor if raw is None else tensor.view(raw)).numpy(), torch_dtype
     if not isinstance(value, np.ndarray):
-        raise TypeError(
-            f"{name} is a {type(value).__name__}: expected a torch.Tensor or a numpy.ndarray"
-            + ("; partitioning typed graphs (dictionaries by type) is not supported yet" * isinstance(value, dict))
-        )
+        raise TypeError(f"{name} is a {type(value).__name__}: expected a torch.Tensor or a numpy.ndarray")
     try:
         return value, torch_dtype_name(value.dtype)
     except TypeError as error:

@@ -68,7 +68,7 @@ class NeighborSampler(BaseSampler):
         num_threads: int = 1,
     ) -> None:
         self.graph = _graph_of(graph)
-        self.config = SamplingConfig.checked(num_neighbors, replace, with_edge)
+        self.config = SamplingConfig.checked(num_neighbors, replace=replace, with_edge=with_edge)
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         if num_threads < 1:
             raise ValueError(f"num_threads = {num_threads}: expected at least 1")
@@ -89,7 +89,7 @@ class NeighborSampler(BaseSampler):
 
     @property
     def num_neighbors(self) -> list[int]:
-        return list(self.config.num_neighbors)
+        return list(self.config.num_neighbors[0])
 
     @property
     def edge_permutation(self) -> None:
@@ -108,7 +108,7 @@ class NeighborSampler(BaseSampler):
             IndexError: If a seed is outside the graph; names the first.
             TypeError, ValueError: If ``seeds`` or ``num_neighbors`` does not fit.
         """
-        config = SamplingConfig.checked([num_neighbors], self.config.replace, self.config.with_edge)
+        config = SamplingConfig.checked([num_neighbors], replace=self.config.replace, with_edge=self.config.with_edge)
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
         hop = _core.OneHop(
@@ -118,9 +118,9 @@ class NeighborSampler(BaseSampler):
             config.replace,
             key,
             0,
-            config.with_edge,
-            self.num_threads,
-            "seeds",
+            with_edge=config.with_edge,
+            num_threads=self.num_threads,
+            name="seeds",
         )
         count = torch.empty(len(seeds), dtype=torch.uint32)
         nbr = torch.empty(hop.num_edges, dtype=torch.int64)
@@ -149,18 +149,21 @@ class NeighborSampler(BaseSampler):
         seeds = as_ids(index.node, "seeds")
         key = self._next_key() if batch_key is None else batch_key
         with self._lock:
-            batch = self._spare.pop() if self._spare else _core.Batch(self.graph.num_nodes)
+            batch = self._spare.pop() if self._spare else _core.Batch([self.graph.num_nodes], [(0, 0)])
         config = self.config
+        batch.start([(0, seeds.numpy())], config.with_edge)
         batch.sample(
-            self.graph.csr, seeds.numpy(), list(config.num_neighbors), config.replace, key, config.with_edge,
-            self.num_threads,
+            [self.graph.csr], config.num_neighbors, replace=config.replace, batch_key=key,
+            num_threads=self.num_threads,
         )  # fmt: skip
-        node = pool.empty((batch.num_nodes,), torch.int64)
-        edge_index = pool.empty((2, batch.num_edges), torch.int64)
-        edge = pool.empty((batch.num_edges,), torch.int64) if config.with_edge else None
+        num_edges = batch.num_edges(0)
+        node = pool.empty((batch.num_nodes(0),), torch.int64)
+        edge_index = pool.empty((2, num_edges), torch.int64)
+        edge = pool.empty((num_edges,), torch.int64) if config.with_edge else None
         row, col = edge_index[0], edge_index[1]
-        batch.copy_out(node.numpy(), row.numpy(), col.numpy(), None if edge is None else edge.numpy())
-        counts = batch.num_sampled_nodes, batch.num_sampled_edges
+        batch.copy_nodes(0, node.numpy())
+        batch.copy_edges(0, row.numpy(), col.numpy(), None if edge is None else edge.numpy())
+        counts = batch.num_sampled_nodes(0), batch.num_sampled_edges(0)
         with self._lock:
             self._spare.append(batch)
         return SamplerOutput(

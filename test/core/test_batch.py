@@ -14,15 +14,21 @@ from glt.testing import random_graph, reference_batch, reference_key, ring_graph
 HASHED, DENSE = 0, 1 << 28
 
 
+def batch_of(num_nodes, limit=DENSE):
+    return _core.Batch([num_nodes], [(0, 0)], limit)
+
+
 def run(batch, csr, seeds, num_neighbors, replace=False, key=0, with_edge=True, num_threads=1):
-    batch.sample(csr, np.asarray(seeds, np.int64), list(num_neighbors), replace, key, with_edge, num_threads)
+    batch.start([(0, np.asarray(seeds, np.int64))], with_edge)
+    batch.sample([csr], [num_neighbors], replace=replace, batch_key=key, num_threads=num_threads)
     return result(batch, with_edge)
 
 
 def result(batch, with_edge=True):
-    node, row, col, edge = (np.full(n, -7, np.int64) for n in [batch.num_nodes, *[batch.num_edges] * 3])
-    batch.copy_out(node, row, col, edge if with_edge else None)
-    return node, row, col, edge if with_edge else None, batch.num_sampled_nodes, batch.num_sampled_edges
+    node, row, col, edge = (np.full(n, -7, np.int64) for n in [batch.num_nodes(0), *[batch.num_edges(0)] * 3])
+    batch.copy_nodes(0, node)
+    batch.copy_edges(0, row, col, edge if with_edge else None)
+    return node, row, col, edge if with_edge else None, batch.num_sampled_nodes(0), batch.num_sampled_edges(0)
 
 
 def assert_same(got, expected):
@@ -54,7 +60,7 @@ def test_batches_equal_the_reference(shape, seeds, num_neighbors, replace, key, 
     expected = reference(graph, seeds, num_neighbors, replace, "in" if layout == "CSC" else "out", key)
     csr = Topology(graph.edge_index, graph.num_nodes, layout=layout).csr
     for limit in (DENSE, HASHED):
-        batch = _core.Batch(graph.num_nodes, limit)
+        batch = batch_of(graph.num_nodes, limit)
         assert_same(run(batch, csr, seeds, num_neighbors, replace, reference_key(*key)), expected)
 
 
@@ -68,7 +74,7 @@ def test_threads_and_tables_do_not_change_a_batch(num_neighbors, replace):
     key = (11, 3, 5)
     expected = reference(graph, seeds, num_neighbors, replace, key=key) if sum(num_neighbors) < 40 else None
     for limit, num_threads in itertools.product((DENSE, HASHED), (1, 2, 3, 8)):
-        batch = _core.Batch(graph.num_nodes, limit)
+        batch = batch_of(graph.num_nodes, limit)
         got = run(batch, csr, seeds, num_neighbors, replace, reference_key(*key), num_threads=num_threads)
         expected = expected or got
         assert_same(got, expected)
@@ -79,7 +85,7 @@ def test_all_neighbours_of_all_nodes():
     csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
     expected = reference(graph, range(800), [-1, -1])
     for num_threads in (1, 3):
-        assert_same(run(_core.Batch(800), csr, range(800), [-1, -1], num_threads=num_threads), expected)
+        assert_same(run(batch_of(800), csr, range(800), [-1, -1], num_threads=num_threads), expected)
     assert expected[4:] == ([800, 0, 0], [6000, 0])
 
 
@@ -88,30 +94,30 @@ def test_one_batch_object_serves_many_batches(limit):
     """Nothing of one batch is left in the next: not its nodes, not its counts, not the entries of its table."""
     graph = random_graph(300, 3000, seed=7)
     csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-    used, rng = _core.Batch(graph.num_nodes, limit), np.random.default_rng(0)
+    used, rng = batch_of(graph.num_nodes, limit), np.random.default_rng(0)
     for index in range(300):
         seeds = rng.integers(0, 300, rng.integers(0, 30))
         fan_out = rng.integers(0, 6, rng.integers(1, 4)).tolist()
         got = run(used, csr, seeds, fan_out, key=index)
-        assert_same(got, run(_core.Batch(graph.num_nodes, limit), csr, seeds, fan_out, key=index))
+        assert_same(got, run(batch_of(graph.num_nodes, limit), csr, seeds, fan_out, key=index))
 
 
 def test_without_edge_ids_the_rest_is_the_same():
     graph = random_graph(200, 2000, seed=3)
     csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
-    with_ids = run(_core.Batch(200), csr, range(0, 200, 3), [3, 3], key=5)
-    without = run(_core.Batch(200), csr, range(0, 200, 3), [3, 3], key=5, with_edge=False)
+    with_ids = run(batch_of(200), csr, range(0, 200, 3), [3, 3], key=5)
+    without = run(batch_of(200), csr, range(0, 200, 3), [3, 3], key=5, with_edge=False)
     assert_same(without[:3] + without[4:], with_ids[:3] + with_ids[4:])
-    batch = _core.Batch(200)
-    batch.sample(csr, np.arange(3), [2], False, 0, False)
+    batch = batch_of(200)
+    run(batch, csr, np.arange(3), [2], with_edge=False)
     with pytest.raises(ValueError, match="edge was asked for, but the batch was started without edge ids"):
-        batch.copy_out(*(np.zeros(n, np.int64) for n in [batch.num_nodes, *[batch.num_edges] * 3]))
+        batch.copy_edges(0, *np.zeros((3, batch.num_edges(0)), np.int64))
 
 
 @pytest.mark.parametrize("limit", [DENSE, HASHED])
 def test_duplicate_seeds_keep_their_rows_and_take_the_same_picks(limit):
     csr = Topology(ring_graph(10, 4).edge_index, 10, layout="CSC").csr
-    node, row, col, edge, nodes, edges = run(_core.Batch(10, limit), csr, [7, 7, 3, 7], [2, 1], key=9)
+    node, row, col, edge, nodes, edges = run(batch_of(10, limit), csr, [7, 7, 3, 7], [2, 1], key=9)
     assert node[:4].tolist() == [7, 7, 3, 7]
     assert nodes[0] == 4 and edges[0] == 8
     picks = [edge[col == i].tolist() for i in (0, 1, 3)]
@@ -123,18 +129,18 @@ def test_duplicate_seeds_keep_their_rows_and_take_the_same_picks(limit):
 def test_seeds_without_edges_and_no_seeds():
     csr = Topology(np.array([[0], [1]]), 5, layout="CSC").csr
     for replace in (False, True):
-        node, row, _, _, nodes, edges = run(_core.Batch(5), csr, [2, 4, 2], [3, 3], replace)
+        node, row, _, _, nodes, edges = run(batch_of(5), csr, [2, 4, 2], [3, 3], replace)
         assert (node.tolist(), row.tolist(), nodes, edges) == ([2, 4, 2], [], [3, 0, 0], [0, 0])
-        node, row, _, _, nodes, edges = run(_core.Batch(5), csr, [], [3, 3], replace)
+        node, row, _, _, nodes, edges = run(batch_of(5), csr, [], [3, 3], replace)
         assert (node.tolist(), row.tolist(), nodes, edges) == ([], [], [0, 0, 0], [0, 0])
 
 
 def test_a_fan_out_far_above_every_degree_costs_no_memory():
     """10^9 is how users say "all"; a table of picks of that size would be 16 GB."""
     csr = Topology(ring_graph(300, 3).edge_index, 300, layout="CSC").csr
-    everything = run(_core.Batch(300), csr, range(300), [-1])
-    assert_same(run(_core.Batch(300), csr, range(300), [10**9]), everything)
-    assert_same(run(_core.Batch(300), csr, range(300), [2**31 - 1]), everything)
+    everything = run(batch_of(300), csr, range(300), [-1])
+    assert_same(run(batch_of(300), csr, range(300), [10**9]), everything)
+    assert_same(run(batch_of(300), csr, range(300), [2**31 - 1]), everything)
 
 
 @pytest.mark.parametrize("num_threads", [1, 4])
@@ -142,7 +148,7 @@ def test_a_fan_out_far_above_every_degree_costs_no_memory():
 def test_the_first_bad_seed_is_named_and_the_batch_object_survives(bad, num_threads):
     graph = ring_graph(300, 3)
     csr = Topology(graph.edge_index, 300, layout="CSC").csr
-    batch, seeds = _core.Batch(300), np.arange(290)
+    batch, seeds = batch_of(300), np.arange(290)
     expected = run(batch, csr, seeds, [2, 2])
     broken = seeds.copy()
     broken[[257, 280]] = bad, -5
@@ -157,9 +163,9 @@ def test_a_node_without_a_row_here_is_named(num_threads):
     row_of[[270, 290]] = 2**32 - 1
     csr = _core.Csr(np.zeros(301, np.int64), np.zeros(0, np.int64), None, row_of, 300)
     with pytest.raises(IndexError, match=r"frontier\[270\] = 270 has no row in this partition"):
-        run(_core.Batch(300), csr, range(300), [1], num_threads=num_threads)
+        run(batch_of(300), csr, range(300), [1], num_threads=num_threads)
     with pytest.raises(IndexError, match=r"nodes\[270\] = 270 has no row"):
-        _core.OneHop(csr, np.arange(300), 1, False, 0, 0, True, num_threads)
+        _core.OneHop(csr, np.arange(300), 1, False, 0, 0, num_threads=num_threads)
 
 
 def test_bad_options_name_themselves():
@@ -173,11 +179,11 @@ def test_bad_options_name_themselves():
         (([1], [2], False, 0, True, 1025), "num_threads = 1025"),
     ]:
         with pytest.raises(ValueError, match=message):
-            run(_core.Batch(10), csr, *arguments)
-    with pytest.raises(ValueError, match="the graph has 10 nodes, the batch was made for 9"):
-        run(_core.Batch(9), csr, [1], [2])
+            run(batch_of(10), csr, *arguments)
+    with pytest.raises(ValueError, match=r"the graph of edge type 0 has 10 nodes .* the batch was made for 9"):
+        run(batch_of(9), csr, [1], [2])
     with pytest.raises(TypeError, match="seeds: expected a 1-d array of int64, got int32"):
-        _core.Batch(10).sample(csr, np.arange(3, dtype=np.int32), [2], False, 0)
+        batch_of(10).start([(0, np.arange(3, dtype=np.int32))])
 
 
 def test_neighbours_that_are_damaged_are_found_before_they_index_anything():
@@ -185,24 +191,25 @@ def test_neighbours_that_are_damaged_are_found_before_they_index_anything():
     csr = _core.Csr(np.array([0, 4]), indices, check_indices=False)
     indices[2] = 10**12
     with pytest.raises(IndexError, match="neighbour id 1000000000000 is outside"):
-        run(_core.Batch(1), csr, [0], [-1])
+        run(batch_of(1), csr, [0], [-1])
 
 
-def test_copy_out_refuses_arrays_of_another_size():
-    batch = _core.Batch(10)
-    batch.sample(Topology(ring_graph(10).edge_index, 10).csr, np.arange(3), [2], False, 0)
-    sizes = [batch.num_nodes, *[batch.num_edges] * 3]
-    for i, name in enumerate(["node", "row", "col", "edge"]):
-        arrays = [np.zeros(n + (i == j), np.int64) for j, n in enumerate(sizes)]
+def test_copies_refuse_arrays_of_another_size():
+    batch = batch_of(10)
+    run(batch, Topology(ring_graph(10).edge_index, 10).csr, np.arange(3), [2])
+    with pytest.raises(ValueError, match=r"^node has"):
+        batch.copy_nodes(0, np.zeros(batch.num_nodes(0) + 1, np.int64))
+    for i, name in enumerate(["row", "col", "edge"]):
+        arrays = [np.zeros(batch.num_edges(0) + (i == j), np.int64) for j in range(3)]
         with pytest.raises(ValueError, match=f"^{name} has"):
-            batch.copy_out(*arrays)
+            batch.copy_edges(0, *arrays)
 
 
 def ask_parts(batch, csr, parts, hop, num_neighbors, replace, key, with_edge, dtype=np.int64):
     """What the owners of the frontier's nodes would answer."""
-    frontier, answers = batch.frontier(), []
+    frontier, answers = batch.frontier(0), []
     for positions in parts(len(frontier)):
-        one = _core.OneHop(csr, frontier[positions], num_neighbors, replace, key, hop, with_edge)
+        one = _core.OneHop(csr, frontier[positions], num_neighbors, replace, key, hop, with_edge=with_edge)
         count = np.zeros(len(positions), np.uint32)
         neighbor, edge = np.zeros(one.num_edges, dtype), np.zeros(one.num_edges, dtype) if with_edge else None
         one.copy_out(count, neighbor, edge)
@@ -218,9 +225,9 @@ def test_a_hop_from_parts_equals_a_hop_from_the_whole_graph(num_parts, replace, 
     graph, rng = random_graph(500, 5000, seed=9), np.random.default_rng(num_parts)
     csr = Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
     seeds, num_neighbors = rng.integers(0, 500, 150), [40, 5, 3]
-    expected = run(_core.Batch(500), csr, seeds, num_neighbors, replace, 77, with_edge)
-    batch = _core.Batch(500, limit)
-    batch.start(seeds, with_edge)
+    expected = run(batch_of(500), csr, seeds, num_neighbors, replace, 77, with_edge)
+    batch = batch_of(500, limit)
+    batch.start([(0, seeds)], with_edge)
 
     def parts(n):
         owner = rng.integers(0, num_parts, n)
@@ -228,7 +235,8 @@ def test_a_hop_from_parts_equals_a_hop_from_the_whole_graph(num_parts, replace, 
 
     for hop, k in enumerate(num_neighbors):
         dtype = (np.int32, np.int64)[hop % 2]
-        batch.expand_from(ask_parts(batch, csr, parts, hop, k, replace, 77, with_edge, dtype))
+        batch.expand_from(0, ask_parts(batch, csr, parts, hop, k, replace, 77, with_edge, dtype))
+        batch.end_hop()
     got = result(batch, with_edge)
     assert_same(got[:3] + got[4:], expected[:3] + expected[4:])
     if with_edge:
@@ -248,11 +256,11 @@ def test_parts_that_do_not_cover_the_frontier_once_are_refused():
         ([part([0, 1, 2], [2**32 - 1, 1, 1], [1, 2])], "its counts add up to 4294967297"),
         ([part([0, 1, 2], [1], [1])], "count has 1 elements: expected 3"),
     ]:
-        batch = _core.Batch(10)
-        batch.start(np.array([4, 5, 6]))
+        batch = batch_of(10)
+        batch.start([(0, np.array([4, 5, 6]))])
         with pytest.raises(ValueError, match=message):
-            batch.expand_from(parts)
-    batch = _core.Batch(10)
-    batch.start(np.array([4]))
+            batch.expand_from(0, parts)
+    batch = batch_of(10)
+    batch.start([(0, np.array([4]))])
     with pytest.raises(IndexError, match="neighbour id 10 is outside"):
-        batch.expand_from([part([0], [1], [10])])
+        batch.expand_from(0, [part([0], [1], [10])])

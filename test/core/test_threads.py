@@ -19,22 +19,28 @@ def csr():
     return Topology(graph.edge_index, graph.num_nodes, layout="CSC").csr
 
 
+def batch_of(csr):
+    return _core.Batch([csr.num_nodes], [(0, 0)])
+
+
 def sample(batch, csr, index, num_threads):
     seeds = np.random.default_rng(index).integers(0, csr.num_nodes, 600)
-    batch.sample(csr, seeds, [10, 5], False, index, True, num_threads)
-    arrays = [np.zeros(n, np.int64) for n in [batch.num_nodes, *[batch.num_edges] * 3]]
-    batch.copy_out(*arrays)
+    batch.start([(0, seeds)])
+    batch.sample([csr], [[10, 5]], replace=False, batch_key=index, num_threads=num_threads)
+    arrays = [np.zeros(n, np.int64) for n in [batch.num_nodes(0), *[batch.num_edges(0)] * 3]]
+    batch.copy_nodes(0, arrays[0])
+    batch.copy_edges(0, *arrays[1:])
     return np.concatenate(arrays)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
 def test_python_threads_with_batches_of_their_own_do_not_disturb_each_other(csr, num_threads):
-    expected = [sample(_core.Batch(csr.num_nodes), csr, i, 1) for i in range(80)]
+    expected = [sample(batch_of(csr), csr, i, 1) for i in range(80)]
     mine = threading.local()
 
     def work(index):
         if not hasattr(mine, "batch"):
-            mine.batch = _core.Batch(csr.num_nodes)
+            mine.batch = batch_of(csr)
         return sample(mine.batch, csr, index, num_threads)
 
     with ThreadPoolExecutor(4) as threads:
@@ -47,15 +53,17 @@ def test_errors_on_helper_threads_reach_the_caller_and_spare_the_others(csr):
     row_of = np.arange(csr.num_nodes, dtype=np.uint32)
     row_of[4321] = 2**32 - 1
     damaged = _core.Csr(np.zeros(csr.num_nodes + 1, np.int64), np.zeros(0, np.int64), None, row_of, csr.num_nodes)
-    expected = sample(_core.Batch(csr.num_nodes), csr, 3, 1)
+    expected = sample(batch_of(csr), csr, 3, 1)
 
     def fail():
+        batch = batch_of(csr)
+        batch.start([(0, np.arange(csr.num_nodes))])
         with pytest.raises(IndexError, match=r"frontier\[4321\] = 4321 has no row"):
-            _core.Batch(csr.num_nodes).sample(damaged, np.arange(csr.num_nodes), [2], False, 0, True, 3)
+            batch.sample([damaged], [[2]], replace=False, batch_key=0, num_threads=3)
 
     with ThreadPoolExecutor(2) as threads:
         failures = [threads.submit(fail) for _ in range(50)]
-        batch = _core.Batch(csr.num_nodes)
+        batch = batch_of(csr)
         for _ in range(50):
             assert np.array_equal(sample(batch, csr, 3, 3), expected)
         for failure in failures:
@@ -65,14 +73,14 @@ def test_errors_on_helper_threads_reach_the_caller_and_spare_the_others(csr):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_samples_with_threads_of_its_own(csr):
     """DataLoader workers are forks: the parent's helper threads do not exist there, its Batch objects do."""
-    batch = _core.Batch(csr.num_nodes)
+    batch = batch_of(csr)
     expected = sample(batch, csr, 5, 2)  # the parent's helpers are running now
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         status = b"failed"
         try:
-            same = [np.array_equal(sample(b, csr, 5, 2), expected) for b in (batch, _core.Batch(csr.num_nodes))]
+            same = [np.array_equal(sample(b, csr, 5, 2), expected) for b in (batch, batch_of(csr))]
             status = b"equal" if all(same) else b"different"
         finally:
             os.write(write_end, status)
@@ -87,15 +95,15 @@ def test_a_forked_child_samples_with_threads_of_its_own(csr):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_while_other_threads_sample_never_hangs_the_child(csr):
     """The child gets the parent's memory as it was that instant, whichever locks its threads held."""
-    expected = sample(_core.Batch(csr.num_nodes), csr, 5, 2)
+    expected = sample(batch_of(csr), csr, 5, 2)
     stop = threading.Event()
 
     def keep_sampling():
-        batch = _core.Batch(csr.num_nodes)
+        batch = batch_of(csr)
         while not stop.is_set():
             sample(batch, csr, 5, 2)
 
-    batch = _core.Batch(csr.num_nodes)
+    batch = batch_of(csr)
     with ThreadPoolExecutor(2) as pool:
         try:
             sampling = [pool.submit(keep_sampling) for _ in range(2)]

@@ -128,3 +128,41 @@ def test_graph_modes():
     ]:
         with pytest.raises(ValueError, match=message):
             Graph(topology, *arguments)
+
+
+@pytest.mark.parametrize("layout", ["CSR", "CSC"])
+def test_ends_of_different_types_have_their_own_numbers(layout):
+    edges = torch.tensor([[0, 4, 2, 4], [1, 0, 1, 1]])
+    topology = Topology(edges, (5, 2), layout=layout)
+    assert topology.size == (5, 2)
+    assert (topology.num_nodes, topology.num_neighbor_nodes) == ((5, 2) if layout == "CSR" else (2, 5))
+    assert (topology.csr.num_rows, topology.csr.num_nodes) == (topology.num_nodes,) * 2
+    assert torch.equal(topology.coo(), edges[:, topology.edge_ids.long()])
+    wider = topology.widened((7, 3))
+    assert wider.size == (7, 3) and torch.equal(wider.coo(), topology.coo())
+    assert wider.indices is topology.indices and topology.widened((5, 2)) is topology
+    with pytest.raises(ValueError, match=r"size = \(4, 2\): expected at least \(5, 2\)"):
+        topology.widened((4, 2))
+    with pytest.raises(IndexError, match=r"edge_index\[0\]\[1\] = 4 is outside \[0, 4\)"):
+        Topology(edges, (4, 2), layout=layout)
+
+
+def test_neighbours_beyond_the_reach_of_32_bits():
+    far = 2**31 + 5
+    topology = Topology(torch.tensor([[far, 3], [0, 1]]), (2**33, 2), layout="CSC")
+    assert topology.indices.dtype == torch.int64 and topology.indices.tolist() == [far, 3]
+    assert (topology.num_nodes, topology.num_neighbor_nodes) == (2, 2**33)
+    assert topology.coo().tolist() == [[far, 3], [0, 1]]
+    last = Topology(torch.tensor([[2**31 - 1], [0]]), (2**31, 1), layout="CSC")
+    assert last.indices.dtype == torch.int32 and last.indices.tolist() == [2**31 - 1]
+    rows = Topology.from_rows(torch.tensor([0, 1]), torch.tensor([far]), layout="CSC", num_nodes=(2**33, 1))
+    assert rows.csr.num_edges == 1
+    with pytest.raises(IndexError, match=r"= 2147483653 is outside \[0, 2147483648\)"):
+        Topology(torch.tensor([[far], [0]]), (2**31, 1), layout="CSC")
+
+
+def test_edges_from_a_mapped_file(tmp_path):
+    edges = np.array([[0, 2, 1], [1, 0, 1]])
+    np.save(tmp_path / "edges.npy", edges)
+    mapped = np.load(tmp_path / "edges.npy", mmap_mode="r")
+    assert torch.equal(Topology(mapped, 3).indices, Topology(edges, 3).indices)

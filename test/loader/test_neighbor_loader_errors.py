@@ -56,7 +56,6 @@ def test_bad_arguments_are_named():
         ((DATA, 2), {}, TypeError, "num_neighbors = 2"),
         ((DATA, []), {}, ValueError, "num_neighbors has 0 hops"),
         ((DATA, [2, -2]), {}, ValueError, r"num_neighbors\[1\] = -2"),
-        ((DATA, [-1]), {"replace": True}, ValueError, r"num_neighbors\[0\] = -1 with replace"),
         ((DATA, [2]), {"random_seed": -1}, ValueError, "random_seed = -1"),
         ((DATA, [2]), {"random_seed": 0.5}, TypeError, "random_seed = 0.5"),
         ((DATA, [2]), {"num_threads": 0}, ValueError, "num_threads = 0"),

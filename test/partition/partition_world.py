@@ -1,6 +1,7 @@
-"""A small graph with everything awkward in it, and what a partition directory of it says."""
+"""Small graphs with everything awkward in them, and what a partition directory of them says."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from glt.partition import Manifest, Partition, load_partition
+from glt.data.schema import HOMOGENEOUS
+from glt.partition import EdgePart, Manifest, NodePart, Partition, load_partition
 
 
 @dataclass
@@ -25,6 +27,38 @@ class World:
         return vars(self).copy()
 
 
+def hetero_world(seed: int = 0) -> dict[str, Any]:
+    """Arguments of a partitioner. Authors have no features; venues no edges; nobody is a ghost; several relations join
+    the same two types, one type cites itself, one relation has no edges; names are no file names."""
+    generator = np.random.default_rng(seed)
+    num_nodes = {"paper": 23, "author": 11, "ven/ue": 3, "ghost": 0, "größe__x": 5}
+
+    def edges(src: str, dst: str, num_edges: int) -> np.ndarray:
+        return generator.integers(0, [[num_nodes[src]], [num_nodes[dst]]], (2, num_edges))
+
+    edge_index = {
+        ("paper", "cites", "paper"): edges("paper", "paper", 120),
+        ("author", "writes", "paper"): edges("author", "paper", 60),
+        ("author", "reads", "paper"): edges("author", "paper", 31).astype(np.int32),
+        ("paper", "in", "größe__x"): edges("paper", "größe__x", 40),
+        ("paper", "to", "ven/ue"): np.zeros((2, 0), np.int64),
+        ("ghost", "haunts", "author"): np.zeros((2, 0), np.int64),
+    }
+    cites, writes, _, within, *_ = edge_index
+    weight = generator.random(120)
+    weight[::5] = 0
+    return {
+        "num_nodes": num_nodes,
+        "edge_index": edge_index,
+        "node_feat": {"größe__x": np.arange(5.0), "paper": torch.arange(46).view(23, 2).bfloat16()},
+        "node_label": {"paper": np.arange(23), "ghost": np.zeros((0, 2), np.int8)},
+        "edge_feat": {writes: np.arange(60.0), within: np.arange(80).reshape(40, 2)},
+        "edge_weight": {cites: weight, within: generator.random(40).astype(np.float32)},
+        "edge_time": {writes: generator.integers(-3, 4, 60), ("ghost", "haunts", "author"): np.zeros(0, np.int64)},
+        "node_time": {"größe__x": generator.integers(0, 3, 5).astype(np.int32)},
+    }
+
+
 def load_all(root: Path) -> list[Partition]:
     return [load_partition(root, idx) for idx in range(Manifest.read(root).num_parts)]
 
@@ -36,38 +70,83 @@ def bits(value: np.ndarray | torch.Tensor) -> np.ndarray:
     return tensor.contiguous().view(torch.uint8).reshape(len(tensor), row_bytes).numpy()
 
 
-def assert_union_is_the_input(
-    parts: list[Partition],
-    edge_index: np.ndarray,
-    num_nodes: int,
-    node_feat: Any = None,
-    edge_feat: Any = None,
-    node_label: Any = None,
-) -> None:
-    """Puts the partitions together again, edge by edge and row by row, and compares with what was partitioned."""
-    row_end = 0 if parts[0].manifest.edge_dir == "out" else 1
-    num_edges = edge_index.shape[1]
-    edges_seen = np.zeros(num_edges, np.int64)
-    nodes_seen = np.zeros(num_nodes, np.int64)
-    for part in parts:
-        nodes_seen[part.node_ids] += 1
-        np.testing.assert_array_equal(part.node_ids, np.flatnonzero(part.node_book == part.index))
-        np.testing.assert_array_equal(part.node_row[part.node_ids], np.arange(part.node_ids.size))
-        assert part.indptr[0] == 0 and part.indptr[-1] == part.indices.size == part.edge_ids.size
-        for row, node in enumerate(part.node_ids):
-            at = slice(part.indptr[row], part.indptr[row + 1])
-            # In the order of the input: neighbours of a node are the same list in every partition (law 4).
-            np.testing.assert_array_equal(part.edge_ids[at], np.flatnonzero(edge_index[row_end] == node))
-            np.testing.assert_array_equal(part.indices[at], edge_index[1 - row_end][part.edge_ids[at]])
-        edges_seen[part.edge_ids] += 1
-        for got, wanted in ((part.node_feat, node_feat), (part.node_label, node_label)):
+def assert_union_is_the_input(parts: list[Partition], num_nodes: Any, edge_index: Any, **given: Any) -> None:
+    """Puts the partitions together again, type by type, and compares with what the partitioner was given."""
+    schema, edge_dir = parts[0].schema, parts[0].manifest.edge_dir
+    if isinstance(num_nodes, Mapping):
+        assert (schema.node_types, schema.edge_types) == (tuple(num_nodes), tuple(edge_index)) and schema.is_hetero
+        counts, edges_of = list(num_nodes.values()), list(edge_index.values())
+    else:
+        assert schema == HOMOGENEOUS
+        counts, edges_of = [num_nodes], [edge_index]
+
+    def of_nodes(name: str) -> list[Any]:
+        return schema.per_node_type(name, given.get(name))
+
+    def of_edges(name: str) -> list[Any]:
+        return schema.per_edge_type(name, given.get(name))
+
+    node_times = of_nodes("node_time")
+    for at, tables in enumerate(zip(counts, of_nodes("node_feat"), of_nodes("node_label"), node_times, strict=True)):
+        _assert_nodes([part.nodes[at] for part in parts], *tables)
+    tables = zip(of_edges("edge_feat"), of_edges("edge_weight"), of_edges("edge_time"), strict=True)
+    for at, (feat, weight, time) in enumerate(tables):
+        expanded, neighbor = schema.ends(edge_dir)[at]
+        row_ids, col_ids = edges_of[at] if edge_dir == "out" else edges_of[at][::-1]
+        if node_times[neighbor] is not None:
+            time = node_times[neighbor][col_ids]
+        owned = [part.nodes[expanded].ids for part in parts]
+        _assert_edges([part.edges[at] for part in parts], owned, row_ids, col_ids, feat, weight, time)
+
+
+def _assert_nodes(parts: list[NodePart], num_nodes: int, feat: Any, label: Any, time: Any) -> None:
+    seen = np.zeros(num_nodes, np.int64)
+    for idx, part in enumerate(parts):
+        seen[part.ids] += 1
+        np.testing.assert_array_equal(part.ids, np.flatnonzero(part.book == idx))
+        np.testing.assert_array_equal(part.row[part.ids], np.arange(part.ids.size))
+        for got, wanted in ((part.feat, feat), (part.label, label)):
             assert (got is None) == (wanted is None)
             if got is not None:
-                np.testing.assert_array_equal(bits(got), bits(wanted)[part.node_ids])
-        assert (part.edge_feat is None) == (part.edge_book is None) == (part.edge_row is None) == (edge_feat is None)
-        if part.edge_feat is not None:
-            owned = np.flatnonzero(part.edge_book == part.index)
+                np.testing.assert_array_equal(bits(got), bits(wanted)[part.ids])
+        assert (part.time is None) == (time is None)
+        if part.time is not None:
+            assert part.time.dtype == np.int64
+            np.testing.assert_array_equal(part.time, time[part.ids])
+    assert (seen == 1).all()
+
+
+def _assert_edges(
+    parts: list[EdgePart],
+    owned_nodes: list[np.ndarray],
+    row_ids: np.ndarray,
+    col_ids: np.ndarray,
+    feat: Any,
+    weight: Any,
+    time: Any,
+) -> None:
+    seen = np.zeros(row_ids.size, np.int64)
+    for idx, (part, nodes) in enumerate(zip(parts, owned_nodes, strict=True)):
+        seen[part.edge_ids] += 1
+        assert part.indptr[0] == 0 and part.indptr[-1] == part.indices.size == part.edge_ids.size
+        assert part.indptr.size == nodes.size + 1
+        assert (part.by_time is None) == (time is None)
+        assert (part.weight_sum is None) == (part.weight_guide is None) == (weight is None)
+        for row, node in enumerate(nodes):
+            at = slice(part.indptr[row], part.indptr[row + 1])
+            # In the order of the input: neighbours of a node are the same list in every partition (law 4).
+            wanted = np.flatnonzero(row_ids == node)
+            np.testing.assert_array_equal(part.edge_ids[at], wanted)
+            np.testing.assert_array_equal(part.indices[at], col_ids[wanted])
+            if part.by_time is not None:
+                later = wanted[np.argsort(time[wanted], kind="stable")]
+                np.testing.assert_array_equal(part.by_time.edge_ids[at], later)
+                np.testing.assert_array_equal(part.by_time.indices[at], col_ids[later])
+                np.testing.assert_array_equal(part.by_time.time[at], time[later])
+        assert (part.feat is None) == (part.book is None) == (part.row is None) == (feat is None)
+        if part.feat is not None:
+            owned = np.flatnonzero(part.book == idx)
             np.testing.assert_array_equal(owned, np.sort(part.edge_ids))
-            np.testing.assert_array_equal(part.edge_row[owned], np.arange(owned.size))
-            np.testing.assert_array_equal(bits(part.edge_feat), bits(edge_feat)[owned])
-    assert (nodes_seen == 1).all() and (edges_seen == 1).all()
+            np.testing.assert_array_equal(part.row[owned], np.arange(owned.size))
+            np.testing.assert_array_equal(bits(part.feat), bits(feat)[owned])
+    assert (seen == 1).all()

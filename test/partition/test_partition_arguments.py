@@ -35,7 +35,7 @@ EDGES = np.array([[0, 1, 2], [1, 2, 0]])
             r"edge_index has shape \[3, 2\]: expected \[2, num_edges\]; pass",
         ),
         ({"edge_index": EDGES[0]}, ValueError, r"edge_index has shape \[3\]"),
-        ({"edge_index": {}}, TypeError, "edge_index is a dict"),
+        ({"edge_index": {}}, TypeError, "num_nodes = 3: expected a dict by node type, since edge_index is a dict"),
         ({"num_nodes": 2}, IndexError, r"edge_index\[0\]\[2\] = 2 is outside \[0, 2\): pass num_nodes larger"),
         ({"edge_index": np.array([[0, 1], [-1, 7]])}, IndexError, r"edge_index\[1\]\[0\] = -1 is outside \[0, 3\)"),
         (
@@ -46,7 +46,7 @@ EDGES = np.array([[0, 1, 2], [1, 2, 0]])
         ({"node_label": torch.zeros(2)}, ValueError, r"node_label has shape \[2\]: expected one row per node"),
         ({"edge_feat": np.zeros(())}, ValueError, r"edge_feat has shape \[\]: expected one row per edge"),
         ({"node_feat": [1, 2, 3]}, TypeError, "node_feat is a list: expected a torch.Tensor or a numpy.ndarray"),
-        ({"node_feat": {"paper": np.zeros(3)}}, TypeError, "node_feat is a dict.*typed graphs"),
+        ({"node_feat": {"paper": np.zeros(3)}}, TypeError, "node_feat is a dict by type: expected a single value"),
         ({"node_feat": np.array(["a", "b", "c"])}, TypeError, "node_feat has dtype .*expected a dtype that torch has"),
         ({"node_feat": np.array([1, None, 3])}, TypeError, "node_feat has dtype dtype\\('O'\\)"),
         ({"node_feat": np.zeros(3, ">f4")}, TypeError, "node_feat has dtype .*native byte order"),
@@ -122,10 +122,10 @@ def test_a_mount_point_is_refused_before_any_work(tmp_path, monkeypatch):
 
 def test_a_target_filled_while_the_run_lasts_is_refused_and_kept(tmp_path):
     class Meddled(RandomPartitioner):
-        def assign_nodes(self):
+        def assign_nodes(self, node_type, num_nodes):
             (tmp_path / "parts").mkdir()
             (tmp_path / "parts" / "mine").write_text("mine")
-            return super().assign_nodes()
+            return super().assign_nodes(node_type, num_nodes)
 
     with pytest.raises(PartitionError, match="not empty"):
         Meddled(tmp_path / "parts", 2, 3, EDGES).partition()

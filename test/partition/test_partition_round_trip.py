@@ -56,12 +56,12 @@ def test_union_of_partitions_is_the_input(tmp_path_factory, graph, num_parts, st
         **tables,
     ).partition()
     parts = load_all(root)
-    assert_union_is_the_input(parts, edge_index, num_nodes, **tables)
+    assert_union_is_the_input(parts, num_nodes, edge_index, **tables)
     assert [path.name for path in parent.iterdir()] == ["parts"]
     assert max(manifest.part_num_nodes) - min(manifest.part_num_nodes) <= 1
-    assert manifest.part_num_nodes == tuple(part.node_ids.size for part in parts)
-    assert manifest.part_num_edges == tuple(part.indices.size for part in parts)
-    owner = np.asarray(parts[0].node_book, np.int64)
+    assert manifest.part_num_nodes == tuple(part.nodes[0].ids.size for part in parts)
+    assert manifest.part_num_edges == tuple(part.edges[0].indices.size for part in parts)
+    owner = np.asarray(parts[0].nodes[0].book, np.int64)
     cut = np.count_nonzero(owner[edge_index[0]] != owner[edge_index[1]])
     assert manifest.edge_cut_ratio == cut / max(edge_index.shape[1], 1)
 
@@ -85,10 +85,11 @@ def test_features_of_every_dtype_and_shape_come_back_bit_for_bit(world, tmp_path
         chunk_size=4,
     ).partition()
     parts = load_all(tmp_path / "parts")
-    assert_union_is_the_input(parts, world.edge_index, world.num_nodes, feat, edge_feat, feat)
-    assert all(torch.as_tensor(part.node_feat).dtype == dtype for part in parts)
-    assert manifest.node_types["node"].feat.dtype == str(dtype).removeprefix("torch.")
-    assert manifest.node_types["node"].feat.shape == shape
+    tables = {"node_feat": feat, "edge_feat": edge_feat, "node_label": feat}
+    assert_union_is_the_input(parts, world.num_nodes, world.edge_index, **tables)
+    assert all(torch.as_tensor(part.nodes[0].feat).dtype == dtype for part in parts)
+    assert manifest.node_types[0].feat.dtype == str(dtype).removeprefix("torch.")
+    assert manifest.node_types[0].feat.shape == shape
 
 
 def test_inputs_may_be_strided_or_mapped_and_are_not_changed(world, tmp_path):
@@ -99,7 +100,11 @@ def test_inputs_may_be_strided_or_mapped_and_are_not_changed(world, tmp_path):
     before = pairs.clone(), strided.clone()
     RandomPartitioner(tmp_path / "parts", 2, world.num_nodes, pairs, node_feat=mapped, edge_feat=strided).partition()
     assert_union_is_the_input(
-        load_all(tmp_path / "parts"), world.edge_index, world.num_nodes, world.node_feat, world.edge_feat
+        load_all(tmp_path / "parts"),
+        world.num_nodes,
+        world.edge_index,
+        node_feat=world.node_feat,
+        edge_feat=world.edge_feat,
     )
     assert torch.equal(pairs, before[0]) and torch.equal(strided, before[1])
 
@@ -108,12 +113,13 @@ def test_a_read_only_map_of_edges_is_enough(world, tmp_path):
     np.save(tmp_path / "edges.npy", world.edge_index)
     edge_index = np.load(tmp_path / "edges.npy", mmap_mode="r")
     RandomPartitioner(tmp_path / "parts", 2, world.num_nodes, edge_index).partition()
-    assert_union_is_the_input(load_all(tmp_path / "parts"), world.edge_index, world.num_nodes)
+    assert_union_is_the_input(load_all(tmp_path / "parts"), world.num_nodes, world.edge_index)
 
 
 def test_loaded_arrays_are_maps_that_torch_takes_without_a_copy_or_a_warning(directory):
     part = load_partition(directory, 0)
-    arrays = [value for value in vars(part).values() if isinstance(value, np.ndarray)]
+    both = {**vars(part.nodes[0]), **{f"edge_{k}": v for k, v in vars(part.edges[0]).items()}}
+    arrays = [value for value in both.values() if isinstance(value, np.ndarray)]
     assert len(arrays) == 11
     for array in arrays:
         assert isinstance(array, np.memmap) and array.mode == "c"
@@ -123,32 +129,36 @@ def test_loaded_arrays_are_maps_that_torch_takes_without_a_copy_or_a_warning(dir
 
 def test_writing_to_a_loaded_array_does_not_reach_the_disk(directory):
     part = load_partition(directory, 0)
-    part.node_feat[:] = -1
-    assert (load_partition(directory, 0).node_feat >= 0).all()
+    part.nodes[0].feat[:] = -1
+    assert (load_partition(directory, 0).nodes[0].feat >= 0).all()
 
 
 def test_narrow_dtypes_where_ids_fit(directory):
     part = load_partition(directory, 1)
-    assert (part.node_book.dtype, part.node_row.dtype) == (np.uint8, np.uint32)
-    assert (part.edge_book.dtype, part.edge_row.dtype) == (np.uint8, np.uint32)
-    assert (part.indptr.dtype, part.indices.dtype, part.edge_ids.dtype) == (np.int64, np.int32, np.int32)
-    assert part.node_ids.dtype == np.int64
+    assert (part.nodes[0].book.dtype, part.nodes[0].row.dtype) == (np.uint8, np.uint32)
+    assert (part.edges[0].book.dtype, part.edges[0].row.dtype) == (np.uint8, np.uint32)
+    assert (part.edges[0].indptr.dtype, part.edges[0].indices.dtype, part.edges[0].edge_ids.dtype) == (
+        np.int64,
+        np.int32,
+        np.int32,
+    )
+    assert part.nodes[0].ids.dtype == np.int64
 
 
 def test_a_graph_without_edges_and_more_partitions_than_nodes(tmp_path):
     root, edge_index = tmp_path / "parts", np.empty((2, 0), np.int64)
     manifest = RandomPartitioner(root, 300, 2, edge_index, node_feat=np.ones((2, 0))).partition()
     assert sorted(manifest.part_num_nodes) == [0] * 298 + [1] * 2
-    for idx in {0, *load_partition(root, 0).node_book.tolist()}:
+    for idx in {0, *load_partition(root, 0).nodes[0].book.tolist()}:
         part = load_partition(root, idx)
-        assert part.node_book.dtype == np.uint16
-        assert part.indices.size == 0 and part.node_feat.shape == (manifest.part_num_nodes[idx], 0)
+        assert part.nodes[0].book.dtype == np.uint16
+        assert part.edges[0].indices.size == 0 and part.nodes[0].feat.shape == (manifest.part_num_nodes[idx], 0)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 def test_complex32_features_come_back(tmp_path):
     feat = torch.arange(12, dtype=torch.float16).view(torch.complex32).reshape(3, 2)
     RandomPartitioner(tmp_path / "parts", 1, 3, np.array([[0, 1], [1, 2]]), node_feat=feat).partition()
-    back = load_partition(tmp_path / "parts", 0).node_feat
+    back = load_partition(tmp_path / "parts", 0).nodes[0].feat
     assert back.dtype == torch.complex32
     assert torch.equal(back.view(torch.float16), feat.view(torch.float16))

@@ -55,8 +55,8 @@ def test_strategy_decides_the_direction_and_by_des_means_by_dst(world, tmp_path)
     assert manifest.edge_dir == "in"
     assert run(tmp_path / "des", world, edge_assign_strategy="by_des") == (manifest, files)
     for part in load_all(tmp_path / "dst"):
-        for row, node in enumerate(part.node_ids):
-            edges = part.edge_ids[part.indptr[row] : part.indptr[row + 1]]
+        for row, node in enumerate(part.nodes[0].ids):
+            edges = part.edges[0].edge_ids[part.edges[0].indptr[row] : part.edges[0].indptr[row + 1]]
             assert (world.edge_index[1, edges] == node).all()
 
 
@@ -65,7 +65,7 @@ def test_the_report_is_returned_stored_and_logged(world, tmp_path, caplog):
         manifest, _ = run(tmp_path / "parts", world, num_parts=2)
     assert manifest == load_partition(tmp_path / "parts", 0).manifest
     assert manifest.summary() in caplog.text and str(tmp_path / "parts") in caplog.text
-    nodes, edges = manifest.node_types["node"], manifest.edge_types["node__to__node"]
+    nodes, edges = manifest.node_types[0], manifest.edge_types[0]
     assert (manifest.num_nodes, manifest.num_edges) == (10, 15)
     assert nodes.balance_ratio == 1.0
     assert edges.balance_ratio == 7.5 / max(manifest.part_num_edges)
@@ -82,12 +82,12 @@ def test_progress_is_drawn_only_when_asked_for(world, tmp_path, capfd):
 
 def test_a_partitioner_of_ones_own_overrides_the_assignment_alone(world, tmp_path):
     class ModuloPartitioner(PartitionerBase):
-        def assign_nodes(self):
-            return np.arange(self.num_nodes) % self.num_parts
+        def assign_nodes(self, node_type, num_nodes):
+            return np.arange(num_nodes) % self.num_parts
 
     manifest = ModuloPartitioner(tmp_path / "parts", 2, **world.arguments()).partition()
     assert manifest.strategy == "ModuloPartitioner" and manifest.arguments == {}
-    assert load_partition(tmp_path / "parts", 1).node_ids.tolist() == [1, 3, 5, 7, 9]
+    assert load_partition(tmp_path / "parts", 1).nodes[0].ids.tolist() == [1, 3, 5, 7, 9]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_partitioner_of_ones_own_overrides_the_assignment_alone(world, tmp_pat
 )
 def test_a_bad_assignment_is_refused_and_leaves_nothing(tmp_path, owner, error, message):
     class Bad(PartitionerBase):
-        def assign_nodes(self):
+        def assign_nodes(self, node_type, num_nodes):
             return owner
 
     with pytest.raises(error, match="Bad.assign_nodes " + message):

@@ -135,7 +135,6 @@ def test_bad_arguments_are_named():
         (lambda: NeighborSampler(HeteroData(), [2]), TypeError, "graph has type HeteroData"),
         (lambda: NeighborSampler(GRAPH.edge_index, [2]), TypeError, "graph has type Tensor"),
         (lambda: NeighborSampler(dataset, [2], num_threads=0), ValueError, "num_threads = 0"),
-        (lambda: NeighborSampler(dataset, [-1], replace=True), ValueError, r"num_neighbors\[0\] = -1 with replace"),
         (lambda: sample(sampler, [200]), IndexError, r"seeds\[0\] = 200 is outside \[0, 200\)"),
         (lambda: sample(sampler, [3, -1]), IndexError, r"seeds\[1\] = -1"),
         (lambda: sample(sampler, [1.0]), TypeError, "seeds has dtype torch.float32"),

@@ -5,7 +5,6 @@ import torch
 
 from glt import _core
 from glt.sampler import SeedOrder
-from glt.sampler.config import SamplingConfig
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -50,16 +49,3 @@ def test_bad_options_are_named():
     for bad in (1.5, "1", True):
         with pytest.raises(TypeError, match=r"random_seed = .*: expected an integer or None"):
             SeedOrder(1, 1, random_seed=bad)
-    for num_neighbors, error, message in [
-        (5, TypeError, "num_neighbors = 5: expected a list"),
-        ("55", TypeError, "num_neighbors = '55'"),
-        ({("a", "b", "c"): [1]}, TypeError, "num_neighbors = "),
-        ([], ValueError, "num_neighbors has 0 hops"),
-        ([1] * 256, ValueError, "num_neighbors has 256 hops"),
-        ([1, 2.0], TypeError, r"num_neighbors\[1\] = 2.0: expected an integer"),
-        ([1, True], TypeError, r"num_neighbors\[1\] = True"),
-        ([-2], ValueError, r"num_neighbors\[0\] = -2"),
-        ([2**31], ValueError, r"num_neighbors\[0\] = 2147483648"),
-    ]:
-        with pytest.raises(error, match=message):
-            SamplingConfig.checked(num_neighbors)

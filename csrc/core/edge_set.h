@@ -1,0 +1,51 @@
+// The edges of one type in a batch, in local ids.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/buffer.h"
+
+namespace glt {
+
+// Edges run neighbour -> expanded node and are sorted by the latter, so a count per expanded node stands for the
+// column.
+class EdgeSet {
+ public:
+  // Node types by index: `expanded` ones have the rows, `neighbor` ones are in the columns.
+  EdgeSet(int expanded, int neighbor) : expanded(expanded), neighbor(neighbor) {}
+  const int expanded, neighbor;
+
+  void start() {
+    row.clear();
+    edge.clear();
+    count.clear();
+    num_sampled.clear();
+    before_hop_ = 0;
+  }
+
+  // Ends a hop after which `num_rows` nodes have been expanded: those that nobody asked about have no edges.
+  void end_hop(int64_t num_rows) {
+    pad(num_rows);
+    num_sampled.push_back(row.size() - before_hop_);
+    before_hop_ = row.size();
+  }
+
+  void pad(int64_t num_rows) {
+    const int64_t missing = num_rows - count.size();
+    count.reserve_more(missing);
+    std::fill_n(count.end(), missing, 0u);
+    count.added(missing);
+  }
+
+  Buffer<uint32_t> row;              // local id of the neighbour per edge
+  Buffer<int64_t> edge;              // global edge id per edge, or empty
+  Buffer<uint32_t> count;            // edges per expanded node, by its local id
+  std::vector<int64_t> num_sampled;  // edges per hop
+
+ private:
+  int64_t before_hop_ = 0;
+};
+
+}  // namespace glt

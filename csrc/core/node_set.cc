@@ -1,0 +1,82 @@
+#include "core/node_set.h"
+
+#include "core/check.h"
+
+namespace glt {
+
+void NodeSet::start(int64_t num_seeds, bool disjoint) {
+  disjoint_ = disjoint;
+  node_.clear();
+  tree_.clear();
+  frontier_begin_ = frontier_end_ = 0;
+  num_sampled_.clear();
+  if (dense())
+    dense_.begin(num_nodes_ + num_seeds);
+  else
+    hash_.begin(num_nodes_ + num_seeds);
+}
+
+void NodeSet::add_seeds(const int64_t* seeds, int64_t n, uint32_t first_tree) {
+  const uint32_t first = static_cast<uint32_t>(node_.size()), count = static_cast<uint32_t>(n);
+  node_.append(seeds, n);
+  if (disjoint_) {
+    tree_.reserve_more(n);
+    for (uint32_t i = 0; i < count; ++i) {
+      tree_.push_back(first_tree + i);
+      hash_.find_or_add(seeds[i], first + i, first_tree + i);
+    }
+  } else if (dense()) {
+    for (uint32_t i = 0; i < count; ++i) dense_.find_or_add(seeds[i], first + i);
+  } else {
+    for (uint32_t i = 0; i < count; ++i) hash_.find_or_add(seeds[i], first + i);
+  }
+}
+
+template <bool kDisjoint, typename Table>
+void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local) {
+  for (int64_t i = 0; i < n; ++i) {
+    require_index(static_cast<uint64_t>(node[i]) < static_cast<uint64_t>(num_nodes_), "neighbour id ", node[i],
+                  " is outside [0, ", num_nodes_, "): the graph's columns are damaged");
+    if constexpr (kDisjoint)
+      table.prefetch(node[i], tree[i]);
+    else
+      table.prefetch(node[i]);
+  }
+  node_.reserve_more(n);
+  if constexpr (kDisjoint) tree_.reserve_more(n);
+  int64_t* node_of = node_.data();
+  [[maybe_unused]] uint32_t* tree_of = tree_.data();
+  const int64_t known = node_.size();
+  int64_t next = known;
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t found;
+    if constexpr (kDisjoint)
+      found = table.find_or_add(node[i], static_cast<uint32_t>(next), tree[i]);
+    else
+      found = table.find_or_add(node[i], static_cast<uint32_t>(next));
+    local[i] = found;
+    // Unconditional store, conditional step: first occurrences are unpredictable, a branch would cost more.
+    node_of[next] = node[i];
+    if constexpr (kDisjoint) tree_of[next] = tree[i];
+    next += found == next;
+  }
+  node_.added(next - known);
+  if constexpr (kDisjoint) tree_.added(next - known);
+}
+
+void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local) {
+  if (disjoint_)
+    find_or_add_in<true>(hash_, node, tree, n, local);
+  else if (dense())
+    find_or_add_in<false>(dense_, node, tree, n, local);
+  else
+    find_or_add_in<false>(hash_, node, tree, n, local);
+}
+
+void NodeSet::end_hop() {
+  frontier_begin_ = frontier_end_;
+  frontier_end_ = node_.size();
+  num_sampled_.push_back(frontier_size());
+}
+
+}  // namespace glt

@@ -1,0 +1,79 @@
+#include "core/chunks.h"
+#include "python/arrays.h"
+#include "python/csr.h"
+
+namespace glt::python {
+namespace {
+
+// The rows of one request, for one requester: what a partition answers.
+class OneHop {
+ public:
+  OneHop(const Csr& csr, const Rows& asked, const HopSpec& spec, int num_threads, const std::string& name)
+      : with_edge_(spec.with_edge) {
+    py::gil_scoped_release nogil;
+    ChunkSlots slots;
+    sample_in_order(csr.view(), asked, spec, num_threads, slots, name.c_str(),
+                    [&](const RowSamples& rows, int64_t, int64_t num_rows) {
+                      count_.append(rows.count.data(), num_rows);
+                      neighbor_.append(rows.neighbor.data(), rows.neighbor.size());
+                      edge_.append(rows.edge.data(), rows.edge.size());
+                    });
+  }
+  int64_t num_edges() const { return neighbor_.size(); }
+
+  void copy_out(py::array count, py::array neighbor, std::optional<py::array> edge) const {
+    require_size(count, "count", count_.size());
+    require_size(neighbor, "neighbor", neighbor_.size());
+    std::copy_n(count_.data(), count_.size(), write<uint32_t>(count, "count"));
+    copy_ids(neighbor_, neighbor, "neighbor");
+    if (!edge) return;
+    require(with_edge_, "edge was asked for, but the hop was sampled without edge ids");
+    require_size(*edge, "edge", edge_.size());
+    copy_ids(edge_, *edge, "edge");
+  }
+
+ private:
+  static void copy_ids(const Buffer<int64_t>& from, py::array& to, const char* name) {
+    if (py::isinstance<py::array_t<int32_t>>(to)) {
+      int32_t* out = write<int32_t>(to, name);
+      for (int64_t i = 0; i < from.size(); ++i) out[i] = static_cast<int32_t>(from[i]);
+    } else {
+      std::copy_n(from.data(), from.size(), write<int64_t>(to, name));
+    }
+  }
+
+  bool with_edge_;
+  Buffer<uint32_t> count_;
+  Buffer<int64_t> neighbor_, edge_;
+};
+
+}  // namespace
+
+void register_one_hop(py::module_& m) {
+  py::class_<OneHop>(m, "OneHop")
+      .def(py::init([](const Csr& csr, const py::array& nodes, int64_t num_neighbors, bool replace, uint64_t batch_key,
+                       uint32_t hop, uint32_t edge_type, bool with_edge, int num_threads, const std::string& name,
+                       const std::optional<py::array>& tree, const std::optional<py::array>& seed_time, bool last,
+                       const Exclusions* exclusions) {
+             Rows rows{read<int64_t>(nodes, name.c_str()), nodes.size()};
+             if (tree) {
+               require_size(*tree, "tree", rows.n);
+               rows.tree = read<uint32_t>(*tree, "tree");
+             }
+             if (seed_time) {
+               require_size(*seed_time, "seed_time", rows.n);
+               rows.seed_time = read<int64_t>(*seed_time, "seed_time");
+             }
+             require(!last || seed_time, "last = True without seed_time: pass the time up to which edges are taken");
+             const HopSpec spec{num_neighbors, replace, batch_key, hop, edge_type, with_edge, last, exclusions};
+             return std::make_unique<OneHop>(csr, rows, spec, checked_threads(num_threads), name);
+           }),
+           py::arg("csr"), py::arg("nodes"), py::arg("num_neighbors"), py::arg("replace"), py::arg("batch_key"),
+           py::arg("hop"), py::arg("edge_type") = 0, py::arg("with_edge") = true, py::arg("num_threads") = 1,
+           py::arg("name") = "nodes", py::arg("tree") = py::none(), py::arg("seed_time") = py::none(),
+           py::arg("last") = false, py::arg("exclusions") = nullptr)
+      .def_property_readonly("num_edges", &OneHop::num_edges)
+      .def("copy_out", &OneHop::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
+}
+
+}  // namespace glt::python

@@ -1,0 +1,209 @@
+"""A graph as a partitioner is given it: checked, one entry per type, nothing copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
+from glt.partition import arguments
+from glt.partition.layout import require_name_fits
+from glt.partition.rows import Rows
+
+
+@dataclass(frozen=True, eq=False)
+class NodeInput:
+    """The nodes of one type.
+
+    Attributes:
+        node_type: Their type.
+        num_nodes: How many.
+        feat, label: One row per node, if given.
+        time: ``[num_nodes]`` int32 or int64, if given.
+    """
+
+    node_type: NodeType
+    num_nodes: int
+    feat: Rows | None
+    label: Rows | None
+    time: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeInput:
+    """The edges of one type. An edge belongs to its expanded end; the other end is the neighbour.
+
+    Attributes:
+        edge_type: Their type.
+        expanded, neighbor: Positions of the node types of the two ends.
+        edge_index: ``[2, num_edges]`` int32 or int64, sources and destinations.
+        row_ids, col_ids: Of these, the expanded ends and the neighbours.
+        feat: One row per edge, if given.
+        weight: ``[num_edges]`` float32 or float64, if given.
+        time: ``[num_edges]`` int32 or int64, if given.
+        neighbor_time: Times of the neighbour's type, if given; an edge has the time of its neighbour.
+    """
+
+    edge_type: EdgeType
+    expanded: int
+    neighbor: int
+    edge_index: np.ndarray
+    row_ids: np.ndarray
+    col_ids: np.ndarray
+    feat: Rows | None
+    weight: np.ndarray | None
+    time: np.ndarray | None
+    neighbor_time: np.ndarray | None
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.shape[1]
+
+    @property
+    def time_level(self) -> str | None:
+        """Whose times the edges have: ``"edge"``, ``"node"`` (the neighbour's) or None."""
+        return "edge" if self.time is not None else "node" if self.neighbor_time is not None else None
+
+    def time_source(self, indices: np.ndarray, edge_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a table of times and, for edges given by neighbour and by id, their positions in it."""
+        if self.time is not None:
+            return self.time, edge_ids
+        assert self.neighbor_time is not None
+        return self.neighbor_time, indices
+
+
+@dataclass(frozen=True, eq=False)
+class GraphInput:
+    """A whole graph; a homogeneous one has one type of nodes and one of edges.
+
+    Attributes:
+        schema: The types, in the user's order.
+        edge_dir: ``"out"`` when edges belong to their source, ``"in"`` when they belong to their destination.
+        nodes: By position of the node type.
+        edges: By position of the edge type.
+    """
+
+    schema: Schema
+    edge_dir: str
+    nodes: tuple[NodeInput, ...]
+    edges: tuple[EdgeInput, ...]
+
+    @classmethod
+    def of(
+        cls,
+        edge_dir: str,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: Any,
+        node_feat: Any,
+        edge_feat: Any,
+        node_label: Any,
+        edge_weight: Any,
+        edge_time: Any,
+        node_time: Any,
+    ) -> GraphInput:
+        """Checks the arguments of a partitioner, which are tensors or arrays, or dicts of them by type.
+
+        Raises:
+            TypeError, ValueError: If an argument is unusable; names it, its type and value and what was expected.
+            KeyError: If a dict names a type that there is not.
+            IndexError: If a node id is out of range; names the first.
+        """
+        schema = _schema(num_nodes, edge_index)
+        counts = list(num_nodes.values()) if isinstance(num_nodes, Mapping) else [num_nodes]
+        indexes = list(edge_index.values()) if schema.is_hetero else [edge_index]
+        feats, labels, times = (
+            schema.per_node_type(name, value)
+            for name, value in (("node_feat", node_feat), ("node_label", node_label), ("node_time", node_time))
+        )
+        # No partition owns a node of a graph without any, so one type alone needs at least one.
+        low = 0 if schema.is_hetero else 1
+        nodes = tuple(
+            _nodes(schema, at, low, *given) for at, given in enumerate(zip(counts, feats, labels, times, strict=True))
+        )
+        feats, weights, times = (
+            schema.per_edge_type(name, value)
+            for name, value in (("edge_feat", edge_feat), ("edge_weight", edge_weight), ("edge_time", edge_time))
+        )
+        edges = tuple(
+            _edges(schema, edge_dir, nodes, at, *given)
+            for at, given in enumerate(zip(indexes, feats, weights, times, strict=True))
+        )
+        return cls(schema, edge_dir, nodes, edges)
+
+
+def _schema(num_nodes: object, edge_index: object) -> Schema:
+    if isinstance(num_nodes, Mapping) != isinstance(edge_index, Mapping):
+        if isinstance(edge_index, Mapping):
+            raise TypeError(f"num_nodes = {num_nodes!r}: expected a dict by node type, since edge_index is a dict")
+        raise TypeError(
+            f"edge_index is a {type(edge_index).__name__}: expected a dict by edge type, since num_nodes is a dict"
+        )
+    if not isinstance(num_nodes, Mapping) or not isinstance(edge_index, Mapping):
+        return HOMOGENEOUS
+    if not num_nodes:
+        raise ValueError("num_nodes = {}: expected the number of nodes of at least one type")
+    schema = Schema(tuple(num_nodes), tuple(edge_index))
+    for node_type in schema.node_types:
+        require_name_fits("node", node_type)
+    for edge_type in schema.edge_types:
+        require_name_fits("edge", edge_type)
+    return schema
+
+
+def _nodes(schema: Schema, at: int, low: int, count: object, feat: object, label: object, time: object) -> NodeInput:
+    node_type = schema.node_types[at]
+    of_type = f"[{node_type!r}]" if schema.is_hetero else ""
+    # Rows are numbered in 32 bits.
+    num_nodes = arguments.integer(f"num_nodes{of_type}", count, low, 2**32 - 1, "the number of nodes")
+    return NodeInput(
+        node_type,
+        num_nodes,
+        feat=None if feat is None else Rows.of(f"node_feat{of_type}", feat, num_nodes, "node"),
+        label=None if label is None else Rows.of(f"node_label{of_type}", label, num_nodes, "node"),
+        time=None if time is None else arguments.time(f"node_time{of_type}", time, num_nodes, "node"),
+    )
+
+
+def _edges(
+    schema: Schema,
+    edge_dir: str,
+    nodes: tuple[NodeInput, ...],
+    at: int,
+    index: object,
+    feat: object,
+    weight: object,
+    time: object,
+) -> EdgeInput:
+    edge_type = schema.edge_types[at]
+    of_type = f"[{edge_type!r}]" if schema.is_hetero else ""
+    expanded, neighbor = schema.ends(edge_dir)[at]
+    src, dst = (
+        (f"num_nodes[{node.node_type!r}]" if schema.is_hetero else "num_nodes", node.num_nodes)
+        for node in (nodes[schema.node_index(edge_type[0])], nodes[schema.node_index(edge_type[2])])
+    )
+    edges = arguments.edge_index(f"edge_index{of_type}", index, (src, dst))
+    num_edges = edges.shape[1]
+    row_ids, col_ids = edges if edge_dir == "out" else edges[::-1]
+    neighbor_time = nodes[neighbor].time
+    if time is not None and neighbor_time is not None:
+        of_node = f"[{nodes[neighbor].node_type!r}]" if schema.is_hetero else ""
+        raise ValueError(
+            f"edge_time{of_type} and node_time{of_node} are both given: expected one of them, for the time of an edge "
+            f"is its own or that of its neighbour (its {'destination' if edge_dir == 'out' else 'source'}); leave one "
+            "out"
+        )
+    return EdgeInput(
+        edge_type,
+        expanded,
+        neighbor,
+        edges,
+        row_ids,
+        col_ids,
+        feat=None if feat is None else Rows.of(f"edge_feat{of_type}", feat, num_edges, "edge"),
+        weight=None if weight is None else arguments.edge_weight(f"edge_weight{of_type}", weight, num_edges),
+        time=None if time is None else arguments.time(f"edge_time{of_type}", time, num_edges, "edge"),
+        neighbor_time=neighbor_time,
+    )

@@ -1,0 +1,302 @@
+"""Negative examples that are no edges: what to draw, round after round, whoever it is that knows the edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from glt import _core
+
+if TYPE_CHECKING:
+    from torch_geometric.sampler import NegativeSampling
+
+MAX_ATTEMPTS = 1 << 16
+"""Draws per negative before it is given up, with an error."""
+
+_WINDOW = 1 << 10  # attempts asked for together, at most
+_ROOM = 1 << 22  # slots that go on after n attempts without luck: this many / n^2
+_SIDES = {"src": 0, "dst": 1}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One end of the edge type whose negatives are drawn.
+
+    Attributes:
+        side: ``'src'`` or ``'dst'``.
+        num_nodes: Nodes to draw from, in the whole graph.
+        weight_sum: Inclusive prefix sums of integer weights ``[num_nodes]``, uint64. None: all nodes alike.
+        earliest: The node of the smallest time and that time, or None where nodes have no time.
+    """
+
+    side: str
+    num_nodes: int
+    weight_sum: np.ndarray | None = None
+    earliest: tuple[int, int] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        side: str,
+        num_nodes: int,
+        neg_sampling: NegativeSampling | None = None,
+        earliest: tuple[int, int] | None = None,
+    ) -> Endpoint:
+        """Reads the weights of this side from PyG's configuration.
+
+        Raises:
+            ValueError: If there is not one weight per node, one is negative or not finite, or all are zero.
+        """
+        weight: Tensor | None = getattr(neg_sampling, f"{side}_weight", None)
+        return cls(side, num_nodes, None if weight is None else weight_sum(weight, num_nodes, side), earliest)
+
+    def draw(self, batch_key: int, slots: np.ndarray, attempt: int, out: np.ndarray) -> None:
+        """Writes the candidate of each slot: a function of the arguments alone."""
+        _core.negative_draws(batch_key, _SIDES[self.side], slots, attempt, self.num_nodes, self.weight_sum, out)
+
+
+def weight_sum(weight: Tensor, num_nodes: int, side: str) -> np.ndarray:
+    """Returns the inclusive prefix sums, as integers, of a weight per node: ``[num_nodes]``, uint64."""
+    name = f"{side}_weight"
+    if weight.dim() != 1 or len(weight) != num_nodes:
+        raise ValueError(f"{name} of neg_sampling has shape {tuple(weight.shape)}: expected one per node, {num_nodes}")
+    value = weight.detach().cpu().double().numpy()
+    bad = np.flatnonzero(~(np.isfinite(value) & (value >= 0)))
+    if len(bad):
+        raise ValueError(f"{name}[{bad[0]}] of neg_sampling = {value[bad[0]]}: expected a finite number of at least 0")
+    if not value.any():
+        raise ValueError(f"{name} of neg_sampling has no weight above 0: no node could be drawn")
+    sums = np.empty(num_nodes, np.uint64)
+    guide = np.empty(_core.weight_guide_size(1, num_nodes), np.uint32)
+    _core.build_weights(np.array([0, num_nodes]), value, sums, guide)
+    return sums
+
+
+def earliest_node(time: Tensor | None) -> tuple[int, int] | None:
+    """Returns the first node of the smallest time, and that time; None without nodes or times."""
+    if time is None or len(time) == 0:
+        return None
+    node = int(time.numpy().argmin())
+    return node, int(time[node])
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Pairs that one round asks about.
+
+    Attributes:
+        src, dst: Node ids ``[n]``, int64.
+        src_until, dst_until: Latest times that the nodes may have ``[n]``, int64; None: any.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    src_until: np.ndarray | None
+    dst_until: np.ndarray | None
+
+
+class NegativeRounds:
+    """The negatives of one batch, found in rounds: ask for candidates, say which of them hold, until none is open.
+
+    Negative ``slot`` is the first attempt of that slot which is no edge of the graph (of the whole graph, whatever the
+    edge's time) and no later than the seed. Attempts are functions of (batch key, side, slot, attempt), so the
+    answer depends neither on how many are asked for together, nor on who checks them, nor on the other slots.
+    That is rejection sampling: a pair is uniform over the non-edges (or proportional to the product of its nodes'
+    weights); the destination of a triplet is so over the nodes to which its source has no edge.
+
+    Time, where both nodes and seeds have one, differs from PyG, which takes the earliest node after five draws, edge
+    or not. Here :data:`MAX_ATTEMPTS` draws come first. Then, or at once where the seed is older than every node of an
+    end, the earliest node is taken there, provided that the pair is no edge.
+
+    The loop is the caller's, because a distributed check has to wait for owners::
+
+        while not rounds.done:
+            rounds.accept(check(rounds.candidates()))
+
+    Args:
+        batch_key: Key of the batch's draws, in [0, 2^64).
+        src, dst: The ends.
+        num_slots: Number of negatives.
+        source: Given sources ``[num_slots]`` (triplets), or None to draw both ends (binary).
+        seed_time: Latest time of each slot's nodes ``[num_slots]``, int64, or None.
+
+    Raises:
+        ValueError: If there is no node to draw.
+    """
+
+    def __init__(
+        self,
+        batch_key: int,
+        src: Endpoint,
+        dst: Endpoint,
+        num_slots: int,
+        source: np.ndarray | None = None,
+        seed_time: np.ndarray | None = None,
+    ) -> None:
+        self._key, self._source, self._seed_time = batch_key, source, seed_time
+        self._drawn = (dst,) if source is not None else (src, dst)
+        for end in self._drawn:
+            if end.num_nodes == 0 and num_slots:
+                raise ValueError(f"negative sampling: there is no {end.side} node to draw")
+        self.src = np.empty(num_slots, np.int64) if source is None else source
+        self.dst = np.empty(num_slots, np.int64)
+        # Depth first: the longer slots have been without luck, the fewer go on together; the rest waits on this stack.
+        # A graph without non-edges is thus found out by its first slot, not by all of them together.
+        self._groups = [(np.arange(num_slots), 0)] if num_slots else []
+        self._asked: tuple[np.ndarray, int, Candidates] | None = None
+
+    @property
+    def done(self) -> bool:
+        return not self._groups and self._asked is None
+
+    def candidates(self) -> Candidates:
+        """Returns the pairs to check next; :meth:`accept` must follow."""
+        slots, attempt = self._groups.pop()
+        # 0 | 1 | 2, 3 | 4 to 7 | ...: few rounds for rare slots, and few draws in vain for the many others.
+        window = min(max(1, attempt), _WINDOW) if attempt < MAX_ATTEMPTS else 1
+        room = max(1, _ROOM // max(1, attempt**2))
+        if len(slots) > room:
+            self._groups.append((slots[room:], attempt))
+            slots = slots[:room]
+        node: dict[str, np.ndarray] = {}
+        until: dict[str, np.ndarray | None] = {"src": None, "dst": None}
+        for end in self._drawn:
+            node[end.side], until[end.side] = self._draw(end, slots, attempt, window)
+        if self._source is not None:
+            node["src"] = np.tile(self._source[slots], window)
+        asked = Candidates(node["src"], node["dst"], until["src"], until["dst"])
+        self._asked = (slots, attempt, asked)
+        return asked
+
+    def _draw(self, end: Endpoint, slots: np.ndarray, first: int, window: int) -> tuple[np.ndarray, np.ndarray | None]:
+        node = np.empty((window, len(slots)), np.int64)
+        timed = self._seed_time is not None and end.earliest is not None
+        if timed and first == MAX_ATTEMPTS:
+            node[:] = end.earliest[0]  # type: ignore[index]
+            return node.ravel(), None
+        for i in range(window):
+            end.draw(self._key, slots, first + i, node[i])
+        if not timed:
+            return node.ravel(), None
+        earliest, time = end.earliest  # type: ignore[misc]
+        until = self._seed_time[slots]  # type: ignore[index]
+        node[:, until < time] = earliest
+        return node.ravel(), np.tile(np.maximum(until, time), window)
+
+    def accept(self, valid: np.ndarray) -> None:
+        """Takes the answer: which candidates are no edges, and in time.
+
+        Args:
+            valid: ``[n]``, bool, in the order of :meth:`candidates`.
+
+        Raises:
+            ValueError: If a slot is out of attempts; names the source node of a triplet.
+        """
+        assert self._asked is not None, "candidates() comes first"
+        slots, attempt, asked = self._asked
+        self._asked = None
+        window = len(asked.src) // len(slots)
+        holds = valid.reshape(window, len(slots))
+        found = holds.any(axis=0)
+        at = holds.argmax(axis=0)[found] * len(slots) + np.flatnonzero(found)
+        self.dst[slots[found]] = asked.dst[at]
+        if self._source is None:
+            self.src[slots[found]] = asked.src[at]
+        rest = slots[~found]
+        if len(rest) == 0:
+            return
+        timed = self._seed_time is not None and any(end.earliest is not None for end in self._drawn)
+        if attempt + window > MAX_ATTEMPTS or (attempt + window == MAX_ATTEMPTS and not timed):
+            raise ValueError(self._gave_up(int(rest[0]), timed))
+        self._groups.append((rest, attempt + window))
+
+    def _gave_up(self, slot: int, timed: bool) -> str:
+        late = ", or is later than the seed" if timed else ""
+        remedy = "leave out such links, or sample fewer negatives from a graph this dense"
+        if self._source is None:
+            return (
+                f"negative sampling: no pair of nodes is no edge: each of {MAX_ATTEMPTS} draws for negative {slot} "
+                f"is one{late}; {remedy}"
+            )
+        return (
+            f"negative sampling: source node {self._source[slot]} has (almost) no destination that it has no edge to: "
+            f"each of {MAX_ATTEMPTS} draws is one{late}; {remedy}"
+        )
+
+
+class LocalCheck:
+    """Which candidates are no edges, and in time, where the whole graph is at hand.
+
+    Args:
+        csr: The edges, or None where there are none.
+        edge_dir: ``'in'``: rows of ``csr`` are destinations; ``'out'``: sources.
+        src_time, dst_time: Time of every node of an end ``[num_nodes]``, int64, or None.
+    """
+
+    def __init__(
+        self,
+        csr: _core.Csr | None,
+        edge_dir: str,
+        src_time: np.ndarray | None = None,
+        dst_time: np.ndarray | None = None,
+    ) -> None:
+        self.csr, self.edge_dir, self.src_time, self.dst_time = csr, edge_dir, src_time, dst_time
+
+    def __call__(self, asked: Candidates) -> np.ndarray:
+        edge = np.zeros(len(asked.src), np.uint8)
+        if self.csr is not None:
+            center, neighbor = (asked.dst, asked.src) if self.edge_dir == "in" else (asked.src, asked.dst)
+            _core.has_edges(self.csr, center, neighbor, edge)
+        valid = edge == 0
+        for node, until, time in (
+            (asked.src, asked.src_until, self.src_time),
+            (asked.dst, asked.dst_until, self.dst_time),
+        ):
+            if until is not None and time is not None:
+                valid &= time[node] <= until
+        return valid
+
+
+def num_negatives(neg_sampling: NegativeSampling, num_positives: int) -> int:
+    """Negatives of a batch: ``ceil(num_positives * amount)``."""
+    return math.ceil(num_positives * neg_sampling.amount)
+
+
+def negative_rounds(
+    batch_key: int,
+    neg_sampling: NegativeSampling,
+    src: Endpoint,
+    dst: Endpoint,
+    row: np.ndarray,
+    time: np.ndarray | None = None,
+) -> NegativeRounds:
+    """Begins the negatives of a batch.
+
+    Args:
+        row: Sources of the positives ``[B]``, int64.
+        time: Times of the positives ``[B]``, int64, or None.
+
+    Returns:
+        Rounds of ``ceil(B * amount)`` slots. Binary: slot j has the time of positive ``j % B``. Triplets with k
+        negatives each: slot ``i * k + j`` is the j-th of positive i.
+    """
+    num_slots = num_negatives(neg_sampling, len(row))
+    if neg_sampling.is_triplet():
+        each = int(neg_sampling.amount)
+        late = None if time is None else np.repeat(time, each)
+        return NegativeRounds(batch_key, src, dst, num_slots, np.repeat(row, each), late)
+    return NegativeRounds(
+        batch_key, src, dst, num_slots, None, None if time is None else time[np.arange(num_slots) % len(row)]
+    )
+
+
+def finish(rounds: NegativeRounds, check: Callable[[Candidates], np.ndarray]) -> NegativeRounds:
+    """Runs all rounds against a check that answers at once."""
+    while not rounds.done:
+        rounds.accept(check(rounds.candidates()))
+    return rounds

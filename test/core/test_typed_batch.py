@@ -1,0 +1,167 @@
+"""Batches of several types, and disjoint ones, equal the reference sampler's, bit for bit, on every way there is."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typed_world import DENSE, HASHED, assert_same, expected_of, random_world, result, stepwise
+
+from glt import _core
+from glt.testing import ReferenceEdges, reference_batch, reference_key, reference_typed_batch, ring_graph
+
+
+def fan_outs(rng, world, replace, hops=None):
+    hops = int(rng.integers(0, 4)) if hops is None else hops
+    return [rng.choice([1, 2, 3, 0, 34] + [-1] * (not replace), hops).tolist() for _ in world.edges]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(["CSC", "CSR"]))
+def test_batches_equal_the_reference(seed, replace, disjoint, with_edge, layout):
+    rng, world = np.random.default_rng(seed), random_world(seed, layout=layout)
+    seeds, num_neighbors = world.seeds(rng), fan_outs(rng, world, replace)
+    reference = reference_typed_batch(
+        len(world.num_nodes), world.edges, seeds, num_neighbors, key=seed, replace=replace, disjoint=disjoint
+    )
+    expected = expected_of(reference, with_edge, disjoint)
+    for limit in (DENSE, HASHED, 12):
+        batch = world.batch(limit)
+        batch.start(seeds, with_edge, disjoint)
+        batch.sample(world.csrs, num_neighbors, replace=replace, batch_key=seed)
+        assert_same(result(batch, world, with_edge, disjoint), expected)
+        batch.start(seeds, with_edge, disjoint)
+        if num_neighbors[0]:
+            stepwise(batch, world, num_neighbors, replace, seed, with_edge, disjoint, rng)
+        assert_same(result(batch, world, with_edge, disjoint), expected)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_threads_and_tables_do_not_change_a_batch(replace, disjoint):
+    """Frontiers of many chunks, so that helpers take part; hash tables that grow meanwhile."""
+    rng, world = np.random.default_rng(3), random_world(21, largest=3000, edges=12_000)
+    seeds = [(t, rng.integers(0, n, 300)) for t, n in enumerate(world.num_nodes)]
+    num_neighbors = [[4, 3, 2]] * len(world.edges)
+    reference = reference_typed_batch(
+        len(world.num_nodes), world.edges, seeds, num_neighbors, key=5, replace=replace, disjoint=disjoint
+    )
+    assert max(len(n) for n in reference.node) > (4096 if disjoint else 600)
+    for limit in (DENSE, HASHED):
+        batch = world.batch(limit)
+        for num_threads in (1, 2, 4):
+            batch.start(seeds, True, disjoint)
+            batch.sample(world.csrs, num_neighbors, replace=replace, batch_key=5, num_threads=num_threads)
+            assert_same(result(batch, world, True, disjoint), expected_of(reference, True, disjoint))
+    batch.start(seeds, True, disjoint)
+    stepwise(batch, world, num_neighbors, replace, 5, True, disjoint, rng)
+    assert_same(result(batch, world, True, disjoint), expected_of(reference, True, disjoint))
+
+
+def test_one_batch_object_serves_batches_of_every_kind():
+    """Disjoint ones hash, others may not: nothing of one is left in the next."""
+    rng, world = np.random.default_rng(1), random_world(21)
+    used = world.batch()
+    for index in range(200):
+        seeds, disjoint, with_edge = world.seeds(rng), bool(index % 3 == 0), bool(index % 2)
+        num_neighbors = fan_outs(rng, world, False, hops=2)
+        results = []
+        for batch in (used, world.batch()):
+            batch.start(seeds, with_edge, disjoint)
+            batch.sample(world.csrs, num_neighbors, replace=False, batch_key=index)
+            results.append(result(batch, world, with_edge, disjoint))
+        assert_same(*results)
+
+
+def test_a_disjoint_batch_is_its_seeds_batches_side_by_side():
+    """Each tree draws for itself, and equal seeds differ: as many trees as seeds, however often a node is a seed."""
+    world = random_world(5, largest=60, edges=400)
+    seeds = [(0, np.array([0, 0, 1, 0]))]
+    num_neighbors = [[3, 3]] * len(world.edges)
+    batch = world.batch()
+    batch.start(seeds, disjoint=True)
+    batch.sample(world.csrs, num_neighbors, replace=False, batch_key=9)
+    node, tree, row, col, *_ = result(batch, world, disjoint=True)
+    assert tree[0][:4].tolist() == [0, 1, 2, 3]
+    for kind in range(len(world.num_nodes)):
+        pairs = np.stack([tree[kind], node[kind]])
+        assert len(np.unique(pairs, axis=1).T) == len(node[kind])
+        assert np.array_equal(batch.trees(kind), tree[kind])
+    for r, e in enumerate(world.edges):
+        assert np.array_equal(tree[e.found][row[r]], tree[e.expanded][col[r]]), "no edge between two trees"
+
+
+def test_same_type_edges_are_the_homogeneous_batch():
+    graph = ring_graph(50, 4)
+    ends = graph.edge_index.numpy()
+    batch = _core.Batch([50], [(0, 0)])
+    indptr, indices, ids = np.zeros(51, np.int64), *np.zeros((2, 200), np.int64)
+    _core.build_csr(ends[1], ends[0], 50, 50, indptr, indices, ids)
+    batch.start([(0, np.arange(0, 50, 7))])
+    batch.sample([_core.Csr(indptr, indices, ids)], [[2, 2]], replace=False, batch_key=reference_key(1, 2, 3))
+    want = reference_batch(ends, 50, range(0, 50, 7), [2, 2], False, 1, 2, 3)
+    assert np.array_equal(batch.nodes(0), want.node) and np.array_equal(batch.edges(0), want.edge)
+
+
+def test_edge_types_draw_independently():
+    """Two edge types with the same edges: a node that has both does not take the same ones of both."""
+    center, neighbor = np.zeros(1000, np.int64), np.arange(1000)
+    indptr = np.array([0, 1000])
+    csr = _core.Csr(indptr, neighbor, num_neighbor_nodes=1000)
+    batch = _core.Batch([1, 1000], [(0, 1), (0, 1)])
+    batch.start([(0, np.array([0]))])
+    batch.sample([csr, csr], [[10], [10]], replace=False, batch_key=1)
+    first, second = batch.edges(0), batch.edges(1)
+    assert len(np.intersect1d(first, second)) < 5
+    edges = [ReferenceEdges(0, 1, center, neighbor)] * 2
+    want = reference_typed_batch(2, edges, [(0, [0])], [[10], [10]], key=1)
+    assert np.array_equal(first, want.edge[0]) and np.array_equal(second, want.edge[1])
+
+
+def test_no_types_no_hops_no_seeds():
+    batch = _core.Batch([], [])
+    batch.start([])
+    batch.sample([], [], replace=False, batch_key=0)
+    batch = _core.Batch([3, 0], [(0, 1), (1, 0)])
+    batch.start([(0, np.array([2])), (1, np.zeros(0, np.int64))])
+    batch.sample([None, None], [[], []], replace=False, batch_key=0)
+    assert batch.num_sampled_nodes(0) == [1] and batch.num_sampled_edges(0) == []
+    batch.start([])
+    batch.sample([None, None], [[1, 2], [3, -1]], replace=False, batch_key=0)
+    assert batch.num_sampled_nodes(0) == [0, 0, 0] and batch.num_sampled_edges(1) == [0, 0]
+
+
+def test_bad_arguments_name_themselves():
+    csr = _core.Csr(np.array([0, 1, 2]), np.array([0, 2]), num_neighbor_nodes=3)
+    batch = _core.Batch([2, 3], [(0, 1), (1, 0)])
+    ids = np.array([0, 1])
+    for call, error, message in [
+        (lambda: _core.Batch([2, -3], []), ValueError, r"num_nodes\[1\] = -3"),
+        (lambda: _core.Batch([2], [(0, 0), (0, 1)]), ValueError, r"ends\[1\] has node type 1: expected \[0, 1\)"),
+        (lambda: batch.start([(0, ids), (2, ids)]), ValueError, r"seeds\[1\] has node type 2: expected \[0, 2\)"),
+        (lambda: batch.start([(1, ids), (0, ids + 1)]), IndexError, r"seeds\[1\]\[1\] = 2 is outside \[0, 2\)"),
+        (lambda: batch.start([(0, ids)], seed_time=ids), ValueError, "seed_time needs disjoint = True"),
+        (lambda: batch.start([(0, ids)], True, True, ids[:1]), ValueError, "seed_time has 1 elements: expected 2"),
+        (lambda: batch.nodes(2), IndexError, r"node_type = 2: expected \[0, 2\)"),
+        (lambda: batch.edges(-1), IndexError, r"edge_type = -1: expected \[0, 2\)"),
+        (lambda: batch.trees(0), ValueError, "trees were asked for"),
+        (lambda: batch.frontier_trees(0), ValueError, "trees were asked for"),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
+    batch.start([(0, ids)])
+    for csrs, num_neighbors, options, message in [
+        ([csr], [[1], [1]], {}, "csrs has 1 elements: expected one per edge type, 2"),
+        ([csr, None], [[1]], {}, "num_neighbors has 1 lists: expected one per edge type, 2"),
+        ([csr, None], [[1], [1, 2]], {}, r"num_neighbors\[1\] has 2 hops, num_neighbors\[0\] has 1"),
+        ([csr, None], [[1], [1]], {"exclusions": [None]}, "exclusions has 1 elements"),
+        ([csr, csr], [[1], [1]], {}, "the graph of edge type 1 has 2 nodes with 3 possible neighbours"),
+        ([csr, None], [[1], [-2]], {}, r"num_neighbors\[0\] = -2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            batch.sample(csrs, num_neighbors, **({"replace": False, "batch_key": 0} | options))
+    part = (np.arange(2, dtype=np.uint32), np.zeros(2, np.uint32), ids[:0], ids[:0])
+    batch.expand_from(0, [part])
+    with pytest.raises(ValueError, match="edge type 0 was expanded before in this hop"):
+        batch.expand_from(0, [part])
+    with pytest.raises(ValueError, match="part 0 has 3 elements"):
+        batch.expand_from(1, [part[:3]])

@@ -1,0 +1,156 @@
+"""Link batches: seeds and metadata as PyG makes them, and which edges are left out."""
+
+import pytest
+import torch
+from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
+from torch_geometric.sampler import neighbor_sampler as pyg
+
+from glt.data.schema import HOMOGENEOUS, Schema
+from glt.sampler.link import exclusions, link_batch, reverse_edge_type
+from glt.sampler.negatives import num_negatives
+
+TWO_TYPES = Schema(
+    ("user", "item"),
+    (("user", "buys", "item"), ("item", "rev_buys", "user"), ("user", "knows", "user"), ("user", "rev_knows", "user"),
+     ("user", "likes", "user"), ("item", "near", "item"), ("user", "rates", "item")),
+)  # fmt: skip
+NUM_NODES = 40
+
+
+def edges(num, label=None, time=None, input_type=None, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    row, col = torch.randint(0, NUM_NODES, (2, num), generator=generator)
+    input_id = torch.randperm(num, generator=generator)
+    return EdgeSamplerInput(input_id, row, col, label, time, input_type)
+
+
+def pyg_batch(monkeypatch, index, disjoint, neg_sampling, negatives):
+    """PyG's seeds, seed times and output for the same negatives; what it samples with finds nothing."""
+    asked = {}
+
+    def sample(seed, seed_time):
+        asked["seed"], asked["time"] = seed, seed_time
+        if not isinstance(seed, dict):
+            return SamplerOutput(seed, None, None, None, batch=torch.arange(len(seed)))
+        offset, trees = 0, {}
+        for key, node in seed.items():
+            trees[key] = torch.arange(offset, offset + len(node))
+            offset += len(node)
+        return HeteroSamplerOutput(seed, {}, {}, {}, batch=trees)
+
+    if negatives is not None:
+        values = {"src": negatives[0], "dst": negatives[1]}
+        if neg_sampling.is_triplet() and disjoint:  # PyG numbers them the other way round when they are trees
+            values["dst"] = values["dst"].view(len(index.row), -1).t().flatten()
+        monkeypatch.setattr(pyg, "neg_sample", lambda *args, endpoint: values[endpoint])
+    num_nodes = NUM_NODES if index.input_type is None else {"user": NUM_NODES, "item": NUM_NODES}
+    out = pyg.edge_sample(index, sample, num_nodes, disjoint, None, neg_sampling)
+    return asked["seed"], asked["time"], out
+
+
+CASES = [None, ("binary", 1), ("binary", 2), ("binary", 0.5), ("binary", 2.3), ("triplet", 1), ("triplet", 3)]
+
+
+@pytest.mark.parametrize("input_type", [None, ("user", "buys", "item"), ("user", "knows", "user")], ids=str)
+@pytest.mark.parametrize("mode", ["union", "disjoint", "temporal"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_seeds_and_metadata_are_pygs(monkeypatch, case, mode, input_type):
+    neg_sampling = None if case is None else NegativeSampling(*case)
+    for num_pos in (1, 6):
+        time = torch.arange(num_pos) * 10 if mode == "temporal" else None
+        labels = [None, torch.arange(1, num_pos + 1), torch.rand(num_pos), torch.rand(num_pos, 3)]
+        for label in labels[:1] if case and case[0] == "triplet" else labels:
+            index = edges(num_pos, label, time, input_type)
+            check_against_pyg(monkeypatch, index, neg_sampling, mode != "union")
+
+
+def check_against_pyg(monkeypatch, index, neg_sampling, disjoint):
+    triplet = neg_sampling is not None and neg_sampling.is_triplet()
+    negatives = None
+    if neg_sampling is not None:
+        src, dst = torch.randint(0, NUM_NODES, (2, num_negatives(neg_sampling, len(index.row))))
+        negatives = (None if triplet else src, dst)
+    seed, seed_time, out = pyg_batch(monkeypatch, index, disjoint, neg_sampling, negatives)
+
+    ends = (0, 0) if index.input_type is None else tuple(TWO_TYPES.node_index(t) for t in index.input_type[::2])
+    batch = link_batch(index, ends, disjoint, neg_sampling, negatives)
+    expected = list(seed.values()) if isinstance(seed, dict) else [seed]
+    assert [t for t, _ in batch.seeds] == list(dict.fromkeys(ends))
+    assert all(torch.equal(ours, theirs) for (_, ours), theirs in zip(batch.seeds, expected, strict=True))
+    metadata = batch.metadata(index.input_id, neg_sampling)
+    assert len(metadata) == len(out.metadata)
+    for ours, theirs in zip(metadata, out.metadata, strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or (ours.dtype == theirs.dtype and torch.equal(ours, theirs))
+    if not disjoint:
+        assert batch.example is None and batch.seed_time is None
+    elif neg_sampling is None or float(neg_sampling.amount).is_integer():
+        # With other amounts PyG's numbers drift apart: the two ends of one link belong to two examples.
+        trees = list(out.batch.values()) if isinstance(out.batch, dict) else [out.batch]
+        assert torch.equal(batch.example, torch.cat(trees))
+    if index.time is not None:
+        times = list(seed_time.values()) if isinstance(seed_time, dict) else [seed_time]
+        assert torch.equal(batch.seed_time, torch.cat(times))
+
+
+@pytest.mark.parametrize("input_type", [None, ("user", "buys", "item")], ids=str)
+def test_both_ends_of_a_link_belong_to_the_same_example(input_type):
+    ends = (0, 0) if input_type is None else (0, 1)
+    negatives = (torch.arange(3), torch.arange(3))
+    batch = link_batch(edges(6, input_type=input_type), ends, True, NegativeSampling("binary", 0.5), negatives)
+    assert batch.example.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2] * 2
+
+
+def test_small_ids_come_out_as_int64():
+    index = EdgeSamplerInput(None, torch.tensor([3, 1], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.int32))
+    (only,) = link_batch(index, (0, 0), False).seeds
+    assert only[1].dtype == torch.int64 and only[1].tolist() == [1, 2, 3]
+
+
+def test_times_need_trees():
+    with pytest.raises(ValueError, match="disjoint = False"):
+        link_batch(edges(3, time=torch.arange(3)), (0, 0), False)
+
+
+def excluded(edge_type, edge_dir, exclude, schema=TWO_TYPES):
+    index = EdgeSamplerInput(None, torch.tensor([5, 6]), torch.tensor([7, 8]))
+    at = 0 if edge_type is None else schema.edge_index(edge_type)
+    found = exclusions(index, at, schema, edge_dir, exclude)
+    return {
+        schema.edge_types[at][1]: list(zip(center.tolist(), neighbor.tolist(), strict=True))
+        for at, (center, neighbor) in found.items()
+    }
+
+
+def test_exclusions_follow_the_direction_of_sampling():
+    buys, forth, back = ("user", "buys", "item"), [(5, 7), (6, 8)], [(7, 5), (8, 6)]
+    assert excluded(buys, "in", None) == {}
+    assert excluded(buys, "in", "self") == {"buys": back}
+    assert excluded(buys, "out", "self") == {"buys": forth}
+    assert excluded(buys, "in", "reverse") == {"buys": back, "rev_buys": forth}
+    assert excluded(buys, "out", "reverse") == {"buys": forth, "rev_buys": back}
+    assert excluded(("user", "rev_knows", "user"), "in", "reverse") == {"rev_knows": back, "knows": forth}
+    assert excluded(("user", "likes", "user"), "in", "reverse") == {"likes": back + forth}
+    assert excluded(None, "in", "self", HOMOGENEOUS) == {"to": back}
+    assert excluded(None, "out", "reverse", HOMOGENEOUS) == {"to": forth + back}
+    assert excluded(buys, "in", ("item", "rev_buys", "user")) == {"buys": back, "rev_buys": forth}
+
+
+def test_the_reverse_type_is_found_or_asked_for():
+    def reverse(edge_type, named=None):
+        at = reverse_edge_type(TWO_TYPES, TWO_TYPES.edge_index(edge_type), named)
+        return TWO_TYPES.edge_types[at][1]
+
+    assert reverse(("user", "buys", "item")) == "rev_buys"
+    assert reverse(("user", "rates", "item")) == "rev_buys"  # the only one that runs the other way
+    assert reverse(("item", "near", "item")) == "near"
+    assert reverse(("user", "likes", "user"), ("user", "knows", "user")) == "knows"
+    with pytest.raises(ValueError, match=r"not clear.*'buys'.*'rates'.*name it"):
+        reverse_edge_type(
+            Schema(TWO_TYPES.node_types, (TWO_TYPES.edge_types[0], TWO_TYPES.edge_types[6], ("item", "back", "user"))),
+            2,
+        )
+    with pytest.raises(ValueError, match=r"expected 'self', 'reverse' or an edge type from 'item' to 'user'"):
+        reverse(("user", "buys", "item"), ("user", "knows", "user"))
+    with pytest.raises(ValueError, match="those from 'b' to 'a' are"):
+        reverse_edge_type(Schema(("a", "b"), (("a", "to", "b"),)), 0)
