@@ -98,6 +98,7 @@ def reference_batch(
     epoch: int = 0,
     index: int = 0,
     edge_dir: str = "in",
+    edge_weight: Any = None,
 ) -> ReferenceBatch:
     """Samples one homogeneous batch by the letter of the law.
 
@@ -109,10 +110,11 @@ def reference_batch(
         replace: Draw with replacement.
         random_seed, epoch, index: The coordinates of the batch.
         edge_dir: ``'in'`` expands a node along its in-edges, ``'out'`` along its out-edges.
+        edge_weight: The weight of each edge ``[E]``. Default: all are equally likely.
     """
     ends = np.asarray(edge_index)
     center, neighbor = (ends[1], ends[0]) if edge_dir == "in" else (ends[0], ends[1])
-    edges = ReferenceEdges(0, 0, center, neighbor)
+    edges = ReferenceEdges(0, 0, center, neighbor, weight=edge_weight)
     key = reference_key(random_seed, epoch, index)
     batch = reference_typed_batch(1, [edges], [(0, seeds)], [num_neighbors], key=key, replace=replace)
     return ReferenceBatch(

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/induce.h"
 
 namespace glt {
 
@@ -44,6 +45,7 @@ void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint
   with_edge_ = with_edge;
   disjoint_ = disjoint;
   has_time_ = seed_time != nullptr;
+  induced_ = false;
   seed_time_.clear();
   if (has_time_) seed_time_.append(seed_time, num_times);
   for (size_t t = 0; t < nodes_.size(); ++t) nodes_[t].start(num_seeds[t], disjoint);
@@ -58,7 +60,8 @@ void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint
 
 void Batch::sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spec, int num_threads) {
   const size_t num_types = edges_.size();
-  require(csrs.size() == num_types, "csrs has ", csrs.size(), " elements: expected one per edge type, ", num_types);
+  require(nodes_.empty() || nodes_[0].num_sampled().size() == 1, "sample makes a whole batch: call start before it");
+  require_graphs(csrs);
   require(spec.num_neighbors.size() == num_types, "num_neighbors has ", spec.num_neighbors.size(),
           " lists: expected one per edge type, ", num_types);
   require(spec.exclusions.empty() || spec.exclusions.size() == num_types, "exclusions has ", spec.exclusions.size(),
@@ -78,11 +81,6 @@ void Batch::sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spe
     require(spec.num_neighbors[r].size() == num_hops, "num_neighbors[", r, "] has ", spec.num_neighbors[r].size(),
             " hops, num_neighbors[0] has ", num_hops, ": expected the same for all edge types");
     for (size_t hop = 0; hop < num_hops; ++hop) check_spec(hop_spec(r, hop));
-    if (!csrs[r]) continue;
-    const int64_t centers = nodes_[edges_[r].expanded].num_nodes(), neighbors = nodes_[edges_[r].neighbor].num_nodes();
-    require(csrs[r]->num_nodes == centers && csrs[r]->num_neighbor_nodes == neighbors, "the graph of edge type ", r,
-            " has ", csrs[r]->num_nodes, " nodes with ", csrs[r]->num_neighbor_nodes,
-            " possible neighbours, the batch was made for ", centers, " with ", neighbors);
   }
   for (size_t hop = 0; hop < num_hops; ++hop) {
     for (size_t r = 0; r < num_types; ++r)
@@ -92,8 +90,21 @@ void Batch::sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spe
   }
 }
 
+void Batch::require_graphs(const std::vector<const CsrView*>& csrs) const {
+  require(csrs.size() == edges_.size(), "csrs has ", csrs.size(), " elements: expected one per edge type, ",
+          edges_.size());
+  for (size_t r = 0; r < csrs.size(); ++r) {
+    if (!csrs[r]) continue;
+    const int64_t centers = nodes_[edges_[r].expanded].num_nodes(), neighbors = nodes_[edges_[r].neighbor].num_nodes();
+    require(csrs[r]->num_nodes == centers && csrs[r]->num_neighbor_nodes == neighbors, "the graph of edge type ", r,
+            " has ", csrs[r]->num_nodes, " nodes with ", csrs[r]->num_neighbor_nodes,
+            " possible neighbours, the batch was made for ", centers, " with ", neighbors);
+  }
+}
+
 void Batch::require_not_expanded(int edge_type) const {
   const EdgeSet& edges = edges_[edge_type];
+  require(!induced_, "the batch is induced and takes no further hop: call start first");
   require(edges.count.size() == nodes_[edges.expanded].frontier_begin(), "edge type ", edge_type,
           " was expanded before in this hop: call end_hop first");
 }
@@ -148,8 +159,56 @@ void Batch::take_rows(EdgeSet& edges, const RowSamples& rows, int64_t first, int
 }
 
 void Batch::end_hop() {
+  require(!induced_, "the batch is induced and takes no further hop: call start first");
   for (EdgeSet& edges : edges_) edges.end_hop(nodes_[edges.expanded].frontier_end());
   for (NodeSet& nodes : nodes_) nodes.end_hop();
+}
+
+void Batch::begin_induce() {
+  require(!disjoint_, "an induced subgraph of a disjoint batch: expected disjoint = False");
+  for (EdgeSet& edges : edges_) edges.start();
+  induced_ = true;
+}
+
+void Batch::induce(const std::vector<const CsrView*>& csrs, int num_threads) {
+  require_graphs(csrs);
+  begin_induce();
+  for (size_t r = 0; r < csrs.size(); ++r) {
+    if (!csrs[r]) continue;
+    EdgeSet& edges = edges_[r];
+    const NodeSet &centers = nodes_[edges.expanded], &neighbors = nodes_[edges.neighbor];
+    induce_in_order(
+        *csrs[r], {centers.node(), centers.size()}, with_edge_, true, num_threads, slots_, "nodes",
+        [&](const auto* ids, int64_t n, uint32_t* local) { neighbors.find(ids, n, local); },
+        [&](const RowSamples& rows, int64_t, int64_t num_rows) {
+          const int64_t num_edges = rows.neighbor.size();
+          edges.row.reserve_more(num_edges);
+          std::copy_n(rows.neighbor.data(), num_edges, edges.row.end());
+          edges.row.added(num_edges);
+          if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
+          edges.count.append(rows.count.data(), num_rows);
+        });
+  }
+}
+
+void Batch::induce_from(int edge_type, const std::vector<RowsPart>& parts) {
+  EdgeSet& edges = edges_[edge_type];
+  const NodeSet& neighbors = nodes_[edges.neighbor];
+  require(induced_, "induce_from: call begin_induce first");
+  require(edges.count.size() == 0, "edge type ", edge_type, " was induced before");
+  stitch_.run(parts, nodes_[edges.expanded].size(), with_edge_, "batch",
+              [&](const RowSamples& rows, int64_t, int64_t num_rows) {
+                const int64_t num_edges = rows.neighbor.size();
+                edges.row.reserve_more(num_edges);
+                uint32_t* local = edges.row.end();
+                neighbors.find(rows.neighbor.data(), num_edges, local);
+                for (int64_t e = 0; e < num_edges; ++e)
+                  require(local[e] != kAbsent, "edge type ", edge_type, ": neighbour ", rows.neighbor[e],
+                          " is not in the batch: expected edges among its nodes only");
+                edges.row.added(num_edges);
+                if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
+                edges.count.append(rows.count.data(), num_rows);
+              });
 }
 
 }  // namespace glt

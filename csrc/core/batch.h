@@ -55,6 +55,15 @@ class Batch {
   void expand_from(int edge_type, const std::vector<RowsPart>& parts);
   void end_hop();
 
+  // Replaces the sampled edges by all edges among the sampled nodes, in order of the expanded end and then of its row.
+  // Each row of a duplicate seed has all its edges, and an edge from a duplicate seed comes from its first row.
+  void induce(const std::vector<const CsrView*>& csrs, int num_threads);
+
+  // The same from what others found: begin_induce, then for each edge type that has edges, parts that cover all nodes
+  // of its expanded type exactly once.
+  void begin_induce();
+  void induce_from(int edge_type, const std::vector<RowsPart>& parts);
+
   int num_node_types() const { return static_cast<int>(nodes_.size()); }
   int num_edge_types() const { return static_cast<int>(edges_.size()); }
   const NodeSet& nodes(int node_type) const { return nodes_[node_type]; }
@@ -63,13 +72,14 @@ class Batch {
   bool disjoint() const { return disjoint_; }
 
  private:
+  void require_graphs(const std::vector<const CsrView*>& csrs) const;
   void expand(int edge_type, const CsrView& csr, const HopSpec& spec, int num_threads);
   void require_not_expanded(int edge_type) const;
   void take_rows(EdgeSet& edges, const RowSamples& rows, int64_t first, int64_t num_rows);
 
   std::deque<NodeSet> nodes_;  // deque: neither moves nor copies what it holds
   std::deque<EdgeSet> edges_;
-  bool with_edge_ = true, disjoint_ = false, has_time_ = false;
+  bool with_edge_ = true, disjoint_ = false, has_time_ = false, induced_ = false;
   Buffer<int64_t> seed_time_;  // per tree
 
   // Scratch. The frontier is copied, since the nodes may move while a hop adds to them.

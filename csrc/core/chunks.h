@@ -1,4 +1,4 @@
-// Sampling ahead on several threads, consuming in order on one.
+// Reading rows ahead on several threads, consuming them in order on one.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace glt {
 
-// A chunk being sampled or waiting to be consumed.
+// A chunk being read or waiting to be consumed.
 struct ChunkSlot {
   RowSamples rows;
   std::exception_ptr error;
@@ -22,24 +22,21 @@ struct ChunkSlot {
 // The slots of one caller, kept between calls so that their memory is reused.
 using ChunkSlots = std::vector<std::unique_ptr<ChunkSlot>>;
 
-// Samples `rows` in chunks on up to num_threads threads and hands the chunks in order to
-// consume(const RowSamples&, first, count), always on the calling thread. While that thread consumes, the others
-// sample ahead: sampling waits for memory and consuming (relabelling) is shorter, so the threads keep each other
-// busy, and the result cannot depend on how many there are.
-template <typename Consume>
-void sample_in_order(const CsrView& csr, const Rows& rows, const HopSpec& spec, int num_threads, ChunkSlots& slots,
-                     const char* name, const Consume& consume) {
-  check_spec(spec);
-  const int64_t n = rows.n;
+// Cuts n rows into chunks, has each read by read(first, count, RowSamples& out) on one of up to num_threads threads,
+// and hands the chunks in order to consume(const RowSamples&, first, count), always on the calling thread. While that
+// thread consumes, the others read ahead: reading waits for memory and consuming (relabelling) is shorter, so the
+// threads keep each other busy, and the result cannot depend on how many there are.
+template <typename Read, typename Consume>
+void read_in_order(int64_t n, int num_threads, ChunkSlots& slots, const Read& read, const Consume& consume) {
   const int64_t num_chunks = (n + kChunkRows - 1) / kChunkRows;
   const int helpers = num_chunks < 4 ? 0 : num_threads - 1;
   const int64_t num_slots = helpers > 0 ? 16 * num_threads : 1;
   while (static_cast<int64_t>(slots.size()) < num_slots) slots.push_back(std::make_unique<ChunkSlot>());
 
-  std::atomic<int64_t> next{0}, consumed{0};  // chunks [consumed, next) are being sampled or wait
+  std::atomic<int64_t> next{0}, consumed{0};  // chunks [consumed, next) are being read or wait
   std::atomic<bool> stop{false};
 
-  const auto sample_one = [&]() -> bool {
+  const auto read_one = [&]() -> bool {
     int64_t chunk = next.load(std::memory_order_relaxed);
     if (chunk >= num_chunks || chunk >= consumed.load(std::memory_order_acquire) + num_slots) return false;
     if (!next.compare_exchange_strong(chunk, chunk + 1, std::memory_order_relaxed)) return true;
@@ -48,7 +45,7 @@ void sample_in_order(const CsrView& csr, const Rows& rows, const HopSpec& spec, 
     slot.rows.clear();
     slot.error = nullptr;
     try {
-      sample_rows(csr, rows.slice(first, count), spec, slot.rows, name, first);
+      read(first, count, slot.rows);
     } catch (...) {
       slot.error = std::current_exception();
     }
@@ -63,7 +60,7 @@ void sample_in_order(const CsrView& csr, const Rows& rows, const HopSpec& spec, 
         ChunkSlot& slot = *slots[chunk % num_slots];
         Backoff backoff;
         while (slot.ready.load(std::memory_order_acquire) != chunk + 1)
-          if (!sample_one()) backoff.pause();
+          if (!read_one()) backoff.pause();
         if (slot.error) std::rethrow_exception(slot.error);
         const int64_t first = chunk * kChunkRows;
         consume(slot.rows, first, std::min(kChunkRows, n - first));
@@ -77,11 +74,22 @@ void sample_in_order(const CsrView& csr, const Rows& rows, const HopSpec& spec, 
   const auto helper = [&] {
     Backoff backoff;
     while (!stop.load(std::memory_order_acquire) && next.load(std::memory_order_relaxed) < num_chunks)
-      if (!sample_one()) backoff.pause();
+      if (!read_one()) backoff.pause();
   };
   for (auto& slot : slots) slot->ready.store(0, std::memory_order_relaxed);
   run_with_helpers(helpers, main, helper);
   if (error) std::rethrow_exception(error);
+}
+
+// The samples of `rows`, as sample_rows makes them.
+template <typename Consume>
+void sample_in_order(const CsrView& csr, const Rows& rows, const HopSpec& spec, int num_threads, ChunkSlots& slots,
+                     const char* name, const Consume& consume) {
+  check_spec(spec);
+  const auto sample = [&](int64_t first, int64_t count, RowSamples& out) {
+    sample_rows(csr, rows.slice(first, count), spec, out, name, first);
+  };
+  read_in_order(rows.n, num_threads, slots, sample, consume);
 }
 
 }  // namespace glt

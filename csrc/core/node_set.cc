@@ -1,7 +1,5 @@
 #include "core/node_set.h"
 
-#include "core/check.h"
-
 namespace glt {
 
 void NodeSet::start(int64_t num_seeds, bool disjoint) {
@@ -35,8 +33,7 @@ void NodeSet::add_seeds(const int64_t* seeds, int64_t n, uint32_t first_tree) {
 template <bool kDisjoint, typename Table>
 void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local) {
   for (int64_t i = 0; i < n; ++i) {
-    require_index(static_cast<uint64_t>(node[i]) < static_cast<uint64_t>(num_nodes_), "neighbour id ", node[i],
-                  " is outside [0, ", num_nodes_, "): the graph's columns are damaged");
+    require_known(node[i]);
     if constexpr (kDisjoint)
       table.prefetch(node[i], tree[i]);
     else

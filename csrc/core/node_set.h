@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/check.h"
 #include "core/relabel.h"
 
 namespace glt {
@@ -29,7 +30,8 @@ class NodeSet {
   // batch that is not disjoint. Throws std::out_of_range, before anything is added, for an id outside the graph.
   void find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local);
 
-  // Writes the local ids of node[0, n), kAbsent for those that are not in the batch; reads only. Not when disjoint.
+  // Writes the local ids of node[0, n), kAbsent for those that are not in the batch. Only reads, so several threads may
+  // call it at a time. Not in a disjoint batch. Throws std::out_of_range for an id outside the graph.
   template <typename Id>
   void find(const Id* node, int64_t n, uint32_t* local) const;
 
@@ -46,6 +48,10 @@ class NodeSet {
   const std::vector<int64_t>& num_sampled() const { return num_sampled_; }
 
  private:
+  void require_known(int64_t node) const {
+    require_index(static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes_), "neighbour id ", node,
+                  " is outside [0, ", num_nodes_, "): the graph's columns are damaged");
+  }
   template <bool kDisjoint, typename Table>
   void find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local);
   bool dense() const { return fits_dense_ && !disjoint_; }
@@ -63,7 +69,10 @@ class NodeSet {
 template <typename Id>
 void NodeSet::find(const Id* node, int64_t n, uint32_t* local) const {
   const auto look_up = [&](const auto& table) {
-    for (int64_t i = 0; i < n; ++i) table.prefetch(node[i]);
+    for (int64_t i = 0; i < n; ++i) {
+      require_known(node[i]);
+      table.prefetch(node[i]);
+    }
     for (int64_t i = 0; i < n; ++i) local[i] = table.find(node[i]);
   };
   if (dense())

@@ -47,10 +47,10 @@ void check_spec(const HopSpec& spec) {
 void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowSamples& out, const char* name,
                  int64_t first_index) {
   const int64_t k = spec.num_neighbors;
-  const bool timed = rows.seed_time && csr.time;
-  require(!timed || !csr.weight_sum,
-          "seed_time was given for edges with times and weights: expected at most one of the two, drop the other");
-  find_spans(csr, rows, spec.exclusions, timed && spec.last ? k : -1, out.spans, name, first_index);
+  const bool by_time = csr.time && (rows.seed_time || spec.last);
+  require(!by_time || !csr.weight_sum,
+          "seed_time or last was given for edges with times and weights: expected one of the two, leave out the other");
+  find_spans(csr, rows, spec.exclusions, by_time && spec.last ? k : -1, out.spans, name, first_index);
   out.count.reserve_more(rows.n);
   uint32_t* counts = out.count.end();
   int64_t total = 0;

@@ -38,12 +38,17 @@ void start(Batch& self, const std::vector<std::pair<int, py::array>>& seeds, boo
   self.start(views, with_edge, disjoint, times, num_times);
 }
 
+std::vector<const CsrView*> views_of(const std::vector<std::shared_ptr<Csr>>& csrs) {
+  std::vector<const CsrView*> views;
+  for (const auto& csr : csrs) views.push_back(csr ? &csr->view() : nullptr);
+  return views;
+}
+
 void sample(Batch& self, const std::vector<std::shared_ptr<Csr>>& csrs, std::vector<std::vector<int64_t>> num_neighbors,
             bool replace, uint64_t batch_key, bool last,
             const std::optional<std::vector<std::shared_ptr<Exclusions>>>& exclusions, int num_threads) {
   checked_threads(num_threads);
-  std::vector<const CsrView*> views;
-  for (const auto& csr : csrs) views.push_back(csr ? &csr->view() : nullptr);
+  const std::vector<const CsrView*> views = views_of(csrs);
   BatchSpec spec{std::move(num_neighbors), replace, batch_key, last, {}};
   if (exclusions)
     for (const auto& excluded : *exclusions) spec.exclusions.push_back(excluded.get());
@@ -113,6 +118,27 @@ void register_batch(py::module_& m) {
           py::arg("edge_type"), py::arg("parts"))
       .def("end_hop", &Batch::end_hop, "The nodes found since the last hop are the frontier now.",
            py::call_guard<py::gil_scoped_release>())
+      .def(
+          "induce",
+          [](Batch& self, const std::vector<std::shared_ptr<Csr>>& csrs, int num_threads) {
+            checked_threads(num_threads);
+            const std::vector<const CsrView*> views = views_of(csrs);
+            py::gil_scoped_release nogil;
+            self.induce(views, num_threads);
+          },
+          "Replaces the sampled edges by all edges among the sampled nodes.", py::arg("csrs"),
+          py::arg("num_threads") = 1)
+      .def("begin_induce", &Batch::begin_induce, "Drops the sampled edges; induce_from brings those among the nodes.")
+      .def(
+          "induce_from",
+          [](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
+            edges_of(self, edge_type);
+            const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());
+            py::gil_scoped_release nogil;
+            self.induce_from(edge_type, views);
+          },
+          "The edges of a type among the nodes: tuples as in expand_from, by position among all nodes.",
+          py::arg("edge_type"), py::arg("parts"))
       .def(
           "frontier",
           [](const Batch& self, int node_type) {

@@ -1,50 +1,20 @@
 #include "core/chunks.h"
-#include "python/arrays.h"
 #include "python/csr.h"
+#include "python/rows_answer.h"
 
 namespace glt::python {
 namespace {
 
 // The rows of one request, for one requester: what a partition answers.
-class OneHop {
+class OneHop : public RowsAnswer {
  public:
   OneHop(const Csr& csr, const Rows& asked, const HopSpec& spec, int num_threads, const std::string& name)
-      : with_edge_(spec.with_edge) {
+      : RowsAnswer(spec.with_edge) {
     py::gil_scoped_release nogil;
     ChunkSlots slots;
     sample_in_order(csr.view(), asked, spec, num_threads, slots, name.c_str(),
-                    [&](const RowSamples& rows, int64_t, int64_t num_rows) {
-                      count_.append(rows.count.data(), num_rows);
-                      neighbor_.append(rows.neighbor.data(), rows.neighbor.size());
-                      edge_.append(rows.edge.data(), rows.edge.size());
-                    });
+                    [&](const RowSamples& rows, int64_t, int64_t) { append(rows); });
   }
-  int64_t num_edges() const { return neighbor_.size(); }
-
-  void copy_out(py::array count, py::array neighbor, std::optional<py::array> edge) const {
-    require_size(count, "count", count_.size());
-    require_size(neighbor, "neighbor", neighbor_.size());
-    std::copy_n(count_.data(), count_.size(), write<uint32_t>(count, "count"));
-    copy_ids(neighbor_, neighbor, "neighbor");
-    if (!edge) return;
-    require(with_edge_, "edge was asked for, but the hop was sampled without edge ids");
-    require_size(*edge, "edge", edge_.size());
-    copy_ids(edge_, *edge, "edge");
-  }
-
- private:
-  static void copy_ids(const Buffer<int64_t>& from, py::array& to, const char* name) {
-    if (py::isinstance<py::array_t<int32_t>>(to)) {
-      int32_t* out = write<int32_t>(to, name);
-      for (int64_t i = 0; i < from.size(); ++i) out[i] = static_cast<int32_t>(from[i]);
-    } else {
-      std::copy_n(from.data(), from.size(), write<int64_t>(to, name));
-    }
-  }
-
-  bool with_edge_;
-  Buffer<uint32_t> count_;
-  Buffer<int64_t> neighbor_, edge_;
 };
 
 }  // namespace
@@ -64,7 +34,6 @@ void register_one_hop(py::module_& m) {
                require_size(*seed_time, "seed_time", rows.n);
                rows.seed_time = read<int64_t>(*seed_time, "seed_time");
              }
-             require(!last || seed_time, "last = True without seed_time: pass the time up to which edges are taken");
              const HopSpec spec{num_neighbors, replace, batch_key, hop, edge_type, with_edge, last, exclusions};
              return std::make_unique<OneHop>(csr, rows, spec, checked_threads(num_threads), name);
            }),

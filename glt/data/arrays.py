@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,27 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
 def _numpy_has(dtype: torch.dtype) -> bool:
     return dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
                      torch.float32, torch.float64, torch.complex64, torch.complex128)  # fmt: skip
+
+
+class Packed(NamedTuple):
+    """A tensor on its way through pickle, which loads tensors of 16, 32 and 64 bits without sign wrongly or not at all
+    (torch 2.13: ``UntypedStorage has no attribute dtype``): they travel as signed ones.
+    """
+
+    tensor: Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor | None) -> Any:
+        """Packs a tensor where that is needed."""
+        if tensor is None or tensor.dtype not in (torch.uint16, torch.uint32, torch.uint64):
+            return tensor
+        return cls(tensor.view(_CARRIER[tensor.element_size()]), tensor.dtype)
+
+    @staticmethod
+    def open(packed: Any) -> Any:
+        """Undoes :meth:`of`."""
+        return packed.tensor.view(packed.dtype) if isinstance(packed, Packed) else packed
 
 
 def from_array(array: np.ndarray) -> Tensor:

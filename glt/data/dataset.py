@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -136,16 +136,46 @@ class Dataset:
         return cls._of(arrays_of_pyg(data, weight_attr=weight_attr, time_attr=time_attr), edge_dir)
 
     @classmethod
-    def _of(cls, arrays: GraphArrays, edge_dir: str) -> Dataset:
+    def of_graphs(
+        cls,
+        schema: Schema,
+        graphs: Sequence[Graph],
+        num_nodes_of: Sequence[int],
+        *,
+        edge_dir: str = "in",
+        time_attr: str | None = None,
+        time_level: str | None = None,
+    ) -> Dataset:
+        """Wraps graphs, one per edge type and all of one direction, into a dataset without tables; see the attributes.
+
+        Raises:
+            ValueError: If a graph is of another direction, or its numbers of nodes are not those of its ends.
+        """
         self = cls(edge_dir=edge_dir)
-        self._set(arrays.schema, edge_dir, tuple(Graph(t) for t in arrays.topologies(edge_dir)), arrays.num_nodes)
+        self._set(schema, edge_dir, tuple(graphs), num_nodes_of)
+        for edge_type, ends, graph in zip(schema.edge_types, schema.ends("out"), self.graphs, strict=True):
+            expected = tuple(self.num_nodes_of[end] for end in ends)
+            if graph.edge_dir != edge_dir or graph.topology.size != expected:
+                raise ValueError(
+                    f"the graph of {edge_type} has edge_dir = {graph.edge_dir!r} and size {graph.topology.size}: "
+                    f"expected {edge_dir!r} and {expected}"
+                )
+        self.time_attr, self.time_level = time_attr, time_level
+        return self
+
+    @classmethod
+    def _of(cls, arrays: GraphArrays, edge_dir: str) -> Dataset:
+        graphs = [Graph(topology) for topology in arrays.topologies(edge_dir)]
+        self = cls.of_graphs(
+            arrays.schema, graphs, arrays.num_nodes, edge_dir=edge_dir, time_attr=arrays.time_attr,
+            time_level=arrays.time_level,
+        )  # fmt: skip
         for level, tables in (("node", arrays.node_tables), ("edge", arrays.edge_tables)):
             for name in dict.fromkeys(name for each in tables for name in each):
                 self._put(level, name, [each.get(name) for each in tables])
-        self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
         return self
 
-    def _set(self, schema: Schema, edge_dir: str, graphs: tuple[Graph, ...], num_nodes_of: list[int]) -> None:
+    def _set(self, schema: Schema, edge_dir: str, graphs: tuple[Graph, ...], num_nodes_of: Sequence[int]) -> None:
         self.schema, self.edge_dir, self.graphs = schema, edge_dir, graphs
         self.num_nodes_of: tuple[int, ...] = tuple(num_nodes_of)
         self.node_tables: tuple[dict[str, Feature], ...] = tuple({} for _ in schema.node_types)

@@ -40,6 +40,11 @@ class EdgeWeights(NamedTuple):
         _core.build_weights(indptr.numpy(), weight, weight_sum, weight_guide)
         return cls(torch.from_numpy(weight_sum), torch.from_numpy(weight_guide))
 
+    def with_empty_rows(self, num_rows: int) -> EdgeWeights:
+        """Returns the same for a graph with that many more rows at its end, which have no edges."""
+        guide = np.concatenate([self.weight_guide.numpy(), np.zeros(num_rows, np.uint32)])
+        return EdgeWeights(self.weight_sum, torch.from_numpy(guide))
+
 
 def as_weights(value: Any, num_edges: int) -> np.ndarray:
     """Returns one weight per edge as float32 or float64; integers and half precision become either without loss.

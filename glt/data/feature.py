@@ -9,7 +9,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.data import pool
-from glt.data.arrays import as_ids, as_numpy
+from glt.data.arrays import Packed, as_ids, as_numpy
 
 
 class Feature:
@@ -95,10 +95,12 @@ class Feature:
         return self.gather(ids)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"tensor": self.tensor, "row_of": self.row_of, "owner": self.owner}
+        owner = None if self.owner is None else (Packed.of(self.owner[0]), self.owner[1])
+        return {"tensor": Packed.of(self.tensor), "row_of": Packed.of(self.row_of), "owner": owner}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        owner = state["owner"] and (Packed.open(state["owner"][0]), state["owner"][1])
+        self.__init__(Packed.open(state["tensor"]), Packed.open(state["row_of"]), owner)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"Feature(shape={tuple(self.shape)}, dtype={self.dtype})"

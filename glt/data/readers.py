@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt.data.npz_file import NpzFile
 from glt.data.task import NodeTask
 
 if TYPE_CHECKING:
@@ -36,19 +37,15 @@ def read_npz(path: str | Path, split: Literal["default", "split20"] = "default")
         FileNotFoundError: If there is no such file.
         ValueError: If an array is missing or does not fit the others; names the file and the array.
     """
-    path = Path(path)
     if split not in ("default", "split20"):
         raise ValueError(f"read_npz: split = {split!r}, expected 'default' or 'split20'")
-    if not path.is_file():
-        raise FileNotFoundError(f"read_npz: {path} does not exist or is not a file")
     prefix = "" if split == "default" else f"{split}_"
-    with _open_npz(path) as arrays:
-        y = _array(path, arrays, "y").astype(np.int64)
-        edge_index = _array(path, arrays, "edge_index").astype(np.int64)
-        parts = {
-            name: _array(path, arrays, f"{prefix}{name}_idx").astype(np.int64) for name in ("train", "val", "test")
-        }
-        x = _features(path, arrays)
+    with NpzFile(path, "read_npz") as file:
+        y = file.array("y").astype(np.int64)
+        edge_index = file.array("edge_index").astype(np.int64)
+        parts = {name: file.array(f"{prefix}{name}_idx").astype(np.int64) for name in ("train", "val", "test")}
+        x = file.features("x")
+    path = file.path
     try:
         return NodeTask(
             name=path.stem,
@@ -152,53 +149,6 @@ def read_ogb(name: str, root: str | Path, undirected: bool = False) -> NodeTask:
         test_idx=test_idx,
         num_classes=_num_classes(y),
     )
-
-
-def _open_npz(path: Path) -> np.lib.npyio.NpzFile:
-    try:
-        arrays = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"read_npz: {path} is not a readable .npz file: {error}") from error
-    if not isinstance(arrays, np.lib.npyio.NpzFile):
-        raise ValueError(f"read_npz: {path} holds one array, expected an .npz file of named arrays")
-    return arrays
-
-
-def _array(path: Path, arrays: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
-    if key not in arrays.files:
-        raise ValueError(f"read_npz: {path} has no array {key!r}; it has {sorted(arrays.files)}")
-    try:
-        return arrays[key]
-    except Exception as error:  # zlib, zipfile and numpy each have their own way to say "damaged"
-        raise ValueError(f"read_npz: {path}: array {key!r} cannot be read: {error}") from error
-
-
-def _features(path: Path, arrays: np.lib.npyio.NpzFile) -> np.ndarray:
-    if "x" in arrays.files or "x_indptr" not in arrays.files:
-        return np.ascontiguousarray(_array(path, arrays, "x"), np.float32)
-    indptr, columns, values, shape = (
-        _array(path, arrays, f"x_{part}") for part in ("indptr", "indices", "data", "shape")
-    )
-    num_rows, num_columns = (int(size) for size in shape)
-    counts = np.diff(indptr)
-    if (
-        len(counts) != num_rows
-        or counts.min(initial=0) < 0
-        or counts.sum() != len(columns)
-        or len(columns) != len(values)
-    ):
-        raise ValueError(
-            f"read_npz: {path}: x_indptr ({len(indptr)} offsets), x_indices ({len(columns)}) and x_data "
-            f"({len(values)}) do not describe a CSR matrix of x_shape [{num_rows}, {num_columns}]"
-        )
-    if len(columns) and not 0 <= columns.min() <= columns.max() < num_columns:
-        raise ValueError(
-            f"read_npz: {path}: x_indices spans [{columns.min()}, {columns.max()}], x_shape has {num_columns} columns"
-        )
-    x = np.zeros((num_rows, num_columns), np.float32)
-    # add, not assign: a CSR matrix may list a cell twice and means the sum.
-    np.add.at(x, (np.repeat(np.arange(num_rows), counts), columns), values.astype(np.float32))
-    return x
 
 
 def _num_classes(y: Tensor) -> int:

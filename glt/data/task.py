@@ -46,21 +46,15 @@ class NodeTask:
             raise ValueError(
                 f"{self.name}: edge_index has shape {list(self.edge_index.shape)}, expected [2, num_edges]"
             )
-        self._check_range("edge_index", self.edge_index.reshape(-1), self.num_nodes)
+        check_range(self.name, "edge_index", self.edge_index.reshape(-1), self.num_nodes)
         for field in ("x", "y"):
             rows = len(getattr(self, field))
             if rows != self.num_nodes:
                 raise ValueError(f"{self.name}: {field} has {rows} rows, expected one per node ({self.num_nodes})")
         for field in ("train_idx", "val_idx", "test_idx"):
             index = getattr(self, field)
-            self._check_range(field, index, self.num_nodes)
-            self._check_range(f"y[{field}]", self.y[index], self.num_classes)
-
-    def _check_range(self, field: str, values: Tensor, end: int) -> None:
-        if values.numel() == 0 or (int(values.min()) >= 0 and int(values.max()) < end):
-            return
-        at = int(((values < 0) | (values >= end)).nonzero()[0])
-        raise ValueError(f"{self.name}: {field} holds {int(values[at])} at position {at}, expected ids in [0, {end})")
+            check_range(self.name, field, index, self.num_nodes)
+            check_range(self.name, f"y[{field}]", self.y[index], self.num_classes)
 
     @property
     def num_edges(self) -> int:
@@ -82,3 +76,11 @@ class NodeTask:
             mask[getattr(self, f"{split}_idx")] = True
             masks[f"{split}_mask"] = mask
         return Data(x=self.x, edge_index=self.edge_index, y=self.y, **masks)
+
+
+def check_range(task: str, name: str, values: Tensor, end: int) -> None:
+    """Refuses values outside ``[0, end)`` and names the first."""
+    if values.numel() == 0 or (int(values.min()) >= 0 and int(values.max()) < end):
+        return
+    at = int(((values < 0) | (values >= end)).nonzero()[0])
+    raise ValueError(f"{task}: {name} holds {int(values[at])} at position {at}, expected ids in [0, {end})")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import as_numpy
+from glt.data.arrays import Packed, as_numpy
 from glt.data.edge_index import endpoints
 from glt.data.edge_times import TimedEdges, as_times
 from glt.data.edge_weights import EdgeWeights, as_weights
@@ -172,8 +172,9 @@ class Topology:
             return self
         missing = size[self.layout == "CSC"] - self.num_nodes
         indptr = torch.cat([self.indptr, self.indptr[-1:].expand(missing)]) if missing else self.indptr
+        weights = None if self.weights is None else self.weights.with_empty_rows(missing)
         return Topology.from_rows(
-            indptr, self.indices, self.edge_ids, layout=self.layout, num_nodes=size, weights=self.weights,
+            indptr, self.indices, self.edge_ids, layout=self.layout, num_nodes=size, weights=weights,
             by_time=self.by_time, trusted=True,
         )  # fmt: skip
 
@@ -243,7 +244,17 @@ class Topology:
         return self.indptr[1:] - self.indptr[:-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("csr", "csr_by_time")}
+        state = {k: v for k, v in self.__dict__.items() if k not in ("csr", "csr_by_time")}
+        state |= {name: Packed.of(state[name]) for name in ("row_of", "owner") if name in state}
+        if self.weights is not None:
+            state["weights"] = tuple(Packed.of(array) for array in self.weights)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state |= {name: Packed.open(state[name]) for name in ("row_of", "owner") if name in state}
+        if state.get("weights") is not None:
+            state["weights"] = EdgeWeights(*(Packed.open(array) for array in state["weights"]))
+        self.__dict__.update(state)
 
     def __repr__(self) -> str:
         num_nodes = self.num_nodes if self.num_nodes == self.num_neighbor_nodes else self.size

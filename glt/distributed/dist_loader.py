@@ -205,7 +205,7 @@ class DistLoader:
         tensors = message.tensors
         num_seeds = len(tensors[self.seeds.input_id])
         self._stats.add(tensors.pop("stats"), num_seeds)
-        data = collate(tensors, self.data.schema)
+        data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type)
         if self.to_device is not None:
             data = data.to(self.to_device, non_blocking=True)
         return data

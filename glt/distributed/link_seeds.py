@@ -62,7 +62,7 @@ class LinkSeeds(Seeds):
 
     def __init__(self, edge_type: int, ends: tuple[int, int], negatives: Negatives | None) -> None:
         self.edge_type, self.ends, self.negatives = edge_type, ends, negatives
-        self.input_id = f"input_id/e{edge_type}"
+        self.input_id = f"input_id/l{edge_type}"
         self._endpoints: asyncio.Future[tuple[Endpoint, Endpoint]] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -103,11 +103,11 @@ class LinkSeeds(Seeds):
         return BatchStart(batch.seeds, batch.seed_time, batch.example, excluded, known)
 
     def _stores(self, name: str) -> tuple[str, ...]:
-        """Where PyG puts a field: of links with their edge type, of triplets with the node types."""
+        """Where PyG puts a field: of links with the seed edges, of triplets with the node types."""
         src, dst = (f"n{end}" for end in self.ends)
         return {
             "src_index": (src,), "dst_pos_index": (dst,), "dst_neg_index": (dst,), "seed_time": (src, dst),
-        }.get(name, (f"e{self.edge_type}",))  # fmt: skip
+        }.get(name, (f"l{self.edge_type}",))  # fmt: skip
 
     async def _negatives(
         self, sampler: DistNeighborSampler, drawn: Negatives, edges: SeedEdges, batch_key: int
@@ -123,10 +123,10 @@ class LinkSeeds(Seeds):
         """Which candidates are no edges of the whole graph, and in time."""
         src, dst = torch.from_numpy(asked.src), torch.from_numpy(asked.dst)
         center, neighbor = (dst, src) if sampler.dataset.edge_dir == "in" else (src, dst)
-        valid = ~await sampler.has_edges(self.edge_type, center, neighbor)
+        valid = ~await sampler.partitions.has_edges(self.edge_type, center, neighbor)
         for node, until, end in ((src, asked.src_until, self.ends[0]), (dst, asked.dst_until, self.ends[1])):
             if until is not None:
-                valid &= (await sampler.look_up("node", end, "time", node)).numpy() <= until
+                valid &= (await sampler.partitions.look_up("node", end, "time", node)).numpy() <= until
         return valid
 
     async def _ends_of(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
@@ -138,6 +138,6 @@ class LinkSeeds(Seeds):
     async def _find_ends(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
         found = []
         for side, end in zip(("src", "dst"), self.ends, strict=True):
-            earliest = await sampler.earliest_node(end) if sampler.config.time_level == "node" else None
+            earliest = await sampler.partitions.earliest_node(end) if sampler.config.time_level == "node" else None
             found.append(Endpoint.of(side, sampler.dataset.num_nodes_of[end], drawn, earliest))  # type: ignore[arg-type]
         return found[0], found[1]

@@ -15,7 +15,7 @@ from glt.data.feature import Feature
 from glt.data.graph import Graph
 from glt.data.schema import Schema
 from glt.data.topology import Topology, layout_of
-from glt.distributed.requests import EarliestRequest, HasEdgesRequest, OneHopRequest
+from glt.distributed.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest
 from glt.partition import Partition
 
 
@@ -100,6 +100,10 @@ class LocalPartition:
         with_weights = self.weighted[edge_type] if weighted else None
         return (with_weights or graph).csr
 
+    def edges(self, asked: OneHopRequest | InducedRequest) -> _core.OneHop | _core.InducedRows:
+        """Answers either request for edges."""
+        return self.induced(asked) if isinstance(asked, InducedRequest) else self.one_hop(asked)
+
     def one_hop(self, asked: OneHopRequest) -> _core.OneHop:
         """Samples one hop.
 
@@ -121,6 +125,12 @@ class LocalPartition:
             seed_time=None if asked.seed_time is None else asked.seed_time.numpy(), last=asked.last,
             exclusions=excluded,
         )  # fmt: skip
+
+    def induced(self, asked: InducedRequest) -> _core.InducedRows:
+        """Finds the edges between nodes and members; errors as of :meth:`one_hop`."""
+        self._named("edge", self.schema.edge_types, asked.edge_type)
+        csr = self.graphs[asked.edge_type].csr
+        return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge)
 
     def has_edges(self, asked: HasEdgesRequest) -> Tensor:
         """Says which pairs are edges ``[n]``, bool.

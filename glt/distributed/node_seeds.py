@@ -36,7 +36,7 @@ class NodeSeeds(Seeds):
         if time is not None:
             start.known[f"seed_time/n{self.node_type}"] = time
         elif sampler.config.temporal is not None:
-            start.seed_time = await sampler.look_up("node", self.node_type, "time", nodes)
+            start.seed_time = await sampler.partitions.look_up("node", self.node_type, "time", nodes)
         if self.with_mapping:
             start.known[f"mapping/n{self.node_type}"] = torch.arange(len(nodes))
         return start

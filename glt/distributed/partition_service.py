@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from glt import _core
 from glt.channel.message import MessageKind, encode_message
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.requests import (
     EarliestRequest,
     HasEdgesRequest,
+    InducedRequest,
     OneHopRequest,
     RowsRequest,
     id_dtype,
@@ -28,6 +30,7 @@ class PartitionService:
         return {
             OneHopRequest.method: self.sample_one_hop,
             RowsRequest.method: self.gather_rows,
+            InducedRequest.method: self.induced_rows,
             HasEdgesRequest.method: self.has_edges,
             EarliestRequest.method: self.earliest_node,
         }
@@ -41,8 +44,20 @@ class PartitionService:
             ValueError: If there are no such edges here.
         """
         asked = OneHopRequest.decode(request)
+        return self._edges(asked, self.dataset.own.one_hop(asked))
+
+    def induced_rows(self, request: Tensor) -> Tensor:
+        """Answers an :class:`InducedRequest` as :meth:`sample_one_hop` does.
+
+        Raises:
+            IndexError: If a node is outside the graph or owned by another partition; names the first.
+            ValueError: If there are no such edges here.
+        """
+        asked = InducedRequest.decode(request)
+        return self._edges(asked, self.dataset.own.induced(asked))
+
+    def _edges(self, asked: OneHopRequest | InducedRequest, hop: _core.OneHop | _core.InducedRows) -> Tensor:
         data = self.dataset
-        hop = data.own.one_hop(asked)
         specs = {
             "count": (torch.uint32, (len(asked.nodes),)),
             "neighbor": (id_dtype(data.num_neighbor_nodes_of[asked.edge_type]), (hop.num_edges,)),

@@ -78,6 +78,35 @@ class OneHopRequest:
 
 
 @dataclass(frozen=True)
+class InducedRequest:
+    """Send the edges between these nodes, all owned by the partition that is asked, and the members of a batch.
+
+    Attributes:
+        edge_type: Of the edges.
+        nodes: Ids ``[n]`` of the nodes whose rows are read, int64.
+        members: Ids of the neighbours that count ``[m]``, int64.
+        with_edge: Send edge ids too.
+    """
+
+    method: ClassVar[str] = "induced_rows"
+
+    edge_type: int
+    nodes: Tensor
+    members: Tensor
+    with_edge: bool
+
+    def encode(self) -> Tensor:
+        spec = torch.tensor([self.edge_type, self.with_edge])
+        return encode_message({"nodes": self.nodes, "members": self.members, "spec": spec}, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> InducedRequest:
+        tensors = read_message(request).tensors
+        edge_type, with_edge = tensors["spec"].tolist()
+        return cls(edge_type, tensors["nodes"], tensors["members"], bool(with_edge))
+
+
+@dataclass(frozen=True)
 class RowsRequest:
     """Look up rows of tables for these ids, all owned by the partition that is asked.
 

@@ -37,15 +37,15 @@ def checked_config(
     for name, value in (("time_attr", time_attr), ("weight_attr", weight_attr)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} = {value!r}: expected the name of an attribute, or None")
-    levels = {entry.time_level for entry in data.manifest.edge_types} - {None}
+    stored = data.manifest.time_level
     where = f"the partition directory {data.load_args['graph_dir']!r}"
-    if time_attr is not None and not levels:
+    if time_attr is not None and stored is None:
         raise ValueError(
             f"time_attr = {time_attr!r}: {where} has no times; partition with edge_time=... or node_time=..."
         )
     if weight_attr is not None and not any(entry.has_weight for entry in data.manifest.edge_types):
         raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
-    time_level = None if time_attr is None else "node" if levels == {"node"} else "edge"
+    time_level = None if time_attr is None else stored
     subgraph_type = getattr(options.get("subgraph_type"), "value", options.get("subgraph_type"))
     conflicts.refuse(
         time_attr=time_attr, weight_attr=weight_attr, temporal_strategy=temporal_strategy, time_level=time_level,

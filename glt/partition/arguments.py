@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 import torch
 
+from glt.partition.rows import Rows, as_torch_dtype
+
 # The reference's text says "by_des" where its code says "by_dst"; both mean the destination.
 STRATEGIES: Final = {"by_src": "by_src", "by_dst": "by_dst", "by_des": "by_dst"}
 CHUNK_IDS: Final = 1 << 20  # ids looked at together: 8 MiB
@@ -63,14 +65,21 @@ def edge_index(name: str, value: object, bounds: tuple[tuple[str, int], tuple[st
         ValueError: If its shape is not ``[2, num_edges]``.
         IndexError: If a node id is not below its bound, or negative; names the first.
     """
-    edges = _array(name, value, (np.int32, np.int64), "[2, num_edges]")
-    if edges.ndim != 2 or edges.shape[0] != 2:
-        hint = f"; pass {name}.T" if edges.ndim == 2 and edges.shape[1] == 2 else ""
-        raise ValueError(f"{name} has shape {list(edges.shape)}: expected [2, num_edges]{hint}")
-    if edges.strides[1] != edges.itemsize and edges.shape[1] > 1:
-        edges = np.ascontiguousarray(edges)
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        value = value.detach().cpu().numpy() if value.dtype in (torch.int32, torch.int64) else value
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.int32, np.int64):
+        got = getattr(value, "dtype", None)
+        raise TypeError(
+            f"{name} is a {type(value).__name__}{f' of {got}' if got is not None else ''}: expected a dense tensor "
+            "or array of int32 or int64, shape [2, num_edges]; convert it first"
+        )
+    if value.ndim != 2 or value.shape[0] != 2:
+        hint = f"; pass {name}.T" if value.ndim == 2 and value.shape[1] == 2 else ""
+        raise ValueError(f"{name} has shape {list(value.shape)}: expected [2, num_edges]{hint}")
+    if value.strides[1] != value.itemsize and value.shape[1] > 1:
+        value = np.ascontiguousarray(value)
     for i, (bound, num_nodes) in enumerate(bounds):
-        for begin, ids in chunks(edges[i]):
+        for begin, ids in chunks(value[i]):
             if ids.min() >= 0 and ids.max() < num_nodes:
                 continue
             at = int(np.flatnonzero((ids < 0) | (ids >= num_nodes))[0])
@@ -78,35 +87,55 @@ def edge_index(name: str, value: object, bounds: tuple[tuple[str, int], tuple[st
                 f"{name}[{i}][{begin + at}] = {ids[at]} is outside [0, {num_nodes}): pass {bound} larger than every "
                 "id, or drop the edge"
             )
-    return edges
+    return value
 
 
 def edge_weight(name: str, value: object, num_edges: int) -> np.ndarray:
-    """Returns the weights ``[num_edges]`` as a NumPy view, float32 or float64.
+    """Returns the weights ``[num_edges]`` as float32 or float64: those dtypes without a copy, others without a loss.
 
     Raises:
-        TypeError: If it is not a float32 or float64 tensor or array.
-        ValueError: If its shape differs, or a weight is negative, infinite or NaN; names the first.
+        TypeError: If they are no real numbers.
+        ValueError: If there is not one for each edge, or one is negative, infinite, NaN or an integer that a double
+            does not hold; names the first.
     """
-    weight = _column(name, _array(name, value, (np.float32, np.float64), f"[{num_edges}]"), num_edges, "edge")
-    for begin, piece in chunks(weight):
+    weight, torch_dtype = _column(name, value, num_edges, "edge")
+    dtype = getattr(torch, torch_dtype)
+    if dtype.is_complex:
+        raise TypeError(f"{name} has dtype {dtype}: expected real numbers")
+    if dtype in (torch.float32, torch.float64):
+        exact = weight
+    else:
+        wide = not dtype.is_floating_point and dtype.itemsize > 2
+        tensor = torch.as_tensor(as_torch_dtype(weight, torch_dtype))
+        exact = tensor.to(torch.float64 if wide else torch.float32).numpy()
+    for begin, piece in chunks(exact):
         bad = np.flatnonzero(~((piece >= 0) & (piece < np.inf)))
         if bad.size:
             raise ValueError(
-                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite weights of at least 0; set it to 0 to "
-                "have the edge sampled last, or drop the edge"
+                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite weights of at least 0; a weight of 0 "
+                "keeps an edge out while others remain"
             )
-    return weight
+        large = np.flatnonzero(piece > 2**53) if weight.dtype.kind in "iu" else bad
+        if large.size:
+            raise ValueError(
+                f"{name}[{begin + large[0]}] = {weight[begin + large[0]]}: expected weights that a double holds "
+                "exactly, up to 2**53; scale them down"
+            )
+    return exact
 
 
 def time(name: str, value: object, num_rows: int, what: str) -> np.ndarray:
-    """Returns the times ``[num_rows]`` of nodes or edges (``what``) as a NumPy view, int32 or int64.
+    """Returns the times ``[num_rows]`` of nodes or edges (``what``), integers that int64 holds, without a copy.
 
     Raises:
-        TypeError: If it is not an int32 or int64 tensor or array.
-        ValueError: If its shape differs.
+        TypeError: If they are no integers: a fractional time would be cut off silently.
+        ValueError: If there is not one for each.
     """
-    return _column(name, _array(name, value, (np.int32, np.int64), f"[{num_rows}]"), num_rows, what)
+    times, torch_dtype = _column(name, value, num_rows, what)
+    dtype = getattr(torch, torch_dtype)
+    if dtype.is_floating_point or dtype.is_complex or dtype in (torch.bool, torch.uint64):
+        raise TypeError(f"{name} has dtype {dtype}: expected integers, such as seconds; convert it to int64")
+    return times
 
 
 def owners(value: object, num_nodes: int, num_parts: int, dtype: np.dtype, where: str) -> np.ndarray:
@@ -126,28 +155,11 @@ def owners(value: object, num_nodes: int, num_parts: int, dtype: np.dtype, where
     return owner.astype(dtype, copy=False)
 
 
-def _array(name: str, value: object, dtypes: tuple[type, ...], shape: str) -> np.ndarray:
-    array = value
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-        known = str(value.dtype).removeprefix("torch.") in _names(dtypes)
-        array = value.detach().cpu().numpy() if known else value
-    if not isinstance(array, np.ndarray) or array.dtype not in dtypes:
-        got = getattr(value, "dtype", None)
-        raise TypeError(
-            f"{name} is a {type(value).__name__}{f' of {got}' if got is not None else ''}: expected a dense tensor "
-            f"or array of {' or '.join(_names(dtypes))}, shape {shape}; convert it first"
-        )
-    return array
-
-
-def _column(name: str, array: np.ndarray, num_rows: int, what: str) -> np.ndarray:
-    if array.shape != (num_rows,):
-        raise ValueError(f"{name} has shape {list(array.shape)}: expected one number per {what}, [{num_rows}]")
-    return array
-
-
-def _names(dtypes: tuple[type, ...]) -> list[str]:
-    return [np.dtype(dtype).name for dtype in dtypes]
+def _column(name: str, value: object, num_rows: int, what: str) -> tuple[np.ndarray, str]:
+    rows = Rows.of(name, value, num_rows, what)
+    if rows.row_shape not in ((), (1,)):
+        raise ValueError(f"{name} has shape {list(rows.array.shape)}: expected one number per {what}, [{num_rows}]")
+    return rows.array.reshape(num_rows), rows.torch_dtype
 
 
 def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

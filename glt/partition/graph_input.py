@@ -22,7 +22,7 @@ class NodeInput:
         node_type: Their type.
         num_nodes: How many.
         feat, label: One row per node, if given.
-        time: ``[num_nodes]`` int32 or int64, if given.
+        time: ``[num_nodes]`` integers, if given.
     """
 
     node_type: NodeType
@@ -43,7 +43,7 @@ class EdgeInput:
         row_ids, col_ids: Of these, the expanded ends and the neighbours.
         feat: One row per edge, if given.
         weight: ``[num_edges]`` float32 or float64, if given.
-        time: ``[num_edges]`` int32 or int64, if given.
+        time: ``[num_edges]`` integers, if given.
         neighbor_time: Times of the neighbour's type, if given; an edge has the time of its neighbour.
     """
 
@@ -63,9 +63,8 @@ class EdgeInput:
         return self.edge_index.shape[1]
 
     @property
-    def time_level(self) -> str | None:
-        """Whose times the edges have: ``"edge"``, ``"node"`` (the neighbour's) or None."""
-        return "edge" if self.time is not None else "node" if self.neighbor_time is not None else None
+    def has_time(self) -> bool:
+        return self.time is not None or self.neighbor_time is not None
 
     def time_source(self, indices: np.ndarray, edge_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns a table of times and, for edges given by neighbour and by id, their positions in it."""
@@ -84,12 +83,19 @@ class GraphInput:
         edge_dir: ``"out"`` when edges belong to their source, ``"in"`` when they belong to their destination.
         nodes: By position of the node type.
         edges: By position of the edge type.
+        time_level: Whose times the edges have: ``"edge"`` (their own), ``"node"`` (that of their neighbour) or None.
     """
 
     schema: Schema
     edge_dir: str
     nodes: tuple[NodeInput, ...]
     edges: tuple[EdgeInput, ...]
+
+    @property
+    def time_level(self) -> str | None:
+        if any(edges.time is not None for edges in self.edges):
+            return "edge"
+        return "node" if any(nodes.time is not None for nodes in self.nodes) else None
 
     @classmethod
     def of(
@@ -111,6 +117,11 @@ class GraphInput:
             KeyError: If a dict names a type that there is not.
             IndexError: If a node id is out of range; names the first.
         """
+        if edge_time is not None and node_time is not None:
+            raise ValueError(
+                "edge_time and node_time are both given: expected one of them, for the time of an edge is its own or "
+                "that of its neighbour; leave one out"
+            )
         schema = _schema(num_nodes, edge_index)
         counts = list(num_nodes.values()) if isinstance(num_nodes, Mapping) else [num_nodes]
         indexes = list(edge_index.values()) if schema.is_hetero else [edge_index]
@@ -187,14 +198,6 @@ def _edges(
     edges = arguments.edge_index(f"edge_index{of_type}", index, (src, dst))
     num_edges = edges.shape[1]
     row_ids, col_ids = edges if edge_dir == "out" else edges[::-1]
-    neighbor_time = nodes[neighbor].time
-    if time is not None and neighbor_time is not None:
-        of_node = f"[{nodes[neighbor].node_type!r}]" if schema.is_hetero else ""
-        raise ValueError(
-            f"edge_time{of_type} and node_time{of_node} are both given: expected one of them, for the time of an edge "
-            f"is its own or that of its neighbour (its {'destination' if edge_dir == 'out' else 'source'}); leave one "
-            "out"
-        )
     return EdgeInput(
         edge_type,
         expanded,
@@ -205,5 +208,5 @@ def _edges(
         feat=None if feat is None else Rows.of(f"edge_feat{of_type}", feat, num_edges, "edge"),
         weight=None if weight is None else arguments.edge_weight(f"edge_weight{of_type}", weight, num_edges),
         time=None if time is None else arguments.time(f"edge_time{of_type}", time, num_edges, "edge"),
-        neighbor_time=neighbor_time,
+        neighbor_time=nodes[neighbor].time,
     )

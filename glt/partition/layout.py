@@ -33,7 +33,7 @@ def node_type_name(node_type: NodeType) -> str:
     Letters, digits, ``-``, ``.``, ``~`` and single inner ``_`` stand for themselves; everything else (``/``, spaces,
     letters beyond ASCII, ``__``) is percent-encoded, so that different types never share a file.
     """
-    return re.sub("^_|_$|_(?=_)|(?<=_)_", "%5F", quote(node_type, safe=""))
+    return re.sub("^_|_$|_(?=_)|(?<=_)_", "%5F", quote(node_type, safe="", errors="surrogatepass"))
 
 
 def edge_type_name(edge_type: EdgeType) -> str:

@@ -197,7 +197,7 @@ def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
     edge_type = entry.edge_type
     path_of = partial(layout.graph, index, edge_type)
     by_time = None
-    if entry.time_level is not None:
+    if entry.has_time:
         names = ("indices", "edge_ids", "time")
         by_time = TimedEdges(**{name: files.map(path_of(f"by_time/{name}")) for name in names})
     return EdgePart(

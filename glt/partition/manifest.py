@@ -63,7 +63,7 @@ class EdgeTypeEntry:
             edge being as likely as any other and nothing cached.
         feat: Edge features, if any.
         has_weight: Whether there are edge weights.
-        time_level: Whose times the edges have: ``"edge"`` (their own), ``"node"`` (the neighbour's) or None.
+        has_time: Whether edges have times, their own or those of their neighbours.
     """
 
     edge_type: EdgeType
@@ -75,7 +75,7 @@ class EdgeTypeEntry:
     remote_bytes_per_edge: float
     feat: FeatureEntry | None
     has_weight: bool
-    time_level: str | None
+    has_time: bool
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ class Manifest:
         strategy: Name of the partitioner's class.
         arguments: What determines its result besides the graph, for example ``{"random_seed": 0}``.
         checksum_block_bytes: Size of the blocks behind every file's checksum.
+        time_level: Whose times edges have: ``"edge"`` (their own), ``"node"`` (that of the neighbour, the end that does
+            not own them) or None.
         is_hetero: Whether the partitioner was given dicts by type.
         node_types: In the order of the partitioner's ``num_nodes``; a homogeneous graph has the one type ``"node"``.
         edge_types: In the order of the partitioner's ``edge_index``, which is part of the key of random draws; a
@@ -106,6 +108,7 @@ class Manifest:
     strategy: str
     arguments: dict[str, Any]
     checksum_block_bytes: int
+    time_level: str | None
     is_hetero: bool
     node_types: tuple[NodeTypeEntry, ...]
     edge_types: tuple[EdgeTypeEntry, ...]

@@ -122,7 +122,7 @@ class PartitionWriter:
             self._whole(path_of("edge_ids"), part.edge_ids)
             if edges.weight is not None:
                 self._weights(path_of, part, edges.weight)
-            if edges.time_level is not None:
+            if edges.has_time:
                 self._by_time(path_of, part, *edges.time_source(part.indices, part.edge_ids))
             counts.append(part.edge_ids.size)
         return tuple(counts)

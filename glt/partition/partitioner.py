@@ -67,11 +67,11 @@ class PartitionerBase(ABC):
         device: Accepted for compatibility: partitioning runs on the host and its result never depends on the device.
             ``torch.device('cpu')``, or a cuda device of this machine.
         node_label: Optional tensor or array ``[num_nodes, ...]``.
-        edge_weight: Optional tensor or array ``[num_edges]`` of float32 or float64, finite and at least 0, for
-            weighted sampling.
-        edge_time: Optional tensor or array ``[num_edges]`` of int32 or int64, for temporal sampling by edge time.
-        node_time: Optional tensor or array ``[num_nodes]`` of int32 or int64, for temporal sampling by node time: edges
-            have the time of their neighbour, the end that does not own them. An edge type has one or the other.
+        edge_weight: Optional tensor or array ``[num_edges]``, finite and at least 0, for weighted sampling. Other
+            dtypes than float32 and float64 are copied.
+        edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
+        node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
+            the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
 
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
@@ -175,6 +175,7 @@ class PartitionerBase(ABC):
             strategy=type(self).__name__,
             arguments=strategy_arguments,
             checksum_block_bytes=BLOCK_BYTES,
+            time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
             node_types=tuple(_node_entry(*each) for each in zip(self.graph.nodes, books, strict=True)),
             edge_types=tuple(
@@ -234,7 +235,7 @@ def _edge_entry(
         remote_bytes_per_edge=edge_cut_ratio * row_bytes,
         feat=_feature_entry(edges.feat),
         has_weight=edges.weight is not None,
-        time_level=edges.time_level,
+        has_time=edges.has_time,
     )
 
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <new>
 #include <random>
 #include <sstream>
@@ -32,6 +33,11 @@ int check(Table& table, const char* what, uint64_t near_end) {
     uint32_t next = 0;
     for (int64_t i = 0, n = num_seeds + static_cast<int64_t>(rng() % 300); i < n; ++i) {
       const int64_t node = rng() % kNodes;
+      const uint32_t there = table.find(node);
+      if (there != (known.count(node) ? known[node] : glt::kAbsent)) {
+        std::printf("%s: batch %d, node %ld: found as %u\n", what, batch, long(node), there);
+        return 1;
+      }
       const auto [at, fresh] = known.try_emplace(node, next);
       const uint32_t got = table.find_or_add(node, next);
       if (got != at->second) {
@@ -45,8 +51,30 @@ int check(Table& table, const char* what, uint64_t near_end) {
   return clears > 100 ? 0 : 1;
 }
 
+// In a disjoint batch a node is one per tree.
+int check_trees(glt::HashTable& table) {
+  std::mt19937_64 rng(2);
+  for (int batch = 0; batch < 3000; ++batch) {
+    if (batch % 50 == 10) table.base_ = std::max<uint64_t>(table.base_, UINT32_MAX / 2 - rng() % 2000);
+    table.begin(0);
+    std::map<std::pair<int64_t, uint32_t>, uint32_t> known;
+    for (int i = 0; i < 400; ++i) {
+      const int64_t node = rng() % 40;
+      const uint32_t tree = rng() % 2 ? rng() % 10 : UINT32_MAX - rng() % 10;
+      const uint32_t next = static_cast<uint32_t>(known.size());
+      const uint32_t expected = known.try_emplace({node, tree}, next).first->second;
+      if (table.find(node, tree) != (expected == next ? glt::kAbsent : expected) ||
+          table.find_or_add(node, next, tree) != expected || table.find(node, tree) != expected) {
+        std::printf("trees: batch %d, node %ld, tree %u: expected %u\n", batch, long(node), tree, expected);
+        return 1;
+      }
+    }
+  }
+  return 0;
+}
+
 int main() {
   glt::DenseTable dense(200);
   glt::HashTable hash;
-  return check(dense, "dense", UINT32_MAX) | check(hash, "hash", UINT32_MAX / 2);
+  return check(dense, "dense", UINT32_MAX) | check(hash, "hash", UINT32_MAX / 2) | check_trees(hash);
 }

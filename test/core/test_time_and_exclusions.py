@@ -54,6 +54,7 @@ def test_edges_without_times_are_always_there():
 def test_without_seed_times_a_graph_with_times_is_sampled_as_any_other():
     timed, plain = star(30, time=np.arange(30)), star(30)
     assert np.array_equal(one_hop(timed, [0], 4, key=3)[0], one_hop(plain, [0], 4, key=3)[0])
+    assert one_hop(timed, [0], 4, key=3, last=True)[0].tolist() == [26, 27, 28, 29]
 
 
 @settings(max_examples=80, deadline=None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typed_world import DENSE, HASHED, assert_same, expected_of, random_world, result, stepwise
+from typed_world import DENSE, HASHED, assert_same, expected_of, native_exclusions, random_world, result, stepwise
 
 from glt import _core
 from glt.testing import ReferenceEdges, reference_batch, reference_key, reference_typed_batch, ring_graph
@@ -31,8 +31,56 @@ def test_batches_equal_the_reference(seed, replace, disjoint, with_edge, layout)
         assert_same(result(batch, world, with_edge, disjoint), expected)
         batch.start(seeds, with_edge, disjoint)
         if num_neighbors[0]:
-            stepwise(batch, world, num_neighbors, replace, seed, with_edge, disjoint, rng)
+            stepwise(
+                batch, world, num_neighbors, rng, replace=replace, batch_key=seed, with_edge=with_edge,
+                disjoint=disjoint,
+            )  # fmt: skip
         assert_same(result(batch, world, with_edge, disjoint), expected)
+
+
+def check_options(seed, world, seeds, num_neighbors, *, disjoint=False, **options):
+    """Whole and stepwise, on both tables, with seed_time, last or exclusions."""
+    rng, start = np.random.default_rng(seed), {"disjoint": disjoint}
+    if "seed_time" in options:
+        start["seed_time"] = options.pop("seed_time")
+    key = {"replace": options.pop("replace"), "batch_key": seed}
+    pairs = options.pop("exclusions", None)
+    reference = reference_typed_batch(
+        len(world.num_nodes), world.edges, seeds, num_neighbors, key=seed, replace=key["replace"], **start, **options,
+        exclusions=pairs,
+    )  # fmt: skip
+    options |= key | {"exclusions": None if pairs is None else native_exclusions(pairs)}
+    for limit in (DENSE, HASHED):
+        batch = world.batch(limit)
+        batch.start(seeds, **start)
+        batch.sample(world.csrs, num_neighbors, **options)
+        assert_same(result(batch, world, True, disjoint), expected_of(reference, True, disjoint))
+        batch.start(seeds, **start)
+        stepwise(batch, world, num_neighbors, rng, **start, **options)
+        assert_same(result(batch, world, True, disjoint), expected_of(reference, True, disjoint))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
+def test_temporal_batches_equal_the_reference(seed, replace, last, excluding):
+    """Edge types with and without times; every tree has its seed's time in all its hops."""
+    rng, world = np.random.default_rng(seed), random_world(seed, timed=True)
+    seeds, num_neighbors = world.seeds(rng), fan_outs(rng, world, replace, hops=3)
+    seed_time = rng.integers(-1, 22, sum(len(ids) for _, ids in seeds))
+    options = {"exclusions": world.exclusions(rng)} if excluding else {}
+    check_options(
+        seed, world, seeds, num_neighbors, disjoint=True, seed_time=seed_time,
+        replace=replace, last=last, **options,
+    )  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
+def test_weighted_batches_without_some_edges_equal_the_reference(seed, replace, disjoint, excluding):
+    rng, world = np.random.default_rng(seed), random_world(seed, weighted=True)
+    seeds, num_neighbors = world.seeds(rng), fan_outs(rng, world, replace, hops=3)
+    options = {"exclusions": world.exclusions(rng)} if excluding else {}
+    check_options(seed, world, seeds, num_neighbors, disjoint=disjoint, replace=replace, **options)
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
@@ -53,7 +101,7 @@ def test_threads_and_tables_do_not_change_a_batch(replace, disjoint):
             batch.sample(world.csrs, num_neighbors, replace=replace, batch_key=5, num_threads=num_threads)
             assert_same(result(batch, world, True, disjoint), expected_of(reference, True, disjoint))
     batch.start(seeds, True, disjoint)
-    stepwise(batch, world, num_neighbors, replace, 5, True, disjoint, rng)
+    stepwise(batch, world, num_neighbors, rng, replace=replace, batch_key=5, disjoint=disjoint)
     assert_same(result(batch, world, True, disjoint), expected_of(reference, True, disjoint))
 
 

@@ -14,7 +14,17 @@ HASHED, DENSE = 0, 1 << 28
 class TypedWorld:
     num_nodes: list[int]
     edges: list[ReferenceEdges]
-    csrs: list[_core.Csr | None]
+    csrs: list[_core.Csr | None]  # rows in input order, or by time where edges have times
+
+    def exclusions(self, rng):
+        """Per edge type None, or a set of pairs: some are edges, some are not."""
+        pairs = []
+        for e in self.edges:
+            some = rng.integers(0, max(1, len(e.center)), min(len(e.center), 10))
+            pairs.append(
+                None if rng.random() < 0.3 else {(int(e.center[i]), int(e.neighbor[i])) for i in some} | {(0, 0)}
+            )
+        return pairs
 
     @property
     def ends(self):
@@ -34,7 +44,7 @@ def skewed(rng, num_nodes, n):
     return (max(1, num_nodes - num_nodes // 5) * rng.random(n) ** 3).astype(np.int64)
 
 
-def random_world(seed, largest=25, edges=150, layout="CSC"):
+def random_world(seed, largest=25, edges=150, layout="CSC", timed=False, weighted=False):
     """2 to 4 node types; edge types between the same and different types, several between the same two, some empty;
     isolated nodes and hubs. The layout says which end is expanded."""
     rng = np.random.default_rng(seed)
@@ -45,12 +55,13 @@ def random_world(seed, largest=25, edges=150, layout="CSC"):
     for source_type, target_type in ends:
         n = int(rng.integers(0, edges)) if rng.random() < 0.85 else 0
         source, target = skewed(rng, num_nodes[source_type], n), skewed(rng, num_nodes[target_type], n)
-        size = num_nodes[source_type], num_nodes[target_type]
-        if layout == "CSR":
-            edges_of.append(ReferenceEdges(source_type, target_type, source, target))
-        else:
-            edges_of.append(ReferenceEdges(target_type, source_type, target, source))
-            size = size[::-1]
+        time = rng.integers(0, 20, n) if timed and rng.random() < 0.7 else None
+        weight = np.where(rng.random(n) < 0.2, 0.0, rng.random(n)) if weighted and rng.random() < 0.7 else None
+        types, ends_of = (source_type, target_type), (source, target)
+        if layout == "CSC":
+            types, ends_of = types[::-1], ends_of[::-1]
+        edges_of.append(ReferenceEdges(*types, *ends_of, time=time, weight=weight))
+        size = num_nodes[types[0]], num_nodes[types[1]]
         csrs.append(None if n == 0 and rng.random() < 0.5 else csr_of(edges_of[-1], *size))
     return TypedWorld(num_nodes, edges_of, csrs)
 
@@ -59,7 +70,24 @@ def csr_of(edges, num_centers, num_neighbors):
     indptr = np.zeros(num_centers + 1, np.int64)
     indices, edge_ids = np.zeros((2, len(edges.center)), np.int64)
     _core.build_csr(edges.center, edges.neighbor, num_centers, num_neighbors, indptr, indices, edge_ids)
-    return _core.Csr(indptr, indices, edge_ids, num_neighbor_nodes=num_neighbors)
+    extra = {}
+    if edges.time is not None:
+        order = np.zeros(len(indices), np.int64)
+        _core.sort_rows_by_time(indptr, edges.time[edge_ids], order)
+        indices, edge_ids = indices[order], edge_ids[order]
+        extra["time"] = edges.time[edge_ids]
+    if edges.weight is not None:
+        sums = np.zeros(len(indices), np.uint64)
+        guide = np.zeros(_core.weight_guide_size(num_centers, len(indices)), np.uint32)
+        _core.build_weights(indptr, edges.weight[edge_ids], sums, guide)
+        extra |= {"weight_sum": sums, "weight_guide": guide}
+    return _core.Csr(indptr, indices, edge_ids, num_neighbor_nodes=num_neighbors, **extra)
+
+
+def native_exclusions(pairs):
+    """What a batch takes for the sets of pairs that the reference takes."""
+    ends = [None if p is None else np.array(sorted(p), np.int64).reshape(-1, 2).T.copy() for p in pairs]
+    return [None if e is None else _core.Exclusions(e[0], e[1]) for e in ends]
 
 
 def result(batch, world, with_edge=True, disjoint=False):
@@ -95,7 +123,10 @@ def assert_same(got, expected):
             assert np.array_equal(a, b), (got, expected)
 
 
-def stepwise(batch, world, num_neighbors, replace, key, with_edge, disjoint, rng, num_parts=3):
+def stepwise(
+    batch, world, num_neighbors, rng, *, replace, batch_key, with_edge=True, seed_time=None, disjoint=False,
+    last=False, exclusions=None, num_parts=3,
+):  # fmt: skip
     """A started batch, finished as a distributed sampler does it: every hop of every type from parts."""
     for hop in range(len(num_neighbors[0])):
         asked = []
@@ -107,9 +138,11 @@ def stepwise(batch, world, num_neighbors, replace, key, with_edge, disjoint, rng
             owner, parts = rng.integers(0, num_parts, len(frontier)), []
             for part in rng.permutation(num_parts):
                 where = rng.permutation(np.flatnonzero(owner == part))
+                tree = None if trees is None else trees[where]
                 one = _core.OneHop(
-                    world.csrs[r], frontier[where], k, replace, key, hop, r, with_edge,
-                    tree=None if trees is None else trees[where],
+                    world.csrs[r], frontier[where], k, replace, batch_key, hop, r, with_edge, tree=tree,
+                    seed_time=None if seed_time is None else seed_time[tree], last=last,
+                    exclusions=None if exclusions is None else exclusions[r],
                 )  # fmt: skip
                 count = np.zeros(len(where), np.uint32)
                 neighbor = np.zeros(one.num_edges, (np.int32, np.int64)[hop % 2])

@@ -165,6 +165,15 @@ def test_a_dataset_survives_pickling():
     assert dataset.node_features["paper"][torch.tensor([4])].tolist() == [[8, 9]]
 
 
+def test_graphs_become_a_dataset_if_they_fit():
+    given = papers()
+    wrapped = Dataset.of_graphs(given.schema, given.graphs, given.num_nodes_of)
+    assert wrapped.num_nodes == given.num_nodes and wrapped.node_features == {}
+    for num_nodes_of, edge_dir in ((5, 4), "in"), ((5, 3), "out"):
+        with pytest.raises(ValueError, match=r"'writes'.*has edge_dir = 'in' and size \(3, 5\): expected"):
+            Dataset.of_graphs(given.schema, given.graphs, num_nodes_of, edge_dir=edge_dir)
+
+
 def hetero_data():
     data = pytest.importorskip("torch_geometric.data").HeteroData(title="a graph-level attribute")
     data["paper"].x = torch.rand(4, 2)

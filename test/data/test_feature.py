@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 
 import numpy as np
 import pytest
@@ -80,3 +81,12 @@ def test_rows_of_a_mapped_file(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(20.0).reshape(10, 2))
     mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))
     assert Feature(mapped)[torch.tensor([9])].tolist() == [[18.0, 19.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_integers_survive_pickling(dtype):
+    rows = torch.tensor([2**15, 7]).to(dtype)
+    row_of = torch.tensor([1, 0], dtype=torch.uint32)
+    copy = pickle.loads(pickle.dumps(Feature(rows, row_of, (torch.zeros(2, dtype=torch.uint16), 0))))
+    assert copy.dtype == dtype and copy.owner[0].dtype == torch.uint16
+    assert copy[torch.tensor([0, 1])].tolist() == [7, 2**15]

@@ -32,6 +32,10 @@ OPTIONS = [
     Case("temporal", [4, 3], "item", EVERYTHING | {"time_attr": "time"}, times=True),
     Case("last", [4, 3], "user", {"time_attr": "time", "temporal_strategy": "last"}, times=True),
 ]
+OPTIONS += [
+    Case("subgraph", [4, 3], "user", EVERYTHING, kind="DistSubGraphLoader"),
+    Case("induced", [3, 2], "item", {"subgraph_type": "induced"}),
+]
 LINK = "DistLinkNeighborLoader"
 LINKS = [
     Case("links", [3, 2], RATES, EVERYTHING, kind=LINK),

@@ -18,6 +18,7 @@ from glt import _core
 from glt.data import Topology
 from glt.data.schema import Schema
 from glt.distributed.batch_start import BatchStart
+from glt.distributed.collate import reverse_edge_type
 from glt.partition import RandomPartitioner
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, negative_rounds
@@ -208,7 +209,7 @@ def reference(world: TypedWorld, case: Case, rank: int) -> Iterator[dict[str, An
                 csrs, config.num_neighbors, replace=config.replace, batch_key=key,
                 last=flags.get("temporal_strategy") == "last", exclusions=excluded,
             )  # fmt: skip
-            if case.kind == "DistSubGraphLoader":
+            if case.kind == "DistSubGraphLoader" or flags.get("subgraph_type") == "induced":
                 batch.induce(csrs)
             found = read(world, batch, flags, disjoint)
             if start.example is not None:
@@ -274,7 +275,8 @@ def read(world: TypedWorld, batch: _core.Batch, flags: dict[str, Any], disjoint:
     for t, node_type in enumerate(SCHEMA.node_types):
         node = torch.from_numpy(batch.nodes(t))
         found |= {f"{node_type}/n_id": node, f"{node_type}/num_nodes": len(node)}
-        found[f"{node_type}/num_sampled_nodes"] = batch.num_sampled_nodes(t)
+        if batch.num_sampled_edges(0):
+            found[f"{node_type}/num_sampled_nodes"] = batch.num_sampled_nodes(t)
         if disjoint:
             found[f"{node_type}/batch"] = torch.from_numpy(batch.trees(t).astype(np.int64))
         tables = {"x": world.node_feat, "y": world.node_label, "time": world.node_time}
@@ -285,10 +287,12 @@ def read(world: TypedWorld, batch: _core.Batch, flags: dict[str, Any], disjoint:
         ends = np.empty((2, batch.num_edges(r)), np.int64)
         batch.copy_edges(r, ends[0], ends[1])
         edge = torch.from_numpy(batch.edges(r))
-        found[f"{edge_type}/edge_index"] = torch.from_numpy(ends)
-        found[f"{edge_type}/num_sampled_edges"] = batch.num_sampled_edges(r)
+        store = edge_type if world.edge_dir == "in" else reverse_edge_type(edge_type)
+        found[f"{store}/edge_index"] = torch.from_numpy(ends)
+        if batch.num_sampled_edges(r):
+            found[f"{store}/num_sampled_edges"] = batch.num_sampled_edges(r)
         if flags.get("with_edge", False):
-            found[f"{edge_type}/e_id"] = edge
+            found[f"{store}/e_id"] = edge
         if collect and edge_type in world.edge_feat:
-            found[f"{edge_type}/edge_attr"] = world.edge_feat[edge_type][edge]
+            found[f"{store}/edge_attr"] = world.edge_feat[edge_type][edge]
     return found

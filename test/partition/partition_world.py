@@ -27,10 +27,10 @@ class World:
         return vars(self).copy()
 
 
-def hetero_world(seed: int = 0) -> dict[str, Any]:
+def hetero_world(time_level: str | None = "edge") -> dict[str, Any]:
     """Arguments of a partitioner. Authors have no features; venues no edges; nobody is a ghost; several relations join
     the same two types, one type cites itself, one relation has no edges; names are no file names."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     num_nodes = {"paper": 23, "author": 11, "ven/ue": 3, "ghost": 0, "größe__x": 5}
 
     def edges(src: str, dst: str, num_edges: int) -> np.ndarray:
@@ -44,18 +44,21 @@ def hetero_world(seed: int = 0) -> dict[str, Any]:
         ("paper", "to", "ven/ue"): np.zeros((2, 0), np.int64),
         ("ghost", "haunts", "author"): np.zeros((2, 0), np.int64),
     }
-    cites, writes, _, within, *_ = edge_index
+    cites, writes, _, within, _, haunts = edge_index
     weight = generator.random(120)
     weight[::5] = 0
-    return {
+    times: dict[str | None, dict[str, Any]] = {
+        None: {},
+        "edge": {"edge_time": {writes: generator.integers(-3, 4, 60), haunts: np.zeros(0, np.int64)}},
+        "node": {"node_time": {"paper": generator.integers(-9, 9, 23), "größe__x": np.array([2, 1, 2, 0, 1], np.int8)}},
+    }
+    return times[time_level] | {
         "num_nodes": num_nodes,
         "edge_index": edge_index,
         "node_feat": {"größe__x": np.arange(5.0), "paper": torch.arange(46).view(23, 2).bfloat16()},
         "node_label": {"paper": np.arange(23), "ghost": np.zeros((0, 2), np.int8)},
         "edge_feat": {writes: np.arange(60.0), within: np.arange(80).reshape(40, 2)},
         "edge_weight": {cites: weight, within: generator.random(40).astype(np.float32)},
-        "edge_time": {writes: generator.integers(-3, 4, 60), ("ghost", "haunts", "author"): np.zeros(0, np.int64)},
-        "node_time": {"größe__x": generator.integers(0, 3, 5).astype(np.int32)},
     }
 
 
@@ -67,6 +70,8 @@ def bits(value: np.ndarray | torch.Tensor) -> np.ndarray:
     """The exact contents of a table, comparable also where NaN or bfloat16 are not; shape ``[rows, bytes]``."""
     tensor = torch.as_tensor(value)
     row_bytes = tensor.itemsize * math.prod(tensor.shape[1:])
+    if len(tensor) == 0:
+        return np.empty((0, row_bytes), np.uint8)
     return tensor.contiguous().view(torch.uint8).reshape(len(tensor), row_bytes).numpy()
 
 
