@@ -176,7 +176,7 @@ def check_batch(
     degree = np.bincount(ends[center_row], minlength=num_nodes)[n_id]
     k = np.repeat(np.array([*num_neighbors, 0]), data.num_sampled_nodes)  # nodes of the last hop are not expanded
     if replace:
-        expected = np.where(degree > 0, k, 0)
+        expected = np.where((degree > 0) & (k >= 0), k, np.where(k < 0, degree, 0))
     else:
         expected = np.where(k < 0, degree, np.minimum(k, degree))
     _expect(

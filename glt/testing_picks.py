@@ -31,7 +31,7 @@ def reference_picks(
         draw: The draws of the node.
         degree: Its number of edges.
         k: Edges to take; -1 takes all.
-        replace: Draw with replacement: exactly k draws if there is an edge to take.
+        replace: Draw with replacement: exactly k draws if there is an edge to take; -1 still takes each once.
         excluded: Edges that may not be taken.
         weight: Integer weights of the edges (see :func:`integer_weights`). Default: all edges are equally likely.
         time: Times of the edges, never falling. Only edges with time <= ``seed_time`` may be taken.
@@ -46,7 +46,7 @@ def reference_picks(
         rest = rest[len(rest) - k :]
     if not rest:
         return []
-    if replace:
+    if replace and k >= 0:
         if weight is None or sum(weight[e] for e in rest) == 0:
             return [rest[draw(i, len(rest))] for i in range(k)]
         return [_fall_on(rest, weight, draw, i) for i in range(k)]

@@ -69,7 +69,7 @@ void Batch::sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spe
   const size_t num_hops = num_types ? spec.num_neighbors[0].size() : 0;
   const auto hop_spec = [&](size_t edge_type, size_t hop) {
     return HopSpec{spec.num_neighbors[edge_type][hop],
-                   spec.replace,
+                   spec.replace && spec.num_neighbors[edge_type][hop] >= 0,  // all of them: each once
                    spec.batch_key,
                    static_cast<uint32_t>(hop),
                    static_cast<uint32_t>(edge_type),

@@ -34,7 +34,8 @@ void register_one_hop(py::module_& m) {
                require_size(*seed_time, "seed_time", rows.n);
                rows.seed_time = read<int64_t>(*seed_time, "seed_time");
              }
-             const HopSpec spec{num_neighbors, replace, batch_key, hop, edge_type, with_edge, last, exclusions};
+             const bool draws = replace && num_neighbors >= 0;  // -1 takes all edges, each once
+             const HopSpec spec{num_neighbors, draws, batch_key, hop, edge_type, with_edge, last, exclusions};
              return std::make_unique<OneHop>(csr, rows, spec, checked_threads(num_threads), name);
            }),
            py::arg("csr"), py::arg("nodes"), py::arg("num_neighbors"), py::arg("replace"), py::arg("batch_key"),

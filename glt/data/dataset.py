@@ -145,8 +145,11 @@ class Dataset:
         edge_dir: str = "in",
         time_attr: str | None = None,
         time_level: str | None = None,
+        node_time: Sequence[Any] | None = None,
     ) -> Dataset:
-        """Wraps graphs, one per edge type and all of one direction, into a dataset without tables; see the attributes.
+        """Wraps graphs, one per edge type and all of one direction, into a dataset; see the attributes.
+
+        Its only tables are those of ``node_time``: times of each node type, or None, named ``time_attr``.
 
         Raises:
             ValueError: If a graph is of another direction, or its numbers of nodes are not those of its ends.
@@ -161,6 +164,8 @@ class Dataset:
                     f"expected {edge_dir!r} and {expected}"
                 )
         self.time_attr, self.time_level = time_attr, time_level
+        if node_time is not None and time_attr is not None:
+            self._put("node", time_attr, list(node_time))
         return self
 
     @classmethod

@@ -25,7 +25,7 @@ def dataset_of_stores(
     edge_dir: str = "in",
     time_attr: str | None = None,
 ) -> Dataset:
-    """Reads the edges of a graph store into a :class:`Dataset` without tables, whose features stay where they are.
+    """Reads the edges of a graph store into a :class:`Dataset`; features stay where they are, but for times of nodes.
 
     Edges that the store offers in the layout of ``edge_dir`` (``'csc'`` for ``'in'``) are used in place; others are
     sorted once, from ``'coo'`` where it is offered. The id of an edge is its position in the layout that was read.
@@ -44,9 +44,10 @@ def dataset_of_stores(
     if isinstance(graph_store, DatasetGraphStore):
         own = graph_store.dataset
         if own.edge_dir == edge_dir and time_attr in (None, own.time_attr):
+            times = [tables.get(own.time_attr or "") for tables in own.node_tables]
             return Dataset.of_graphs(
                 own.schema, own.graphs, own.num_nodes_of, edge_dir=edge_dir, time_attr=own.time_attr,
-                time_level=own.time_level,
+                time_level=own.time_level, node_time=times,
             )  # fmt: skip
     attrs = graph_store.get_all_edge_attrs()
     if not attrs:
@@ -71,7 +72,10 @@ def dataset_of_stores(
             neighbor = source if edge_dir == "in" else target
             topology = _timed(topology, level, times[neighbor if level == "node" else r])
         graphs.append(Graph(topology))
-    return Dataset.of_graphs(schema, graphs, counts, edge_dir=edge_dir, time_attr=time_attr, time_level=level)
+    return Dataset.of_graphs(
+        schema, graphs, counts, edge_dir=edge_dir, time_attr=time_attr, time_level=level,
+        node_time=times if level == "node" else None,
+    )  # fmt: skip
 
 
 def _schema(attrs: Sequence[EdgeAttr], tensor_attrs: Sequence[Any]) -> Schema:
@@ -133,8 +137,8 @@ def _times(
         raise ValueError(f"time_attr = {name!r} is in groups of nodes and of edges: rename one of them")
     position: Callable[[Any], int] = schema.node_index if of_nodes[0] else schema.edge_index
     times = [None] * len(schema.node_types if of_nodes[0] else schema.edge_types)
-    for attr in attrs:
-        times[position(attr.group_name)] = store.get_tensor(attr)
+    for attr in attrs:  # groups of a homogeneous graph may have any name
+        times[position(attr.group_name) if schema.is_hetero else 0] = store.get_tensor(attr)
     return "node" if of_nodes[0] else "edge", times
 
 

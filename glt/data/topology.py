@@ -187,6 +187,11 @@ class Topology:
         return self._view(self.indices, self.edge_ids, weight_sum=weight_sum, weight_guide=weight_guide)
 
     @cached_property
+    def csr_unweighted(self) -> _core.Csr:
+        """The view of samplers that draw uniformly, whether there are weights or not."""
+        return self.csr if self.weights is None else self._view(self.indices, self.edge_ids)
+
+    @cached_property
     def csr_by_time(self) -> _core.Csr:
         """The validated view that temporal sampling reads.
 
@@ -244,7 +249,7 @@ class Topology:
         return self.indptr[1:] - self.indptr[:-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {k: v for k, v in self.__dict__.items() if k not in ("csr", "csr_by_time")}
+        state = {k: v for k, v in self.__dict__.items() if k not in ("csr", "csr_unweighted", "csr_by_time")}
         state |= {name: Packed.of(state[name]) for name in ("row_of", "owner") if name in state}
         if self.weights is not None:
             state["weights"] = tuple(Packed.of(array) for array in self.weights)

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt.data.schema import EdgeType, Schema
+from glt.data.schema import Schema
+from glt.sampler.output import reverse_edge_type
 
 
 def collate(tensors: dict[str, Tensor], schema: Schema, edge_dir: str, subgraph_type: str) -> Data | HeteroData:
@@ -64,15 +65,6 @@ class _WithLinks(dict[str, Any]):
 
     def __missing__(self, place: str) -> Any:
         return self.data[self.schema.edge_types[int(place.removeprefix("l"))]]
-
-
-def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
-    """The type of an edge type's reverses, by GLT's rule: ``rev_`` before the relation, or no longer; the same type
-    where both ends are of one node type."""
-    source, relation, target = edge_type
-    if source != target:
-        relation = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
-    return target, relation, source
 
 
 def _make_bidirectional(data: Any, columns: set[str]) -> None:

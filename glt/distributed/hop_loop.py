@@ -128,11 +128,11 @@ class HopLoop:
         self, edge_type: int, hop: int, batch_key: int, group: Group, excluded: Mapping[tuple[int, int], _Pairs]
     ) -> OneHopRequest:
         config = self.config
-        own = self.dataset.own
-        timed = group.seed_time is not None and own.graphs[edge_type].topology.by_time is not None
+        topology = self.dataset.own.graphs[edge_type].topology
+        timed = group.seed_time is not None and topology.by_time is not None
         return OneHopRequest(
             edge_type, group.nodes, config.num_neighbors[edge_type][hop], config.replace, batch_key, hop,
-            self.with_edge, config.weighted and own.weighted[edge_type] is not None, timed and config.last,
+            self.with_edge, config.weighted and topology.weights is not None, timed and config.last,
             group.tree, group.seed_time if timed else None, excluded.get((edge_type, group.part)),
         )  # fmt: skip
 

@@ -28,7 +28,6 @@ class LocalPartition:
         schema: The types there are; in all that follows, a type is its position.
         node_ids: By node type, the nodes that it owns, ascending.
         graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
-        weighted: The same with weights, where there are any; else None.
         node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'`` and ``'time'``.
         edge_tables: By edge type, likewise: ``'edge_attr'``.
     """
@@ -37,7 +36,6 @@ class LocalPartition:
     schema: Schema
     node_ids: tuple[np.ndarray, ...]
     graphs: tuple[Graph, ...]
-    weighted: tuple[Graph | None, ...]
     node_tables: tuple[dict[str, Feature], ...]
     edge_tables: tuple[dict[str, Feature], ...]
 
@@ -58,7 +56,7 @@ class LocalPartition:
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time}
             node_tables.append(_tables(named, rows[t], (books[t], part.index)))
-        graphs, weighted = [], []
+        graphs = []
         ends = part.schema.ends(part.manifest.edge_dir)
         sides = part.schema.ends("out")
         for r, edge in enumerate(part.edges):
@@ -75,30 +73,27 @@ class LocalPartition:
             by_time: Any = None
             if timed is not None:
                 by_time = tuple(torch.from_numpy(a) for a in (timed.indices, timed.edge_ids, timed.time))
-            graphs.append(Graph(Topology.from_rows(*columns, by_time=by_time, **shared), graph_mode))
             weights = None
             if edge.weight_sum is not None and edge.weight_guide is not None:
                 weights = torch.from_numpy(edge.weight_sum), torch.from_numpy(edge.weight_guide)
-            weighted.append(
-                None if weights is None else Graph(Topology.from_rows(*columns, weights=weights, **shared), graph_mode)
-            )
+            topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
+            graphs.append(Graph(topology, graph_mode))
             if edge.feat is None or edge.row is None or edge.book is None:
                 edge_tables.append({})
             else:
                 owner = (torch.from_numpy(edge.book), part.index)
                 edge_tables.append(_tables({"edge_attr": edge.feat}, torch.from_numpy(edge.row), owner))
         return cls(
-            part.index, part.schema, tuple(node.ids for node in part.nodes), tuple(graphs), tuple(weighted),
+            part.index, part.schema, tuple(node.ids for node in part.nodes), tuple(graphs),
             tuple(node_tables), tuple(edge_tables),
         )  # fmt: skip
 
     def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:
         """Edges with the weights, or sorted by the times, that are asked for; plain where the type has none."""
-        graph = self.graphs[edge_type]
-        if timed and graph.topology.by_time is not None:
-            return graph.csr_by_time
-        with_weights = self.weighted[edge_type] if weighted else None
-        return (with_weights or graph).csr
+        topology = self.graphs[edge_type].topology
+        if timed and topology.by_time is not None:
+            return topology.csr_by_time
+        return topology.csr if weighted else topology.csr_unweighted
 
     def edges(self, asked: OneHopRequest | InducedRequest) -> _core.OneHop | _core.InducedRows:
         """Answers either request for edges."""
@@ -112,15 +107,18 @@ class LocalPartition:
             ValueError: If there are no such edges, or they lack the weights or times that are asked for.
         """
         edge_type = self._named("edge", self.schema.edge_types, asked.edge_type)
-        if asked.weighted and self.weighted[asked.edge_type] is None:
+        topology = self.graphs[asked.edge_type].topology
+        if asked.weighted and topology.weights is None:
             raise ValueError(f"partition {self.index} has no weights of {edge_type}: partition with edge_weight")
-        graph = (self.weighted if asked.weighted else self.graphs)[asked.edge_type]
-        assert graph is not None
+        if asked.seed_time is not None and topology.by_time is None:
+            raise ValueError(
+                f"partition {self.index} has no times of {edge_type}: partition with edge_time or node_time"
+            )
         excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
+        csr = self.csr(asked.edge_type, asked.weighted, asked.seed_time is not None)
         return _core.OneHop(
-            graph.csr if asked.seed_time is None else graph.csr_by_time, asked.nodes.numpy(), asked.num_neighbors,
-            asked.replace, asked.batch_key, asked.hop, asked.edge_type, with_edge=asked.with_edge,
-            name=f"nodes to expand along {edge_type}" if self.schema.is_hetero else "nodes",
+            csr, asked.nodes.numpy(), asked.num_neighbors, asked.replace, asked.batch_key, asked.hop, asked.edge_type,
+            with_edge=asked.with_edge, name=f"nodes to expand along {edge_type}" if self.schema.is_hetero else "nodes",
             tree=None if asked.tree is None else asked.tree.numpy(),
             seed_time=None if asked.seed_time is None else asked.seed_time.numpy(), last=asked.last,
             exclusions=excluded,
@@ -129,7 +127,7 @@ class LocalPartition:
     def induced(self, asked: InducedRequest) -> _core.InducedRows:
         """Finds the edges between nodes and members; errors as of :meth:`one_hop`."""
         self._named("edge", self.schema.edge_types, asked.edge_type)
-        csr = self.graphs[asked.edge_type].csr
+        csr = self.csr(asked.edge_type, False, False)
         return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge)
 
     def has_edges(self, asked: HasEdgesRequest) -> Tensor:
@@ -141,7 +139,7 @@ class LocalPartition:
         """
         self._named("edge", self.schema.edge_types, asked.edge_type)
         found = torch.empty(len(asked.centers), dtype=torch.uint8)
-        csr = self.graphs[asked.edge_type].csr
+        csr = self.csr(asked.edge_type, False, False)
         _core.has_edges(csr, asked.centers.numpy(), asked.neighbors.numpy(), found.numpy())
         return found.bool()
 

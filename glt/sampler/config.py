@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glt.data.schema import HOMOGENEOUS, Schema
+from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
 from glt.sampler import conflicts
 from glt.sampler.num_neighbors import per_edge_type
 
@@ -30,7 +30,8 @@ class SamplingConfig:
         time_level: What carries the time, ``'node'`` or ``'edge'``; None when not temporal.
         subgraph_type: ``'directional'``: the sampled edges; ``'bidirectional'``: and their reverses; ``'induced'``: all
             edges among the sampled nodes.
-        exclude_edges: ``'self'``: the seed edges of a link batch are not sampled; ``'reverse'``: nor their reverses.
+        exclude_edges: ``'self'``: the seed edges of a link batch are not sampled; ``'reverse'``: nor their reverses. An
+            edge type: the same, naming the type that holds the reverses.
     """
 
     num_neighbors: tuple[tuple[int, ...], ...]
@@ -41,7 +42,7 @@ class SamplingConfig:
     temporal: str | None = None
     time_level: str | None = None
     subgraph_type: str = "directional"
-    exclude_edges: str | None = None
+    exclude_edges: str | EdgeType | None = None
 
     @property
     def num_hops(self) -> int:
@@ -66,11 +67,13 @@ class SamplingConfig:
                 exclude each other.
         """
         options = {name: getattr(value, "value", value) for name, value in options.items()}
+        if isinstance(options.get("exclude_edges"), list):
+            options["exclude_edges"] = tuple(options["exclude_edges"])
         for name, known in (
             ("subgraph_type", SUBGRAPH_TYPES),
             ("temporal", (None, *TEMPORAL_STRATEGIES)),
             ("time_level", (None, *TIME_LEVELS)),
-            ("exclude_edges", (None, *EXCLUSIONS)),
+            ("exclude_edges", (None, *EXCLUSIONS, *schema.edge_types)),
         ):
             if name in options and options[name] not in known:
                 raise ValueError(f"{name} = {options[name]!r}: expected one of {list(known)}")
@@ -94,4 +97,11 @@ class SamplingConfig:
     @classmethod
     def from_json(cls, options: dict[str, Any]) -> SamplingConfig:
         """Rebuilds what :meth:`to_json` described; the options were checked when that config was made."""
-        return cls(**{**options, "num_neighbors": tuple(tuple(counts) for counts in options["num_neighbors"])})
+        exclude = options["exclude_edges"]
+        return cls(
+            **{
+                **options,
+                "num_neighbors": tuple(tuple(counts) for counts in options["num_neighbors"]),
+                "exclude_edges": tuple(exclude) if isinstance(exclude, list) else exclude,
+            }
+        )

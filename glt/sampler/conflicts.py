@@ -17,6 +17,7 @@ class Conflict:
         first, first_value, second, second_value: Names in the user's words, and the values that clash: one value,
             :data:`GIVEN`, or None for "not given".
         why: The reason, and what to do.
+        error: What is raised: ValueError, but where PyG raises another.
     """
 
     first: str
@@ -24,6 +25,7 @@ class Conflict:
     second: str
     second_value: Any
     why: str
+    error: type[Exception] = ValueError
 
     def holds(self, options: dict[str, Any]) -> bool:
         """Whether ``options`` has both; an option that it does not mention is none of its business."""
@@ -61,6 +63,10 @@ CONFLICTS = (
         "time_attr", GIVEN, "edge_label_time", None,
         "an edge has no time of its own at which to look at its ends; give one time per seed edge",
     ),
+    Conflict(
+        "sample_direction", "backward", "time_attr", GIVEN,
+        "time runs one way; expand nodes along their in-edges", NotImplementedError,
+    ),
     Conflict("directed", False, "subgraph_type", "bidirectional", "directed=False is PyG's old name for 'induced'"),
     Conflict(
         "exclude_edges", GIVEN, "subgraph_type", "induced",
@@ -81,12 +87,12 @@ def refuse(**options: Any) -> None:
         **options: Options by the user's name for them; None: not given.
 
     Raises:
-        ValueError: Naming both options, their values and the reason.
+        NotImplementedError, ValueError: Naming both options, their values and the reason.
     """
     for conflict in CONFLICTS:
         if conflict.holds(options):
             both = (_described(name, options[name]) for name in (conflict.first, conflict.second))
-            raise ValueError(f"{' and '.join(both)}: {conflict.why}")
+            raise conflict.error(f"{' and '.join(both)}: {conflict.why}")
 
 
 def _matches(value: Any, clash: Any) -> bool:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data.edge_weights import EdgeWeights
 
 if TYPE_CHECKING:
     from torch_geometric.sampler import NegativeSampling
@@ -71,10 +73,7 @@ def weight_sum(weight: Tensor, num_nodes: int, side: str) -> np.ndarray:
         raise ValueError(f"{name}[{bad[0]}] of neg_sampling = {value[bad[0]]}: expected a finite number of at least 0")
     if not value.any():
         raise ValueError(f"{name} of neg_sampling has no weight above 0: no node could be drawn")
-    sums = np.empty(num_nodes, np.uint64)
-    guide = np.empty(_core.weight_guide_size(1, num_nodes), np.uint32)
-    _core.build_weights(np.array([0, num_nodes]), value, sums, guide)
-    return sums
+    return EdgeWeights.build(torch.tensor([0, num_nodes]), value).weight_sum.numpy()  # of one row with every node
 
 
 def earliest_node(time: Tensor | None) -> tuple[int, int] | None:

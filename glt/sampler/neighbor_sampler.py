@@ -5,21 +5,35 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_option
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    NodeSamplerInput,
+    NumNeighbors,
+    SamplerOutput,
+)
 
 from glt import _core
-from glt.data import pool
 from glt.data.arrays import as_ids
-from glt.data.dataset import Dataset
-from glt.data.graph import Graph
-from glt.data.topology import Topology
-from glt.sampler.config import SamplingConfig
+from glt.data.schema import EdgeType
+from glt.sampler import conflicts
+from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
+from glt.sampler.graph_sources import Source, sampled_graph
+from glt.sampler.local_links import LocalLinks
+from glt.sampler.num_neighbors import per_edge_type
+from glt.sampler.output import sampler_output
+from glt.sampler.sampled_graph import SampledGraph
 from glt.sampler.seed_order import check_random_seed, draw_random_seed
+
+DIRECTIONS = {"forward": "in", "backward": "out"}
 
 
 @dataclass(frozen=True)
@@ -38,146 +52,284 @@ class NeighborOutput:
 
 
 class NeighborSampler(BaseSampler):
-    """Samples multi-hop neighbourhoods, uniformly, with or without replacement.
+    """Samples multi-hop neighbourhoods: uniformly, by weight or by time, in one tree per seed or one for all.
 
     A batch is a function of (graph, seeds, options, key) alone, whatever the number of threads. Works as the
-    ``neighbor_sampler`` argument of PyG's ``NeighborLoader``.
+    ``neighbor_sampler`` argument of PyG's ``NeighborLoader`` and ``LinkNeighborLoader``.
 
     Args:
-        graph: A :class:`~glt.data.Graph`, a :class:`~glt.data.Dataset` or a PyG ``Data``.
-        num_neighbors: Edges per node and hop; -1 takes all. A node is expanded once, at the hop that discovers it.
-        replace: Draw with replacement: exactly that many edges for every node that has one.
+        data: A PyG ``Data`` or ``HeteroData``, a pair ``(FeatureStore, GraphStore)``, a :class:`glt.data.Dataset` or
+            :class:`glt.data.Graph`.
+        num_neighbors: Edges per node and hop: a list for all edge types, a dict by edge type, or PyG's
+            ``NumNeighbors``; -1 takes all, 0 none. A node is expanded once, at the hop that discovers it.
+        subgraph_type: ``'directional'``: the sampled edges; ``'bidirectional'``: and their reverses; ``'induced'``: all
+            edges among the sampled nodes.
+        replace: Draw with replacement: exactly that many edges for every node that has one; -1 still takes each once.
+        disjoint: A tree of its own for each seed; ``batch`` tells the trees apart.
+        temporal_strategy: With ``time_attr``, of the edges up to the seed's time: ``'uniform'`` draws, or the
+            ``'last'`` ones.
+        time_attr: Attribute with the times of nodes, or of edges; int64. Implies ``disjoint``. Types without it are not
+            bound by time. Seeds are looked at as of ``NodeSamplerInput.time``, by default their own times.
+        weight_attr: Attribute with weights of edges, at least 0 and finite: draws are proportional to them. Edges of
+            weight 0 come last, when no others are left.
+        is_sorted, share_memory: Accepted for PyG's sake: here they change neither results nor cost.
+        directed: False is PyG's old name for ``subgraph_type='induced'``.
+        sample_direction: ``'forward'`` expands nodes along their in-edges, ``'backward'`` along their out-edges; edges
+            keep their direction. Datasets and graphs know their own direction.
         with_edge: Return edge ids.
+        exclude_edges: For :meth:`sample_from_edges`. ``'self'``: the seed edges of a batch, with all edges parallel to
+            them, are not sampled in it, others taking their place; ``'reverse'``: nor are their reverses. An edge type:
+            the same, naming the type that holds the reverses.
         random_seed: Seed of the draws, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads per batch; the result does not depend on it.
 
     Raises:
-        TypeError, ValueError, IndexError: If an argument does not fit; names it.
+        TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
 
     Source: Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987) on Philox4x32-10 (Salmon et al., SC 2011).
     """
 
     def __init__(
         self,
-        graph: Graph | Dataset | Data,
-        num_neighbors: Sequence[int],
-        *,
+        data: Source | SampledGraph,
+        num_neighbors: Any,
+        subgraph_type: Any = "directional",
         replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: str = "forward",
+        *,
         with_edge: bool = True,
+        exclude_edges: str | EdgeType | None = None,
         random_seed: int | None = None,
         num_threads: int = 1,
     ) -> None:
-        self.graph = _graph_of(graph)
-        self.config = SamplingConfig.checked(num_neighbors, replace=replace, with_edge=with_edge)
+        subgraph_type = getattr(subgraph_type, "value", subgraph_type)
+        conflicts.refuse(
+            subgraph_type=subgraph_type, directed=directed, disjoint=disjoint, temporal_strategy=temporal_strategy,
+            time_attr=time_attr, weight_attr=weight_attr, sample_direction=sample_direction,
+        )  # fmt: skip
+        if temporal_strategy not in TEMPORAL_STRATEGIES:
+            raise ValueError(f"temporal_strategy = {temporal_strategy!r}: expected one of {list(TEMPORAL_STRATEGIES)}")
+        if sample_direction not in DIRECTIONS:
+            raise ValueError(f"sample_direction = {sample_direction!r}: expected one of {list(DIRECTIONS)}")
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
-        if num_threads < 1:
-            raise ValueError(f"num_threads = {num_threads}: expected at least 1")
+        if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+            raise ValueError(f"num_threads = {num_threads!r}: expected an integer of at least 1")
         self.num_threads = num_threads
+        self.time_attr, self.weight_attr = time_attr, weight_attr
+        self._backward = sample_direction == "backward"
+        self.graph = sampled_graph(
+            data, edge_dir=DIRECTIONS[sample_direction], time_attr=time_attr, weight_attr=weight_attr
+        )
+        if DIRECTIONS[sample_direction] != self.graph.edge_dir and self._backward:
+            raise ValueError("sample_direction = 'backward': the dataset has its own direction; leave it out")
+        self.config = SamplingConfig.checked(
+            num_neighbors,
+            self.graph.schema,
+            replace=replace,
+            with_edge=with_edge,
+            disjoint=disjoint,
+            weighted=weight_attr is not None,
+            temporal=None if time_attr is None else temporal_strategy,
+            time_level=self.graph.time_level if time_attr is not None else None,
+            subgraph_type=subgraph_type if directed else "induced",
+            exclude_edges=exclude_edges,
+        )
+        self.keep_orig_edges = False
+        """PyG's switch: bidirectional batches keep the sampled edges too, as ``orig_row`` and ``orig_col``."""
         self._reset()
 
     def _reset(self) -> None:
         self._spare: list[_core.Batch] = []  # one per thread that samples at the same time, kept for their memory
         self._lock = threading.Lock()
         self._num_calls = 0
+        self._links = LocalLinks()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_spare", "_lock", "_num_calls")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
 
+    @cached_property
+    def _csrs(self) -> list[_core.Csr]:
+        return self.graph.csrs(self.config)
+
     @property
-    def num_neighbors(self) -> list[int]:
-        return list(self.config.num_neighbors[0])
+    def num_neighbors(self) -> NumNeighbors:
+        counts = [list(c) for c in self.config.num_neighbors]
+        return NumNeighbors(self.graph.schema.by_edge_type(counts) if self.is_hetero else counts[0])
+
+    @num_neighbors.setter
+    def num_neighbors(self, num_neighbors: Any) -> None:
+        counts = per_edge_type(num_neighbors, self.graph.schema)
+        self.config = replace_option(self.config, num_neighbors=counts)
+
+    @property
+    def is_hetero(self) -> bool:
+        return self.graph.schema.is_hetero
+
+    @property
+    def is_temporal(self) -> bool:
+        return self.config.temporal is not None
+
+    @property
+    def disjoint(self) -> bool:
+        return self.config.disjoint
 
     @property
     def edge_permutation(self) -> None:
         """None: edge ids are the original ones already."""
         return None
 
-    def sample_one_hop(self, seeds: Tensor, num_neighbors: int, *, batch_key: int | None = None) -> NeighborOutput:
+    def sample_one_hop(
+        self, seeds: Tensor, num_neighbors: int, *, edge_type: EdgeType | None = None, batch_key: int | None = None
+    ) -> NeighborOutput:
         """Samples up to ``num_neighbors`` edges of each seed; duplicate seeds get the same picks.
 
         Args:
             seeds: Node ids ``[S]``.
             num_neighbors: Edges per seed; -1 takes all. Used in place of the sampler's own.
+            edge_type: Which edges; needed in a heterogeneous graph.
             batch_key: Key of the draws, in [0, 2^64). Default: a new one in every call.
 
         Raises:
             IndexError: If a seed is outside the graph; names the first.
-            TypeError, ValueError: If ``seeds`` or ``num_neighbors`` does not fit.
+            KeyError: If there is no such edge type.
+            TypeError, ValueError: If ``seeds`` or ``num_neighbors`` does not fit, or the sampler is temporal.
         """
-        config = SamplingConfig.checked([num_neighbors], replace=self.config.replace, with_edge=self.config.with_edge)
+        at = self.graph.schema.edge_index(edge_type)
+        if self.is_temporal:
+            raise ValueError("sample_one_hop with time_attr: one hop has no seed times; use sample_from_nodes")
+        SamplingConfig.checked([num_neighbors])
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
         hop = _core.OneHop(
-            self.graph.csr,
-            seeds.numpy(),
-            num_neighbors,
-            config.replace,
-            key,
-            0,
-            with_edge=config.with_edge,
-            num_threads=self.num_threads,
-            name="seeds",
-        )
+            self._csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
+            with_edge=self.config.with_edge, num_threads=self.num_threads, name="seeds",
+        )  # fmt: skip
         count = torch.empty(len(seeds), dtype=torch.uint32)
         nbr = torch.empty(hop.num_edges, dtype=torch.int64)
-        edge = torch.empty_like(nbr) if config.with_edge else None
+        edge = torch.empty_like(nbr) if self.config.with_edge else None
         hop.copy_out(count.numpy(), nbr.numpy(), None if edge is None else edge.numpy())
         return NeighborOutput(nbr, count.to(torch.int64), edge)
 
-    def sample_from_nodes(self, index: NodeSamplerInput, *, batch_key: int | None = None) -> SamplerOutput:
+    def sample_from_nodes(
+        self, index: NodeSamplerInput, *, batch_key: int | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
         """Samples the neighbourhood of ``index.node``.
 
         Args:
-            index: PyG's sampler input; ``index.time`` must be None.
+            index: PyG's sampler input.
             batch_key: Key of the draws (:meth:`BatchIndex.key`). Default: a new one in every call.
 
         Returns:
             ``node [N]`` in order of first occurrence, seeds first and as given; ``row, col [E]`` in local ids, sorted
             by ``col``, running neighbour -> expanded node; ``edge [E]`` original edge ids, or None without
-            ``with_edge``; all int64. Counts per hop as lists; ``metadata`` is ``(index.input_id, index.time)``.
+            ``with_edge``; ``batch [N]`` the tree of each node when disjoint; all of the dtype of ``edge_index``. Counts
+            per hop as lists; ``metadata`` is ``(index.input_id, index.time)``. Dicts by type in heterogeneous graphs.
 
         Raises:
             IndexError: If a seed is outside the graph; names the first.
-            ValueError: If ``index`` has times or a node type.
+            KeyError, ValueError: If the node type or the times of ``index`` do not fit.
         """
-        if index.time is not None or index.input_type is not None:
-            raise ValueError("seed times and node types: expected a homogeneous graph without input_time")
+        if index.input_type is None and self.is_hetero:
+            raise ValueError(f"input_type is None: expected one of {list(self.graph.schema.node_types)}")
+        if index.input_type is not None and not self.is_hetero:
+            raise ValueError(f"input_type = {index.input_type!r}: expected None, the graph being homogeneous")
+        node_type = self.graph.schema.node_index(index.input_type)
         seeds = as_ids(index.node, "seeds")
+        time = index.time
+        if time is not None and not self.is_temporal:
+            raise ValueError("seed times and no time_attr: expected a sampler with time_attr")
+        if self.is_temporal and time is None:
+            time = self.graph.seed_time(node_type, seeds)
+        out = self.sample([(node_type, seeds)], time, batch_key=batch_key)
+        out.metadata = (index.input_id, index.time)
+        return out
+
+    def sample(
+        self,
+        seeds: Sequence[tuple[int, Tensor]],
+        seed_time: Tensor | None = None,
+        *,
+        batch_key: int | None = None,
+        exclusions: list[_core.Exclusions | None] | None = None,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples the neighbourhood of seeds of any types: what node and link sampling have in common.
+
+        Args:
+            seeds: Node ids ``[n]``, int64, by position of their node type. When disjoint, trees count through the list.
+            seed_time: Time of each tree, int64, where the sampler is temporal.
+            batch_key: Key of the draws. Default: a new one in every call.
+            exclusions: Per edge type, edges that are not sampled.
+
+        Returns:
+            PyG's output, without ``metadata``.
+        """
+        config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
         with self._lock:
-            batch = self._spare.pop() if self._spare else _core.Batch([self.graph.num_nodes], [(0, 0)])
-        config = self.config
-        batch.start([(0, seeds.numpy())], config.with_edge)
+            batch = self._spare.pop() if self._spare else _core.Batch(list(graph.num_nodes), list(graph.ends))
+        time = None if seed_time is None else as_ids(seed_time, "seed times").numpy()
+        batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
         batch.sample(
-            [self.graph.csr], config.num_neighbors, replace=config.replace, batch_key=key,
-            num_threads=self.num_threads,
+            self._csrs, [list(counts) for counts in config.num_neighbors], replace=config.replace, batch_key=key,
+            last=config.last, exclusions=exclusions, num_threads=self.num_threads,
         )  # fmt: skip
-        num_edges = batch.num_edges(0)
-        node = pool.empty((batch.num_nodes(0),), torch.int64)
-        edge_index = pool.empty((2, num_edges), torch.int64)
-        edge = pool.empty((num_edges,), torch.int64) if config.with_edge else None
-        row, col = edge_index[0], edge_index[1]
-        batch.copy_nodes(0, node.numpy())
-        batch.copy_edges(0, row.numpy(), col.numpy(), None if edge is None else edge.numpy())
-        counts = batch.num_sampled_nodes(0), batch.num_sampled_edges(0)
+        if config.subgraph_type == "induced":
+            batch.induce(self._csrs, self.num_threads)
+        out = sampler_output(batch, graph.schema, graph.edge_dir, config, graph.id_dtype)
         with self._lock:
             self._spare.append(batch)
-        return SamplerOutput(
-            node=node, row=row, col=col, edge=edge, batch=None, num_sampled_nodes=counts[0],
-            num_sampled_edges=counts[1], metadata=(index.input_id, index.time),
-        )  # fmt: skip
+        if self._backward:
+            out = _forward_facing(out, graph)
+        if config.subgraph_type == "bidirectional":
+            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return out
 
-    def sample_from_edges(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> SamplerOutput:
-        """Not there yet.
+    def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """What PyG's own samplers call one another by, such as its ``BidirectionalNeighborSampler``."""
+        if not isinstance(seed, dict):
+            return self.sample([(0, seed.to(torch.int64))], seed_time)
+        times = None if seed_time is None else torch.cat([seed_time[t] for t in seed])
+        return self.sample([(self.graph.schema.node_index(t), s.to(torch.int64)) for t, s in seed.items()], times)
+
+    def sample_from_edges(
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        batch_key: int | None = None,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples the neighbourhoods of both ends of edges, and of negatives: see :mod:`glt.sampler.negatives`.
+
+        Args:
+            index: The seed edges, in PyG's form. Times, where the sampler is temporal, are theirs.
+            neg_sampling: Which negatives to add.
+            batch_key: Key of the draws (:meth:`BatchIndex.key`). Default: a new one in every call.
+
+        Returns:
+            As :meth:`sample_from_nodes`, the seeds being the distinct ends in ascending order; when disjoint, all ends
+            as they come, sources before destinations before negatives, and ``batch [N]`` the seed edge of each node.
+            ``metadata`` is that of PyG's samplers: ``input_id``, and the names of :class:`glt.sampler.link.LinkBatch`.
 
         Raises:
-            ValueError: Always.
+            IndexError: If an end is outside the graph; names the first.
+            KeyError, ValueError: If type, times or weights do not fit, or there is no negative to be found.
         """
-        raise ValueError("sample_from_edges: this version samples from nodes only; use a node loader")
+        return self._links.sample(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
+
+    def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
+        """Raises what :meth:`sample_from_edges` would, but for negatives that cannot be found."""
+        self._links.check(self, index, neg_sampling)
 
     def _next_key(self) -> int:
         """A key for a call outside a loader's batches. The copies of a sampler in DataLoader workers must differ."""
@@ -192,15 +344,14 @@ class NeighborSampler(BaseSampler):
         return f"NeighborSampler({self.graph!r}, num_neighbors={self.num_neighbors})"
 
 
-def _graph_of(graph: Graph | Dataset | Data) -> Graph:
-    if isinstance(graph, Graph):
-        return graph
-    if isinstance(graph, Dataset):
-        return graph.graph
-    if isinstance(graph, Data):
-        if graph.edge_index is None:
-            raise ValueError("data has no edge_index: expected a Data with edge_index [2, E]")
-        return Graph(Topology(graph.edge_index, graph.num_nodes, layout="CSC"))
-    raise TypeError(
-        f"graph has type {type(graph).__name__}: expected a glt Graph or Dataset, or a homogeneous PyG Data"
-    )
+def _forward_facing(
+    out: SamplerOutput | HeteroSamplerOutput, graph: SampledGraph
+) -> SamplerOutput | HeteroSamplerOutput:
+    """Turns the edges of a backward sample, which run neighbour -> expanded node, back into the graph's."""
+    if isinstance(out, HeteroSamplerOutput):
+        for name in ("row", "col", "edge", "num_sampled_edges"):
+            values = getattr(out, name)
+            if values is not None:  # by position: the reverse types may be types of the graph themselves
+                setattr(out, name, graph.schema.by_edge_type(values.values()))
+    out.row, out.col = out.col, out.row
+    return out

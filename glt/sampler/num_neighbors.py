@@ -19,7 +19,7 @@ def per_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], 
     Args:
         num_neighbors: A list, tuple, or one-dimensional tensor or array with one count per hop, for all edge types; a
             dict of such by edge type (``(src, rel, dst)``, ``(src, dst)`` or ``'src__rel__dst'``); or PyG's
-            ``NumNeighbors``. -1 takes all edges, 0 none.
+            ``NumNeighbors``. -1 takes all edges, 0 none. Without hops, a batch is its seeds.
         schema: The edge types there are.
 
     Raises:
@@ -59,8 +59,8 @@ def _counts(name: str, counts: Any) -> tuple[int, ...]:
         counts = counts.tolist()
     if isinstance(counts, str | int) or not isinstance(counts, Sequence):
         raise TypeError(f"{name} = {counts!r}: expected a list with one count per hop")
-    if not 1 <= len(counts) <= MAX_HOPS:
-        raise ValueError(f"{name} has {len(counts)} hops: expected 1 to {MAX_HOPS}")
+    if len(counts) > MAX_HOPS:
+        raise ValueError(f"{name} has {len(counts)} hops: expected at most {MAX_HOPS}")
     for hop, count in enumerate(counts):
         if isinstance(count, bool) or not hasattr(count, "__index__"):
             raise TypeError(f"{name}[{hop}] = {count!r}: expected an integer")

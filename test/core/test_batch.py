@@ -174,7 +174,6 @@ def test_bad_options_name_themselves():
         (([1], [-2]), r"num_neighbors\[0\] = -2: expected -1 \(all\) or a count"),
         (([1], [1, 2**31]), r"num_neighbors\[1\] = 2147483648"),
         (([1], [1] * 257), "over 256 hops"),
-        (([1], [2, -1], True), r"num_neighbors\[1\] = -1 with replace"),
         (([1], [2], False, 0, True, 0), "num_threads = 0: expected 1 to 1024"),
         (([1], [2], False, 0, True, 1025), "num_threads = 1025"),
     ]:

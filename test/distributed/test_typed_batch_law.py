@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from test_one_batch_law import assert_same
 from typed_world import FOLLOWS, RATED, RATES, SCHEMA, Case, TypedWorld, reference, run_cases
 
@@ -36,10 +37,11 @@ OPTIONS += [
     Case("subgraph", [4, 3], "user", EVERYTHING, kind="DistSubGraphLoader"),
     Case("induced", [3, 2], "item", {"subgraph_type": "induced"}),
 ]
+WEIGHTED = {"mode": "binary", "amount": 1.5, "src_weight": torch.arange(90.0), "dst_weight": torch.ones(60)}
 LINK = "DistLinkNeighborLoader"
 LINKS = [
     Case("links", [3, 2], RATES, EVERYTHING, kind=LINK),
-    Case("binary", [3, 2], RATES, EVERYTHING | {"neg_sampling": "binary", "exclude_edges": "reverse"}, kind=LINK),
+    Case("binary", [3, 2], RATES, EVERYTHING | {"neg_sampling": WEIGHTED, "exclude_edges": "reverse"}, kind=LINK),
     Case("triplet", [-1, 2], FOLLOWS, {"neg_sampling": {"mode": "triplet", "amount": 2}, "exclude_edges": "self"},
          kind=LINK),
     Case("disjoint triplet", [3, 2], RATED, DISJOINT | {"neg_sampling": "triplet", "exclude_edges": "reverse"},

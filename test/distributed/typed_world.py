@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from dist_world import join, options
 from torch import Tensor
+from torch_geometric.data import HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 import glt
@@ -18,10 +19,10 @@ from glt import _core
 from glt.data import Topology
 from glt.data.schema import Schema
 from glt.distributed.batch_start import BatchStart
-from glt.distributed.collate import reverse_edge_type
 from glt.partition import RandomPartitioner
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, negative_rounds
+from glt.sampler.output import reverse_edge_type
 from glt.testing_cluster import Trainer
 
 NUM_NODES = {"user": 90, "item": 60, "tag": 7, "ghost": 0}
@@ -50,6 +51,22 @@ class TypedWorld:
     edge_weight: dict[Any, Tensor]
     edge_time: dict[Any, Tensor]
     node_time: dict[Any, Tensor]
+
+    def to_data(self) -> HeteroData:
+        """The same for the local loaders: along out-edges they need :meth:`to_dataset`."""
+        data = HeteroData()
+        for node_type, num_nodes in NUM_NODES.items():
+            data[node_type].num_nodes = num_nodes
+            for name, table in (("x", self.node_feat), ("y", self.node_label), ("time", self.node_time)):
+                if node_type in table:
+                    data[node_type][name] = table[node_type]
+        for edge_type, ends in self.edge_index.items():
+            data[edge_type].edge_index = ends
+            tables = {"edge_attr": self.edge_feat, "weight": self.edge_weight, "time": self.edge_time}
+            for name, table in tables.items():
+                if edge_type in table:
+                    data[edge_type][name] = table[edge_type]
+        return data
 
     def topologies(self, weighted: bool = False) -> list[Topology]:
         """The whole graph, by edge type."""

@@ -9,24 +9,29 @@ from glt.sampler import NeighborSampler
 from glt.testing import ring_graph
 
 DATA = ring_graph(40, 3).to_data()
+TIMED = ring_graph(40, 3).to_data()
+TIMED.time, TIMED.edge_time, TIMED.edge_weight = torch.arange(40), torch.arange(120), torch.rand(120)
+
+
+TIME = torch.arange(40)
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
+    ("options", "first", "second"),
     [
-        ("input_time", torch.zeros(40, dtype=torch.int64)),
-        ("time_attr", "time"),
-        ("weight_attr", "edge_weight"),
-        ("disjoint", True),
-        ("subgraph_type", "induced"),
-        ("subgraph_type", "bidirectional"),
-        ("temporal_strategy", "last"),
-        ("directed", False),
+        ({"subgraph_type": "induced", "disjoint": True}, "subgraph_type = 'induced'", "disjoint = True"),
+        ({"subgraph_type": "induced", "time_attr": "time"}, "subgraph_type = 'induced'", "time_attr = 'time'"),
+        ({"weight_attr": "edge_weight", "time_attr": "time"}, "weight_attr = 'edge_weight'", "time_attr = 'time'"),
+        ({"temporal_strategy": "last"}, "temporal_strategy = 'last'", "time_attr is not given"),
+        ({"input_time": TIME}, "input_time is given", "time_attr is not given"),
+        ({"time_attr": "edge_time"}, "time_level = 'edge'", "input_time is not given"),
+        ({"directed": False, "subgraph_type": "bidirectional"}, "directed = False", "subgraph_type = 'bidirectional'"),
     ],
+    ids=str,
 )
-def test_options_that_do_not_work_yet_are_refused(option, value):
-    with pytest.raises(ValueError, match=f"{option} = "):
-        NeighborLoader(DATA, [2], **{option: value})
+def test_options_that_exclude_each_other_are_both_named(options, first, second):
+    with pytest.raises(ValueError, match=f"{first} and {second}: "):
+        NeighborLoader(TIMED, [2], **options)
 
 
 @pytest.mark.parametrize(
@@ -49,12 +54,31 @@ def test_options_at_their_defaults_are_accepted(option, value):
     assert batch.batch_size == 1
 
 
+HETERO = HeteroData()
+HETERO["a"].x = torch.zeros(4, 2)
+HETERO["a", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
+
+
+def test_seeds_without_times_are_named():
+    data = HeteroData()
+    data["a"].num_nodes, data["b"].num_nodes, data["b"].time = 4, 3, torch.arange(3)
+    data["b", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    with pytest.raises(ValueError, match="input_time is not given and 'a' nodes have no time"):
+        NeighborLoader(data, [2], "a", time_attr="time")
+
+
 def test_bad_arguments_are_named():
     for arguments, options, error, message in [
-        ((HeteroData(), [2]), {}, TypeError, "data has type HeteroData"),
-        ((Data(x=torch.zeros(3, 1)), [2]), {}, ValueError, "data has no edge_index"),
+        ((HETERO, [2]), {}, ValueError, r"input_nodes is None: expected one of the node types \['a'\]"),
+        ((HETERO, [2], "b"), {}, KeyError, "'b'"),
+        ((HETERO, {("a", "to", "b"): [2]}, "a"), {}, ValueError, "Not all edge types specified in 'num_neighbors'"),
+        ((DATA.edge_index, [2]), {}, TypeError, "data has type Tensor"),
+        ((DATA, [2]), {"time_attr": "when"}, ValueError, "time_attr = 'when'"),
+        ((DATA, [2]), {"weight_attr": "w"}, KeyError, "weight_attr = 'w'"),
+        ((DATA, [2]), {"temporal_strategy": "first"}, ValueError, "temporal_strategy = 'first': expected one of"),
+        ((DATA, [2]), {"subgraph_type": "directed"}, ValueError, "subgraph_type = 'directed': expected one of"),
+        ((TIMED, [2]), {"time_attr": "time", "input_time": TIME[1:]}, ValueError, r"input_time has shape \[39\]"),
         ((DATA, 2), {}, TypeError, "num_neighbors = 2"),
-        ((DATA, []), {}, ValueError, "num_neighbors has 0 hops"),
         ((DATA, [2, -2]), {}, ValueError, r"num_neighbors\[1\] = -2"),
         ((DATA, [2]), {"random_seed": -1}, ValueError, "random_seed = -1"),
         ((DATA, [2]), {"random_seed": 0.5}, TypeError, "random_seed = 0.5"),
@@ -81,18 +105,18 @@ def test_edges_outside_the_graph_are_named():
         NeighborLoader(data, [2])
 
 
-def test_too_few_edge_features_are_named():
-    dataset = ring_graph(40, 3).to_dataset()
-    dataset.edge_features.tensor.resize_(50, 2)
-    loader = NeighborLoader(dataset, [-1], batch_size=40)
-    with pytest.raises((IndexError, ValueError)):
-        list(loader)
-
-
 def test_a_fan_out_that_the_sampler_does_not_have_is_refused():
     sampler = NeighborSampler(DATA, [3, 2])
     with pytest.raises(ValueError, match=r"num_neighbors = \[3\], but neighbor_sampler was made with \[3, 2\]"):
         NeighborLoader(DATA, [3], neighbor_sampler=sampler)
+    for option, value, made_with in [
+        ("replace", True, False),
+        ("disjoint", True, False),
+        ("subgraph_type", "bidirectional", "'directional'"),
+        ("time_attr", "time", None),
+    ]:
+        with pytest.raises(ValueError, match=f"{option} = {value!r}, but neighbor_sampler was made with {made_with}"):
+            NeighborLoader(TIMED, [3, 2], neighbor_sampler=sampler, **{option: value})
     assert next(iter(NeighborLoader(DATA, [3, 2], neighbor_sampler=sampler))).batch_size == 1
 
 

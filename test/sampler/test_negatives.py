@@ -4,18 +4,21 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
+from glt.data import Topology
+from glt.sampler import NeighborSampler
 from glt.sampler import negatives as module
 from glt.sampler.negatives import (
     MAX_ATTEMPTS,
     Endpoint,
+    LocalCheck,
     NegativeRounds,
     earliest_node,
     finish,
     negative_rounds,
 )
-from glt.testing import random_graph
+from glt.testing import random_graph, reference_key
 
 KEY = 77
 
@@ -129,6 +132,39 @@ def test_answers_do_not_depend_on_the_size_of_rounds_or_on_other_slots(monkeypat
     part = binary(check, 20, 20, 100)
     assert np.array_equal(expected.dst[:100], part.dst)
     assert not np.array_equal(expected.dst, binary(check, 20, 20, 500, key=KEY + 1).dst)
+
+
+@pytest.mark.parametrize("layout", ["CSR", "CSC"])
+def test_the_native_check_finds_the_edges(layout):
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.stack([torch.randint(0, n, (900,), generator=generator) for n in (30, 50)])
+    time = np.arange(50)
+    topology = Topology(edges, (30, 50), layout=layout)
+    check = LocalCheck(topology.csr, topology.edge_dir, dst_time=time)
+    source = np.repeat(np.arange(30), 20)
+    late = np.arange(600) % 50 + 5
+    found, expected = (
+        finish(NegativeRounds(KEY, Endpoint("src", 30), Endpoint("dst", 50, None, (0, 0)), 600, source, late), each)
+        for each in (check, Pairs(edges, dst_time=time))
+    )
+    assert np.array_equal(found.dst, expected.dst)
+
+
+def test_a_sampler_takes_the_negatives_of_its_key():
+    graph = random_graph(40, 700, seed=2)
+    sampler = NeighborSampler(graph.to_data(), [1])
+    index = EdgeSamplerInput(None, *graph.edge_index[:, :50])
+    key = reference_key(3, 1, 4)
+    out = sampler.sample_from_edges(index, NegativeSampling("binary", 2), batch_key=key)
+    expected = binary(Pairs(graph.edge_index), 40, 40, 100, key)
+    negatives = out.node[out.metadata[1][:, 50:]]
+    assert np.array_equal(negatives, [expected.src, expected.dst])
+
+
+def test_ids_beyond_32_bits_are_drawn():
+    node = np.empty(1000, np.int64)
+    Endpoint("dst", 2**40).draw(KEY, np.arange(1000), 0, node)
+    assert stats.kstest(node / 2**40, "uniform").pvalue > 1e-3
 
 
 def test_a_sparse_graph_takes_one_round_and_no_negatives_take_none():

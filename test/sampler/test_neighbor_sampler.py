@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.sampler import NodeSamplerInput
 
 from glt.data import Graph, Topology
 from glt.sampler import NeighborSampler
@@ -132,8 +131,11 @@ def test_bad_arguments_are_named():
     dataset = GRAPH.to_dataset()
     sampler = NeighborSampler(dataset, [2], random_seed=0)
     for call, error, message in [
-        (lambda: NeighborSampler(HeteroData(), [2]), TypeError, "graph has type HeteroData"),
-        (lambda: NeighborSampler(GRAPH.edge_index, [2]), TypeError, "graph has type Tensor"),
+        (lambda: NeighborSampler(GRAPH.edge_index, [2]), TypeError, "data has type Tensor"),
+        (lambda: NeighborSampler(dataset, [2], time_attr="t"), ValueError, "time_attr = 't': the dataset has no times"),
+        (lambda: NeighborSampler(dataset, [2], weight_attr="w"), ValueError, "weight_attr = 'w': the dataset has no"),
+        (lambda: NeighborSampler(dataset, [2], sample_direction="up"), ValueError, "sample_direction = 'up'"),
+        (lambda: NeighborSampler(dataset, [2], sample_direction="backward"), ValueError, "its own direction"),
         (lambda: NeighborSampler(dataset, [2], num_threads=0), ValueError, "num_threads = 0"),
         (lambda: sample(sampler, [200]), IndexError, r"seeds\[0\] = 200 is outside \[0, 200\)"),
         (lambda: sample(sampler, [3, -1]), IndexError, r"seeds\[1\] = -1"),
@@ -144,11 +146,6 @@ def test_bad_arguments_are_named():
             lambda: sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([1]), torch.tensor([1]))),
             ValueError,
             "seed times",
-        ),
-        (
-            lambda: sampler.sample_from_edges(EdgeSamplerInput(None, torch.tensor([1]), torch.tensor([1]))),
-            ValueError,
-            "sample_from_edges",
         ),
     ]:
         with pytest.raises(error, match=message):

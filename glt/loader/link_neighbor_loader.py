@@ -1,0 +1,160 @@
+"""PyG's LinkNeighborLoader on glt's sampler and gather."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch_geometric
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
+from torch_geometric.typing import InputEdges
+
+from glt.data.dataset import Dataset
+from glt.data.schema import EdgeType
+from glt.loader.batch_features import BatchFeatures
+from glt.loader.brought_sampler import require_agreement
+from glt.loader.keyed_batches import KeyedBatches
+from glt.loader.pyg_source import as_pyg
+from glt.loader.seed_edges import seed_edges
+from glt.sampler.neighbor_sampler import NeighborSampler
+from glt.sampler.seed_order import BatchIndex
+
+
+class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader):
+    """A drop-in ``torch_geometric.loader.LinkNeighborLoader``: samples around both ends of edges, and negatives.
+
+    Batches follow PyG's contract, point by point, with two differences that are PyG's "to do". Negatives are no edges
+    of the graph, ever, and uniform (or by weight) over all pairs that are not; see
+    :class:`glt.sampler.negatives.NegativeRounds`. And the edges to predict can be kept out of the sample. For a fixed
+    ``random_seed`` the batches of an epoch are always the same, and equal to those of
+    :class:`glt.distributed.DistLinkNeighborLoader` with the same seed edges and options.
+
+    Args:
+        data: A PyG ``Data`` or ``HeteroData``, a :class:`glt.data.Dataset`, or a pair ``(FeatureStore, GraphStore)``.
+        num_neighbors: Edges per node and hop, a list or a dict by edge type; -1 takes all, 0 none.
+        edge_label_index: Seed edges ``[2, B]``, edges of the graph or not; None: all edges. In heterogeneous graphs an
+            edge type, or a pair of that and the seed edges.
+        edge_label: Label of each seed edge. With binary negatives, whose label is 0, labels that start at 0 go up by 1.
+        edge_label_time: Time of each seed edge, int64; needs ``time_attr``. No node or edge that is later is sampled.
+        neg_sampling: ``'binary'``, ``'triplet'``, a dict or a ``NegativeSampling``; None: no negatives.
+        neg_sampling_ratio: PyG's old name for the amount of binary negatives.
+        exclude_edges: ``'self'``: the seed edges of a batch (not its negatives), with all edges parallel to them, are
+            not sampled in that batch, others taking their place; ``'reverse'``: nor are their reverses. An edge type:
+            the same, naming the type that holds the reverses.
+        random_seed: Seed of shuffling and sampling, in [0, 2^63). Default: drawn from torch's generator.
+        num_threads: Threads to sample and gather with; the batches do not depend on it.
+        neighbor_sampler: Another sampler with PyG's interface. A :class:`glt.sampler.NeighborSampler` brings its own
+            options, seed and number of threads to sample with.
+        replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
+            :class:`glt.sampler.NeighborSampler`.
+        transform, transform_sampler_output, filter_per_worker, custom_cls, input_id, **kwargs: As in PyG; every
+            argument of ``torch.utils.data.DataLoader`` among them.
+
+    Raises:
+        TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData | Dataset | tuple[FeatureStore, GraphStore],
+        num_neighbors: Any,
+        edge_label_index: InputEdges = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Any = None,
+        transform_sampler_output: Any = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        exclude_edges: str | EdgeType | None = None,
+        random_seed: int | None = None,
+        num_threads: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        options: dict[str, Any] = {
+            "replace": replace, "subgraph_type": getattr(subgraph_type, "value", subgraph_type), "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy, "time_attr": time_attr, "weight_attr": weight_attr,
+            "directed": directed, "exclude_edges": exclude_edges,
+        }  # fmt: skip
+        if isinstance(neighbor_sampler, NeighborSampler):
+            require_agreement(neighbor_sampler, num_neighbors, random_seed, options)
+            random_seed, time_attr = neighbor_sampler.random_seed, neighbor_sampler.time_attr
+        if (edge_label_time is None) != (time_attr is None):
+            given, lacking = ("edge_label_time", "time_attr") if time_attr is None else ("time_attr", "edge_label_time")
+            raise ValueError(f"{given!r} is set and {lacking!r} is not set: temporal sampling needs both")
+        if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+            raise ValueError(f"num_threads = {num_threads!r}: expected an integer of at least 1")
+        self._choose_seed(random_seed, kwargs)
+        if neighbor_sampler is None:
+            neighbor_sampler = NeighborSampler(
+                data, num_neighbors, **options, random_seed=self.random_seed, num_threads=num_threads
+            )
+        elif exclude_edges is not None and not isinstance(neighbor_sampler, NeighborSampler):
+            raise ValueError(f"exclude_edges = {exclude_edges!r}: the neighbor_sampler given does not know that option")
+        super().__init__(
+            as_pyg(data), num_neighbors, seed_edges(data, edge_label_index), edge_label, edge_label_time,
+            neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio, time_attr=time_attr, transform=transform,
+            transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler, **kwargs,
+        )  # fmt: skip
+        self._check_inputs()
+        self._features = BatchFeatures(data, self.custom_cls, num_threads)
+        self._number_batches()
+
+    def _check_inputs(self) -> None:
+        """Refuses seed edges and what comes with them where they are given, not when their batch comes up."""
+        inputs = self.input_data
+        size = len(inputs.row)
+        for name, given in (
+            ("edge_label", inputs.label), ("edge_label_time", inputs.time), ("input_id", inputs.input_id),
+        ):  # fmt: skip
+            if given is not None and len(given) != size:
+                raise ValueError(f"{name} has {len(given)} rows: expected one per seed edge, {size}")
+        if inputs.time is not None and (inputs.time.is_floating_point() or inputs.time.dim() != 1):
+            raise TypeError(f"edge_label_time has dtype {inputs.time.dtype}: expected integers, shape [{size}]")
+        if isinstance(self.link_sampler, NeighborSampler):
+            self.link_sampler.check_links(inputs, self.neg_sampling)
+
+    def collate_fn(self, index: BatchIndex | Tensor | list[int]) -> Any:
+        """Samples a batch; in a DataLoader worker also looks up its features, if ``filter_per_worker``."""
+        if not isinstance(index, BatchIndex):
+            return super().collate_fn(index)
+        inputs = self.input_data[index.input_id]
+        if isinstance(self.link_sampler, NeighborSampler):
+            key = index.key(self.random_seed)
+            out = self.link_sampler.sample_from_edges(inputs, self.neg_sampling, batch_key=key)
+        else:
+            out = self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+        """Joins a sample with the features of its nodes and edges."""
+        if not isinstance(self.link_sampler, NeighborSampler):
+            return super().filter_fn(out)
+        if self.transform_sampler_output is not None:
+            out = self.transform_sampler_output(out)
+        data: Any = self._features.batch(out)
+        input_type = self.input_data.input_type
+        links = data if input_type is None else data[input_type]
+        links.input_id = out.metadata[0]
+        if self.neg_sampling is None or self.neg_sampling.is_binary():
+            links.edge_label_index, links.edge_label, links.edge_label_time = out.metadata[1:]
+            return data if self.transform is None else self.transform(data)
+        src, dst = (data, data) if input_type is None else (data[input_type[0]], data[input_type[-1]])
+        src.src_index, dst.dst_pos_index, dst.dst_neg_index, time = out.metadata[1:]
+        src.seed_time = dst.seed_time = time
+        for name in ("edge_label_index", "edge_label_time"):  # of the source, which say nothing of the batch
+            if name in links:
+                del links[name]
+        return data if self.transform is None else self.transform(data)

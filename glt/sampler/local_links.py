@@ -1,0 +1,146 @@
+"""Link batches in this process: negatives checked against the whole graph, then one sample around all ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
+
+from glt import _core
+from glt.data import pool
+from glt.data.schema import EdgeType
+from glt.sampler import conflicts
+from glt.sampler.link import exclusions, link_batch, reverse_edge_type
+from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, negative_rounds
+
+if TYPE_CHECKING:
+    from glt.sampler.neighbor_sampler import NeighborSampler
+
+
+class LocalLinks:
+    """Turns seed edges into batches. Each method is given the sampler; kept is what negatives are drawn from."""
+
+    def __init__(self) -> None:
+        self._endpoints: tuple[NegativeSampling, EdgeType | None, tuple[Endpoint, Endpoint]] | None = None
+
+    def check(
+        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
+    ) -> tuple[int, int]:
+        """Refuses seed edges that do not fit the graph or the sampler.
+
+        Returns:
+            Positions of the node types of source and destination.
+
+        Raises:
+            IndexError: If an end is outside the graph; names the first.
+            KeyError: If there is no such node type.
+            ValueError: If the type, the times, the weights of negatives or the edges to exclude do not fit.
+        """
+        graph = sampler.graph
+        if (index.input_type is not None) != graph.schema.is_hetero:
+            kind = "an edge type" if graph.schema.is_hetero else "None, the graph being homogeneous"
+            raise ValueError(f"input_type = {index.input_type!r}: expected {kind}")
+        conflicts.refuse(
+            edge_label_time=index.time, time_attr=conflicts.GIVEN if sampler.is_temporal else None
+        )  # fmt: skip
+        source, _, target = index.input_type or graph.schema.edge_types[0]
+        ends = graph.schema.node_index(source), graph.schema.node_index(target)
+        for row, node, end in ((0, index.row, ends[0]), (1, index.col, ends[1])):
+            size = graph.num_nodes[end]
+            bad = ((node < 0) | (node >= size)).nonzero()
+            if len(bad):
+                at = int(bad[0])
+                raise IndexError(f"edge_label_index[{row}, {at}] = {int(node[at])} is outside [0, {size})")
+        if neg_sampling is not None:
+            self._ends_of(sampler, neg_sampling, index.input_type, ends)
+        edge_type, exclude = _edge_type(sampler, index), sampler.config.exclude_edges
+        if edge_type is not None and exclude not in (None, "self"):
+            reverse_edge_type(graph.schema, edge_type, None if exclude == "reverse" else exclude)
+        return ends
+
+    def sample(
+        self,
+        sampler: NeighborSampler,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None,
+        batch_key: int,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples a link batch; see :meth:`NeighborSampler.sample_from_edges`."""
+        ends = self.check(sampler, index, neg_sampling)
+        negatives = None if neg_sampling is None else self._negatives(sampler, index, ends, neg_sampling, batch_key)
+        batch = link_batch(index, ends, sampler.disjoint, neg_sampling, negatives)
+        excluded = _exclusions(sampler, index)
+        out = sampler.sample(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
+        if batch.example is not None and isinstance(out, HeteroSamplerOutput):
+            out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
+        elif batch.example is not None:
+            out.batch = _examples(batch.example, out.batch)
+        out.metadata = batch.metadata(index.input_id, neg_sampling)
+        return out
+
+    def _ends_of(
+        self,
+        sampler: NeighborSampler,
+        neg_sampling: NegativeSampling,
+        input_type: EdgeType | None,
+        ends: tuple[int, int],
+    ) -> tuple[Endpoint, Endpoint]:
+        """What negatives are drawn from; the sums of weights are kept from batch to batch."""
+        known = self._endpoints
+        if known is None or known[0] is not neg_sampling or known[1] != input_type:
+            src, dst = (
+                Endpoint.of(side, sampler.graph.num_nodes[end], neg_sampling, earliest_node(time))
+                for side, end, time in zip(("src", "dst"), ends, _times(sampler, ends), strict=True)
+            )
+            known = self._endpoints = neg_sampling, input_type, (src, dst)
+        return known[2]
+
+    def _negatives(
+        self,
+        sampler: NeighborSampler,
+        index: EdgeSamplerInput,
+        ends: tuple[int, int],
+        neg_sampling: NegativeSampling,
+        batch_key: int,
+    ) -> tuple[Tensor | None, Tensor]:
+        graph, edge_type = sampler.graph, _edge_type(sampler, index)
+        src, dst = self._ends_of(sampler, neg_sampling, index.input_type, ends)
+        late = None if index.time is None else index.time.long().numpy()
+        rounds = negative_rounds(batch_key, neg_sampling, src, dst, index.row.long().numpy(), late)
+        csr = None if edge_type is None else graph.topologies[edge_type].csr
+        times = (None if time is None else time.numpy() for time in _times(sampler, ends))
+        finish(rounds, LocalCheck(csr, graph.edge_dir, *times))
+        return None if neg_sampling.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
+
+
+def _examples(example: Tensor, tree: Tensor) -> Tensor:
+    """The seed edge that each tree belongs to, in the dtype of ``tree``."""
+    found = pool.empty((len(tree),), tree.dtype)
+    return torch.index_select(example.to(tree.dtype), 0, tree, out=found)
+
+
+def _edge_type(sampler: NeighborSampler, index: EdgeSamplerInput) -> int | None:
+    """Position of the type of the seed edges; None where the graph has no edges of that type."""
+    if index.input_type is None:
+        return 0
+    types = sampler.graph.schema.edge_types
+    return types.index(tuple(index.input_type)) if tuple(index.input_type) in types else None
+
+
+def _times(sampler: NeighborSampler, ends: tuple[int, int]) -> list[Tensor | None]:
+    """Times of the nodes at both ends, where there are any to obey."""
+    by_node = sampler.is_temporal and sampler.graph.time_level == "node"
+    return [sampler.graph.node_time[end] if by_node else None for end in ends]
+
+
+def _exclusions(sampler: NeighborSampler, index: EdgeSamplerInput) -> list[_core.Exclusions | None] | None:
+    graph, edge_type, exclude = sampler.graph, _edge_type(sampler, index), sampler.config.exclude_edges
+    if exclude is None or edge_type is None:
+        return None
+    pairs = exclusions(index, edge_type, graph.schema, graph.edge_dir, exclude)
+    return [
+        _core.Exclusions(pairs[at][0].numpy(), pairs[at][1].numpy()) if at in pairs else None
+        for at in range(len(graph.schema.edge_types))
+    ]

@@ -1,0 +1,85 @@
+"""A native batch as PyG's sampler output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from glt import _core
+from glt.data import pool
+from glt.data.schema import EdgeType, Schema
+from glt.sampler.config import SamplingConfig
+
+
+def sampler_output(
+    batch: _core.Batch, schema: Schema, edge_dir: str, config: SamplingConfig, id_dtype: torch.dtype = torch.int64
+) -> SamplerOutput | HeteroSamplerOutput:
+    """Copies a finished batch out.
+
+    Args:
+        batch: Sampled, and induced where the options ask for it.
+        schema, edge_dir: Of the graph. Edges run neighbour -> expanded node, so along out-edges a batch holds the
+            reverses, under the reverse types (:func:`reverse_edge_type`).
+        config: The options that it was sampled with.
+        id_dtype: Dtype of the result.
+
+    Returns:
+        Dicts with every type of the schema, or single tensors when homogeneous. Bidirectional edges are not made here.
+    """
+    node: list[Tensor] = []
+    tree: list[Tensor | None] = []
+    for t in range(len(schema.node_types)):
+        node.append(pool.empty((batch.num_nodes(t),), torch.int64))
+        tree.append(pool.empty((batch.num_nodes(t),), torch.int64) if config.disjoint else None)
+        batch.copy_nodes(t, node[t].numpy(), _array(tree[t]))
+    edge_index: list[Tensor] = []
+    edge: list[Tensor | None] = []
+    for r in range(len(schema.edge_types)):
+        edge_index.append(pool.empty((2, batch.num_edges(r)), torch.int64))
+        edge.append(pool.empty((batch.num_edges(r),), torch.int64) if config.with_edge else None)
+        batch.copy_edges(r, edge_index[r][0].numpy(), edge_index[r][1].numpy(), _array(edge[r]))
+    if id_dtype != torch.int64:
+        node, edge_index = [t.to(id_dtype) for t in node], [t.to(id_dtype) for t in edge_index]
+        tree, edge = (
+            [None if t is None else t.to(id_dtype) for t in tree],
+            [None if t is None else t.to(id_dtype) for t in edge],
+        )
+    # Like PyG, no counts per hop of induced edges: they belong to none.
+    counted = config.subgraph_type != "induced"
+    num_nodes = [batch.num_sampled_nodes(t) for t in range(len(schema.node_types))] if counted else None
+    num_edges = [batch.num_sampled_edges(r) for r in range(len(schema.edge_types))] if counted else None
+    if not schema.is_hetero:
+        return SamplerOutput(
+            node=node[0], row=edge_index[0][0], col=edge_index[0][1], edge=edge[0], batch=tree[0],
+            num_sampled_nodes=num_nodes and num_nodes[0], num_sampled_edges=num_edges and num_edges[0],
+        )  # fmt: skip
+    names = schema.edge_types if edge_dir == "in" else tuple(map(reverse_edge_type, schema.edge_types))
+
+    def by_edge_type(values: list[Any]) -> dict[EdgeType, Any]:
+        return dict(zip(names, values, strict=True))
+
+    return HeteroSamplerOutput(
+        node=schema.by_node_type(node),
+        row=by_edge_type([e[0] for e in edge_index]),
+        col=by_edge_type([e[1] for e in edge_index]),
+        edge=by_edge_type(edge) if config.with_edge else None,
+        batch=schema.by_node_type(tree) if config.disjoint else None,
+        num_sampled_nodes=None if num_nodes is None else schema.by_node_type(num_nodes),
+        num_sampled_edges=None if num_edges is None else by_edge_type(num_edges),
+    )
+
+
+def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
+    """The type of an edge type's reverses, by GLT's rule: ``rev_`` before the relation, or no longer; the same type
+    where both ends are of one node type."""
+    source, relation, target = edge_type
+    if source != target:
+        relation = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
+    return target, relation, source
+
+
+def _array(tensor: Tensor | None) -> Any:
+    return None if tensor is None else tensor.numpy()
