@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from glt.distributed.agreement import WorkerOptions
 from glt.distributed.context import require_context
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
-from glt.distributed.dist_neighbor_loader import checked_times, require_loaded
 from glt.distributed.link_seeds import LinkSeeds, Negatives
 from glt.distributed.options import MpDistSamplingWorkerOptions
 from glt.distributed.sampling_options import checked_config
+from glt.distributed.seed_checks import checked_input_id, checked_times, require_loaded
 from glt.distributed.seed_table import SeedTable
 from glt.sampler import conflicts
 from glt.sampler.link import reverse_edge_type
@@ -43,7 +44,7 @@ class DistLinkNeighborLoader(DistLoader):
         exclude_edges: ``'self'``: the seed edges of a batch are not sampled in it, others taking their place;
             ``'reverse'``: nor are their reverses; an edge type: the same, naming the type that holds these.
         batch_size, shuffle, drop_last, replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr,
-            with_edge, edge_dir, collect_features, to_device, random_seed, worker_options: As in
+            with_edge, edge_dir, collect_features, to_device, transform, input_id, random_seed, worker_options: As in
             :class:`glt.distributed.DistNeighborLoader`.
 
     Raises:
@@ -73,13 +74,15 @@ class DistLinkNeighborLoader(DistLoader):
         edge_dir: str | None = None,
         collect_features: bool = False,
         to_device: torch.device | str | int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        input_id: Tensor | None = None,
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
         require_context()
         require_loaded(data, edge_dir)
         options = LoaderOptions(
-            batch_size, shuffle, drop_last, collect_features, to_device, random_seed,
+            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed,
             MpDistSamplingWorkerOptions() if worker_options is None else worker_options,
         )  # fmt: skip
         conflicts.refuse(
@@ -98,6 +101,8 @@ class DistLinkNeighborLoader(DistLoader):
             reverse_edge_type(data.schema, edge_type, named)
         drawn = NegativeSampling.cast(neg_sampling)
         columns = {"row": edges[0], "col": edges[1]}
+        if input_id is not None:
+            columns["input_id"] = checked_input_id(input_id, edges.shape[1])
         if edge_label is not None:
             columns["label"] = _checked_label(edge_label, edges.shape[1], drawn)
         if edge_label_time is not None:

@@ -6,8 +6,9 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -43,6 +44,7 @@ class LoaderOptions:
     drop_last: bool
     collect_features: bool
     to_device: torch.device | str | int | None
+    transform: Callable[[Any], Any] | None
     random_seed: int | None
     worker_options: WorkerOptions
 
@@ -56,6 +58,8 @@ class LoaderOptions:
             flag = getattr(self, name)
             if not isinstance(flag, bool):
                 raise TypeError(f"{name} = {flag!r}: expected True or False")
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
         size = self.batch_size
         if isinstance(size, bool) or not hasattr(size, "__index__") or size < 1:
             raise ValueError(f"batch_size = {size!r}: expected an integer of at least 1")
@@ -90,7 +94,7 @@ class DistLoader:
     ) -> None:
         self.data, self.config, self.seeds, self.table = data, config, seeds, table
         self.collect_features, self.to_device = options.collect_features, options.to_device
-        self.options = options.worker_options
+        self.options, self.transform = options.worker_options, options.transform
         self.context: DistContext = require_context()
         batch_size = int(options.batch_size)
         # Everything that can be wrong with the arguments of this trainer is known by now.
@@ -98,7 +102,7 @@ class DistLoader:
             "loader": type(self).__name__,
             **config.to_json(),
             **seeds.to_json(),
-            "columns": sorted(table.columns),
+            "columns": sorted(table.columns.keys() - {"input_id"}),
             "collect_features": options.collect_features,
             "batch_size": batch_size,
             "shuffle": options.shuffle,
@@ -190,7 +194,7 @@ class DistLoader:
             batch = self._collate(message)
             self._stats.wait_s += received - start
             self._stats.collate_s += time.perf_counter() - received
-            yield batch
+            yield batch if self.transform is None else self.transform(batch)
 
     def _receive(self, index: int) -> Message:
         """The message of a batch of this iteration; those of iterations that were left early are dropped."""

@@ -52,7 +52,8 @@ class SeedEdges:
 
 
 class LinkSeeds(Seeds):
-    """Each row is an edge: columns ``row``, ``col``, and ``label`` and ``time`` where there are any.
+    """Each row is an edge: columns ``row`` and ``col``; ``label`` and ``time`` where there are any, and ``input_id``
+    where it is to be told in place of the position.
 
     Args:
         edge_type: Position of the type of the edges.
@@ -96,7 +97,7 @@ class LinkSeeds(Seeds):
         # The shared functions read no more of PyG's classes than these have.
         batch = link_batch(edges, self.ends, config.disjoint, self.negatives, negatives)  # type: ignore[arg-type]
         excluded = exclusions(edges, self.edge_type, schema, sampler.dataset.edge_dir, config.exclude_edges)  # type: ignore[arg-type]
-        known = {self.input_id: input_id}
+        known = {self.input_id: rows.get("input_id", input_id)}
         for name, tensor in batch.links.items():
             for store in self._stores(name):
                 known[f"{name}/{store}"] = tensor

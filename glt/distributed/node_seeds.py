@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class NodeSeeds(Seeds):
-    """Each row is a node: column ``node``, and ``time`` for temporal sampling as of other times than the nodes' own.
+    """Each row is a node: column ``node``; ``input_id`` where it is to be told in place of the position, and ``time``
+    for temporal sampling as of other times than the nodes' own.
 
     Args:
         node_type: Position of the type of the nodes.
@@ -32,7 +33,7 @@ class NodeSeeds(Seeds):
         self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
     ) -> BatchStart:
         nodes, time = rows["node"], rows.get("time")
-        start = BatchStart([(self.node_type, nodes)], time, known={self.input_id: input_id})
+        start = BatchStart([(self.node_type, nodes)], time, known={self.input_id: rows.get("input_id", input_id)})
         if time is not None:
             start.known[f"seed_time/n{self.node_type}"] = time
         elif sampler.config.temporal is not None:

@@ -72,19 +72,25 @@ def test_times_of_nodes(typed_world: Callable[..., TypedWorld], case: Case) -> N
     assert_local_is_the_same(world.path, world.to_data(), case.kind, case.arguments(1))
 
 
+def labelled(batch: Any) -> Any:
+    batch.label = batch.y[: batch.batch_size]
+    return batch
+
+
 @pytest.mark.parametrize(
     "flags",
     [
-        {}, {"disjoint": True, "replace": True}, {"subgraph_type": "bidirectional"}, {"subgraph_type": "induced"},
+        {}, {"input_id": torch.arange(60) * 3}, {"input_nodes": torch.arange(600) % 7 == 1, "transform": labelled},
+        {"disjoint": True, "replace": True}, {"subgraph_type": "bidirectional"}, {"subgraph_type": "induced"},
         {"neg_sampling": "binary", "exclude_edges": "reverse", "edge_label": torch.arange(60) % 3},
         {"neg_sampling": {"mode": "triplet", "amount": 3, "dst_weight": torch.arange(600.0)}, "disjoint": True},
     ],
-    ids=str,
+    ids=lambda flags: ", ".join(flags),
 )  # fmt: skip
 def test_graphs_without_types(world: Callable[..., World], flags: dict[str, Any]) -> None:
     made = world(1)
     kind, name = ("DistNeighborLoader", "input_nodes")
-    seeds = torch.cat([torch.arange(0, 600, 11), torch.arange(5)])
+    seeds = torch.cat([torch.arange(0, 600, 11), torch.arange(5)])  # 60
     if "neg_sampling" in flags:
         kind, name, seeds = "DistLinkNeighborLoader", "edge_label_index", made.graph.edge_index[:, :60]
     given = {"num_neighbors": [4, 3], name: seeds, "batch_size": 16, "random_seed": 7, "shuffle": True}
