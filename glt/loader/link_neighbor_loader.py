@@ -26,9 +26,10 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
 
     Batches follow PyG's contract, point by point, with two differences that are PyG's "to do". Negatives are no edges
     of the graph, ever, and uniform (or by weight) over all pairs that are not; see
-    :class:`glt.sampler.negatives.NegativeRounds`. And the edges to predict can be kept out of the sample. For a fixed
-    ``random_seed`` the batches of an epoch are always the same, and equal to those of
-    :class:`glt.distributed.DistLinkNeighborLoader` with the same seed edges and options.
+    :class:`glt.sampler.negatives.NegativeRounds`. And the edges to predict can be kept out of the sample: leave them in
+    the graph, so that no negative is one of them, and use ``exclude_edges``. For a fixed ``random_seed`` the batches of
+    an epoch are always the same, and equal to those of :class:`glt.distributed.DistLinkNeighborLoader` with the same
+    seed edges and options.
 
     Args:
         data: A PyG ``Data`` or ``HeteroData``, a :class:`glt.data.Dataset`, or a pair ``(FeatureStore, GraphStore)``.

@@ -75,8 +75,8 @@ def link_batch(
     num_pos = len(src)
     src_order = dst_order = torch.arange(num_pos)  # the seed edge that each source and destination belongs to
     triplet = neg_sampling is not None and neg_sampling.is_triplet()
+    each = int(neg_sampling.amount) if neg_sampling is not None else 0
     if negatives is not None and triplet:
-        each = len(negatives[1]) // max(1, num_pos)
         rest = negatives[1].view(num_pos, each)
         # Trees number the negatives so that number % B is the triplet, as PyG does.
         dst = torch.cat([dst, (rest.t() if disjoint else rest).flatten()])
@@ -91,7 +91,7 @@ def link_batch(
         batch, src_at, dst_at = _union(src, dst, ends)
     if triplet:
         negative = dst_at[num_pos:]
-        negative = negative.view(-1, num_pos).t() if disjoint else negative.view(num_pos, -1)
+        negative = negative.view(each, num_pos).t() if disjoint else negative.view(num_pos, each)
         links = [src_at, dst_at[:num_pos], negative.squeeze(-1), time]
     else:
         late = time if time is None or negatives is None else time[src_order]

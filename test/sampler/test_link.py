@@ -101,6 +101,16 @@ def test_both_ends_of_a_link_belong_to_the_same_example(input_type):
     assert batch.example.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2] * 2
 
 
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_batch_without_links(case, disjoint):
+    none = torch.empty(0, dtype=torch.int64)
+    neg_sampling = None if case is None else NegativeSampling(*case)
+    negatives = None if case is None else (None if case[0] == "triplet" else none, none)
+    batch = link_batch(EdgeSamplerInput(none, none, none), (0, 0), disjoint, neg_sampling, negatives)
+    assert all(value.numel() == 0 for value in batch.links.values()) and len(batch.seeds[0][1]) == 0
+
+
 def test_small_ids_come_out_as_int64():
     index = EdgeSamplerInput(None, torch.tensor([3, 1], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.int32))
     (only,) = link_batch(index, (0, 0), False).seeds
