@@ -1,5 +1,6 @@
 """Sampling over partitions, in worker processes or beside the trainer."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
@@ -9,25 +10,34 @@ from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
 
 if TYPE_CHECKING:
+    from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
     from glt.distributed.dist_neighbor_loader import DistNeighborLoader
+    from glt.distributed.dist_subgraph_loader import DistSubGraphLoader
 
 __all__ = [
     "CollocatedDistSamplingWorkerOptions",
     "ConcurrentEventLoop",
     "DistContext",
     "DistDataset",
+    "DistLinkNeighborLoader",
     "DistNeighborLoader",
     "DistNeighborSampler",
     "DistRole",
+    "DistSubGraphLoader",
     "MpDistSamplingWorkerOptions",
     "get_context",
     "init_worker_group",
 ]
 
+# They import torch_geometric, which sampling processes do without.
+_LOADERS = {
+    "DistLinkNeighborLoader": "dist_link_neighbor_loader",
+    "DistNeighborLoader": "dist_neighbor_loader",
+    "DistSubGraphLoader": "dist_subgraph_loader",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "DistNeighborLoader":  # imports torch_geometric, which sampling processes do without
-        from glt.distributed.dist_neighbor_loader import DistNeighborLoader
-
-        return DistNeighborLoader
+    if name in _LOADERS:
+        return getattr(import_module(f"glt.distributed.{_LOADERS[name]}"), name)
     raise AttributeError(f"module 'glt.distributed' has no attribute {name!r}")

@@ -10,11 +10,10 @@ import threading
 import weakref
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from glt.channel.error_message import error_message
 from glt.channel.local import LocalChannel
 from glt.channel.message import Message
+from glt.distributed.batch_start import Seeds
 from glt.distributed.context import DistContext
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
@@ -25,6 +24,7 @@ from glt.distributed.producer import Producer
 from glt.distributed.rendezvous import Rendezvous
 from glt.distributed.router import PartitionRouter
 from glt.distributed.rpc_transport import RpcTransport
+from glt.distributed.seed_table import SeedTable
 from glt.distributed.transport import Peer, Transport
 from glt.errors import ChannelClosed, ChannelTimeout
 from glt.sampler.config import SamplingConfig
@@ -101,7 +101,7 @@ class CollocatedSampler:
     Args:
         context: This trainer.
         dataset: Its partition.
-        config, order, seeds, collect_features: What to sample.
+        config, order, seeds, table, collect_features: What to sample.
         concurrency: Batches in flight, and batches that wait for the trainer.
         rendezvous: Where the trainers are whose partitions are not read directly; None if there are none.
         num_rpc_threads, timeout_s: As in the options.
@@ -114,7 +114,8 @@ class CollocatedSampler:
         dataset: DistDataset,
         config: SamplingConfig,
         order: SeedOrder,
-        seeds: Tensor,
+        seeds: Seeds,
+        table: SeedTable,
         collect_features: bool,
         concurrency: int,
         rendezvous: Rendezvous | None,
@@ -127,7 +128,7 @@ class CollocatedSampler:
         if rendezvous is not None and dataset.num_partitions > 1:
             self._router = _shared.acquire(rendezvous, dataset, num_rpc_threads, timeout_s)
         try:
-            self._start(context, dataset, config, order, seeds, collect_features, concurrency, others)
+            self._start(context, dataset, config, order, seeds, table, collect_features, concurrency, others)
         except BaseException:
             if self._loop is not None:
                 self._loop.shutdown(_JOIN_S)
@@ -141,7 +142,8 @@ class CollocatedSampler:
         dataset: DistDataset,
         config: SamplingConfig,
         order: SeedOrder,
-        seeds: Tensor,
+        seeds: Seeds,
+        table: SeedTable,
         collect_features: bool,
         concurrency: int,
         others: Mapping[int, LocalPartition],
@@ -150,7 +152,7 @@ class CollocatedSampler:
         self._loop = loop = ConcurrentEventLoop(concurrency)
         sampler = DistNeighborSampler(dataset, config, self._router, loop, collect_features, others)
         self._producer = Producer(
-            sampler, self._channel, seeds, order, first=0, step=1, role="collocated sampler of trainer",
+            sampler, self._channel, seeds, table, order, first=0, step=1, role="collocated sampler of trainer",
             rank=context.rank,
         )  # fmt: skip
         self._rank = context.rank

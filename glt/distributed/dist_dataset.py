@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +13,13 @@ import torch
 from torch import Tensor
 
 from glt.data.feature import Feature
-from glt.data.graph import Graph
-from glt.data.topology import Topology
+from glt.data.schema import NodeType, Schema
+from glt.distributed.local_partition import LocalPartition
 from glt.errors import PartitionError
-from glt.partition import Partition, load_partition
+from glt.partition import load_partition
 from glt.partition.manifest import Manifest
 
-
-@dataclass(frozen=True, eq=False)
-class OwnedTables:
-    """Tables of which each partition has the rows that it owns.
-
-    Attributes:
-        book: Owner of each id of the whole graph, smallest unsigned dtype.
-        tables: By name, the rows that this partition owns, looked up by global id.
-    """
-
-    book: np.ndarray
-    tables: dict[str, Feature]
-
-
-@dataclass(frozen=True, eq=False)
-class LocalPartition:
-    """What can be read of a partition that this process has mapped.
-
-    Attributes:
-        graph: The rows of the nodes that it owns; neighbours have global ids.
-        tables: Rows that it owns, by kind (``'node'``, ``'edge'``) and name.
-    """
-
-    graph: Graph
-    tables: dict[str, dict[str, Feature]]
+LabelFile = str | os.PathLike[str]
 
 
 class DistDataset:
@@ -51,13 +27,15 @@ class DistDataset:
 
     Attributes:
         partition_idx, num_partitions: Which partition of how many.
-        num_nodes, num_edges: Of the whole graph.
+        schema: The types of nodes and edges; in attributes that end in ``_of``, and in all that is not a user's, a type
+            is its position there.
+        num_nodes_of, num_edges_of: Of the whole graph, by type.
+        num_neighbor_nodes_of: By edge type, nodes of the type that is not expanded.
         edge_dir: ``'out'`` for directories written with ``by_src``, ``'in'`` with ``by_dst``.
-        graph: The rows of the owned nodes; neighbours have global ids.
-        nodes: Book and tables of nodes: ``'x'`` (features) and ``'y'`` (labels), where there are any.
-        edges: Book and tables of edges: ``'edge_attr'``; None without edge features.
-        whole_node_labels: Labels of all nodes, where a file with them was given; else None.
-        own: Graph and tables of the partition.
+        node_books: By node type, the owner of each node of the whole graph, smallest unsigned dtype.
+        edge_books: By edge type, the owner of each edge; None without edge features.
+        whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
+        own: Graphs and tables of the partition.
     """
 
     def __init__(self) -> None:
@@ -69,7 +47,7 @@ class DistDataset:
         partition_idx: int,
         graph_mode: str = "CPU",
         *,
-        whole_node_label_file: str | os.PathLike[str] | None = None,
+        whole_node_label_file: LabelFile | Mapping[NodeType, LabelFile] | None = None,
         verify: bool = True,
     ) -> DistDataset:
         """Loads a partition from the directory that a partitioner wrote.
@@ -79,7 +57,8 @@ class DistDataset:
             partition_idx: Which partition, in ``[0, num_parts)``.
             graph_mode: ``'CPU'`` or ``'ZERO_COPY'``; see :class:`glt.data.Graph`.
             whole_node_label_file: A ``.pt`` file (a tensor, read without unpickling anything else) or ``.npy`` file
-                with the labels of all nodes, in place of labels stored with the partition.
+                with the labels of all nodes, in place of labels stored with the partition. Of a heterogeneous graph, a
+                dict of such files by node type; types that it does not name keep the stored ones.
             verify: Compare files with their checksums: those up to 64 MiB whole, larger ones in eight places.
 
         Returns:
@@ -87,38 +66,40 @@ class DistDataset:
 
         Raises:
             glt.errors.PartitionError: If the directory is damaged or has no such partition; names the file.
-            TypeError: If ``partition_idx`` is not an integer.
-            ValueError: If ``graph_mode`` is unknown, or the label file is missing or does not fit.
+            TypeError: If ``partition_idx`` is not an integer, or label files are not given by type where there are
+                types.
+            KeyError: If a label file is for a node type that there is not.
+            ValueError: If ``graph_mode`` is unknown, or a label file is missing or does not fit.
         """
         part = load_partition(graph_dir, partition_idx, verify=verify)
+        manifest, schema = part.manifest, part.schema
+        files = [path and os.path.abspath(path) for path in _label_files(schema, whole_node_label_file)]
         self._args = {
             "graph_dir": os.path.abspath(graph_dir),
             "partition_idx": int(partition_idx),
             "graph_mode": graph_mode,
-            "whole_node_label_file": whole_node_label_file and os.path.abspath(whole_node_label_file),
+            "whole_node_label_file": (
+                {t: path for t, path in schema.by_node_type(files).items() if path} if schema.is_hetero else files[0]
+            ),
         }
-        manifest = part.manifest
-        if manifest.is_hetero:
-            raise ValueError(
-                f"graph_dir = {os.fspath(graph_dir)!r} holds a heterogeneous graph with {manifest.schema}: expected a "
-                "homogeneous one"
-            )
         self.manifest: Manifest = manifest
+        self.schema: Schema = schema
         self._graph_mode = graph_mode
         self.partition_idx = part.index
         self.num_partitions = manifest.num_parts
-        self.num_nodes, self.num_edges = manifest.num_nodes, manifest.num_edges
+        self.num_nodes_of = tuple(entry.num_nodes for entry in manifest.node_types)
+        self.num_edges_of = tuple(entry.num_edges for entry in manifest.edge_types)
         self.edge_dir = manifest.edge_dir
-        self.whole_node_labels = None
-        if whole_node_label_file is not None:
-            self.whole_node_labels = Feature(_read_labels(Path(whole_node_label_file), manifest.num_nodes))
-        self.own = self._map(part)
-        self.graph = self.own.graph
-        self.nodes = OwnedTables(part.nodes[0].book, self.own.tables["node"])
-        self.edges: OwnedTables | None = None
-        edge_book = part.edges[0].book
-        if edge_book is not None and self.own.tables["edge"]:
-            self.edges = OwnedTables(edge_book, self.own.tables["edge"])
+        self.ends = schema.ends(self.edge_dir)
+        self.num_neighbor_nodes_of = tuple(self.num_nodes_of[neighbor] for _, neighbor in self.ends)
+        self.whole_node_labels = tuple(
+            None if path is None else Feature(_read_labels(Path(path), schema, t, self.num_nodes_of[t]))
+            for t, path in enumerate(files)
+        )
+        self._labelled = [labels is not None for labels in self.whole_node_labels]
+        self.own = LocalPartition.of(part, graph_mode, self._labelled)
+        self.node_books = tuple(node.book for node in part.nodes)
+        self.edge_books = tuple(edge.book for edge in part.edges)
         return self
 
     def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:
@@ -137,33 +118,7 @@ class DistDataset:
                 f"partition {partition_idx} in {os.fspath(graph_dir)!r} is of run {part.manifest.run_id}: expected "
                 f"{self.manifest.run_id}, the run of partition {self.partition_idx}"
             )
-        return self._map(part)
-
-    def _map(self, part: Partition) -> LocalPartition:
-        (node,), (edge,) = part.nodes, part.edges
-        node_row = torch.from_numpy(node.row)
-        node_book = torch.from_numpy(node.book)
-        topology = Topology.from_rows(
-            torch.from_numpy(edge.indptr),
-            torch.from_numpy(edge.indices),
-            torch.from_numpy(edge.edge_ids),
-            layout="CSR" if self.edge_dir == "out" else "CSC",
-            num_nodes=self.num_nodes,
-            row_of=node_row,
-            owner=node_book,
-            part=part.index,
-            trusted=True,  # the sampler still refuses ids out of range, when it meets them
-        )
-        labels = None if self.whole_node_labels is not None else node.label
-        nodes = {"x": node.feat, "y": labels}
-        tables: dict[str, dict[str, Feature]] = {"node": {}, "edge": {}}
-        tables["node"] |= {
-            name: Feature(_tensor(t), node_row, (node_book, part.index)) for name, t in nodes.items() if t is not None
-        }
-        if edge.feat is not None and edge.row is not None and edge.book is not None:
-            owner = (torch.from_numpy(edge.book), part.index)
-            tables["edge"]["edge_attr"] = Feature(_tensor(edge.feat), torch.from_numpy(edge.row), owner)
-        return LocalPartition(Graph(topology, self._graph_mode), tables)
+        return LocalPartition.of(part, self._graph_mode, self._labelled)
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for what load() would have set.
@@ -179,14 +134,43 @@ class DistDataset:
         return dict(self._args)
 
     @property
-    def node_features(self) -> Feature | None:
-        """Features of the owned nodes."""
-        return self.nodes.tables.get("x")
+    def num_nodes(self) -> Any:
+        """Number of nodes of the whole graph, or numbers by node type."""
+        return self._face("node", self.num_nodes_of)
 
     @property
-    def node_labels(self) -> Feature | None:
-        """Labels of the owned nodes, or of all nodes where a label file was given."""
-        return self.whole_node_labels or self.nodes.tables.get("y")
+    def num_edges(self) -> Any:
+        """Number of edges of the whole graph, or numbers by edge type."""
+        return self._face("edge", self.num_edges_of)
+
+    @property
+    def graph(self) -> Any:
+        """Rows of the owned nodes, as a :class:`glt.data.Graph` or a dict by edge type; neighbours have global ids."""
+        return self._face("edge", self.own.graphs)
+
+    @property
+    def node_features(self) -> Any:
+        """Features of the owned nodes: a :class:`glt.data.Feature` or None, or a dict of the node types that have
+        some."""
+        return self._face("node", [tables.get("x") for tables in self.own.node_tables])
+
+    @property
+    def node_labels(self) -> Any:
+        """Labels of the owned nodes, or of all nodes where a label file was given; as :attr:`node_features`."""
+        stored = [tables.get("y") for tables in self.own.node_tables]
+        whole = self.whole_node_labels
+        return self._face("node", [a if a is not None else b for a, b in zip(whole, stored, strict=True)])
+
+    @property
+    def edge_features(self) -> Any:
+        """Features of the owned edges; as :attr:`node_features`, by edge type."""
+        return self._face("edge", [tables.get("edge_attr") for tables in self.own.edge_tables])
+
+    def _face(self, kind: str, values: Sequence[Any]) -> Any:
+        if not self.schema.is_hetero:
+            return values[0]
+        named = self.schema.by_node_type(values) if kind == "node" else self.schema.by_edge_type(values)
+        return {type_: value for type_, value in named.items() if value is not None}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.load_args
@@ -204,11 +188,16 @@ class DistDataset:
         )
 
 
-def _tensor(array: Any) -> Tensor:
-    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+def _label_files(schema: Schema, given: Any) -> list[Any]:
+    if given is not None and schema.is_hetero and not isinstance(given, Mapping):
+        raise TypeError(
+            f"whole_node_label_file = {given!r}: expected a dict by node type, one file each, the graph having the "
+            f"node types {list(schema.node_types)}"
+        )
+    return schema.per_node_type("whole_node_label_file", given)
 
 
-def _read_labels(path: Path, num_nodes: int) -> Tensor:
+def _read_labels(path: Path, schema: Schema, node_type: int, num_nodes: int) -> Tensor:
     if not path.exists():
         raise ValueError(f"whole_node_label_file = {str(path)!r} does not exist")
     if path.suffix == ".npy":
@@ -220,9 +209,10 @@ def _read_labels(path: Path, num_nodes: int) -> Tensor:
             raise ValueError(
                 f"whole_node_label_file = {str(path)!r}: expected a tensor written by torch.save ({error})"
             ) from error
+    what = f"node of type {schema.node_types[node_type]!r}" if schema.is_hetero else "node"
     if not isinstance(labels, Tensor) or labels.dim() == 0 or len(labels) != num_nodes:
         shape = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
         raise ValueError(
-            f"whole_node_label_file = {str(path)!r} holds {shape}: expected one label per node, {num_nodes}"
+            f"whole_node_label_file = {str(path)!r} holds {shape}: expected one label per {what}, {num_nodes}"
         )
     return labels

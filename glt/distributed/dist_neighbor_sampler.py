@@ -2,53 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
 from glt.channel.message import MessageLayout
-from glt.data.arrays import as_numpy
-from glt.distributed.dist_dataset import DistDataset, LocalPartition, OwnedTables
+from glt.distributed.batch_start import BatchStart
+from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.event_loop import ConcurrentEventLoop
-from glt.distributed.requests import OneHopRequest, RowsRequest
-from glt.distributed.router import PartitionRouter, tensors_of
+from glt.distributed.hop_loop import HopLoop
+from glt.distributed.local_partition import LocalPartition
+from glt.distributed.partitions import LONG, Partitions
+from glt.distributed.router import PartitionRouter
+from glt.distributed.row_lookup import RowLookup, Specs, in_message
 from glt.sampler.config import SamplingConfig
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-_SHORT = 1 << 15  # items of a native call that takes well under a millisecond
-_LONG = _SHORT + 1  # the size of a call that may always take longer
-
 # What a batch reports about its own making, in this order, as float64 in the message's "stats".
-STATS = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "num_remote_nodes", "num_nodes", "remote_bytes")
-
-
-# What one partition answered: positions in the frontier, counts, neighbours, edges.
-_HopPart = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
-
-# Nodes by owner, where each stands in the frontier, and the bounds of the owners' groups.
-_Frontier = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-@dataclass
-class _Rows:
-    """Ids of one kind and where their rows come from."""
-
-    kind: str
-    num_ids: int
-    tables: dict[str, tuple[torch.dtype, tuple[int, ...]]]
-    local: list[tuple[int, np.ndarray, np.ndarray | None]]  # partition, ids, positions; None: all, in order
-    remote: list[tuple[int, np.ndarray, np.ndarray]]
-    replies: list[tuple[np.ndarray, asyncio.Future[Tensor]]] = field(default_factory=list)
+STATS = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "num_remote_nodes", "num_nodes", "num_edges",
+         "remote_bytes")  # fmt: skip
 
 
 @dataclass
@@ -57,22 +31,24 @@ class SampledBatch:
     it out.
 
     Attributes:
-        specs: Dtype and shape of each tensor of the batch, by PyG's names.
+        specs: Dtype and shape of each tensor of the batch, by the names of :mod:`glt.distributed.collate`.
+        stats: What it reports about its making, by the names of ``STATS``.
     """
 
-    specs: dict[str, tuple[torch.dtype, tuple[int, ...]]]
-    _batch: _core.Batch
-    _rows: list[_Rows]
-    _input_id: Tensor
+    specs: Specs
     stats: dict[str, float]
+    _batch: _core.Batch
+    _rows: list[RowLookup]
+    _start: BatchStart
 
 
 class DistNeighborSampler:
     """Samples from a partition here and, through the router, from the partitions elsewhere.
 
-    The hops of a batch follow each other; each is routed by owner, and local rows are sampled while remote ones are in
-    flight. While one batch waits, others go on: see :class:`ConcurrentEventLoop`. The result is the one that
-    :class:`glt.sampler.NeighborSampler` gives on the whole graph, bit for bit.
+    The hops of a batch follow each other. All that a hop asks of other partitions, over all edge types, is asked at
+    once, and local rows are sampled while that is in flight. While one batch waits, others go on: see
+    :class:`ConcurrentEventLoop`. The result is the one that :class:`glt.sampler.NeighborSampler` gives on the whole
+    graph, bit for bit.
 
     Args:
         dataset: The partition here.
@@ -95,21 +71,20 @@ class DistNeighborSampler:
         collect_features: bool = True,
         others: Mapping[int, LocalPartition] | None = None,
     ) -> None:
-        self.local = {dataset.partition_idx: dataset.own, **(others or {})}
-        if router is None and len(self.local) < dataset.num_partitions:
-            elsewhere = sorted(set(range(dataset.num_partitions)) - set(self.local))
-            raise ValueError(f"partitions {elsewhere} are not read here: a router to them is needed")
-        self.dataset, self.config, self.router, self.loop = dataset, config, router, loop
+        self.partitions = Partitions(dataset, others or {}, router, loop)
+        self.dataset, self.config, self.loop = dataset, config, loop
         self.collect_features = collect_features
-        self._need_edge = config.with_edge or (collect_features and dataset.edges is not None)
+        schema = dataset.schema
+        self._num_node_types, self._num_edge_types = len(schema.node_types), len(schema.edge_types)
+        need_edge = config.with_edge or (collect_features and any(dataset.own.edge_tables))
+        self._hops = HopLoop(dataset, config, self.partitions, need_edge)
         self._spare: list[_core.Batch] = []  # one per batch in flight, kept for their memory
 
-    async def sample(self, input_id: Tensor, seeds: Tensor, batch_key: int) -> SampledBatch:
+    async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         """Samples the edges of a batch and asks for its remote rows.
 
         Args:
-            input_id: Positions of the seeds in the loader's input ``[B]``, int64.
-            seeds: Node ids ``[B]``, int64.
+            start: What it is sampled around.
             batch_key: Key of the draws, in [0, 2^64); see :meth:`glt.sampler.BatchIndex.key`.
 
         Raises:
@@ -118,34 +93,40 @@ class DistNeighborSampler:
             glt.errors.RemoteError: If it raised an exception; carries its traceback.
         """
         stats = dict.fromkeys(STATS, 0.0)
-        batch = self._spare.pop() if self._spare else _core.Batch([self.dataset.num_nodes], [(0, 0)])
-        if self.dataset.num_partitions == 1:
-            await self._timed(stats, "sampling_s", _LONG, self._sample_here, batch, seeds, batch_key)
-        else:
-            await self._sample_everywhere(batch, seeds, batch_key, stats)
-        num_nodes, num_edges = batch.num_nodes(0), batch.num_edges(0)
-        specs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-            "n_id": (torch.int64, (num_nodes,)),
-            "edge_index": (torch.int64, (2, num_edges)),
-            "input_id": (torch.int64, (len(input_id),)),
-            "num_sampled_nodes": (torch.int64, (len(batch.num_sampled_nodes(0)),)),
-            "num_sampled_edges": (torch.int64, (len(batch.num_sampled_edges(0)),)),
-            "stats": (torch.float64, (len(STATS),)),
-        }
-        if self._need_edge:
-            specs["e_id"] = (torch.int64, (num_edges,))
-        rows: list[_Rows] = []
+        batch = self._spare.pop() if self._spare else _core.Batch(self.dataset.num_nodes_of, self.dataset.ends)
+        await self._hops.run(batch, start, batch_key, stats)
+        specs = self._specs(batch, start)
+        num_nodes = [batch.num_nodes(t) for t in range(self._num_node_types)]
+        stats["num_nodes"] = sum(num_nodes)
+        stats["num_edges"] = sum(batch.num_edges(r) for r in range(self._num_edge_types))
+        rows: list[RowLookup] = []
         if self.collect_features:
-            rows = await self._timed(stats, "sampling_s", num_nodes, self._locate_rows, batch)
-            for group in rows:
-                self._ask_for_rows(group)
-                specs |= {name: (dtype, (group.num_ids, *shape)) for name, (dtype, shape) in group.tables.items()}
-            stats["num_remote_nodes"] = sum(len(ids) for _, ids, _ in rows[0].remote)
-            labels = self.dataset.whole_node_labels
-            if labels is not None:
-                specs["y"] = (labels.dtype, (num_nodes, *labels.row_shape))
-        stats["num_nodes"] = num_nodes
-        return SampledBatch(specs, batch, rows, input_id, stats)
+            rows = await self.partitions.timed(stats, "sampling_s", sum(num_nodes), self._locate_rows, batch)
+            self.partitions.ask_for_rows(rows)
+            for each in rows:
+                specs |= each.specs
+            stats["num_remote_nodes"] = sum(each.num_remote for each in rows if each.kind == "node")
+            for t, labels in enumerate(self.dataset.whole_node_labels):
+                if labels is not None:
+                    specs[in_message("y", "node", t)] = (labels.dtype, (num_nodes[t], *labels.row_shape))
+        return SampledBatch(specs, stats, batch, rows, start)
+
+    def _specs(self, batch: _core.Batch, start: BatchStart) -> Specs:
+        """What a batch holds, rows of tables apart."""
+        hops = self.config.num_hops
+        specs: Specs = {"stats": (torch.float64, (len(STATS),))}
+        if self.config.subgraph_type == "directional":  # other edges belong to no hop
+            specs["num_sampled_nodes"] = (torch.int64, (self._num_node_types, hops + 1))
+            specs["num_sampled_edges"] = (torch.int64, (self._num_edge_types, hops))
+        for t in range(self._num_node_types):
+            specs[f"n_id/n{t}"] = (torch.int64, (batch.num_nodes(t),))
+            if self.config.disjoint:
+                specs[f"batch/n{t}"] = (torch.int64, (batch.num_nodes(t),))
+        for r in range(self._num_edge_types):
+            specs[f"edge_index/e{r}"] = (torch.int64, (2, batch.num_edges(r)))
+            if self.config.with_edge:
+                specs[f"e_id/e{r}"] = (torch.int64, (batch.num_edges(r),))
+        return specs | {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in start.known.items()}
 
     async def fill(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         """Writes the batch into tensors of its ``specs``, remote rows as they arrive.
@@ -157,162 +138,50 @@ class DistNeighborSampler:
         Raises:
             glt.errors.PeerLost, glt.errors.RemoteError: As :meth:`sample`, for rows of features.
         """
-        await self._timed(sampled.stats, "gathering_s", _LONG, self._fill_here, sampled, out)
+        await self.partitions.timed(sampled.stats, "gathering_s", LONG, self._fill_here, sampled, out)
         for rows in sampled._rows:
             for positions, reply in rows.replies:
-                start = time.perf_counter()
-                tensors = tensors_of(await reply)
-                sampled.stats["remote_s"] += time.perf_counter() - start
-                sampled.stats["remote_bytes"] += sum(t.nbytes for t in tensors.values())
-                await self._timed(sampled.stats, "gathering_s", _LONG, _scatter, tensors, positions, out)
+                tensors = await self.partitions.answer(reply, sampled.stats)
+                await self.partitions.timed(sampled.stats, "gathering_s", LONG, rows.scatter, tensors, positions, out)
         out["stats"].copy_(torch.tensor([sampled.stats[name] for name in STATS], dtype=torch.float64))
         self._spare.append(sampled._batch)
 
-    def _sample_here(self, batch: _core.Batch, seeds: Tensor, batch_key: int) -> None:
-        config = self.config
-        batch.start([(0, seeds.numpy())], self._need_edge)
-        batch.sample(
-            [self.dataset.graph.csr], config.num_neighbors, replace=config.replace, batch_key=batch_key
-        )  # fmt: skip
-
-    async def _sample_everywhere(
-        self, batch: _core.Batch, seeds: Tensor, batch_key: int, stats: dict[str, float]
-    ) -> None:
-        data, config = self.dataset, self.config
-        frontier = await self._timed(stats, "sampling_s", len(seeds), self._start, batch, seeds)
-        for hop, num_neighbors in enumerate(config.num_neighbors[0]):
-            nodes, positions, bounds = frontier
-            asked, here = [], []
-            for part in range(data.num_partitions):
-                group = slice(bounds[part], bounds[part + 1])
-                if group.start == group.stop:
-                    continue
-                if part in self.local:
-                    here.append((part, group))
-                    continue
-                assert self.router is not None
-                request = OneHopRequest(
-                    torch.from_numpy(nodes[group]), num_neighbors, config.replace, batch_key, hop, self._need_edge
-                )
-                asked.append((positions[group], _ask(self.router.sample_one_hop, part, request)))
-            parts: list[_HopPart] = []
-            for part, group in here:
-                size = int(group.stop - group.start) * (num_neighbors if num_neighbors >= 0 else _LONG)
-                sampled = await self._timed(
-                    stats, "sampling_s", size, self._one_hop_here, part, nodes[group], num_neighbors, batch_key, hop
-                )
-                parts.append((positions[group], *sampled))
-            start = time.perf_counter()
-            for where, reply in asked:
-                tensors = tensors_of(await reply)
-                edge = tensors["edge"].numpy() if self._need_edge else None
-                parts.append((where, tensors["count"].numpy(), tensors["neighbor"].numpy(), edge))
-                stats["remote_bytes"] += sum(t.nbytes for t in tensors.values())
-            stats["remote_s"] += time.perf_counter() - start
-            is_last = hop + 1 == config.num_hops
-            frontier = await self._timed(
-                stats, "sampling_s", sum(len(part[2]) for part in parts), self._expand, batch, parts, is_last
-            )
-
-    def _start(self, batch: _core.Batch, seeds: Tensor) -> _Frontier:
-        batch.start([(0, seeds.numpy())], self._need_edge)
-        return _core.group_by_owner(self.dataset.nodes.book, self.dataset.num_partitions, batch.frontier(0))
-
-    def _expand(self, batch: _core.Batch, parts: list[_HopPart], is_last: bool) -> _Frontier:
-        """Takes in a hop, and sorts the next frontier by owner at once: each call on the pool costs a thread switch."""
-        batch.expand_from(0, parts)
-        batch.end_hop()
-        nodes = np.empty(0, np.int64) if is_last else batch.frontier(0)
-        return _core.group_by_owner(self.dataset.nodes.book, self.dataset.num_partitions, nodes)
-
-    def _one_hop_here(
-        self, part: int, nodes: np.ndarray, num_neighbors: int, batch_key: int, hop: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        rows = _core.OneHop(
-            self.local[part].graph.csr,
-            nodes,
-            num_neighbors,
-            self.config.replace,
-            batch_key,
-            hop,
-            with_edge=self._need_edge,
-        )
-        count = np.empty(len(nodes), np.uint32)
-        neighbor = np.empty(rows.num_edges, np.int64)
-        edge = np.empty(rows.num_edges, np.int64) if self._need_edge else None
-        rows.copy_out(count, neighbor, edge)
-        return count, neighbor, edge
-
-    def _locate_rows(self, batch: _core.Batch) -> list[_Rows]:
+    def _locate_rows(self, batch: _core.Batch) -> list[RowLookup]:
         """Sorts the nodes (and edges) of a batch by who has their rows."""
-        rows = [self._group_rows("node", self.dataset.nodes, batch.nodes(0))]
-        if self.dataset.edges is not None:
-            rows.append(self._group_rows("edge", self.dataset.edges, batch.edges(0)))
-        return rows
-
-    def _group_rows(self, kind: str, owned: OwnedTables, ids: np.ndarray) -> _Rows:
-        tables = {name: (table.dtype, tuple(table.row_shape)) for name, table in owned.tables.items()}
-        data = self.dataset
-        if data.num_partitions == 1:
-            return _Rows(kind, len(ids), tables, [(data.partition_idx, ids, None)], [])
-        grouped, positions, bounds = _core.group_by_owner(owned.book, data.num_partitions, ids)
-        rows = _Rows(kind, len(ids), tables, [], [])
-        for part in range(data.num_partitions):
-            group = slice(bounds[part], bounds[part + 1])
-            if group.start != group.stop:
-                to = rows.local if part in self.local else rows.remote
-                to.append((part, grouped[group], positions[group]))
-        return rows
-
-    def _ask_for_rows(self, rows: _Rows) -> None:
-        if self.router is None or not rows.tables:
-            return
-        for part, ids, positions in rows.remote:
-            request = RowsRequest(rows.kind, torch.from_numpy(ids), tuple(rows.tables))
-            rows.replies.append((positions, _ask(self.router.gather_rows, part, request)))
+        own = self.dataset.own
+        nodes = [(t, batch.nodes(t)) for t in range(self._num_node_types) if own.node_tables[t]]
+        edges = [(r, batch.edges(r)) for r in range(self._num_edge_types) if own.edge_tables[r]]
+        return [
+            RowLookup.of(self.dataset, self.partitions.local, kind, type_, ids)
+            for kind, several in (("node", nodes), ("edge", edges))
+            for type_, ids in several
+        ]
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
-        batch, edge_index = sampled._batch, out["edge_index"].numpy()
-        edge = out["e_id"].numpy() if "e_id" in out else None
-        batch.copy_nodes(0, out["n_id"].numpy())
-        batch.copy_edges(0, edge_index[0], edge_index[1], edge)
-        out["input_id"].copy_(sampled._input_id)
-        out["num_sampled_nodes"].copy_(torch.tensor(batch.num_sampled_nodes(0)))
-        out["num_sampled_edges"].copy_(torch.tensor(batch.num_sampled_edges(0)))
+        batch, start = sampled._batch, sampled._start
+        for t in range(self._num_node_types):
+            tree = out[f"batch/n{t}"] if self.config.disjoint else None
+            batch.copy_nodes(t, out[f"n_id/n{t}"].numpy(), None if tree is None else tree.numpy())
+            if tree is not None and start.example is not None:
+                tree.copy_(start.example[tree])
+        for r in range(self._num_edge_types):
+            row, col = out[f"edge_index/e{r}"].numpy()
+            batch.copy_edges(r, row, col, out[f"e_id/e{r}"].numpy() if self.config.with_edge else None)
+        if "num_sampled_nodes" in out:
+            num_nodes = [batch.num_sampled_nodes(t) for t in range(self._num_node_types)]
+            num_edges = [batch.num_sampled_edges(r) for r in range(self._num_edge_types)]
+            for name, counts in (("num_sampled_nodes", num_nodes), ("num_sampled_edges", num_edges)):
+                out[name].copy_(torch.tensor(counts, dtype=torch.int64).view(out[name].shape))
+        for name, tensor in start.known.items():
+            out[name].copy_(tensor)
         for rows in sampled._rows:
-            for part, ids, positions in rows.local:
-                where = None if positions is None else torch.from_numpy(positions)
-                for name, table in self.local[part].tables[rows.kind].items():
-                    table.gather(torch.from_numpy(ids), out[name], positions=where)
-        if self.collect_features and self.dataset.whole_node_labels is not None:
-            self.dataset.whole_node_labels.gather(out["n_id"], out["y"])
-
-    async def _timed(self, stats: dict[str, float], stage: str, size: int, call: Callable[..., T], *args: Any) -> T:
-        """Runs a native call and books the time that it ran, not the time that it queued.
-
-        A call on more than ``_SHORT`` items runs off the loop. Below that, switching threads twice would cost about
-        as much as the call holds up the other batches.
-        """
-
-        def run() -> tuple[T, float]:
-            start = time.perf_counter()
-            result = call(*args)
-            return result, time.perf_counter() - start
-
-        result, seconds = run() if size <= _SHORT else await self.loop.run_native(run)
-        stats[stage] += seconds
-        return result
+            rows.gather_local(out)
+        if self.collect_features:
+            for t, labels in enumerate(self.dataset.whole_node_labels):
+                if labels is not None:
+                    labels.gather(out[f"n_id/n{t}"], out[in_message("y", "node", t)])
 
 
 def layout_of(sampled: SampledBatch) -> MessageLayout:
     """The message that the batch becomes."""
     return MessageLayout(sampled.specs)
-
-
-def _ask(call: Callable[[int, R], Future[Tensor]], part: int, request: R) -> asyncio.Future[Tensor]:
-    return asyncio.wrap_future(call(part, request))
-
-
-def _scatter(tensors: dict[str, Tensor], positions: np.ndarray, out: dict[str, Tensor]) -> None:
-    for name, rows in tensors.items():
-        _core.gather_rows(as_numpy(rows), None, as_numpy(out[name]), None, positions)

@@ -15,13 +15,14 @@ class LoaderStats:
     def __init__(self) -> None:
         self.num_batches = 0
         self.num_seeds = 0
-        self.num_edges = 0
         self.wait_s = 0.0
         self.collate_s = 0.0
         self._stages = dict.fromkeys(STATS, 0.0)
 
-    def add(self, reported: Tensor) -> None:
-        """Adds what a batch reports about its making."""
+    def add(self, reported: Tensor, num_seeds: int) -> None:
+        """Adds a batch of so many seeds, and what it reports about its making."""
+        self.num_batches += 1
+        self.num_seeds += num_seeds
         for name, value in zip(STATS, reported.tolist(), strict=True):
             self._stages[name] += value
 
@@ -32,7 +33,7 @@ class LoaderStats:
             "num_batches": self.num_batches,
             "num_seeds": self.num_seeds,
             "num_nodes": int(nodes),
-            "num_edges": self.num_edges,
+            "num_edges": int(self._stages["num_edges"]),
             "wait_s": self.wait_s,
             "collate_s": self.collate_s,
             **{name: self._stages[name] for name in ("sampling_s", "remote_s", "gathering_s", "blocked_s")},

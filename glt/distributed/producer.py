@@ -13,7 +13,9 @@ from torch import Tensor
 from glt.channel.base import Channel, Slot
 from glt.channel.error_message import error_message
 from glt.channel.message import MessageKind
+from glt.distributed.batch_start import Seeds
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler, SampledBatch, layout_of
+from glt.distributed.seed_table import SeedTable
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
 from glt.sampler.seed_order import BatchIndex, SeedOrder
 
@@ -31,7 +33,8 @@ class Producer:
     Args:
         sampler: Makes the batches.
         channel: Takes the messages. Room is reserved in index order, and batches are written while others are sampled.
-        seeds: The loader's input ``[num_seeds]``, int64.
+        seeds: What the rows of the input are.
+        table: The loader's input.
         order: Which seeds form which batch.
         first, step: This producer makes batches ``first, first + step, ...``
         role, rank: Who this is, in errors.
@@ -41,14 +44,16 @@ class Producer:
         self,
         sampler: DistNeighborSampler,
         channel: Channel,
-        seeds: Tensor,
+        seeds: Seeds,
+        table: SeedTable,
         order: SeedOrder,
         first: int,
         step: int,
         role: str,
         rank: int,
     ) -> None:
-        self.sampler, self.channel, self.seeds, self.order = sampler, channel, seeds, order
+        self.sampler, self.channel, self.seeds, self.table = sampler, channel, seeds, table
+        self.order = order
         self.first, self.step, self.role, self.rank = first, step, role, rank
         self._wanted = -1  # the iteration that the consumer is in; -1: none
         self._failed = -1  # the iteration in which a batch could not be made
@@ -87,8 +92,9 @@ class Producer:
     ) -> None:
         slot: Slot | None = None
         try:
-            seeds = self.seeds[batch.input_id]
-            sampled = await self.sampler.sample(batch.input_id, seeds, batch.key(self.order.random_seed))
+            key = batch.key(self.order.random_seed)
+            start = await self.seeds.start(self.sampler, self.table.rows(batch.input_id), batch.input_id, key)
+            sampled = await self.sampler.sample(start, key)
             layout = layout_of(sampled)
             slot = await self._reserve(layout.nbytes, iteration, previous, sampled)
             reserved.set_result(None)

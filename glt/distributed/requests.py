@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -15,32 +16,94 @@ from glt.data import pool
 _INT32_MAX = 2**31 - 1
 
 
+class Request(Protocol):
+    """Asks a partition something. Types of nodes and edges are positions in the schema."""
+
+    method: ClassVar[str]
+
+    def encode(self) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class OneHopRequest:
     """Sample one hop of these nodes, all owned by the partition that is asked.
 
     Attributes:
-        nodes: Global ids ``[n]``, int64.
-        num_neighbors, replace, batch_key, hop, with_edge: As in the native sampler.
+        edge_type: Along which edges.
+        nodes: Ids ``[n]`` of the nodes to expand, int64.
+        num_neighbors, replace, batch_key, hop, with_edge, last: As in the native sampler.
+        weighted: Draw proportionally to weight.
+        tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
+        seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
+        excluded: Pairs ``(expanded [m], neighbour [m])``, int64, whose edges must not be taken; None: none.
     """
 
+    method: ClassVar[str] = "sample_one_hop"
+
+    edge_type: int
     nodes: Tensor
     num_neighbors: int
     replace: bool
     batch_key: int
     hop: int
     with_edge: bool
+    weighted: bool = False
+    last: bool = False
+    tree: Tensor | None = None
+    seed_time: Tensor | None = None
+    excluded: tuple[Tensor, Tensor] | None = None
 
     def encode(self) -> Tensor:
-        key = np.uint64(self.batch_key).astype(np.int64)
-        spec = torch.tensor([self.num_neighbors, self.replace, int(key), self.hop, self.with_edge])
-        return encode_message({"nodes": self.nodes, "spec": spec}, MessageKind.REQUEST)
+        key = int(np.uint64(self.batch_key).astype(np.int64))
+        spec = [self.edge_type, self.num_neighbors, self.replace, key, self.hop, self.with_edge, self.weighted]
+        tensors = {"nodes": self.nodes, "spec": torch.tensor([*spec, self.last])}
+        if self.tree is not None:
+            tensors["tree"] = self.tree
+        if self.seed_time is not None:
+            tensors["seed_time"] = self.seed_time
+        if self.excluded is not None:
+            tensors["center"], tensors["neighbor"] = self.excluded
+        return encode_message(tensors, MessageKind.REQUEST)
 
     @classmethod
     def decode(cls, request: Tensor) -> OneHopRequest:
         tensors = read_message(request).tensors
-        num_neighbors, replace, key, hop, with_edge = tensors["spec"].tolist()
-        return cls(tensors["nodes"], num_neighbors, bool(replace), key % 2**64, hop, bool(with_edge))
+        edge_type, num_neighbors, replace, key, hop, *flags = tensors["spec"].tolist()
+        with_edge, weighted, last = (bool(flag) for flag in flags)
+        excluded = (tensors["center"], tensors["neighbor"]) if "center" in tensors else None
+        return cls(
+            edge_type, tensors["nodes"], num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last,
+            tensors.get("tree"), tensors.get("seed_time"), excluded,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InducedRequest:
+    """Send the edges between these nodes, all owned by the partition that is asked, and the members of a batch.
+
+    Attributes:
+        edge_type: Of the edges.
+        nodes: Ids ``[n]`` of the nodes whose rows are read, int64.
+        members: Ids of the neighbours that count ``[m]``, int64.
+        with_edge: Send edge ids too.
+    """
+
+    method: ClassVar[str] = "induced_rows"
+
+    edge_type: int
+    nodes: Tensor
+    members: Tensor
+    with_edge: bool
+
+    def encode(self) -> Tensor:
+        spec = torch.tensor([self.edge_type, self.with_edge])
+        return encode_message({"nodes": self.nodes, "members": self.members, "spec": spec}, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> InducedRequest:
+        tensors = read_message(request).tensors
+        edge_type, with_edge = tensors["spec"].tolist()
+        return cls(edge_type, tensors["nodes"], tensors["members"], bool(with_edge))
 
 
 @dataclass(frozen=True)
@@ -49,23 +112,73 @@ class RowsRequest:
 
     Attributes:
         kind: ``'node'`` or ``'edge'``.
-        ids: Global ids ``[n]``, int64.
+        type: Of the nodes or edges.
+        ids: Ids ``[n]``, int64.
         tables: Names of the tables.
     """
 
+    method: ClassVar[str] = "gather_rows"
+
     kind: str
+    type: int
     ids: Tensor
     tables: tuple[str, ...]
 
     def encode(self) -> Tensor:
-        names = torch.frombuffer(bytearray("\n".join((self.kind, *self.tables)).encode()), dtype=torch.uint8)
+        words = (self.kind, str(self.type), *self.tables)
+        names = torch.frombuffer(bytearray("\n".join(words).encode()), dtype=torch.uint8)
         return encode_message({"ids": self.ids, "names": names}, MessageKind.REQUEST)
 
     @classmethod
     def decode(cls, request: Tensor) -> RowsRequest:
         tensors = read_message(request).tensors
-        kind, *tables = bytes(tensors["names"].numpy()).decode().split("\n")
-        return cls(kind, tensors["ids"], tuple(tables))
+        kind, type_, *tables = bytes(tensors["names"].numpy()).decode().split("\n")
+        return cls(kind, int(type_), tensors["ids"], tuple(tables))
+
+
+@dataclass(frozen=True)
+class HasEdgesRequest:
+    """Say which pairs are edges; the first node of each is owned by the partition that is asked.
+
+    Attributes:
+        edge_type: Of the edges.
+        centers, neighbors: Ids of the expanded ends and of the others ``[n]``, int64.
+    """
+
+    method: ClassVar[str] = "has_edges"
+
+    edge_type: int
+    centers: Tensor
+    neighbors: Tensor
+
+    def encode(self) -> Tensor:
+        tensors = {"spec": torch.tensor([self.edge_type]), "centers": self.centers, "neighbors": self.neighbors}
+        return encode_message(tensors, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> HasEdgesRequest:
+        tensors = read_message(request).tensors
+        return cls(int(tensors["spec"]), tensors["centers"], tensors["neighbors"])
+
+
+@dataclass(frozen=True)
+class EarliestRequest:
+    """Say which of the owned nodes of a type has the smallest time, and that time.
+
+    Attributes:
+        node_type: Of the nodes.
+    """
+
+    method: ClassVar[str] = "earliest_node"
+
+    node_type: int
+
+    def encode(self) -> Tensor:
+        return encode_message({"spec": torch.tensor([self.node_type])}, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> EarliestRequest:
+        return cls(int(read_message(request).tensors["spec"]))
 
 
 def reply_buffer(specs: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -76,6 +189,6 @@ def reply_buffer(specs: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tu
     return buffer, layout.tensors(buffer)
 
 
-def id_dtype(largest: int) -> torch.dtype:
-    """The dtype in which ids up to ``largest`` travel."""
-    return torch.int32 if largest <= _INT32_MAX else torch.int64
+def id_dtype(num_ids: int) -> torch.dtype:
+    """The dtype in which ids below ``num_ids`` travel."""
+    return torch.int32 if num_ids <= _INT32_MAX else torch.int64

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from torch import Tensor
 
 from glt.channel.message import read_message
-from glt.distributed.requests import OneHopRequest, RowsRequest
+from glt.distributed.requests import Request
 from glt.distributed.transport import Peer, Transport
 
 
@@ -38,11 +38,10 @@ class PartitionRouter:
             same_worker = [peer for peer in serving if peer.worker == me.worker] or serving
             self.peer_of.append(same_worker[me.rank % len(same_worker)])
 
-    def sample_one_hop(self, part: int, request: OneHopRequest) -> Future[Tensor]:
-        return self.transport.call(self.peer_of[part], "sample_one_hop", request.encode())
-
-    def gather_rows(self, part: int, request: RowsRequest) -> Future[Tensor]:
-        return self.transport.call(self.peer_of[part], "gather_rows", request.encode())
+    def ask(self, part: int, requests: Sequence[Request]) -> list[Future[Tensor]]:
+        """Asks the owner of a partition several things at a time."""
+        calls = [(request.method, request.encode()) for request in requests]
+        return self.transport.call_all(self.peer_of[part], calls)
 
 
 def tensors_of(reply: Tensor) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -93,12 +93,12 @@ class _Line:
         self._waiting: list[_Call] = []
         self._num_in_flight = 0
 
-    def call(self, method: str, request: Tensor) -> Future[Tensor]:
-        call = _Call(method, request)
+    def call_all(self, requests: Sequence[tuple[str, Tensor]]) -> list[Future[Tensor]]:
+        calls = [_Call(method, request) for method, request in requests]
         with self._lock:
-            self._waiting.append(call)
+            self._waiting += calls
         self._send_waiting()
-        return call.result
+        return [call.result for call in calls]
 
     def _send_waiting(self) -> None:
         with self._lock:
@@ -187,10 +187,10 @@ class RpcTransport(Transport):
                 f"trainers for the reason ({error})"
             ) from error
 
-    def call(self, peer: Peer, method: str, request: Tensor) -> Future[Tensor]:
+    def call_all(self, peer: Peer, calls: Sequence[tuple[str, Tensor]]) -> list[Future[Tensor]]:
         with self._lock:
             line = self._lines.setdefault(peer.name, _Line(peer, self.timeout_s))
-        return line.call(method, request)
+        return line.call_all(calls)
 
     def close(self, gracefully: bool = False) -> None:
         if self._closed:

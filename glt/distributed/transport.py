@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -48,9 +48,10 @@ class Transport(ABC):
     """
 
     @abstractmethod
-    def call(self, peer: Peer, method: str, request: Tensor) -> Future[Tensor]:
-        """Sends a request. The future gives the reply, an error message if the handler raised; or it raises
-        :class:`glt.errors.PeerLost`, naming the peer, when that is gone or silent past the deadline."""
+    def call_all(self, peer: Peer, calls: Sequence[tuple[str, Tensor]]) -> list[Future[Tensor]]:
+        """Sends requests, ``(method, bytes)`` each, together. A future gives the reply, an error message if the handler
+        raised; or it raises :class:`glt.errors.PeerLost`, naming the peer, when that is gone or silent past the
+        deadline."""
 
     @abstractmethod
     def close(self, gracefully: bool = False) -> None:

@@ -42,6 +42,8 @@ from glt.distributed.producer import Producer
 from glt.distributed.rendezvous import connect
 from glt.distributed.router import PartitionRouter
 from glt.distributed.rpc_transport import RpcTransport
+from glt.distributed.seed_table import SeedTable
+from glt.distributed.seeds import seeds_from_json
 from glt.distributed.transport import Peer
 from glt.sampler.config import SamplingConfig
 from glt.sampler.seed_order import SeedOrder
@@ -61,10 +63,11 @@ class WorkerSpec:
         load_args: How to map the partition.
         other_dirs: Where to map further partitions that are read directly, by index (as text, as JSON has it).
         config: Fields of :class:`SamplingConfig`.
+        seeds: What the rows of the input are; see :func:`seeds_from_json`.
         order: Fields of :class:`SeedOrder`.
         collect_features: Look up features and labels.
         concurrency: Batches in flight.
-        seeds_fd, seeds_bytes: Inherited memory with the seeds.
+        seeds_fd, seeds_bytes: Inherited memory with the :class:`SeedTable`.
         channel: Descriptor of the inherited channel.
         store: ``[address, port, prefix]`` of the rendezvous; None where there are no peers.
         num_rpc_threads, timeout_s: As in the options.
@@ -78,6 +81,7 @@ class WorkerSpec:
     load_args: dict[str, Any]
     other_dirs: dict[str, str]
     config: dict[str, Any]
+    seeds: dict[str, Any]
     order: dict[str, Any]
     collect_features: bool
     concurrency: int
@@ -105,20 +109,19 @@ class Worker:
         )  # fmt: skip
         self.channel = ShmChannel.from_descriptor(spec.channel)
         self.loop = ConcurrentEventLoop(spec.concurrency)
-        config = SamplingConfig.from_json(spec.config)
         sampler = DistNeighborSampler(
             self.dataset,
-            config,
+            SamplingConfig.from_json(spec.config),
             self._join_peers(),
             self.loop,
             collect_features=spec.collect_features,
             others={int(i): self.dataset.map_other(path, int(i)) for i, path in spec.other_dirs.items()},
         )
-        seeds = SharedMemory.from_fd(spec.seeds_fd, spec.seeds_bytes).tensor().view(torch.int64)
+        table = SeedTable.read(SharedMemory.from_fd(spec.seeds_fd, spec.seeds_bytes))
         order = SeedOrder(**spec.order)
         self.producer = Producer(
-            sampler, self.channel, seeds[: order.num_seeds], order, spec.worker, spec.num_workers,
-            f"worker {spec.worker} of trainer", spec.rank,
+            sampler, self.channel, seeds_from_json(spec.seeds, table.extras), table, order, spec.worker,
+            spec.num_workers, f"worker {spec.worker} of trainer", spec.rank,
         )  # fmt: skip
 
     def _join_peers(self) -> PartitionRouter | None:

@@ -15,14 +15,11 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from glt.channel.error_message import rebuild_error
 from glt.channel.message import Message, MessageKind
-from glt.channel.shared_memory import SharedMemory
 from glt.channel.shm import ShmChannel
 from glt.channel.size import format_size
+from glt.distributed.seed_table import SeedTable
 from glt.distributed.worker import WorkerSpec
 from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
 
@@ -54,7 +51,7 @@ class WorkerGroup:
 
     Args:
         spec: What the workers are told, apart from what is added here for each.
-        seeds: The loader's input, put into shared memory once.
+        table: The loader's input, put into shared memory once.
         channel_bytes: Shared memory for batches in flight, over all workers.
         pin_memory: Register that memory with CUDA, so that copies from it to a GPU need no staging.
         check_peers: Called while the workers start, which wait for those of other trainers; raises if one is lost.
@@ -67,7 +64,7 @@ class WorkerGroup:
         self,
         spec: dict[str, Any],
         num_workers: int,
-        seeds: Tensor,
+        table: SeedTable,
         channel_bytes: int,
         pin_memory: bool = False,
         check_peers: Callable[[], None] = lambda: None,
@@ -77,8 +74,7 @@ class WorkerGroup:
         self._has_hinted = False
         self._members: list[_Process] = []
         self._finalizer = weakref.finalize(self, _end_all, self._members, os.getpid())
-        self._seeds = SharedMemory(max(seeds.nbytes, 8), "glt-seeds")
-        self._seeds.tensor()[: seeds.nbytes].copy_(seeds.view(torch.uint8))
+        self._seeds = table.share()
         try:
             for worker in range(num_workers):
                 self._start(spec, worker, num_workers, channel_bytes // num_workers)

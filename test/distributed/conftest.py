@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from dist_world import World, write_world
+from typed_world import TypedWorld, write_typed_world
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., World]:
         key = (num_parts, edge_dir, tables)
         if key not in made:
             made[key] = write_world(tmp_path_factory.mktemp("world"), num_parts, edge_dir, tables)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def typed_world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TypedWorld]:
+    """Returns the directory of a heterogeneous graph in so many partitions; made once per set of arguments."""
+    made: dict[tuple, TypedWorld] = {}
+
+    def make(num_parts: int, edge_dir: str = "in", time_level: str = "edge") -> TypedWorld:
+        key = (num_parts, edge_dir, time_level)
+        if key not in made:
+            made[key] = write_typed_world(tmp_path_factory.mktemp("typed"), num_parts, edge_dir, time_level)
         return made[key]
 
     return make

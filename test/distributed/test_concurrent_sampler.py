@@ -8,7 +8,7 @@ and the transport between them answers when the test says so.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -19,6 +19,8 @@ from torch import Tensor
 import glt
 from glt.channel import ShmChannel
 from glt.channel.message import MessageKind
+from glt.data import HOMOGENEOUS
+from glt.distributed.batch_start import BatchStart
 from glt.distributed.dist_neighbor_sampler import layout_of
 from glt.distributed.partition_service import PartitionService
 from glt.distributed.router import PartitionRouter
@@ -39,7 +41,10 @@ class HeldTransport(Transport):
         self.most_waiting = 0
         self.enough = threading.Event()
 
-    def call(self, peer: Peer, method: str, request: Tensor) -> Future[Tensor]:
+    def call_all(self, peer: Peer, calls: Sequence[tuple[str, Tensor]]) -> list[Future[Tensor]]:
+        return [self.call(method, request) for method, request in calls]
+
+    def call(self, method: str, request: Tensor) -> Future[Tensor]:
         future: Future[Tensor] = Future()
         self.waiting.append((future, method, request))
         self.most_waiting = max(self.most_waiting, len(self.waiting))
@@ -56,6 +61,14 @@ class HeldTransport(Transport):
 
     def close(self, gracefully: bool = False) -> None:
         self.waiting.clear()
+
+
+def config(num_neighbors: Sequence[int]) -> SamplingConfig:
+    return SamplingConfig.checked(num_neighbors, HOMOGENEOUS)
+
+
+def start_of(nodes: Tensor) -> BatchStart:
+    return BatchStart([(0, nodes)])
 
 
 def peer(part: int) -> Peer:
@@ -75,13 +88,13 @@ def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
     # Nothing is answered before all batches that may be in flight have asked for their first hop.
     transport = HeldTransport(parts[1], num_held=concurrency)
     router = PartitionRouter(transport, [peer(0), peer(1)], peer(0), num_partitions=2)
-    sampler = glt.distributed.DistNeighborSampler(parts[0], SamplingConfig.checked(FANOUT), router, loop)
+    sampler = glt.distributed.DistNeighborSampler(parts[0], config(FANOUT), router, loop)
     order = glt.sampler.seed_order.SeedOrder(60, 10, False, False, SEED)
     seeds = torch.arange(0, NUM_NODES, 10)
     channel = ShmChannel("4MB")
 
     async def produce(batch: glt.sampler.BatchIndex) -> None:
-        sampled = await sampler.sample(batch.input_id, seeds[batch.input_id], batch.key(SEED))
+        sampled = await sampler.sample(start_of(seeds[batch.input_id]), batch.key(SEED))
         layout = layout_of(sampled)
         with channel.reserve(layout.nbytes, timeout_s=0) as slot:
             layout.write_header(slot.buffer, MessageKind.BATCH, 0, batch.epoch, batch.index)
@@ -102,9 +115,9 @@ def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
         wanted = reference_batch(
             graph.edge_index, NUM_NODES, seeds[batch.input_id].tolist(), FANOUT, False, SEED, 0, batch.index, "in"
         )
-        assert tensors["n_id"].tolist() == list(wanted.node)
-        assert torch.equal(tensors["x"], graph.x[tensors["n_id"]])
-        assert torch.equal(graph.edge_index[:, tensors["e_id"]], tensors["n_id"][tensors["edge_index"]])
+        assert tensors["n_id/n0"].tolist() == list(wanted.node)
+        assert torch.equal(tensors["x/n0"], graph.x[tensors["n_id/n0"]])
+        assert torch.equal(graph.edge_index[:, tensors["e_id/e0"]], tensors["n_id/n0"][tensors["edge_index/e0"]])
     loop.shutdown()
     channel.close()
 
@@ -113,25 +126,25 @@ def test_what_fails_stays_with_its_batch(parts: list[glt.distributed.DistDataset
     loop = glt.distributed.ConcurrentEventLoop(4)
     transport = HeldTransport(parts[0], num_held=1)  # of the wrong partition: it refuses what it does not own
     router = PartitionRouter(transport, [peer(0), peer(1)], peer(0), num_partitions=2)
-    sampler = glt.distributed.DistNeighborSampler(parts[0], SamplingConfig.checked(FANOUT), router, loop)
-    outside = loop.submit(lambda: sampler.sample(torch.arange(1), torch.tensor([NUM_NODES]), 5))
+    sampler = glt.distributed.DistNeighborSampler(parts[0], config(FANOUT), router, loop)
+    outside = loop.submit(lambda: sampler.sample(start_of(torch.tensor([NUM_NODES])), 5))
     assert outside is not None
     with pytest.raises(IndexError, match=str(NUM_NODES)):
         outside.result(60)
-    remote = loop.submit(lambda: sampler.sample(torch.arange(300), torch.arange(300), 5))
+    remote = loop.submit(lambda: sampler.sample(start_of(torch.arange(300)), 5))
     assert remote is not None
     with pytest.raises(IndexError, match="partition"):
         remote.result(60)
-    mine = torch.from_numpy((parts[0].nodes.book == 0).nonzero()[0])[:3]
-    only_seeds = glt.distributed.DistNeighborSampler(parts[0], SamplingConfig.checked([0]), router, loop)
-    sampled = loop.submit(lambda: only_seeds.sample(torch.arange(3), mine, 5))
-    assert sampled is not None and sampled.result(60).specs["n_id"][1] == (3,)
+    mine = torch.from_numpy((parts[0].node_books[0] == 0).nonzero()[0])[:3]
+    only_seeds = glt.distributed.DistNeighborSampler(parts[0], config([0]), router, loop)
+    sampled = loop.submit(lambda: only_seeds.sample(start_of(mine), 5))
+    assert sampled is not None and sampled.result(60).specs["n_id/n0"][1] == (3,)
     loop.shutdown()
-    assert loop.submit(lambda: sampler.sample(torch.arange(3), mine, 5)) is None
+    assert loop.submit(lambda: sampler.sample(start_of(mine), 5)) is None
 
 
 def test_several_partitions_and_no_router_is_an_error(parts: list[glt.distributed.DistDataset]) -> None:
     loop = glt.distributed.ConcurrentEventLoop(1)
     with pytest.raises(ValueError, match=r"partitions \[1\] are not read here"):
-        glt.distributed.DistNeighborSampler(parts[0], SamplingConfig.checked([2]), None, loop)
+        glt.distributed.DistNeighborSampler(parts[0], config([2]), None, loop)
     loop.shutdown()

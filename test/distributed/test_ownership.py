@@ -25,13 +25,13 @@ def _split(owner: np.ndarray, part: int) -> tuple[torch.Tensor, int]:
     return torch.from_numpy(np.flatnonzero(owner == part)), int(np.flatnonzero(owner != part)[0])
 
 
-@pytest.mark.parametrize("name", ["node_features", "node_labels", "edge"])
+@pytest.mark.parametrize("name", ["node_features", "node_labels", "edge_features"])
 def test_rows_of_another_partition_are_refused(dataset: DistDataset, name: str) -> None:
     part = dataset.partition_idx
-    owned = dataset.edges if name == "edge" else dataset.nodes
-    assert owned is not None
-    table = owned.tables["edge_attr"] if name == "edge" else getattr(dataset, name)
-    mine, other = _split(owned.book, part)
+    book = (dataset.edge_books if name == "edge_features" else dataset.node_books)[0]
+    assert book is not None
+    table = getattr(dataset, name)
+    mine, other = _split(book, part)
     assert len(table[mine]) == len(mine)
     with pytest.raises(IndexError, match=rf"ids\[1\] = {other} belongs to partition {1 - part}, not here"):
         table[torch.tensor([int(mine[0]), other])]
@@ -39,7 +39,7 @@ def test_rows_of_another_partition_are_refused(dataset: DistDataset, name: str) 
 
 def test_rows_of_nodes_of_another_partition_are_refused(dataset: DistDataset) -> None:
     part = dataset.partition_idx
-    mine, other = _split(dataset.nodes.book, part)
+    mine, other = _split(dataset.node_books[0], part)
     csr = dataset.graph.csr
     assert _core.OneHop(csr, mine.numpy(), 3, False, 1, 0, with_edge=False).num_edges > 0
     with pytest.raises(

@@ -1,0 +1,260 @@
+"""What all loaders of a distributed job have in common: everything but what their seeds are."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from glt.channel.message import Message
+from glt.distributed.agreement import Agreement, WorkerOptions
+from glt.distributed.batch_start import Seeds
+from glt.distributed.collate import collate
+from glt.distributed.collocated import CollocatedSampler
+from glt.distributed.context import DistContext, require_context
+from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.linger import abandon, end
+from glt.distributed.loader_stats import LoaderStats
+from glt.distributed.options import CollocatedDistSamplingWorkerOptions
+from glt.distributed.seed_table import SeedTable
+from glt.distributed.worker_group import WorkerGroup
+from glt.errors import GltError
+from glt.sampler.config import SamplingConfig
+from glt.sampler.seed_order import SeedOrder, check_random_seed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """Options that all loaders have, as :class:`glt.distributed.DistNeighborLoader` describes them.
+
+    Raises:
+        TypeError, ValueError: If one does not fit; names it.
+    """
+
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    collect_features: bool
+    to_device: torch.device | str | int | None
+    transform: Callable[[Any], Any] | None
+    random_seed: int | None
+    worker_options: WorkerOptions
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.worker_options, WorkerOptions):
+            raise TypeError(
+                f"worker_options has type {type(self.worker_options).__name__}: expected MpDistSamplingWorkerOptions "
+                "or CollocatedDistSamplingWorkerOptions"
+            )
+        for name in ("shuffle", "drop_last", "collect_features"):
+            flag = getattr(self, name)
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} = {flag!r}: expected True or False")
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
+        size = self.batch_size
+        if isinstance(size, bool) or not hasattr(size, "__index__") or size < 1:
+            raise ValueError(f"batch_size = {size!r}: expected an integer of at least 1")
+        if self.random_seed is not None:
+            check_random_seed(self.random_seed)
+        if self.to_device is not None:
+            device = torch.device(self.to_device)
+            if device.type == "cuda" and not torch.cuda.is_available():
+                raise ValueError(f"to_device = {self.to_device!r}: torch finds no GPU here; use 'cpu' or leave it out")
+
+
+class DistLoader:
+    """Iterates over the batches of this trainer; what a batch is sampled around is up to the kind of loader.
+
+    Args:
+        data: The partition of this trainer, loaded.
+        config: What to sample.
+        seeds: What kind of seeds the rows of ``table`` are.
+        table: The input of this trainer.
+        options: The rest.
+
+    Raises:
+        MemoryError: If there is no room for the channels.
+        glt.errors.RendezvousError: If the trainers do not find each other or were given different options.
+        glt.errors.PeerLost: If another trainer, or a worker of one, died or gave up during start-up.
+        glt.errors.WorkerDied: If a worker of this trainer does not come up.
+        glt.errors.RemoteError: If one raises an exception while it does; carries its traceback.
+    """
+
+    def __init__(
+        self, data: DistDataset, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
+    ) -> None:
+        self.data, self.config, self.seeds, self.table = data, config, seeds, table
+        self.collect_features, self.to_device = options.collect_features, options.to_device
+        self.options, self.transform = options.worker_options, options.transform
+        self.context: DistContext = require_context()
+        batch_size = int(options.batch_size)
+        # Everything that can be wrong with the arguments of this trainer is known by now.
+        wanted = {
+            "loader": type(self).__name__,
+            **config.to_json(),
+            **seeds.to_json(),
+            "columns": sorted(table.columns.keys() - {"input_id"}),
+            "collect_features": options.collect_features,
+            "batch_size": batch_size,
+            "shuffle": options.shuffle,
+            "drop_last": options.drop_last,
+        }
+        self._agreement = Agreement(self.context, data, self.options, wanted, options.random_seed)
+        self.random_seed = self._agreement.random_seed
+        self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
+        rendezvous, meeting = self._agreement.rendezvous, self._agreement.meeting
+        try:
+            self._backend = self._start()
+        except BaseException as error:
+            if rendezvous is not None:
+                rendezvous.give_up(error)
+            raise
+        self._stats = LoaderStats()
+        self._epoch = -1  # of the running iteration
+        self._next_epoch = 0
+        self._iteration = 0
+        self._closed = False
+        if rendezvous is not None and meeting is None:
+            rendezvous.leave()
+        self._finalizer = weakref.finalize(self, abandon, self._backend, meeting, os.getpid())
+        logger.info("%s: random_seed = %d, %d batches per epoch", self, self.random_seed, len(self))
+
+    def _start(self) -> WorkerGroup | CollocatedSampler:
+        options, context, agreement = self.options, self.context, self._agreement
+        num_rpc_threads = options.rpc_threads(self.data.num_partitions)
+        meeting = agreement.meeting
+        if isinstance(options, CollocatedDistSamplingWorkerOptions):
+            return CollocatedSampler(
+                context, self.data, self.config, self.order, self.seeds, self.table, self.collect_features,
+                options.worker_concurrency, meeting, num_rpc_threads, options.rpc_timeout, agreement.others,
+            )  # fmt: skip
+        spec = {
+            "rank": context.rank,
+            "num_trainers": context.world_size,
+            "group_name": context.group_name,
+            "load_args": self.data.load_args,
+            "other_dirs": agreement.other_dirs,
+            "config": self.config.to_json(),
+            "seeds": self.seeds.to_json(),
+            "order": asdict(self.order),
+            "collect_features": self.collect_features,
+            "concurrency": options.worker_concurrency,
+            "store": None if meeting is None else [meeting.addr, meeting.port, meeting.prefix],
+            "num_rpc_threads": num_rpc_threads,
+            "timeout_s": options.rpc_timeout,
+        }
+        pin = options.pin_memory and torch.cuda.is_available()
+        check_peers = (lambda: None) if meeting is None else meeting.check_peers
+        return WorkerGroup(spec, options.num_workers, self.table, options.channel_bytes, pin, check_peers)
+
+    def __len__(self) -> int:
+        """Number of batches per epoch."""
+        return len(self.order)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration that of ``epoch``, in [0, 2^31); later ones count up from there. Without it, from 0.
+
+        Raises:
+            ValueError: If ``epoch`` is no such number.
+        """
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**31:
+            raise ValueError(f"epoch = {epoch!r}: expected 0 to 2^31 - 1")
+        self._next_epoch = epoch
+
+    def __iter__(self) -> Iterator[Data | HeteroData]:
+        """Begins an epoch; an earlier iteration that was left early ends with this.
+
+        Raises:
+            RuntimeError: If the loader was shut down; from ``next``, also if a newer iteration began.
+        """
+        if self._closed:
+            raise RuntimeError("the loader was shut down: create a new one")
+        self._epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        self._iteration += 1
+        self._backend.start_epoch(self._iteration, self._epoch)
+        return self._batches(self._iteration)
+
+    def _batches(self, iteration: int) -> Iterator[Data | HeteroData]:
+        for index in range(len(self)):
+            if iteration != self._iteration:
+                raise RuntimeError("this iteration has ended: a newer one of the same loader began")
+            if self._closed:
+                raise RuntimeError("the loader was shut down during this iteration")
+            start = time.perf_counter()
+            message = self._receive(index)
+            received = time.perf_counter()
+            batch = self._collate(message)
+            self._stats.wait_s += received - start
+            self._stats.collate_s += time.perf_counter() - received
+            yield batch if self.transform is None else self.transform(batch)
+
+    def _receive(self, index: int) -> Message:
+        """The message of a batch of this iteration; those of iterations that were left early are dropped."""
+        while True:
+            try:
+                message = self._backend.receive(index)
+                if message.loader == self._iteration:
+                    message.raise_if_error()
+            except GltError as error:
+                meeting = self._agreement.meeting
+                told = error if meeting is None else meeting.tell(error)
+                raise told from error.__cause__
+            if message.loader == self._iteration:
+                assert message.index == index, f"batch {message.index} came in place of {index}"
+                return message
+
+    def _collate(self, message: Message) -> Data | HeteroData:
+        tensors = message.tensors
+        num_seeds = len(tensors[self.seeds.input_id])
+        self._stats.add(tensors.pop("stats"), num_seeds)
+        data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type)
+        if self.to_device is not None:
+            data = data.to(self.to_device, non_blocking=True)
+        return data
+
+    def stats(self) -> dict[str, float]:
+        """Counts and times in seconds since the loader was created.
+
+        ``num_batches, num_seeds, num_nodes, num_edges`` received; ``wait_s`` the trainer waited for batches,
+        ``collate_s`` it made ``Data`` of them; summed over batches, on the samplers: ``sampling_s`` and
+        ``gathering_s`` of native work, ``remote_s`` waiting for other partitions, ``blocked_s`` waiting for room in
+        the channel: several batches wait at once, so that sums may exceed the time that passed. ``remote_bytes`` came
+        from other partitions; ``remote_node_ratio`` is the share of nodes whose rows did (0 without
+        ``collect_features``). ``channel_*`` are the counters of :meth:`glt.channel.Channel.stats`, summed over
+        workers, until the loader is shut down.
+        """
+        return self._stats.to_dict({} if self._closed else self._backend.stats())
+
+    def shutdown(self) -> None:
+        """Ends sampling, and the workers as soon as no living trainer needs this one's partition any more.
+
+        Waits for that a few seconds; then it goes on in the background, and this process ends once it is done. May be
+        called again.
+        """
+        self._closed = True
+        if self._finalizer.detach() is not None:
+            end(self._backend, self._agreement.meeting)
+
+    def __enter__(self) -> DistLoader:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and self._agreement.rendezvous is not None and self._finalizer.alive:
+            # The others may be waiting for this trainer elsewhere, in a collective for example: to wait for them here
+            # would hold back the exception that tells why.
+            self._agreement.rendezvous.give_up(error)
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        mode = "collocated" if isinstance(self.options, CollocatedDistSamplingWorkerOptions) else "worker mode"
+        return f"{type(self).__name__}({self.context.worker_name}, {mode})"

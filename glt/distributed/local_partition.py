@@ -1,0 +1,182 @@
+"""A partition that this process has mapped: what it answers, asked from here or from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt.data.feature import Feature
+from glt.data.graph import Graph
+from glt.data.schema import Schema
+from glt.data.topology import Topology, layout_of
+from glt.distributed.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest
+from glt.partition import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPartition:
+    """What can be read of a partition that this process has mapped.
+
+    Attributes:
+        index: Which partition.
+        schema: The types there are; in all that follows, a type is its position.
+        node_ids: By node type, the nodes that it owns, ascending.
+        graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
+        node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'`` and ``'time'``.
+        edge_tables: By edge type, likewise: ``'edge_attr'``.
+    """
+
+    index: int
+    schema: Schema
+    node_ids: tuple[np.ndarray, ...]
+    graphs: tuple[Graph, ...]
+    node_tables: tuple[dict[str, Feature], ...]
+    edge_tables: tuple[dict[str, Feature], ...]
+
+    @classmethod
+    def of(cls, part: Partition, graph_mode: str, labelled: Sequence[bool]) -> LocalPartition:
+        """Wraps the arrays of a partition.
+
+        Args:
+            part: What was loaded.
+            graph_mode: See :class:`glt.data.Graph`.
+            labelled: By node type, whether labels come from elsewhere, so that those of the partition do not count.
+        """
+        counts = [entry.num_nodes for entry in part.manifest.node_types]
+        rows = [torch.from_numpy(node.row) for node in part.nodes]
+        books = [torch.from_numpy(node.book) for node in part.nodes]
+        node_tables: list[dict[str, Feature]] = []
+        edge_tables: list[dict[str, Feature]] = []
+        for t, node in enumerate(part.nodes):
+            named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time}
+            node_tables.append(_tables(named, rows[t], (books[t], part.index)))
+        graphs = []
+        ends = part.schema.ends(part.manifest.edge_dir)
+        sides = part.schema.ends("out")
+        for r, edge in enumerate(part.edges):
+            shared: dict[str, Any] = {
+                "layout": layout_of(part.manifest.edge_dir),
+                "num_nodes": (counts[sides[r][0]], counts[sides[r][1]]),
+                "row_of": rows[ends[r][0]],
+                "owner": books[ends[r][0]],
+                "part": part.index,
+                "trusted": True,  # the sampler still refuses ids out of range, when it meets them
+            }
+            columns = tuple(torch.from_numpy(a) for a in (edge.indptr, edge.indices, edge.edge_ids))
+            timed = edge.by_time
+            by_time: Any = None
+            if timed is not None:
+                by_time = tuple(torch.from_numpy(a) for a in (timed.indices, timed.edge_ids, timed.time))
+            weights = None
+            if edge.weight_sum is not None and edge.weight_guide is not None:
+                weights = torch.from_numpy(edge.weight_sum), torch.from_numpy(edge.weight_guide)
+            topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
+            graphs.append(Graph(topology, graph_mode))
+            if edge.feat is None or edge.row is None or edge.book is None:
+                edge_tables.append({})
+            else:
+                owner = (torch.from_numpy(edge.book), part.index)
+                edge_tables.append(_tables({"edge_attr": edge.feat}, torch.from_numpy(edge.row), owner))
+        return cls(
+            part.index, part.schema, tuple(node.ids for node in part.nodes), tuple(graphs),
+            tuple(node_tables), tuple(edge_tables),
+        )  # fmt: skip
+
+    def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:
+        """Edges with the weights, or sorted by the times, that are asked for; plain where the type has none."""
+        topology = self.graphs[edge_type].topology
+        if timed and topology.by_time is not None:
+            return topology.csr_by_time
+        return topology.csr if weighted else topology.csr_unweighted
+
+    def edges(self, asked: OneHopRequest | InducedRequest) -> _core.OneHop | _core.InducedRows:
+        """Answers either request for edges."""
+        return self.induced(asked) if isinstance(asked, InducedRequest) else self.one_hop(asked)
+
+    def one_hop(self, asked: OneHopRequest) -> _core.OneHop:
+        """Samples one hop.
+
+        Raises:
+            IndexError: If a node is outside the graph or owned by another partition; names the first.
+            ValueError: If there are no such edges, or they lack the weights or times that are asked for.
+        """
+        edge_type = self._named("edge", self.schema.edge_types, asked.edge_type)
+        topology = self.graphs[asked.edge_type].topology
+        if asked.weighted and topology.weights is None:
+            raise ValueError(f"partition {self.index} has no weights of {edge_type}: partition with edge_weight")
+        if asked.seed_time is not None and topology.by_time is None:
+            raise ValueError(
+                f"partition {self.index} has no times of {edge_type}: partition with edge_time or node_time"
+            )
+        excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
+        csr = self.csr(asked.edge_type, asked.weighted, asked.seed_time is not None)
+        return _core.OneHop(
+            csr, asked.nodes.numpy(), asked.num_neighbors, asked.replace, asked.batch_key, asked.hop, asked.edge_type,
+            with_edge=asked.with_edge, name=f"nodes to expand along {edge_type}" if self.schema.is_hetero else "nodes",
+            tree=None if asked.tree is None else asked.tree.numpy(),
+            seed_time=None if asked.seed_time is None else asked.seed_time.numpy(), last=asked.last,
+            exclusions=excluded,
+        )  # fmt: skip
+
+    def induced(self, asked: InducedRequest) -> _core.InducedRows:
+        """Finds the edges between nodes and members; errors as of :meth:`one_hop`."""
+        self._named("edge", self.schema.edge_types, asked.edge_type)
+        csr = self.csr(asked.edge_type, False, False)
+        return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge)
+
+    def has_edges(self, asked: HasEdgesRequest) -> Tensor:
+        """Says which pairs are edges ``[n]``, bool.
+
+        Raises:
+            IndexError: If a center is outside the graph or owned by another partition; names the first.
+            ValueError: If there are no such edges, or not as many neighbours as centers.
+        """
+        self._named("edge", self.schema.edge_types, asked.edge_type)
+        found = torch.empty(len(asked.centers), dtype=torch.uint8)
+        csr = self.csr(asked.edge_type, False, False)
+        _core.has_edges(csr, asked.centers.numpy(), asked.neighbors.numpy(), found.numpy())
+        return found.bool()
+
+    def earliest_node(self, asked: EarliestRequest) -> tuple[int, int] | None:
+        """The owned node of the smallest time, the first of several, and that time; None without nodes or times.
+
+        Raises:
+            ValueError: If there is no such node type.
+        """
+        self._named("node", self.schema.node_types, asked.node_type)
+        time = self.node_tables[asked.node_type].get("time")
+        if time is None or len(time) == 0:
+            return None
+        row = int(time.tensor.numpy().argmin())  # rows ascend with ids
+        return int(self.node_ids[asked.node_type][row]), int(time.tensor[row])
+
+    def tables(self, kind: str, type_: int) -> dict[str, Feature]:
+        """The tables of a type of nodes or edges.
+
+        Raises:
+            ValueError: If there is no such kind or type.
+        """
+        if kind not in ("node", "edge"):
+            raise ValueError(f"kind = {kind!r}: expected 'node' or 'edge'")
+        self._named(kind, self.schema.node_types if kind == "node" else self.schema.edge_types, type_)
+        return (self.node_tables if kind == "node" else self.edge_tables)[type_]
+
+    def _named(self, kind: str, types: Sequence[Any], type_: int) -> Any:
+        """What a type is called; a position that came from elsewhere may be any number."""
+        if not 0 <= type_ < len(types):
+            raise ValueError(f"{kind} type {type_} is asked for: there are {len(types)}, {list(types)}")
+        return types[type_]
+
+
+def _tables(named: dict[str, Any], row_of: Tensor, owner: tuple[Tensor, int]) -> dict[str, Feature]:
+    return {name: Feature(_tensor(rows), row_of, owner) for name, rows in named.items() if rows is not None}
+
+
+def _tensor(array: Any) -> Tensor:
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)

@@ -1,0 +1,91 @@
+"""What loaders are given as seeds, checked when it is given, not when its batch comes up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt.data.arrays import as_ids
+from glt.distributed.dist_dataset import DistDataset
+
+
+def require_loaded(data: Any, edge_dir: str | None) -> None:
+    """Raises unless ``data`` is a dataset that was loaded, and partitioned for ``edge_dir``, if that is given."""
+    if not isinstance(data, DistDataset):
+        raise TypeError(f"data has type {type(data).__name__}: expected a DistDataset")
+    _ = data.load_args  # raises if it is empty
+    if edge_dir not in (None, data.edge_dir):
+        raise ValueError(
+            f"edge_dir = {edge_dir!r}: the graph was partitioned for {data.edge_dir!r}; partition it with "
+            f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
+        )
+
+
+def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
+    """Returns one time per seed, int64."""
+    times = times if isinstance(times, Tensor) else torch.as_tensor(times)
+    if times.is_floating_point() or times.is_complex() or times.dtype == torch.bool:
+        raise TypeError(f"{name} has dtype {times.dtype}: expected integers, such as seconds")
+    if tuple(times.shape) != (num_seeds,):
+        raise ValueError(f"{name} has shape {list(times.shape)}: expected one time per seed, [{num_seeds}]")
+    return times.to("cpu", torch.int64).contiguous()
+
+
+def require_node_time(data: DistDataset, node_type: int) -> None:
+    """Raises unless nodes of the type have times of their own, to be looked at when no others are given."""
+    if not data.manifest.node_types[node_type].has_time:
+        raise ValueError(
+            f"input_time is not given and {data.schema.node_types[node_type]!r} nodes have no time in "
+            f"{data.load_args['graph_dir']!r}: give one time per seed, or partition with node_time=..."
+        )
+
+
+def checked_seeds(input_nodes: Any, data: DistDataset) -> tuple[int, dict[str, Tensor]]:
+    """Returns the position of the seeds' type, and columns of a :class:`SeedTable`: ``node``, int64, and for a mask
+    ``input_id``, the same: like PyG, batches then tell node ids in place of positions.
+
+    Args:
+        input_nodes: Ids, or a bool mask over all nodes of the type; of a heterogeneous graph ``(type, ids)``, or a type
+            alone, which stands for all its nodes.
+        data: The graph.
+    """
+    schema = data.schema
+    node_type: Any = None
+    if isinstance(input_nodes, str):
+        node_type, input_nodes = input_nodes, slice(None)
+    elif isinstance(input_nodes, tuple | list) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
+        node_type, input_nodes = input_nodes
+        input_nodes = slice(None) if input_nodes is None else input_nodes
+    if input_nodes is None:
+        raise TypeError("input_nodes = None: expected the seeds of this trainer, ids or a bool mask over all nodes")
+    if (node_type is not None) != schema.is_hetero:
+        expected = f"(type, ids) with one of {list(schema.node_types)}" if schema.is_hetero else "ids without a type"
+        raise ValueError(f"input_nodes has {'no type' if node_type is None else f'type {node_type!r}'}: {expected}")
+    if node_type is not None and node_type not in schema.node_types:
+        raise ValueError(f"input_nodes is of type {node_type!r}: expected one of {list(schema.node_types)}")
+    index = schema.node_index(node_type)
+    num_nodes = data.num_nodes_of[index]
+    if isinstance(input_nodes, slice):
+        return index, {"node": torch.arange(num_nodes)}
+    mask = isinstance(input_nodes, Tensor) and input_nodes.dtype == torch.bool
+    if mask and len(input_nodes) != num_nodes:
+        raise ValueError(f"input_nodes is a mask of {len(input_nodes)} elements: expected one per node, {num_nodes}")
+    seeds = as_ids(input_nodes, "input_nodes")
+    bad = ((seeds < 0) | (seeds >= num_nodes)).nonzero()
+    if len(bad):
+        at = int(bad[0])
+        of_type = f" of type {node_type!r}" if schema.is_hetero else ""
+        raise IndexError(
+            f"input_nodes[{at}] = {int(seeds[at])} is outside [0, {num_nodes}) (num_nodes{of_type} = {num_nodes})"
+        )
+    return index, {"node": seeds, "input_id": seeds} if mask else {"node": seeds}
+
+
+def checked_input_id(input_id: Any, num_seeds: int) -> Tensor:
+    """Returns one id per seed, int64."""
+    ids = as_ids(input_id, "input_id")
+    if len(ids) != num_seeds:
+        raise ValueError(f"input_id has {len(ids)} elements: expected one per seed, {num_seeds}")
+    return ids

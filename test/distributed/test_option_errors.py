@@ -1,0 +1,138 @@
+"""What a distributed loader refuses, it refuses when it is made, saying what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dist_world import World
+from typed_world import RATES, TypedWorld
+
+import glt
+from glt.distributed import DistDataset, context
+from glt.distributed.partition_service import PartitionService
+from glt.distributed.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+
+IDS = torch.arange(5)
+EDGES = torch.stack([IDS, IDS])
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is the only trainer."""
+    monkeypatch.setattr(context, "_context", None)
+    glt.distributed.init_worker_group(1, 0, "alone")
+    yield
+
+
+@pytest.fixture
+def plain(world: Callable[..., World]) -> DistDataset:
+    return DistDataset().load(world(1, "in", "xy").path, 0)
+
+
+@pytest.fixture
+def typed(typed_world: Callable[..., TypedWorld]) -> DistDataset:
+    return DistDataset().load(typed_world(1, "out").path, 0)
+
+
+def nodes(data: DistDataset, seeds: Any = ("item", IDS), **given: Any) -> Any:
+    return glt.distributed.DistNeighborLoader(data, [2], seeds, **given)
+
+
+def links(data: DistDataset, edges: Any = (RATES, EDGES), **given: Any) -> Any:
+    return glt.distributed.DistLinkNeighborLoader(data, [2], edges, **given)
+
+
+def test_options_that_the_directory_cannot_serve(plain: DistDataset) -> None:
+    for option, remedy in (("weight_attr", "edge_weight"), ("time_attr", "edge_time=... or node_time")):
+        with pytest.raises(ValueError, match=rf"{option} = 'a'.*partition with {remedy}"):
+            nodes(plain, IDS, **{option: "a"})
+
+
+def test_options_that_exclude_each_other(typed: DistDataset) -> None:
+    for given, both in (
+        ({"weight_attr": "w", "time_attr": "t", "input_time": IDS}, "weight_attr.*time_attr"),
+        ({"subgraph_type": "induced", "disjoint": True}, "subgraph_type.*disjoint"),
+        ({"temporal_strategy": "last"}, "temporal_strategy.*time_attr"),
+        ({"input_time": IDS}, "input_time.*time_attr"),
+        ({"time_attr": "t"}, "time_level.*input_time"),
+    ):
+        with pytest.raises(ValueError, match=both):
+            nodes(typed, **given)
+    for given, both in (
+        ({"edge_label_time": IDS}, "edge_label_time.*time_attr"),
+        ({"time_attr": "t"}, "time_attr.*edge_label_time"),
+        ({"neg_sampling": "triplet", "edge_label": IDS}, "edge_label.*triplet"),
+        ({"exclude_edges": "self", "subgraph_type": "induced"}, "exclude_edges.*subgraph_type"),
+    ):
+        with pytest.raises(ValueError, match=both):
+            links(typed, **given)
+
+
+def test_seeds_that_do_not_fit(typed: DistDataset, plain: DistDataset) -> None:
+    for seeds, error, text in (
+        (IDS, ValueError, "no type.*'user', 'item'"),
+        (("shop", IDS), ValueError, "'shop': expected one of"),
+        (("item", torch.tensor([3, 60])), IndexError, r"input_nodes\[1\] = 60 .* of type 'item' = 60"),
+        (("tag", torch.ones(8, dtype=torch.bool)), ValueError, "mask of 8 elements: expected one per node, 7"),
+    ):
+        with pytest.raises(error, match=text):
+            nodes(typed, seeds)
+    with pytest.raises(ValueError, match="has type 'item': ids without a type"):
+        nodes(plain, ("item", IDS))
+    with pytest.raises(ValueError, match=r"input_time has shape \[4\]: expected one time per seed, \[5\]"):
+        nodes(typed, time_attr="t", input_time=IDS[:4])
+    for edges, error, text in (
+        (EDGES, ValueError, "no edge type"),
+        ((("user", "likes", "item"), EDGES), ValueError, "'likes'.*expected"),
+        (
+            (RATES, torch.tensor([[0], [60]])),
+            IndexError,
+            r"\[1, 0\] = 60 is outside \[0, 60\), the nodes of type 'item'",
+        ),
+        ((RATES, EDGES.float()), TypeError, "float32: expected integer"),
+    ):
+        with pytest.raises(error, match=text):
+            links(typed, edges)
+
+
+def test_a_type_alone_stands_for_all_its_nodes(typed: DistDataset) -> None:
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    with nodes(typed, "tag", batch_size=3, worker_options=options) as loader:
+        assert torch.cat([batch["tag"].n_id[: batch["tag"].batch_size] for batch in loader]).tolist() == list(range(7))
+
+
+def test_label_files_by_type(typed_world: Callable[..., TypedWorld], tmp_path: Path) -> None:
+    path = typed_world(1, "out").path
+    torch.save(torch.arange(90), tmp_path / "user.pt")
+    data = DistDataset().load(path, 0, whole_node_label_file={"user": tmp_path / "user.pt"})
+    assert data.node_labels["user"][IDS].tolist() == IDS.tolist() and len(data.node_labels["item"]) == 60
+    for files, error, text in (
+        (tmp_path / "user.pt", TypeError, "dict by node type"),
+        ({"shop": tmp_path / "user.pt"}, KeyError, "shop"),
+        ({"item": tmp_path / "user.pt"}, ValueError, r"\[90\]: expected one label per node of type 'item', 60"),
+    ):
+        with pytest.raises(error, match=text):
+            DistDataset().load(path, 0, whole_node_label_file=files)
+
+
+def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
+    service = PartitionService(typed)
+    hop = {"num_neighbors": 2, "replace": False, "batch_key": 1, "hop": 0, "with_edge": False}
+    for request, error, text in (
+        (OneHopRequest(9, IDS, **hop), ValueError, "edge type 9 is asked for: there are 6"),
+        (OneHopRequest(1, IDS, weighted=True, **hop), ValueError, "no weights of .*rev_rates"),
+        (OneHopRequest(1, IDS + 57, **hop), IndexError, r"along .*rev_rates.*\[3\] = 60"),
+        (OneHopRequest(3, IDS, seed_time=IDS, **hop), ValueError, "times"),
+        (OneHopRequest(0, IDS, tree=torch.zeros(2, dtype=torch.uint32), **hop), ValueError, "tree has 2"),
+        (InducedRequest(-1, IDS, IDS, False), ValueError, "edge type -1"),
+        (InducedRequest(0, IDS, IDS + 59, False), IndexError, r"members\[1\] = 60"),
+        (HasEdgesRequest(0, IDS, IDS[:2]), ValueError, "neighbors"),
+        (RowsRequest("node", 2, IDS, ("x",)), ValueError, r"no node tables \['x'\] of tag"),
+        (RowsRequest("face", 2, IDS, ("x",)), ValueError, "'face': expected 'node' or 'edge'"),
+    ):
+        with pytest.raises(error, match=text):
+            service.handlers()[request.method](request.encode())

@@ -1,0 +1,315 @@
+"""A heterogeneous graph with everything awkward in it, and the batches that the whole of it gives in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from dist_world import join, options
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+
+import glt
+from glt import _core
+from glt.data import Topology
+from glt.data.schema import Schema
+from glt.distributed.batch_start import BatchStart
+from glt.partition import RandomPartitioner
+from glt.sampler.link import exclusions, link_batch
+from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, negative_rounds
+from glt.sampler.output import reverse_edge_type
+from glt.testing_cluster import Trainer
+
+NUM_NODES = {"user": 90, "item": 60, "tag": 7, "ghost": 0}
+RATES, RATED, FOLLOWS = ("user", "rates", "item"), ("item", "rev_rates", "user"), ("user", "follows", "user")
+SCHEMA = Schema(
+    tuple(NUM_NODES), (RATES, RATED, FOLLOWS, ("tag", "on", "item"), ("item", "in", "tag"), ("ghost", "sees", "user"))
+)
+SEED = 91
+
+
+@dataclass(frozen=True)
+class TypedWorld:
+    """A partition directory and the arrays that it was made of, by type.
+
+    ``rev_rates`` holds the reverses of ``rates``, no item is in a tag, and there are no ghosts.
+    """
+
+    path: Path
+    num_parts: int
+    edge_dir: str
+    time_level: str
+    edge_index: dict[Any, Tensor]
+    node_feat: dict[Any, Tensor]
+    node_label: dict[Any, Tensor]
+    edge_feat: dict[Any, Tensor]
+    edge_weight: dict[Any, Tensor]
+    edge_time: dict[Any, Tensor]
+    node_time: dict[Any, Tensor]
+
+    def to_data(self) -> HeteroData:
+        """The same for the local loaders: along out-edges they need :meth:`to_dataset`."""
+        data = HeteroData()
+        for node_type, num_nodes in NUM_NODES.items():
+            data[node_type].num_nodes = num_nodes
+            for name, table in (("x", self.node_feat), ("y", self.node_label), ("time", self.node_time)):
+                if node_type in table:
+                    data[node_type][name] = table[node_type]
+        for edge_type, ends in self.edge_index.items():
+            data[edge_type].edge_index = ends
+            tables = {"edge_attr": self.edge_feat, "weight": self.edge_weight, "time": self.edge_time}
+            for name, table in tables.items():
+                if edge_type in table:
+                    data[edge_type][name] = table[edge_type]
+        return data
+
+    def topologies(self, weighted: bool = False) -> list[Topology]:
+        """The whole graph, by edge type."""
+        found = []
+        for edge_type, (_, neighbor) in zip(SCHEMA.edge_types, SCHEMA.ends(self.edge_dir), strict=True):
+            ends = self.edge_index[edge_type]
+            time = self.edge_time.get(edge_type)
+            at_node = self.node_time.get(SCHEMA.node_types[neighbor])
+            if at_node is not None:
+                time = at_node[ends[0 if self.edge_dir == "in" else 1]]
+            found.append(
+                Topology(
+                    ends, (NUM_NODES[edge_type[0]], NUM_NODES[edge_type[2]]),
+                    layout="CSC" if self.edge_dir == "in" else "CSR",
+                    edge_weight=self.edge_weight.get(edge_type) if weighted else None, edge_time=time,
+                )
+            )  # fmt: skip
+        return found
+
+
+def edges_of(seed: int) -> dict[Any, Tensor]:
+    rng = np.random.default_rng(seed)
+
+    def edges(source: str, target: str, num_edges: int) -> Tensor:
+        # Squares make hubs; the last nodes of each type have no edges.
+        ends = [(0.9 * NUM_NODES[t] * rng.random(num_edges) ** 2).astype(np.int64) for t in (source, target)]
+        return torch.from_numpy(np.stack(ends))
+
+    rates = edges("user", "item", 700)
+    return {
+        RATES: rates, RATED: rates.flip(0), FOLLOWS: edges("user", "user", 400),
+        ("tag", "on", "item"): edges("tag", "item", 80), ("item", "in", "tag"): torch.empty(2, 0, dtype=torch.int64),
+        ("ghost", "sees", "user"): torch.empty(2, 0, dtype=torch.int64),
+    }  # fmt: skip
+
+
+def write_typed_world(root: Path, num_parts: int, edge_dir: str = "in", time_level: str = "edge") -> TypedWorld:
+    rng = np.random.default_rng(6)
+    edge_index = edges_of(5)
+    weight = torch.from_numpy(rng.random(700))
+    weight[::7] = 0
+    x = torch.arange(90.0).view(-1, 1).repeat(1, 3)
+    time = torch.from_numpy(rng.integers(0, 50, 700))
+    of_edges = {RATES: time, RATED: time, FOLLOWS: torch.from_numpy(rng.integers(0, 50, 400))}
+    of_nodes = {"user": torch.from_numpy(rng.integers(0, 50, 90)), "item": torch.from_numpy(rng.integers(0, 50, 60))}
+    world = TypedWorld(
+        root / "parts", num_parts, edge_dir, time_level, edge_index,
+        node_feat={"user": x, "item": torch.arange(60).view(-1, 1).bfloat16()},
+        node_label={"item": torch.arange(120).view(60, 2), "tag": torch.arange(7)},
+        edge_feat={RATES: torch.arange(700.0), FOLLOWS: torch.arange(800).view(400, 2)},
+        edge_weight={RATES: weight, FOLLOWS: torch.from_numpy(rng.random(400).astype(np.float32))},
+        edge_time=of_edges if time_level == "edge" else {}, node_time=of_nodes if time_level == "node" else {},
+    )  # fmt: skip
+    RandomPartitioner(
+        world.path, num_parts, NUM_NODES, edge_index, world.node_feat, world.edge_feat, node_label=world.node_label,
+        edge_weight=world.edge_weight, edge_time=world.edge_time or None, node_time=world.node_time or None,
+        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src",
+    ).partition()  # fmt: skip
+    return world
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loader and its options.
+
+    Attributes:
+        name: In messages.
+        num_neighbors: As given to the loader.
+        seed_type: Of the seeds: a node type, or for links an edge type.
+        loader: Further arguments of the loader.
+        times: Give each seed a time.
+        kind: Which loader.
+    """
+
+    name: str
+    num_neighbors: Any = (4, 3)
+    seed_type: Any = "item"
+    loader: dict[str, Any] = field(default_factory=dict)
+    times: bool = False
+    kind: str = "DistNeighborLoader"
+
+    @property
+    def is_link(self) -> bool:
+        return self.kind == "DistLinkNeighborLoader"
+
+    def seeds(self, rank: int) -> Tensor:
+        """Uneven between ranks, with duplicates."""
+        if self.is_link:
+            ends = torch.stack([torch.arange(rank, 40 + rank, 2) % NUM_NODES[self.seed_type[e]] for e in (0, 2)])
+            known = edges_of(5)[self.seed_type][:, rank::97]
+            return torch.cat([known, ends, known[:, :2]], dim=1)
+        ids = torch.arange(rank, NUM_NODES[self.seed_type], 3)[: 14 + 3 * rank]
+        return torch.cat([ids, ids[:3], ids[1:2]])
+
+    def given_times(self, rank: int) -> Tensor | None:
+        return (torch.arange(self.seeds(rank).shape[-1]) * 7 + 11) % 50 if self.times else None
+
+    def arguments(self, rank: int) -> dict[str, Any]:
+        """What the loader is called with, apart from the data and where it samples."""
+        seeds, times = self.seeds(rank), self.given_times(rank)
+        name, late = ("edge_label_index", "edge_label_time") if self.is_link else ("input_nodes", "input_time")
+        extra = {} if times is None else {late: times}
+        return {
+            "num_neighbors": self.num_neighbors, name: (self.seed_type, seeds), "batch_size": 5,
+            "random_seed": SEED + rank, **extra, **self.loader,
+        }  # fmt: skip
+
+
+def run_cases(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:
+    """Two epochs of each case."""
+    data = join(trainer, path)
+    results = []
+    for case in cases:
+        made = getattr(glt.distributed, case.kind)
+        with made(
+            data, worker_options=options(trainer, mode, **given), **case.arguments(trainer.rank)
+        ) as loader:  # fmt: skip
+            results.append([snapshot(batch) for _ in range(2) for batch in loader])
+    return results
+
+
+def snapshot(batch: Any) -> dict[str, Any]:
+    """All of a batch, in memory of its own, by ``type/attribute``."""
+    found = {}
+    for store in batch.stores:
+        for name, value in store.items():
+            found[f"{store._key}/{name}"] = value.clone() if isinstance(value, Tensor) else value
+    return found
+
+
+def reference(world: TypedWorld, case: Case, rank: int) -> Iterator[dict[str, Any]]:
+    """The batches of a case, sampled from the whole graph by the native core."""
+    flags = case.loader
+    temporal = flags.get("time_attr") is not None
+    disjoint = flags.get("disjoint", False) or temporal
+    config = glt.sampler.SamplingConfig.checked(case.num_neighbors, SCHEMA, replace=flags.get("replace", False))
+    graphs = world.topologies(flags.get("weight_attr") is not None)
+    csrs = [g.csr_by_time if temporal and g.by_time is not None else g.csr for g in graphs]
+    seeds, times = case.seeds(rank), case.given_times(rank)
+    order = glt.sampler.SeedOrder(
+        seeds.shape[-1], 5, flags.get("shuffle", False), flags.get("drop_last", False), SEED + rank
+    )  # fmt: skip
+    batch = _core.Batch(list(NUM_NODES.values()), SCHEMA.ends(world.edge_dir))
+    for epoch in range(2):
+        for index in order.batches(epoch):
+            chosen = seeds[..., index.input_id]
+            late = None if times is None else times[index.input_id]
+            key = index.key(SEED + rank)
+            start = (start_links if case.is_link else start_nodes)(world, case, chosen, late, index.input_id, key)
+            time = None if start.seed_time is None else start.seed_time.numpy()
+            batch.start([(t, nodes.numpy()) for t, nodes in start.seeds], True, disjoint, time)
+            excluded = [
+                _core.Exclusions(*(side.numpy() for side in start.exclusions[r])) if r in start.exclusions else None
+                for r in range(len(SCHEMA.edge_types))
+            ]
+            batch.sample(
+                csrs, config.num_neighbors, replace=config.replace, batch_key=key,
+                last=flags.get("temporal_strategy") == "last", exclusions=excluded,
+            )  # fmt: skip
+            if case.kind == "DistSubGraphLoader" or flags.get("subgraph_type") == "induced":
+                batch.induce(csrs)
+            found = read(world, batch, flags, disjoint)
+            if start.example is not None:
+                found |= {name: start.example[tree] for name, tree in found.items() if name.endswith("/batch")}
+            yield found | start.known
+
+
+def start_nodes(
+    world: TypedWorld, case: Case, nodes: Tensor, late: Tensor | None, input_id: Tensor, key: int
+) -> BatchStart:
+    store = f"{case.seed_type}/"
+    known: dict[str, Any] = {f"{store}input_id": input_id, f"{store}batch_size": len(nodes)}
+    if late is not None:
+        known[f"{store}seed_time"] = late
+    elif case.loader.get("time_attr") is not None:
+        late = world.node_time[case.seed_type][nodes]
+    if case.kind == "DistSubGraphLoader":
+        known[f"{store}mapping"] = torch.arange(len(nodes))
+    return BatchStart([(SCHEMA.node_index(case.seed_type), nodes)], late, known=known)
+
+
+def start_links(
+    world: TypedWorld, case: Case, edges: Tensor, late: Tensor | None, input_id: Tensor, key: int
+) -> BatchStart:
+    flags = case.loader
+    temporal = flags.get("time_attr") is not None
+    source, _, target = case.seed_type
+    ends = SCHEMA.node_index(source), SCHEMA.node_index(target)
+    drawn = NegativeSampling.cast(flags.get("neg_sampling"))
+    index = EdgeSamplerInput(input_id, edges[0], edges[1], None, late, case.seed_type)
+    negatives = None
+    if drawn is not None:
+        time = [world.node_time.get(t) if temporal else None for t in (source, target)]
+        drawn_from = [
+            Endpoint.of(side, NUM_NODES[t], drawn, earliest_node(of))
+            for side, t, of in zip(("src", "dst"), (source, target), time, strict=True)
+        ]
+        csr = world.topologies()[SCHEMA.edge_index(case.seed_type)].csr
+        at = None if late is None else late.numpy()
+        rounds = negative_rounds(key, drawn, *drawn_from, edges[0].numpy(), at)
+        finish(rounds, LocalCheck(csr, world.edge_dir, *(None if of is None else of.numpy() for of in time)))
+        negatives = None if drawn.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
+    disjoint = flags.get("disjoint", False) or temporal
+    made = link_batch(index, ends, disjoint, drawn, negatives)
+    r = SCHEMA.edge_index(case.seed_type)
+    excluded = exclusions(index, r, SCHEMA, world.edge_dir, flags.get("exclude_edges"))
+    known: dict[str, Any] = {f"{case.seed_type}/input_id": input_id}
+    places = {
+        "src_index": [source],
+        "dst_pos_index": [target],
+        "dst_neg_index": [target],
+        "seed_time": [source, target],
+    }
+    for name, value in made.links.items():
+        known |= {f"{store}/{name}": value for store in places.get(name, [case.seed_type])}
+    return BatchStart(made.seeds, made.seed_time, made.example, excluded, known)
+
+
+def read(world: TypedWorld, batch: _core.Batch, flags: dict[str, Any], disjoint: bool) -> dict[str, Any]:
+    """What a batch holds, all but its seeds."""
+    found: dict[str, Any] = {}
+    collect = flags.get("collect_features", False)
+    for t, node_type in enumerate(SCHEMA.node_types):
+        node = torch.from_numpy(batch.nodes(t))
+        found |= {f"{node_type}/n_id": node, f"{node_type}/num_nodes": len(node)}
+        if batch.num_sampled_edges(0):
+            found[f"{node_type}/num_sampled_nodes"] = batch.num_sampled_nodes(t)
+        if disjoint:
+            found[f"{node_type}/batch"] = torch.from_numpy(batch.trees(t).astype(np.int64))
+        tables = {"x": world.node_feat, "y": world.node_label, "time": world.node_time}
+        found |= {
+            f"{node_type}/{n}": table[node_type][node] for n, table in tables.items() if collect and node_type in table
+        }
+    for r, edge_type in enumerate(SCHEMA.edge_types):
+        ends = np.empty((2, batch.num_edges(r)), np.int64)
+        batch.copy_edges(r, ends[0], ends[1])
+        edge = torch.from_numpy(batch.edges(r))
+        store = edge_type if world.edge_dir == "in" else reverse_edge_type(edge_type)
+        found[f"{store}/edge_index"] = torch.from_numpy(ends)
+        if batch.num_sampled_edges(r):
+            found[f"{store}/num_sampled_edges"] = batch.num_sampled_edges(r)
+        if flags.get("with_edge", False):
+            found[f"{store}/e_id"] = edge
+        if collect and edge_type in world.edge_feat:
+            found[f"{store}/edge_attr"] = world.edge_feat[edge_type][edge]
+    return found
