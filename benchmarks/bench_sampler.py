@@ -24,6 +24,7 @@ import torch
 from benchmarks import graphs
 from benchmarks._harness import Report, Timing, arguments, find_peers, interleave, pinned
 from glt import _core
+from glt.data import pool
 
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # node, row (neighbour), col (expanded node), edge id
 Sampler = Callable[[np.ndarray], Sample]
@@ -33,7 +34,10 @@ CASES = [("S", [15, 10, 5]), ("M", [15, 10, 5]), ("M", [10, 10, 10]), ("M", [25,
 class GltSampler:
     """glt's native sampler with its state, as one thread uses it."""
 
-    def __init__(self, csr: _core.Csr, num_neighbors: Sequence[int], num_threads: int = 1) -> None:
+    def __init__(
+        self, csr: _core.Csr, num_neighbors: Sequence[int], num_threads: int = 1, empty: Callable = torch.empty
+    ) -> None:
+        self.empty = empty
         self.csr, self.num_neighbors, self.num_threads = csr, list(num_neighbors), num_threads
         self.batch = _core.Batch([csr.num_nodes], [(0, 0)])
         self.number = 0
@@ -45,7 +49,9 @@ class GltSampler:
         batch.start([(0, seeds)])
         batch.sample([self.csr], [self.num_neighbors], replace=False, batch_key=key, num_threads=self.num_threads)
         num_nodes, num_edges = batch.num_nodes(0), batch.num_edges(0)
-        sample = tuple(torch.empty(n, dtype=torch.int64).numpy() for n in (num_nodes, num_edges, num_edges, num_edges))
+        sample = tuple(
+            self.empty((n,), dtype=torch.int64).numpy() for n in (num_nodes, num_edges, num_edges, num_edges)
+        )
         batch.copy_nodes(0, sample[0])
         batch.copy_edges(0, *sample[1:])
         return sample
@@ -141,10 +147,11 @@ def bench_one_thread(
 
 def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int) -> None:
     csr = _core.Csr(graph.indptr, graph.indices)
-    batches = graph.seed_batches(8)
-    one, both = GltSampler(csr, num_neighbors), GltSampler(csr, num_neighbors, num_threads=2)
+    batches = graph.seed_batches(32)  # rounds long enough for the kernel to spread new threads over the cores
+    # Output goes where a loader's goes: threads that map and unmap fresh memory wait for each other in the kernel.
+    one, both = GltSampler(csr, num_neighbors, 1, pool.empty), GltSampler(csr, num_neighbors, 2, pool.empty)
     check(graph, num_neighbors, batches[0], both(batches[0]), "glt, two threads")
-    flights = [GltSampler(csr, num_neighbors) for _ in range(2)]
+    flights = [GltSampler(csr, num_neighbors, 1, pool.empty) for _ in range(2)]
     with pinned(2) as cores:
         if len(cores) < 2:
             print("two threads: not measured, one core only")
