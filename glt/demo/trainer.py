@@ -111,6 +111,8 @@ def train(rank: int, job: Job) -> None:
     if rank == 0:
         result = {"epochs": epochs, "test_accuracy": test_accuracy, "stats": stats}
         Path(job.work_dir, "result.json").write_text(json.dumps(result))
+    # With the group gone, freeing DDP would join a thread of gloo that waits for the GIL.
+    del model, optimizer
     dist.destroy_process_group()
 
 
