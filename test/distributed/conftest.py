@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dist_typed_world import TypedWorld, write_typed_world
 from dist_world import World, write_world
-from typed_world import TypedWorld, write_typed_world
 
 
 @pytest.fixture(scope="session")

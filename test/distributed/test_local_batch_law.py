@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from dist_typed_world import Case, TypedWorld, snapshot
 from dist_world import World
 from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS
-from typed_world import Case, TypedWorld, snapshot
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, context

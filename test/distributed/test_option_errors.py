@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from dist_typed_world import RATES, TypedWorld
 from dist_world import World
-from typed_world import RATES, TypedWorld
 
 import glt
 from glt.distributed import DistDataset, context

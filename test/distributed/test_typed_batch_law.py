@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from dist_typed_world import FOLLOWS, RATED, RATES, SCHEMA, Case, TypedWorld, reference, run_cases
 from test_one_batch_law import assert_same
-from typed_world import FOLLOWS, RATED, RATES, SCHEMA, Case, TypedWorld, reference, run_cases
 
 from glt.testing_cluster import Cluster
 
