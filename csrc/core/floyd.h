@@ -47,8 +47,7 @@ inline void floyd(int64_t begin, int64_t n, int64_t k, NodeDraws& draws, uint32_
     const int64_t odd = first_draw & 1;
     draws.fill(first_draw & ~1u, k + odd, bits);
     for (int64_t i = 0; i < k; ++i) {
-      const int64_t drawn =
-          begin + static_cast<int64_t>(bounded(bits[odd + i], static_cast<uint64_t>(n - k + i + 1)));
+      const int64_t drawn = begin + static_cast<int64_t>(bounded(bits[odd + i], static_cast<uint64_t>(n - k + i + 1)));
       bool taken = false;
       for (int64_t j = 0; j < i; ++j) taken |= pick[j] == drawn;
       pick[i] = taken ? begin + n - k + i : drawn;
