@@ -166,7 +166,7 @@ def _checked_nodes(source: Any, input_nodes: Any, input_id: Any) -> Any:
     if named and not isinstance(given, str) and len(given) == 2:
         node_type, given = given
     if given is None or isinstance(given, str):
-        return input_nodes
+        return input_nodes if node_type is None else node_type  # a type and None: all nodes, also of stores
     try:
         nodes = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
     except (TypeError, ValueError) as error:

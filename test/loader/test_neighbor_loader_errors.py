@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt.loader import NeighborLoader
+from glt.data import Dataset
+from glt.loader import LinkNeighborLoader, NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import ring_graph
 
@@ -157,3 +158,11 @@ def test_what_comes_with_the_seeds_is_refused_when_it_is_given():
         NeighborLoader(DATA, [2], torch.arange(3), input_id=torch.tensor([1]))
     with pytest.raises(TypeError, match="neighbor_sampler has type int: expected a PyG BaseSampler"):
         NeighborLoader(DATA, [2], neighbor_sampler=3)
+
+
+def test_a_bare_graph_is_to_be_wrapped():
+    graph = Dataset.from_pyg(DATA).graph
+    for loader in (NeighborLoader, LinkNeighborLoader):
+        with pytest.raises(TypeError, match=r"data is a glt Graph.*Dataset\(graph\)"):
+            loader(graph, [2])
+    assert len(NeighborLoader(Dataset(graph), [2])) == 40
