@@ -155,6 +155,6 @@ def _checked_label(label: Any, num_edges: int, drawn: NegativeSampling | None) -
     if label.dim() == 0 or len(label) != num_edges:
         raise ValueError(f"edge_label has shape {list(label.shape)}: expected one per seed edge, {num_edges}")
     label = label.detach().cpu().contiguous()
-    if drawn is not None and num_edges and int(label.min()) == 0:
+    if drawn is not None and num_edges and bool(label.min() == 0):
         return label + 1  # zero now means "negative"
     return label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch_geometric
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
@@ -103,11 +104,15 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             )
         elif exclude_edges is not None and not isinstance(neighbor_sampler, NeighborSampler):
             raise ValueError(f"exclude_edges = {exclude_edges!r}: the neighbor_sampler given does not know that option")
+        edge_label, edge_label_time, input_id = (
+            value if value is None or isinstance(value, Tensor) else torch.as_tensor(value)
+            for value in (edge_label, edge_label_time, kwargs.pop("input_id", None))
+        )
         super().__init__(
             as_pyg(data), num_neighbors, seed_edges(data, edge_label_index), edge_label, edge_label_time,
             neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio, time_attr=time_attr, transform=transform,
             transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler, **kwargs,
+            neighbor_sampler=neighbor_sampler, input_id=input_id, **kwargs,
         )  # fmt: skip
         self._check_inputs()
         self._features = BatchFeatures(data, self.custom_cls, num_threads)
@@ -120,8 +125,10 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         for name, given in (
             ("edge_label", inputs.label), ("edge_label_time", inputs.time), ("input_id", inputs.input_id),
         ):  # fmt: skip
-            if given is not None and len(given) != size:
-                raise ValueError(f"{name} has {len(given)} rows: expected one per seed edge, {size}")
+            if given is not None and (given.dim() == 0 or len(given) != size):
+                raise ValueError(
+                    f"{name} has {given.size(0) if given.dim() else 0} rows: expected one per seed edge, {size}"
+                )
         if inputs.time is not None and (inputs.time.is_floating_point() or inputs.time.dim() != 1):
             raise TypeError(f"edge_label_time has dtype {inputs.time.dtype}: expected integers, shape [{size}]")
         if isinstance(self.link_sampler, NeighborSampler):

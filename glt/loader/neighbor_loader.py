@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch_geometric
 from torch import Tensor
@@ -93,6 +94,9 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             conflicts.refuse(input_time=input_time, time_level=neighbor_sampler.config.time_level)
             if neighbor_sampler.is_hetero:
                 _require_node_type(input_nodes, neighbor_sampler.graph.schema)
+        elif not hasattr(neighbor_sampler, "sample_from_nodes"):
+            raise TypeError(f"neighbor_sampler has type {type(neighbor_sampler).__name__}: expected a PyG BaseSampler")
+        input_nodes = _checked_nodes(source, input_nodes, kwargs.get("input_id"))
         super().__init__(
             source, num_neighbors, input_nodes, input_time, time_attr=time_attr, transform=transform,
             transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
@@ -140,10 +144,43 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             raise IndexError(
                 f"input_nodes[{at}] = {int(seeds[at])} is outside [0, {num_nodes}) (num_nodes = {num_nodes})"
             )
+        if time is not None and (time.is_floating_point() or time.is_complex() or time.dtype == torch.bool):
+            raise TypeError(f"input_time has dtype {time.dtype}: expected integers, such as seconds")
         if time is not None and time.shape != seeds.shape:
             raise ValueError(f"input_time has shape {list(time.shape)}: expected one time per seed, [{len(seeds)}]")
         if sampler.is_temporal and time is None:
             sampler.graph.seed_time(node_type, seeds[:0])
+
+
+def _checked_nodes(source: Any, input_nodes: Any, input_id: Any) -> Any:
+    """Returns seeds with their ids as a tensor: PyG reads masks that are none as ids 0 and 1, and cuts off fractions.
+
+    Raises:
+        TypeError, ValueError: If the seeds are no ids, or ``input_id`` is not one per seed.
+    """
+    node_type: Any = None
+    given = input_nodes
+    named = isinstance(given, str) or (isinstance(given, tuple | list) and len(given) and isinstance(given[0], str))
+    if isinstance(source, Data) and named:
+        raise ValueError(f"input_nodes = {given!r} names a node type, but the graph has none: expected ids alone")
+    if named and not isinstance(given, str) and len(given) == 2:
+        node_type, given = given
+    if given is None or isinstance(given, str):
+        return input_nodes if node_type is None else node_type  # a type and None: all nodes, also of stores
+    try:
+        nodes = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"input_nodes = {given!r}: expected integer ids, or a bool mask") from error
+    if nodes.dim() != 1:
+        raise ValueError(f"input_nodes has shape {list(nodes.shape)}: expected one dimension of ids, or a bool mask")
+    if nodes.is_floating_point() or nodes.is_complex():
+        if nodes.numel():
+            raise TypeError(f"input_nodes has dtype {nodes.dtype}: expected integer ids, or a bool mask")
+        nodes = nodes.to(torch.int64)
+    num_seeds = int(nodes.sum()) if nodes.dtype == torch.bool else len(nodes)
+    if input_id is not None and len(input_id) != num_seeds:
+        raise ValueError(f"input_id has {len(input_id)} elements: expected one per seed, {num_seeds}")
+    return nodes if node_type is None else (node_type, nodes)
 
 
 def _require_node_type(input_nodes: Any, schema: Schema) -> None:

@@ -7,14 +7,18 @@ from typing import Any
 from torch_geometric.data import Data, HeteroData
 
 from glt.data.dataset import Dataset
+from glt.data.graph import Graph
 
 
 def as_pyg(data: Any) -> Any:
     """Returns ``data`` as PyG's loaders take it: a dataset becomes a ``Data`` or ``HeteroData`` that shares its tables.
 
     Raises:
+        TypeError: If it is a bare graph.
         ValueError: If it is a dataset that samples along out-edges, or has features with ``row_of``.
     """
+    if isinstance(data, Graph):
+        raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
     if not isinstance(data, Dataset):
         return data
     if data.edge_dir != "in":

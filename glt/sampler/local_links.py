@@ -58,6 +58,14 @@ class LocalLinks:
         edge_type, exclude = _edge_type(sampler, index), sampler.config.exclude_edges
         if edge_type is not None and exclude not in (None, "self"):
             reverse_edge_type(graph.schema, edge_type, None if exclude == "reverse" else exclude)
+        elif exclude not in (None, "self"):
+            swapped = [t for t in graph.schema.edge_types if (t[0], t[2]) == (target, source)]
+            if swapped:  # which might hold the reverses: they would be left in silently
+                raise ValueError(
+                    f"exclude_edges = {exclude!r}: {index.input_type} is no edge type of the graph, so that it is not "
+                    f"known whether {swapped} hold its reverses; "
+                    "add the type, if without edges, or leave exclude_edges out"
+                )
         return ends
 
     def sample(

@@ -136,3 +136,9 @@ def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
     ):
         with pytest.raises(error, match=text):
             service.handlers()[request.method](request.encode())
+
+
+def test_labels_below_one_are_not_labels_that_start_at_zero(typed: DistDataset) -> None:
+    label = torch.full((5,), 0.5)
+    with links(typed, edge_label=label, neg_sampling="binary", batch_size=5) as loader:
+        assert torch.equal(loader.table.columns["label"], label)

@@ -321,3 +321,43 @@ def test_a_sampler_that_is_brought_must_agree():
     assert LinkNeighborLoader(DATA, [2], LINK, neighbor_sampler=sampler).random_seed == 3
     with pytest.raises(ValueError, match="exclude_edges = 'reverse', but neighbor_sampler was made with 'self'"):
         LinkNeighborLoader(DATA, [2], LINK, neighbor_sampler=sampler, exclude_edges="reverse")
+
+
+@pytest.mark.parametrize(
+    ("edges", "error", "words"),
+    [
+        (torch.zeros(3, 5, dtype=torch.int64), ValueError, r"shape \[3, 5\]: expected \[2, B\]"),
+        (torch.zeros(5, 2, dtype=torch.int64), ValueError, r"shape \[5, 2\]: expected \[2, B\]"),
+        (torch.zeros(5, dtype=torch.int64), ValueError, r"shape \[5\]: expected \[2, B\]"),
+        (torch.full((2, 5), 1.5), TypeError, "dtype torch.float32: expected integer ids"),
+    ],
+)
+def test_seed_edges_that_are_no_pairs_of_ids(edges, error, words):
+    for data, given in ((DATA, edges), (HETERO, (BUYS, edges)), (Dataset.from_pyg(HETERO), (BUYS, edges))):
+        with pytest.raises(error, match=f"edge_label_index has {words}"):
+            LinkNeighborLoader(data, [2], given)
+
+
+def test_seed_edges_and_the_types_of_the_graph():
+    edges = torch.zeros(2, 5, dtype=torch.int64)
+    with pytest.raises(ValueError, match="edge_label_index names an edge type, but the graph has none"):
+        LinkNeighborLoader(DATA, [2], (BUYS, edges))
+    for data in (HETERO, Dataset.from_pyg(HETERO)):
+        for given in (None, edges, ("user", "sells", "item")):
+            with pytest.raises(ValueError, match=r"edge_label_index .*expected .*'buys'"):
+                LinkNeighborLoader(data, [2], given)
+
+
+def test_labels_and_times_may_be_lists():
+    labels = list(range(1, 1501))
+    for given in (labels, torch.tensor(labels).numpy()):
+        batch = next(iter(LinkNeighborLoader(DATA, [2], edge_label=given, batch_size=3)))
+        assert batch.edge_label.tolist() == [1, 2, 3]
+
+
+def test_reverses_of_an_edge_type_that_the_graph_lacks_are_not_left_in_silently():
+    edges = torch.zeros(2, 5, dtype=torch.int64)
+    for exclude in ("reverse", REV):
+        with pytest.raises(ValueError, match=r"exclude_edges = .*'sells'.* is no edge type of the graph"):
+            LinkNeighborLoader(HETERO, [2], (("user", "sells", "item"), edges), exclude_edges=exclude)
+    LinkNeighborLoader(HETERO, [2], (("user", "sells", "item"), edges), exclude_edges="self")

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt.loader import NeighborLoader
+from glt.data import Dataset
+from glt.loader import LinkNeighborLoader, NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import ring_graph
 
@@ -124,3 +125,44 @@ def test_a_fan_out_that_the_sampler_does_not_have_is_refused():
 def test_num_threads_is_checked_when_given(num_threads):
     with pytest.raises(ValueError, match=f"num_threads = {num_threads!r}: expected an integer of at least 1"):
         NeighborLoader(DATA, [2], num_threads=num_threads)
+
+
+@pytest.mark.parametrize(
+    ("input_nodes", "error", "words"),
+    [
+        (torch.tensor([1.5]), TypeError, "dtype torch.float32: expected integer ids"),
+        ([1.5], TypeError, "dtype torch.float64: expected integer ids"),
+        (torch.tensor([[1, 2]]), ValueError, r"shape \[1, 2\]: expected one dimension"),
+        (3, ValueError, r"shape \[\]: expected one dimension"),
+        ("paper", ValueError, "'paper' names a node type, but the graph has none"),
+        (("paper", torch.arange(3)), ValueError, "names a node type, but the graph has none"),
+    ],
+)
+def test_seeds_that_are_no_ids(input_nodes, error, words):
+    with pytest.raises(error, match=f"input_nodes.*{words}"):
+        NeighborLoader(DATA, [2], input_nodes)
+
+
+def test_a_mask_that_is_no_tensor_is_a_mask():
+    mask = torch.zeros(40, dtype=torch.bool)
+    mask[[3, 7]] = True
+    for given in (mask.numpy(), mask.tolist()):
+        (batch,) = NeighborLoader(DATA, [2], given, batch_size=9)
+        assert batch.n_id[:2].tolist() == batch.input_id.tolist() == [3, 7]
+
+
+def test_what_comes_with_the_seeds_is_refused_when_it_is_given():
+    with pytest.raises(TypeError, match=r"input_time has dtype torch.float32: expected integers"):
+        NeighborLoader(TIMED, [2], time_attr="time", input_time=TIME.float())
+    with pytest.raises(ValueError, match="input_id has 1 elements: expected one per seed, 3"):
+        NeighborLoader(DATA, [2], torch.arange(3), input_id=torch.tensor([1]))
+    with pytest.raises(TypeError, match="neighbor_sampler has type int: expected a PyG BaseSampler"):
+        NeighborLoader(DATA, [2], neighbor_sampler=3)
+
+
+def test_a_bare_graph_is_to_be_wrapped():
+    graph = Dataset.from_pyg(DATA).graph
+    for loader in (NeighborLoader, LinkNeighborLoader):
+        with pytest.raises(TypeError, match=r"data is a glt Graph.*Dataset\(graph\)"):
+            loader(graph, [2])
+    assert len(NeighborLoader(Dataset(graph), [2])) == 40

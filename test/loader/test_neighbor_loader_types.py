@@ -8,6 +8,8 @@ from torch_geometric.sampler import NumNeighbors
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from glt.data import Dataset
+from glt.data.feature_store import DatasetFeatureStore
+from glt.data.graph_store import DatasetGraphStore
 from glt.loader import NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, reference_key
@@ -251,3 +253,15 @@ def test_seeds_that_the_batch_cannot_have_are_named():
         NeighborLoader(DATA, [2], ("user", torch.ones(45, dtype=torch.bool)))
     with pytest.raises(ValueError, match="input_nodes is without a node type"):
         NeighborLoader(DATA, [2], torch.arange(3))
+
+
+def test_all_nodes_of_a_type_of_stores():
+    data = HeteroData()
+    data["a"].x = torch.arange(6)
+    data["b"].x = torch.arange(4)
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    dataset = Dataset.from_pyg(data)
+    stores = DatasetFeatureStore(dataset), DatasetGraphStore(dataset)
+    for source in (data, dataset, stores):
+        (batch,) = NeighborLoader(source, [2], ("b", None), batch_size=9)
+        assert batch["b"].input_id.tolist() == [0, 1, 2, 3]
