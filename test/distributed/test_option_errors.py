@@ -15,6 +15,7 @@ import glt
 from glt.distributed import DistDataset, context
 from glt.distributed.partition_service import PartitionService
 from glt.distributed.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+from glt.partition import RandomPartitioner
 
 IDS = torch.arange(5)
 EDGES = torch.stack([IDS, IDS])
@@ -198,3 +199,15 @@ def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
     ):
         with pytest.raises(error, match=text):
             service.handlers()[request.method](request.encode())
+
+
+def test_a_knowledge_graph_of_thousands_of_relations(tmp_path: Path) -> None:
+    num_types = 2700  # FB15k and the reverses
+    edge_index = {("entity", f"r{r}", "entity"): torch.tensor([[r % 50], [(r + 1) % 50]]) for r in range(num_types)}
+    RandomPartitioner(tmp_path / "parts", 1, {"entity": 50}, edge_index, edge_assign_strategy="by_dst").partition()
+    data = DistDataset().load(tmp_path / "parts", 0)
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    with nodes(data, ("entity", IDS), batch_size=5, with_edge=True, worker_options=options) as loader:
+        batch = next(iter(loader))
+    assert len(batch.edge_types) == num_types
+    assert sum(store.e_id.numel() for store in batch.edge_stores) > 0
