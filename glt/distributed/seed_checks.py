@@ -10,6 +10,7 @@ from torch import Tensor
 
 from glt.data.arrays import as_ids
 from glt.distributed.dist_dataset import DistDataset
+from glt.sampler.output import require_distinct_reverses
 
 
 def as_tensor(name: str, given: Any, expected: str) -> Tensor:
@@ -33,6 +34,7 @@ def require_loaded(data: Any, edge_dir: str | None) -> None:
             f"edge_dir = {edge_dir!r}: the graph was partitioned for {data.edge_dir!r}; partition it with "
             f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
         )
+    require_distinct_reverses(data.schema, data.edge_dir)
 
 
 def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:

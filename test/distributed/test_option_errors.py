@@ -211,3 +211,17 @@ def test_a_knowledge_graph_of_thousands_of_relations(tmp_path: Path) -> None:
         batch = next(iter(loader))
     assert len(batch.edge_types) == num_types
     assert sum(store.e_id.numel() for store in batch.edge_stores) > 0
+
+
+def test_reverse_types_of_one_name_are_refused(tmp_path: Path) -> None:
+    to, back, twice = ("a", "to", "b"), ("b", "rev_to", "a"), ("a", "rev_rev_to", "b")
+    for strategy in ("by_src", "by_dst"):
+        RandomPartitioner(
+            tmp_path / strategy, 1, {"a": 5, "b": 5}, dict.fromkeys((to, back, twice), EDGES),
+            edge_assign_strategy=strategy,
+        ).partition()  # fmt: skip
+    with pytest.raises(ValueError, match=r"edge_dir = 'out'.*'to'.*'rev_rev_to'.*rename one"):
+        nodes(DistDataset().load(tmp_path / "by_src", 0), ("a", IDS))
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    with nodes(DistDataset().load(tmp_path / "by_dst", 0), ("b", IDS), worker_options=options) as loader:
+        assert len(next(iter(loader)).edge_types) == 3
