@@ -31,7 +31,7 @@ from glt.errors import MessageError
 ALIGNMENT = 64
 MAX_DIMS = 4
 MAX_NAME_BYTES = 40
-MAX_TENSORS = 4096
+MAX_TENSORS = 1 << 16
 
 _MAGIC = b"GLTM"
 _VERSION = 1
@@ -97,7 +97,7 @@ def _aligned(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_TENSORS)
 def _encode_name(name: str) -> bytes:
     encoded = name.encode()
     if not 1 <= len(encoded) <= MAX_NAME_BYTES or b"\0" in encoded:
@@ -105,7 +105,7 @@ def _encode_name(name: str) -> bytes:
     return encoded
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MAX_TENSORS)
 def _decode_name(padded: bytes) -> str:
     return padded.rstrip(b"\0").decode()
 

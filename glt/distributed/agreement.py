@@ -29,10 +29,12 @@ class Agreement:
         options: Where it samples.
         wanted: Options of the loader by name, as JSON; the same on all trainers.
         random_seed: As given to the loader.
+        told: What the others are to know; JSON, may differ.
 
     Attributes:
         rendezvous: Where the trainers meet; None where this one is alone.
         random_seed: Of this trainer.
+        told: What each trainer told, by rank.
         others, other_dirs: Partitions of other trainers that are read here, by index, and where they are.
         meeting: The rendezvous if any trainer reads partitions through others; else None.
 
@@ -49,7 +51,9 @@ class Agreement:
         options: WorkerOptions,
         wanted: dict[str, Any],
         random_seed: int | None,
+        told: dict[str, Any],
     ) -> None:
+        self.told = [told]
         self.context, self.data, self.options = context, data, options
         self.others: dict[int, LocalPartition] = {}
         self.other_dirs: dict[int, str] = {}
@@ -65,21 +69,25 @@ class Agreement:
             return
         self.rendezvous = Rendezvous(context, options.master_addr, options.master_port, options.rpc_timeout)
         try:
-            self.random_seed = self._agree(self.rendezvous, wanted, random_seed)
+            self.random_seed = self._agree(self.rendezvous, wanted, random_seed, told)
         except BaseException as error:
             self.rendezvous.give_up(error)
             raise
 
-    def _agree(self, rendezvous: Rendezvous, wanted: dict[str, Any], random_seed: int | None) -> int:
+    def _agree(
+        self, rendezvous: Rendezvous, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]
+    ) -> int:
         context, data = self.context, self.data
         mine = {
             "world_size": context.world_size,
             "mode": type(self.options).__name__,
             "num_workers": getattr(self.options, "num_workers", 0),
             "partitioning run": data.manifest.run_id,
+            "whole_node_label_file": [labels is not None for labels in data.whole_node_labels],
             **wanted,
             "random_seed": "drawn once per job (None)" if random_seed is None else "given",
             "read_local": bool(self.options.read_local),
+            "told": told,
             "partition_idx": data.partition_idx,
             "host_id": _host_id(),
             "graph_dir": data.load_args["graph_dir"],
@@ -87,6 +95,7 @@ class Agreement:
         }
         everyone = rendezvous.exchange(mine)
         require_equal(everyone, context)
+        self.told = [theirs["told"] for theirs in everyone]
         loaded = {theirs["partition_idx"] for theirs in everyone}
         missing = sorted(set(range(data.num_partitions)) - loaded)
         if missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import time
 import weakref
@@ -61,15 +62,26 @@ class LoaderOptions:
                 raise TypeError(f"{name} = {flag!r}: expected True or False")
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
-        size = self.batch_size
-        if isinstance(size, bool) or not hasattr(size, "__index__") or size < 1:
-            raise ValueError(f"batch_size = {size!r}: expected an integer of at least 1")
+        if not _is_positive_integer(self.batch_size):
+            raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
         if self.random_seed is not None:
             check_random_seed(self.random_seed)
         if self.to_device is not None:
-            device = torch.device(self.to_device)
+            try:
+                device = torch.device(self.to_device)
+            except RuntimeError as error:
+                raise ValueError(
+                    f"to_device = {self.to_device!r}: expected a device such as 'cpu' ({error})"
+                ) from error
             if device.type == "cuda" and not torch.cuda.is_available():
                 raise ValueError(f"to_device = {self.to_device!r}: torch finds no GPU here; use 'cpu' or leave it out")
+
+
+def _is_positive_integer(size: Any) -> bool:
+    try:
+        return not isinstance(size, bool) and operator.index(size) >= 1
+    except TypeError:  # arrays of several numbers too, which PyG's loaders have in this place
+        return False
 
 
 class DistLoader:
@@ -104,16 +116,18 @@ class DistLoader:
             **config.to_json(),
             **seeds.to_json(),
             "columns": sorted(table.columns.keys() - {"input_id"}),
+            "weights of negatives": sorted(table.extras),
             "collect_features": options.collect_features,
             "batch_size": batch_size,
             "shuffle": options.shuffle,
             "drop_last": options.drop_last,
         }
-        self._agreement = Agreement(self.context, data, self.options, wanted, options.random_seed)
+        self._agreement = Agreement(self.context, data, self.options, wanted, options.random_seed, self._told())
         self.random_seed = self._agreement.random_seed
         self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
         rendezvous, meeting = self._agreement.rendezvous, self._agreement.meeting
         try:
+            self._settle(self._agreement.told)
             self._backend = self._start()
         except BaseException as error:
             if rendezvous is not None:
@@ -128,6 +142,13 @@ class DistLoader:
             rendezvous.leave()
         self._finalizer = weakref.finalize(self, abandon, self._backend, meeting, os.getpid())
         logger.info("%s: random_seed = %d, %d batches per epoch", self, self.random_seed, len(self))
+
+    def _told(self) -> dict[str, Any]:
+        """What the other trainers are to know of this one; JSON."""
+        return {}
+
+    def _settle(self, told: list[dict[str, Any]]) -> None:
+        """Takes note of what the trainers told each other, by rank, before sampling starts."""
 
     def _start(self) -> WorkerGroup | CollocatedSampler:
         options, context, agreement = self.options, self.context, self._agreement

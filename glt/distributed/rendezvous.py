@@ -287,7 +287,7 @@ def require_equal(values: list[dict[str, Any]], context: DistContext) -> None:
     mine = values[context.rank]
     for rank, theirs in enumerate(values):
         for name in mine:
-            if name in ("host", "pid", "partition_idx", "job_seed", "host_id", "graph_dir"):
+            if name in ("host", "pid", "partition_idx", "job_seed", "host_id", "graph_dir", "told"):
                 continue
             if theirs.get(name) != mine[name]:
                 raise RendezvousError(

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from glt.data.arrays import as_ids
 from glt.distributed.dist_dataset import DistDataset
+from glt.sampler.output import require_distinct_reverses
+
+
+def as_tensor(name: str, given: Any, expected: str) -> Tensor:
+    """Returns ``given`` as a tensor; raises TypeError, naming it, where it cannot be one."""
+    if isinstance(given, Tensor):
+        return given
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(given).__name__
+        raise TypeError(f"{name} is a {kind} that is no tensor ({error}): expected {expected}") from error
 
 
 def require_loaded(data: Any, edge_dir: str | None) -> None:
@@ -21,11 +34,12 @@ def require_loaded(data: Any, edge_dir: str | None) -> None:
             f"edge_dir = {edge_dir!r}: the graph was partitioned for {data.edge_dir!r}; partition it with "
             f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
         )
+    require_distinct_reverses(data.schema, data.edge_dir)
 
 
 def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
     """Returns one time per seed, int64."""
-    times = times if isinstance(times, Tensor) else torch.as_tensor(times)
+    times = as_tensor(name, times, f"one time per seed, [{num_seeds}]")
     if times.is_floating_point() or times.is_complex() or times.dtype == torch.bool:
         raise TypeError(f"{name} has dtype {times.dtype}: expected integers, such as seconds")
     if tuple(times.shape) != (num_seeds,):
@@ -69,8 +83,10 @@ def checked_seeds(input_nodes: Any, data: DistDataset) -> tuple[int, dict[str, T
     num_nodes = data.num_nodes_of[index]
     if isinstance(input_nodes, slice):
         return index, {"node": torch.arange(num_nodes)}
+    if not isinstance(input_nodes, np.ndarray) or input_nodes.dtype == bool:
+        input_nodes = as_tensor("input_nodes", input_nodes, "ids, or a bool mask over all nodes")
     mask = isinstance(input_nodes, Tensor) and input_nodes.dtype == torch.bool
-    if mask and len(input_nodes) != num_nodes:
+    if mask and input_nodes.dim() == 1 and len(input_nodes) != num_nodes:
         raise ValueError(f"input_nodes is a mask of {len(input_nodes)} elements: expected one per node, {num_nodes}")
     seeds = as_ids(input_nodes, "input_nodes")
     bad = ((seeds < 0) | (seeds >= num_nodes)).nonzero()

@@ -65,6 +65,9 @@ class Endpoint:
 def weight_sum(weight: Tensor, num_nodes: int, side: str) -> np.ndarray:
     """Returns the inclusive prefix sums, as integers, of a weight per node: ``[num_nodes]``, uint64."""
     name = f"{side}_weight"
+    if not isinstance(weight, Tensor) or weight.is_complex():
+        got = f"tensor of {weight.dtype}" if isinstance(weight, Tensor) else type(weight).__name__
+        raise TypeError(f"{name} of neg_sampling is a {got}: expected a tensor of real numbers, one per node")
     if weight.dim() != 1 or len(weight) != num_nodes:
         raise ValueError(f"{name} of neg_sampling has shape {tuple(weight.shape)}: expected one per node, {num_nodes}")
     value = weight.detach().cpu().double().numpy()

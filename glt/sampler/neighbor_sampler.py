@@ -29,7 +29,7 @@ from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
 from glt.sampler.graph_sources import Source, sampled_graph
 from glt.sampler.local_links import LocalLinks
 from glt.sampler.num_neighbors import per_edge_type
-from glt.sampler.output import sampler_output
+from glt.sampler.output import require_distinct_reverses, sampler_output
 from glt.sampler.sampled_graph import SampledGraph
 from glt.sampler.seed_order import check_random_seed, draw_random_seed
 
@@ -127,6 +127,7 @@ class NeighborSampler(BaseSampler):
         self.graph = sampled_graph(
             data, edge_dir=DIRECTIONS[sample_direction], time_attr=time_attr, weight_attr=weight_attr
         )
+        require_distinct_reverses(self.graph.schema, self.graph.edge_dir)
         if DIRECTIONS[sample_direction] != self.graph.edge_dir and self._backward:
             raise ValueError("sample_direction = 'backward': the dataset has its own direction; leave it out")
         self.config = SamplingConfig.checked(

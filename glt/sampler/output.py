@@ -81,5 +81,19 @@ def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
     return target, relation, source
 
 
+def require_distinct_reverses(schema: Schema, edge_dir: str) -> None:
+    """Raises ValueError if, along out-edges, batches would hold two edge types under one name, as those of a graph that
+    was made undirected twice."""
+    names: dict[EdgeType, EdgeType] = {}
+    for edge_type in schema.edge_types if edge_dir == "out" else ():
+        name = reverse_edge_type(edge_type)
+        if name in names:
+            raise ValueError(
+                f"edge_dir = 'out': batches hold reverses, and those of {names[name]} and {edge_type} would both be "
+                f"called {name}: rename one, or use edge_dir='in'"
+            )
+        names[name] = edge_type
+
+
 def _array(tensor: Tensor | None) -> Any:
     return None if tensor is None else tensor.numpy()

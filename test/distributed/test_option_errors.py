@@ -15,6 +15,7 @@ import glt
 from glt.distributed import DistDataset, context
 from glt.distributed.partition_service import PartitionService
 from glt.distributed.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+from glt.partition import RandomPartitioner
 
 IDS = torch.arange(5)
 EDGES = torch.stack([IDS, IDS])
@@ -99,6 +100,68 @@ def test_seeds_that_do_not_fit(typed: DistDataset, plain: DistDataset) -> None:
             links(typed, edges)
 
 
+def test_links_that_do_not_fit_say_which_argument(typed: DistDataset, plain: DistDataset) -> None:
+    nan = float("nan")
+    for edges, error, text in (
+        (5, ValueError, "edge_label_index has no edge type"),
+        ((3, EDGES), ValueError, "edge_label_index names edge type 3"),
+        ((RATES, [[1, 2], [3]]), TypeError, "edge_label_index is a list that is no tensor"),
+    ):
+        with pytest.raises(error, match=text):
+            links(typed, edges)
+    with pytest.raises(TypeError, match=r"edge_label_index is a tuple.*without an edge type"):
+        links(plain, (RATES, EDGES))
+    for given, error, text in (
+        ({"neg_sampling": "some"}, ValueError, "neg_sampling = 'some': expected 'binary'"),
+        ({"neg_sampling": {"mod": "binary"}}, TypeError, "neg_sampling = .*'mod'.*expected 'binary'"),
+        ({"neg_sampling": {"mode": "binary", "amount": float("inf")}}, ValueError, "amount of neg_sampling = inf"),
+        ({"neg_sampling": {"mode": "binary", "amount": nan}}, ValueError, "amount of neg_sampling = nan"),
+        ({"neg_sampling": {"mode": "binary", "amount": 1e13}}, ValueError, "amount of neg_sampling = 1e"),
+        ({"neg_sampling": {"mode": "binary", "dst_weight": [1.0] * 60}}, TypeError, "dst_weight of neg_.* is a list"),
+        ({"edge_label": ["a"] * 5}, TypeError, "edge_label is a list that is no tensor"),
+        ({"edge_label": torch.ones(5, 1, 1, 1, 1)}, ValueError, "edge_label has shape .*at most 4 dim"),
+        ({"edge_label": torch.ones(5, dtype=torch.complex64)}, TypeError, "edge_label is .*complex64"),
+        (
+            {"edge_label": torch.tensor([0, 1, 2, 3, 255], dtype=torch.uint8), "neg_sampling": "binary"},
+            ValueError,
+            "edge_label holds 255.*convert it to int64",
+        ),
+        ({"batch_size": IDS}, ValueError, "batch_size = tensor.*expected an integer"),
+        ({"to_device": "gpu"}, ValueError, "to_device = 'gpu'"),
+    ):
+        with pytest.raises(error, match=text):
+            links(typed, **given)
+
+
+def test_masks_of_any_kind_are_masks(plain: DistDataset) -> None:
+    mask = torch.zeros(plain.num_nodes, dtype=torch.bool)
+    mask[[7, 9]] = True
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    for given in (mask, mask.numpy(), mask.tolist()):
+        with nodes(plain, given, batch_size=2, worker_options=options) as loader:
+            assert next(iter(loader)).input_id.tolist() == [7, 9]
+        with pytest.raises(ValueError, match="mask of 5 elements: expected one per node"):
+            nodes(plain, given[:5])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (torch.tensor([0.5, 2.0]), [0.5, 2.0]),  # 0 is not among them
+        (torch.tensor([-0.5, 2.0]), [-0.5, 2.0]),
+        (torch.tensor([0.0, 2.0]), [1.0, 3.0]),
+        (torch.tensor([0, 2], dtype=torch.uint16), [1, 3]),
+        (torch.tensor([False, True]), [1, 2]),
+    ],
+)
+def test_only_labels_that_start_at_0_go_up(typed: DistDataset, given: torch.Tensor, expected: list[float]) -> None:
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    with links(
+        typed, (RATES, EDGES[:, :2]), edge_label=given, neg_sampling="binary", batch_size=2, worker_options=options
+    ) as loader:
+        assert next(iter(loader))[RATES].edge_label.tolist() == [*expected, 0, 0]
+
+
 def test_a_type_alone_stands_for_all_its_nodes(typed: DistDataset) -> None:
     options = glt.distributed.CollocatedDistSamplingWorkerOptions()
     with nodes(typed, "tag", batch_size=3, worker_options=options) as loader:
@@ -142,3 +205,29 @@ def test_labels_below_one_are_not_labels_that_start_at_zero(typed: DistDataset) 
     label = torch.full((5,), 0.5)
     with links(typed, edge_label=label, neg_sampling="binary", batch_size=5) as loader:
         assert torch.equal(loader.table.columns["label"], label)
+
+
+def test_a_knowledge_graph_of_thousands_of_relations(tmp_path: Path) -> None:
+    num_types = 2700  # FB15k and the reverses
+    edge_index = {("entity", f"r{r}", "entity"): torch.tensor([[r % 50], [(r + 1) % 50]]) for r in range(num_types)}
+    RandomPartitioner(tmp_path / "parts", 1, {"entity": 50}, edge_index, edge_assign_strategy="by_dst").partition()
+    data = DistDataset().load(tmp_path / "parts", 0)
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    with nodes(data, ("entity", IDS), batch_size=5, with_edge=True, worker_options=options) as loader:
+        batch = next(iter(loader))
+    assert len(batch.edge_types) == num_types
+    assert sum(store.e_id.numel() for store in batch.edge_stores) > 0
+
+
+def test_reverse_types_of_one_name_are_refused(tmp_path: Path) -> None:
+    to, back, twice = ("a", "to", "b"), ("b", "rev_to", "a"), ("a", "rev_rev_to", "b")
+    for strategy in ("by_src", "by_dst"):
+        RandomPartitioner(
+            tmp_path / strategy, 1, {"a": 5, "b": 5}, dict.fromkeys((to, back, twice), EDGES),
+            edge_assign_strategy=strategy,
+        ).partition()  # fmt: skip
+    with pytest.raises(ValueError, match=r"edge_dir = 'out'.*'to'.*'rev_rev_to'.*rename one"):
+        nodes(DistDataset().load(tmp_path / "by_src", 0), ("a", IDS))
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    with nodes(DistDataset().load(tmp_path / "by_dst", 0), ("b", IDS), worker_options=options) as loader:
+        assert len(next(iter(loader)).edge_types) == 3
