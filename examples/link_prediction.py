@@ -7,6 +7,9 @@
 Links of a batch are not used to predict themselves: ``exclude_edges='reverse'`` takes them and their reverses out of
 the neighbourhoods while sampling, so that no training links have to be set aside. Negatives are pairs without an edge,
 uniformly. Printed is the area under the ROC curve (AUC) over held-out links and as many pairs without a link.
+
+Expected test AUC: 0.69 on the synthetic graph, half of whose links are drawn at random, and 0.91 on cora, in 15 s on
+one core; 0.89 on amazon_computers with ``--epochs 4``, 30 s.
 """
 
 import argparse
@@ -17,7 +20,6 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.transforms import RandomLinkSplit
-from tqdm import tqdm
 
 from glt.data.readers import read_npz
 from glt.data.synthetic import synthetic_graph
@@ -50,7 +52,7 @@ def train_epoch(model: LinkPredictor, loader: LinkNeighborLoader, optimizer: tor
     """One pass over the training links; returns the mean loss."""
     model.train()
     total = 0.0
-    for batch in tqdm(loader, leave=False):
+    for batch in loader:
         optimizer.zero_grad()
         loss = F.binary_cross_entropy_with_logits(model(batch), batch.edge_label.float())
         loss.backward()
@@ -70,19 +72,22 @@ def evaluate(model: LinkPredictor, loader: LinkNeighborLoader) -> float:
 def main(args: argparse.Namespace) -> float:
     """Trains, and returns the test AUC at the best validation AUC."""
     torch.manual_seed(args.seed)
-    data = (read_npz(args.data) if args.data else synthetic_graph(4000)).to_pyg()
+    data = (read_npz(args.data) if args.data else synthetic_graph(2000)).to_pyg()
+    data.x = F.normalize(data.x - data.x.mean(dim=0))  # a mean that all share hides what differs
     # Messages travel along training links only; held-out ones come with negatives of their own.
     split = RandomLinkSplit(0.05, 0.1, is_undirected=True, add_negative_train_samples=False, split_labels=False)
     train_data, val_data, test_data = split(data)
     common = {"num_neighbors": args.num_neighbors, "batch_size": args.batch_size, "random_seed": 1}
-    positives = train_data.edge_label_index[:, train_data.edge_label > 0]
+    links = train_data.edge_label_index
+    links = links[:, torch.randperm(links.size(1))[: args.max_links]]
     train_loader = LinkNeighborLoader(
-        train_data, edge_label_index=positives, neg_sampling="binary", shuffle=True,
+        train_data, edge_label_index=links, neg_sampling="binary", shuffle=True,
         exclude_edges=None if args.exclude_edges == "none" else args.exclude_edges, **common,
     )  # fmt: skip
     val_loader, test_loader = (
-        LinkNeighborLoader(held, edge_label_index=held.edge_label_index, edge_label=held.edge_label, **common)
+        LinkNeighborLoader(held, edge_label_index=held.edge_label_index[:, i], edge_label=held.edge_label[i], **common)
         for held in (val_data, test_data)
+        for i in [torch.randperm(held.edge_label.numel())[: args.max_links // 2]]
     )
     model = LinkPredictor(data.num_features, args.hidden_channels)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
@@ -103,9 +108,12 @@ if __name__ == "__main__":
     parser.add_argument("--data", help="an .npz of ../shared/data; without it, a synthetic graph")
     parser.add_argument("--exclude_edges", choices=["reverse", "self", "none"], default="reverse")
     parser.add_argument("--num_neighbors", type=lambda text: [int(k) for k in text.split(",")], default=[10, 10])
+    parser.add_argument(
+        "--max_links", type=int, default=5000, help="to train on; half as many pairs to validate and to test"
+    )
     parser.add_argument("--batch_size", type=int, default=512)
     parser.add_argument("--hidden_channels", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--lr", type=float, default=0.003)
+    parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
     main(parser.parse_args())

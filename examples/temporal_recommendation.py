@@ -6,6 +6,9 @@
 Every link has a time. A batch holds, for each link, only edges that are older: neighbourhoods are sampled per link
 (disjoint), up to its time, the latest edges first. Trained on the first 70% of the links against users who were not
 interacted with; tested on later ones: the mean reciprocal rank (MRR) of the true user among 20 drawn ones.
+
+Expected MRR: 0.83 to 0.85 on mathoverflow, about 50 s on one core; 0.3 on the synthetic events after four epochs, which
+are few, 12 s. A ranking at random has 0.17.
 """
 
 import argparse
@@ -43,6 +46,7 @@ class Recommender(nn.Module):
     def __init__(self, num_users: int, channels: int) -> None:
         super().__init__()
         self.user = nn.Embedding(num_users, channels)
+        nn.init.normal_(self.user.weight, std=0.1)
         self.age = nn.Linear(1, channels)
         self.conv1 = SAGEConv(channels, channels)
         self.conv2 = SAGEConv(channels, channels)
@@ -104,7 +108,7 @@ def main(args: argparse.Namespace) -> float:
         )  # fmt: skip
 
     train = torch.randperm(num_train)[: args.max_links]
-    test = len(time) - num_test + torch.randperm(num_test)[: args.max_links // 4]
+    test = len(time) - num_test + torch.randperm(num_test)[: args.max_links // 20]
     train_loader, test_loader = loader(train, 1, shuffle=True), loader(test, 20, shuffle=False)
     model = Recommender(num_users, args.hidden_channels)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
@@ -122,10 +126,10 @@ if __name__ == "__main__":
     )
     parser.add_argument("--data", help="../shared/data/mathoverflow.npz; without it, synthetic events")
     parser.add_argument("--num_neighbors", type=lambda text: [int(k) for k in text.split(",")], default=[10, 5])
-    parser.add_argument("--max_links", type=int, default=40_000, help="training links to use; a quarter to test")
+    parser.add_argument("--max_links", type=int, default=40_000, help="training links to use; a twentieth to test")
     parser.add_argument("--batch_size", type=int, default=256)
     parser.add_argument("--hidden_channels", type=int, default=32)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
     main(parser.parse_args())

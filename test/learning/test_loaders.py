@@ -1,0 +1,130 @@
+"""What is learned through glt's loaders is what is learned without them."""
+
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.loader
+from torch_geometric.transforms import RandomLinkSplit
+from torch_geometric.typing import WITH_PYG_LIB
+
+import glt.loader
+from benchmarks.learning_contract import (
+    CLASSIFICATION,
+    DATA_ROOT,
+    PREDICTION,
+    classification,
+    classify,
+    predict,
+    prediction,
+    read_classification,
+    read_prediction,
+)  # fmt: skip
+
+pytestmark = [
+    pytest.mark.shared,
+    pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent"),
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+MAX_FEATURES = 256
+ACM = replace(CLASSIFICATION[1], epochs=6)
+CORA = replace(PREDICTION[0], epochs=6, num_neighbors=(5, 5))
+SEEDS = (0, 1)
+# Paired by seed. Measured on cora, by seed: glt 88.4, 86.7; PyG 88.3, 88.8; whole graph 86.9, 88.3; on acm_hetero: glt
+# 81.2, 89.9; PyG 89.5, 87.6; whole graph 83.2, 86.9, which overfits 180 nodes. The tolerance is for what is lost.
+TOLERANCE = 0.02
+
+
+def full_classification(data, target, num_classes, lesson, seed):
+    """Test accuracy after training on the whole graph: no loader at all."""
+    for node_type in data.node_types:
+        data[node_type].n_id = torch.arange(data[node_type].num_nodes)
+    torch.manual_seed(seed)
+    model = classification.Model(data, 64, num_classes)
+    with torch.no_grad():
+        model(data)  # the lazy layers draw their weights
+    optimizer = torch.optim.Adam(model.parameters(), lr=lesson.lr, weight_decay=5e-4)
+    y, train, test = data[target].y, data[target].train_mask.nonzero().view(-1), data[target].test_mask
+    for _ in range(lesson.epochs):
+        for seeds in train[torch.randperm(len(train))].split(lesson.batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(model(data)[target][seeds], y[seeds]).backward()
+            optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        return (model(data)[target].argmax(dim=1) == y)[test].float().mean().item()
+
+
+def full_prediction(data, lesson, seed):
+    """Test AUC after training on the whole graph of training links, against any pairs."""
+    torch.manual_seed(seed)
+    split = RandomLinkSplit(0.0, 0.1, is_undirected=True, add_negative_train_samples=False, split_labels=False)
+    train, _, test = split(data)
+    links = train.edge_label_index
+    links = links[:, torch.randperm(links.size(1))[: lesson.max_links]]
+    held = torch.randperm(test.edge_label.numel())[: lesson.max_links // 2]
+    model = prediction.LinkPredictor(data.num_features, 64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lesson.lr)
+    for _ in range(lesson.epochs):
+        for chosen in torch.randperm(links.size(1)).split(lesson.batch_size):
+            pairs = [links[:, chosen], torch.randint(data.num_nodes, (2, len(chosen)))]
+            train.edge_label_index = torch.cat(pairs, dim=1)
+            label = torch.cat([torch.ones(len(chosen)), torch.zeros(len(chosen))])
+            optimizer.zero_grad()
+            F.binary_cross_entropy_with_logits(model(train), label).backward()
+            optimizer.step()
+    test.edge_label_index, test.edge_label = test.edge_label_index[:, held], test.edge_label[held]
+    return prediction.evaluate(model.eval(), [test])
+
+
+@pytest.fixture(scope="module")
+def acm():
+    return read_classification(DATA_ROOT, ACM.name)
+
+
+@pytest.fixture(scope="module")
+def cora():
+    data = read_prediction(DATA_ROOT, CORA.name)
+    frequent = (
+        data.x.var(dim=0).topk(MAX_FEATURES).indices
+    )  # wide bags of words cost time on both sides and decide nothing
+    data.x = F.normalize(data.x[:, frequent])
+    return data
+
+
+def test_heterogeneous_classification_reaches_what_the_model_can(acm):
+    sampled = [classify(glt.loader, *acm, ACM, seed) for seed in SEEDS]
+    if WITH_PYG_LIB:
+        peer = [classify(torch_geometric.loader, *acm, ACM, seed) for seed in SEEDS]
+    else:
+        peer = [full_classification(*acm, ACM, seed) for seed in SEEDS]
+    assert mean(peer) > 0.8, f"the baseline has not learned: {peer}"
+    assert mean(sampled) >= mean(peer) - TOLERANCE, f"glt {sampled}, peer {peer}"
+
+
+def test_link_prediction_reaches_what_the_model_can(cora):
+    sampled = [predict(glt.loader, cora, CORA, seed) for seed in SEEDS]
+    if WITH_PYG_LIB:
+        peer = [predict(torch_geometric.loader, cora, CORA, seed) for seed in SEEDS]
+    else:
+        peer = [full_prediction(cora, CORA, seed) for seed in SEEDS]
+    assert mean(peer) > 0.8, f"the baseline has not learned: {peer}"
+    assert mean(sampled) >= mean(peer) - TOLERANCE, f"glt {sampled}, peer {peer}"
+
+
+def test_keeping_the_links_to_predict_out_of_sight_costs_nothing_in_test_auc(cora):
+    # Links in sight are no help at test time: what training learns from them is to look for them.
+    hidden = mean(predict(glt.loader, cora, CORA, seed, exclude_edges="reverse") for seed in SEEDS)
+    shown = mean(predict(glt.loader, cora, CORA, seed) for seed in SEEDS)
+    assert hidden > 0.8 and hidden >= shown - 0.01, f"hidden {hidden}, shown {shown}"
