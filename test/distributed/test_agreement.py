@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from dist_world import join, options
 from dist_typed_world import RATES, TypedWorld
+from dist_world import join, options
 
 import glt
 from glt.testing_cluster import Cluster, Trainer
