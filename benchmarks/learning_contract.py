@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import torch_geometric.loader
+from torch_geometric import seed_everything
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import RandomLinkSplit
 
@@ -104,7 +105,7 @@ def read_prediction(data_root: Path, name: str) -> Data:
 
 def predict(package: object, data: Data, lesson: Lesson, seed: int, **options: object) -> float:
     """Test AUC after training with the ``LinkNeighborLoader`` of a package."""
-    torch.manual_seed(seed)
+    seed_everything(seed)  # RandomLinkSplit draws its negatives from numpy and random
     split = RandomLinkSplit(0.0, 0.1, is_undirected=True, add_negative_train_samples=False, split_labels=False)
     train_data, _, test_data = split(data)
     links = train_data.edge_label_index
