@@ -131,9 +131,12 @@ class LinkSeeds(Seeds):
         return valid
 
     async def _ends_of(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
-        """What negatives are drawn from; found out once, by whichever batch comes first."""
-        if self._endpoints is None:
+        """What negatives are drawn from; found out once, by whichever batch comes first. A failure is not kept: the
+        epoch after it asks again."""
+        asked = self._endpoints
+        if asked is None or (asked.done() and (asked.cancelled() or asked.exception() is not None)):
             self._endpoints = asyncio.ensure_future(self._find_ends(sampler, drawn))
+        assert self._endpoints is not None
         return await asyncio.shield(self._endpoints)
 
     async def _find_ends(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:

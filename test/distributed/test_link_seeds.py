@@ -1,0 +1,39 @@
+"""What link seeds find out once for all batches."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from glt.distributed.link_seeds import LinkSeeds, Negatives
+from glt.errors import PeerLost
+
+
+def test_a_failed_look_up_is_not_kept_for_later_epochs() -> None:
+    asked = []
+
+    async def earliest_node(node_type: int) -> Any:
+        asked.append(node_type)
+        if len(asked) == 1:
+            raise PeerLost("the owner was slow once")
+        return 3, 10
+
+    drawn = Negatives("binary", 1.0, None, None)
+    seeds = LinkSeeds(0, (0, 0), drawn)
+    sampler: Any = SimpleNamespace(
+        partitions=SimpleNamespace(earliest_node=earliest_node),
+        config=SimpleNamespace(time_level="node"),
+        dataset=SimpleNamespace(num_nodes_of=(20,)),
+    )
+
+    async def epochs() -> None:
+        with pytest.raises(PeerLost, match="slow once"):
+            await seeds._ends_of(sampler, drawn)
+        first = await seeds._ends_of(sampler, drawn)
+        assert await seeds._ends_of(sampler, drawn) is first  # found out once
+
+    asyncio.run(epochs())
+    assert asked == [0, 0, 0]  # the failure, then source and destination
