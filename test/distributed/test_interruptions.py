@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -90,10 +91,10 @@ def collect_on_its_own_thread(trainer: Trainer, path: Path) -> int:
     async def collect() -> None:
         gc.collect()
 
-    future = loop.submit(collect)
+    # Not by `submit`: the places are taken by batches that wait for this thread to read.
+    future = asyncio.run_coroutine_threadsafe(collect(), loop._loop)
     del loop
-    if future is not None:
-        future.result(60)
+    future.result(60)
     gc.enable()
     for each in list(linger._lingering):
         each.join(100)
