@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -24,6 +24,21 @@ logger = logging.getLogger(__name__)
 
 PerNodeType = Array | Mapping[NodeType, Array]
 PerEdgeType = Array | Mapping[EdgeType, Array]
+
+
+class GraphArguments(TypedDict, total=False):
+    """The arguments that all partitioners take by keyword and hand on to :class:`PartitionerBase`, which explains them.
+
+    A new one is added here and there, and nowhere else.
+    """
+
+    edge_assign_strategy: str
+    chunk_size: int
+    device: torch.device | str | int
+    node_label: PerNodeType | None
+    edge_weight: PerEdgeType | None
+    edge_time: PerEdgeType | None
+    node_time: PerNodeType | None
 
 
 class PartitionerBase(ABC):

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
+from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
 from glt.data.schema import NodeType
 from glt.partition.arguments import integer
 from glt.partition.book import owner_dtype
-from glt.partition.partitioner import PartitionerBase, PerEdgeType, PerNodeType
+from glt.partition.partitioner import GraphArguments, PartitionerBase, PerEdgeType, PerNodeType
 
 
 class RandomPartitioner(PartitionerBase):
@@ -35,32 +35,12 @@ class RandomPartitioner(PartitionerBase):
         edge_index: PerEdgeType,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
-        edge_assign_strategy: str = "by_src",
-        chunk_size: int = 10000,
-        device: torch.device | str | int = torch.device("cpu"),  # noqa: B008 (immutable)
-        node_label: PerNodeType | None = None,
-        random_seed: int = 0,
         *,
-        edge_weight: PerEdgeType | None = None,
-        edge_time: PerEdgeType | None = None,
-        node_time: PerNodeType | None = None,
+        random_seed: int = 0,
+        **graph: Unpack[GraphArguments],
     ) -> None:
         self.random_seed = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed of the permutation")
-        super().__init__(
-            output_dir,
-            num_parts,
-            num_nodes,
-            edge_index,
-            node_feat=node_feat,
-            edge_feat=edge_feat,
-            edge_assign_strategy=edge_assign_strategy,
-            chunk_size=chunk_size,
-            device=device,
-            node_label=node_label,
-            edge_weight=edge_weight,
-            edge_time=edge_time,
-            node_time=node_time,
-        )
+        super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
 
     def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
         permutation = np.arange(num_nodes)
