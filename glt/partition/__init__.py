@@ -1,5 +1,6 @@
 """Partitions of a graph on disk: partitioners write them, ``load_partition`` maps them."""
 
+from glt.partition.forecast import Forecast
 from glt.partition.load import EdgePart, NodePart, Partition, TimedEdges, load_partition
 from glt.partition.manifest import Manifest
 from glt.partition.partitioner import PartitionerBase
@@ -7,6 +8,7 @@ from glt.partition.random_partitioner import RandomPartitioner
 
 __all__ = [
     "EdgePart",
+    "Forecast",
     "Manifest",
     "NodePart",
     "Partition",
