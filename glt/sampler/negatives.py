@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -262,6 +262,21 @@ class LocalCheck:
             if until is not None and time is not None:
                 valid &= time[node] <= until
         return valid
+
+
+def require_amount(amount: Any, num_positives: int) -> None:
+    """Refuses an amount of negatives per positive that is no number above 0, or makes too many in a batch.
+
+    Raises:
+        TypeError, ValueError: Then.
+    """
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        raise TypeError(f"amount of neg_sampling = {amount!r}: expected a number of negatives per seed edge")
+    if not 0 < amount * max(1, num_positives) < 2**31:
+        raise ValueError(
+            f"amount of neg_sampling = {amount:g}: expected a number above 0, and below 2^31 negatives in a batch of "
+            f"{num_positives}"
+        )
 
 
 def num_negatives(neg_sampling: NegativeSampling, num_positives: int) -> int:
