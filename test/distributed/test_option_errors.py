@@ -10,6 +10,7 @@ import pytest
 import torch
 from dist_typed_world import RATES, TypedWorld
 from dist_world import World
+from torch_geometric.data import Data, HeteroData
 
 import glt
 from glt.distributed import DistDataset, context
@@ -131,6 +132,41 @@ def test_links_that_do_not_fit_say_which_argument(typed: DistDataset, plain: Dis
     ):
         with pytest.raises(error, match=text):
             links(typed, **given)
+
+
+class Basket(HeteroData):
+    """A class of the user's own."""
+
+
+def test_pygs_other_arguments_keep_their_meaning(typed: DistDataset, plain: DistDataset) -> None:
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    given: dict[str, Any] = {"batch_size": 5, "random_seed": 3, "worker_options": options}
+
+    def first(make: Any, *args: Any, **flags: Any) -> Any:
+        with make(*args, **given, **flags) as loader:
+            return next(iter(loader))
+
+    one = first(links, typed, neg_sampling_ratio=2.0, is_sorted=True, filter_per_worker=True, directed=False)
+    other = first(links, typed, neg_sampling={"mode": "binary", "amount": 2}, subgraph_type="induced")
+    assert torch.equal(one[RATES].edge_label_index, other[RATES].edge_label_index)
+    assert torch.equal(one["user"].n_id, other["user"].n_id) and one[RATES].edge_label.tolist() == [1] * 5 + [0] * 10
+    assert "edge_label" not in first(links, typed, neg_sampling_ratio=0.0)[RATES]
+    assert isinstance(first(nodes, typed, custom_cls=Basket), Basket)
+    for flags, error, text in (
+        ({"filter_per_worker": False}, ValueError, "filter_per_worker.*DistDataset.*collect_features=False"),
+        ({"custom_cls": Data}, TypeError, "custom_cls = .*Data.*derived from HeteroData"),
+        ({"directed": False, "subgraph_type": "bidirectional"}, ValueError, "directed.*subgraph_type"),
+        ({"directed": 0}, TypeError, "directed = 0"),
+    ):
+        with pytest.raises(error, match=text):
+            nodes(typed, **flags)
+    for flags, text in (
+        ({"neg_sampling_ratio": -1.0}, "neg_sampling_ratio = -1.0: expected a number"),
+        ({"neg_sampling_ratio": float("nan")}, "neg_sampling_ratio = nan"),
+        ({"neg_sampling_ratio": 1.0, "neg_sampling": "triplet"}, "neg_sampling = 'triplet' and neg_sampling_ratio"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            links(typed, **flags)
 
 
 def test_masks_of_any_kind_are_masks(plain: DistDataset) -> None:
