@@ -16,6 +16,7 @@ import glt
 from glt.distributed import DistDataset, context
 from glt.distributed.partition_service import PartitionService
 from glt.distributed.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+from glt.errors import MessageError
 from glt.partition import RandomPartitioner
 
 IDS = torch.arange(5)
@@ -226,10 +227,10 @@ def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
         (OneHopRequest(1, IDS, weighted=True, **hop), ValueError, "no weights of .*rev_rates"),
         (OneHopRequest(1, IDS + 57, **hop), IndexError, r"along .*rev_rates.*\[3\] = 60"),
         (OneHopRequest(3, IDS, seed_time=IDS, **hop), ValueError, "times"),
-        (OneHopRequest(0, IDS, tree=torch.zeros(2, dtype=torch.uint32), **hop), ValueError, "tree has 2"),
+        (OneHopRequest(0, IDS, tree=torch.zeros(2, dtype=torch.uint32), **hop), MessageError, r"'tree' is .*\[2\]"),
         (InducedRequest(-1, IDS, IDS, False), ValueError, "edge type -1"),
         (InducedRequest(0, IDS, IDS + 59, False), IndexError, r"members\[1\] = 60"),
-        (HasEdgesRequest(0, IDS, IDS[:2]), ValueError, "neighbors"),
+        (HasEdgesRequest(0, IDS, IDS[:2]), MessageError, r"'neighbors' is .*\[2\], expected .*\[5\]"),
         (RowsRequest("node", 2, IDS, ("x",)), ValueError, r"no node tables \['x'\] of tag"),
         (RowsRequest("face", 2, IDS, ("x",)), ValueError, "'face': expected 'node' or 'edge'"),
     ):
