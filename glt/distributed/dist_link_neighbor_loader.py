@@ -13,7 +13,7 @@ from glt.distributed.agreement import WorkerOptions
 from glt.distributed.context import require_context
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
-from glt.distributed.link_checks import SeedLinks, checked_label, checked_links, checked_negatives
+from glt.distributed.link_checks import SeedLinks, checked_label, checked_links
 from glt.distributed.link_seeds import LinkSeeds, Negatives
 from glt.distributed.options import MpDistSamplingWorkerOptions
 from glt.distributed.refusal import telling_the_others
@@ -22,6 +22,7 @@ from glt.distributed.seed_checks import checked_class, checked_input_id, checked
 from glt.distributed.seed_table import SeedTable
 from glt.sampler import conflicts
 from glt.sampler.link import reverse_edge_type
+from glt.sampler.negative_options import checked_negatives
 from glt.sampler.negatives import Endpoint
 
 _NO_SUM = (torch.uint16, torch.uint32, torch.uint64)  # dtypes that torch does not add

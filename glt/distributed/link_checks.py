@@ -1,8 +1,7 @@
-"""What link loaders are given as seed edges, labels and negatives, checked when it is given."""
+"""What link loaders are given as seed edges and labels, checked when it is given."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +11,6 @@ from torch_geometric.sampler import NegativeSampling
 from glt.channel.message import MAX_DIMS
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.seed_checks import as_tensor
-from glt.sampler import conflicts
-from glt.sampler.negatives import require_amount
 
 
 class SeedLinks(NamedTuple):
@@ -95,34 +92,6 @@ def checked_links(edge_label_index: Any, data: DistDataset) -> SeedLinks:
                 f"edge_label_index[{row}, {at}] = {int(edges[row, at])} is outside [0, {num_nodes}), the nodes{of_type}"
             )
     return SeedLinks(index, edges, None)
-
-
-def checked_negatives(given: Any, ratio: Any, batch_size: int) -> NegativeSampling | None:
-    """Returns what to draw, or None.
-
-    Args:
-        given: ``neg_sampling``.
-        ratio: ``neg_sampling_ratio``, PyG's old name for an amount of binary negatives; 0 is none.
-        batch_size: Seed edges per batch.
-    """
-    if ratio is not None:
-        conflicts.refuse(neg_sampling=given, neg_sampling_ratio=ratio)
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio >= 0:
-            raise ValueError(f"neg_sampling_ratio = {ratio!r}: expected a number of negatives per seed edge, 0 or more")
-        given = {"mode": "binary", "amount": ratio} if ratio else None
-    try:
-        drawn = NegativeSampling.cast(given)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"neg_sampling = {given!r}: expected 'binary', 'triplet', a dict with mode, amount, src_weight and "
-            f"dst_weight, or PyG's NegativeSampling ({error})"
-        ) from error
-    if drawn is None:
-        return None
-    require_amount(drawn.amount, batch_size)
-    drawn = copy.copy(drawn)
-    drawn.amount = float(drawn.amount)
-    return drawn
 
 
 def checked_label(given: Any, num_edges: int, drawn: NegativeSampling | None) -> Tensor:
