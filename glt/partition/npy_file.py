@@ -7,7 +7,7 @@ import io
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -93,7 +93,14 @@ class NpyWriter:
 
 
 def map_file(
-    path: Path, entry: FileEntry, *, origin: str, block_bytes: int, whole_bytes: int, verify: bool
+    path: Path,
+    entry: FileEntry,
+    *,
+    origin: str,
+    block_bytes: int,
+    whole_bytes: int,
+    verify: bool,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> np.ndarray:
     """Maps ``path`` copy-on-write, after checking that it is the file the manifest describes.
 
@@ -105,6 +112,7 @@ def map_file(
         whole_bytes: Files up to this size are verified whole; of larger ones ``NUM_SAMPLED_BLOCKS`` blocks, the first
             and the last among them.
         verify: Whether to read and check contents; size and header are always checked.
+        advance: Called with the number of bytes after each block that was checked.
 
     Raises:
         PartitionError: If the file is missing, truncated, altered or another one; names it.
@@ -112,8 +120,10 @@ def map_file(
     again = f"expected the file of {origin}; copy the directory again, or partition again"
     try:
         num_bytes = path.stat().st_size
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise PartitionError(f"{path} is missing: {again}") from error
+    if not path.is_file():
+        raise PartitionError(f"{path} is not a file: {again}")
     if num_bytes != entry.num_bytes:
         raise PartitionError(f"{path} has {num_bytes} bytes, the manifest says {entry.num_bytes}: {again}")
     if verify:
@@ -126,6 +136,7 @@ def map_file(
                     f"{min(first + block_bytes, num_bytes) - 1} have checksum {crc:08x}, the manifest says {wanted}: "
                     f"{again}"
                 )
+            advance(min(block_bytes, num_bytes - block * block_bytes))
     try:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (ValueError, SyntaxError, EOFError) as error:
