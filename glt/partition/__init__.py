@@ -1,5 +1,6 @@
 """Partitions of a graph on disk: partitioners write them, ``load_partition`` maps them."""
 
+from glt.partition.inputs import graph_arguments
 from glt.partition.load import EdgePart, NodePart, Partition, TimedEdges, load_partition
 from glt.partition.manifest import Manifest
 from glt.partition.partitioner import PartitionerBase
@@ -13,5 +14,6 @@ __all__ = [
     "PartitionerBase",
     "RandomPartitioner",
     "TimedEdges",
+    "graph_arguments",
     "load_partition",
 ]

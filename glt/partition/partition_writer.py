@@ -146,33 +146,40 @@ class PartitionWriter:
         self._whole(path_of("by_time/edge_ids"), part.edge_ids, order)
         self._whole(path_of("by_time/time"), time, order)
 
-    def edge_rows(self, edges: EdgeInput, rows: Rows, book: Book, counts: tuple[int, ...]) -> None:
-        """Writes each partition's edge features by ascending edge id, with the edge book and the row of each edge.
+    def edge_rows(
+        self,
+        edges: EdgeInput,
+        tables: Sequence[tuple[Callable[[int], str], Rows]],
+        book: Book,
+        counts: tuple[int, ...],
+    ) -> None:
+        """Writes each partition's rows of edges by ascending edge id, with the edge book and the row of each edge.
 
         Args:
             edges: The edges of one type.
-            rows: One row per edge.
+            tables: One row per edge, and the path of each partition's rows.
             book: Owners of the nodes at the expanded ends.
             counts: Number of edges of each partition.
         """
         edge_type, num_edges = edges.edge_type, edges.num_edges
         if max(counts) > np.iinfo(np.uint32).max:
             raise ValueError(
-                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but rows of edge features are "
+                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but their rows are "
                 "numbered in 32 bits: use more partitions"
             )
         owners = self._writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,))
         places = self._writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,))
-        writers = self._row_writers(lambda idx: layout.edge_feat(idx, edge_type), rows, counts)
+        several = [(self._row_writers(path_of, rows, counts), rows.array) for path_of, rows in tables]
         filled = np.zeros(book.num_parts, np.int64)
         for begin in range(0, num_edges, self._chunk_size):
             owner = book.owner[edges.row_ids[begin : begin + self._chunk_size]]
-            order, offset = self._scatter(writers, rows.array, begin, owner)
+            for writers, array in several:
+                order, offset = self._scatter(writers, array, begin, owner)
             place = np.empty(owner.size, np.uint32)
             place[order] = np.arange(owner.size) + (filled - offset[:-1])[owner[order]]
             filled += np.diff(offset)
             self._advance(owners.write(owner) + places.write(place))
-        self._close([owners, places, *writers])
+        self._close([owners, places, *(writer for writers, _ in several for writer in writers)])
 
     def _scatter(
         self, writers: list[NpyWriter], table: np.ndarray, begin: int, owner: np.ndarray
