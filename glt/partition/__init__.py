@@ -1,6 +1,6 @@
 """Partitions of a graph on disk: partitioners write them, ``load_partition`` maps them."""
 
-from glt.partition.inputs import graph_arguments
+from glt.partition.inputs import graph_arguments, read_graph
 from glt.partition.load import EdgePart, NodePart, Partition, TimedEdges, load_partition
 from glt.partition.manifest import Manifest
 from glt.partition.partitioner import PartitionerBase
@@ -16,4 +16,5 @@ __all__ = [
     "TimedEdges",
     "graph_arguments",
     "load_partition",
+    "read_graph",
 ]
