@@ -39,7 +39,7 @@ def read_graph(
         scratch_dir: Directory for tables while they are partitioned: room for their values, on a file system that is
             not memory. Its files have no names: nothing is left there, whatever happens.
         nodes, edges: Of a table of edges: the keys of a description's ``nodes`` and ``edges``; the ``files`` of
-            ``edges`` are those of ``path``.
+            ``edges`` are those of ``path``, and its columns ``src`` and ``dst``, unless said otherwise.
         add_inverse_edge: Of a folder of OGB: see :func:`glt.partition.inputs.ogb_folder.read_ogb_folder`.
         weight_attr, time_attr: Of a PyG graph: see :func:`glt.partition.graph_arguments`.
 
@@ -64,8 +64,8 @@ def read_graph(
         options = {}
     else:
         is_table = True
-        described = {"nodes": dict(nodes or {}), "edges": {"files": str(path.absolute()), **(edges or {})}}
-        arguments = graph_of(described, Path.cwd(), scratch, str(path))
+        table = {"src": "src", "dst": "dst", "files": str(path.absolute()), **(edges or {})}
+        arguments = graph_of({"nodes": dict(nodes or {}), "edges": table}, Path.cwd(), scratch, str(path))
     options |= {"add_inverse_edge": add_inverse_edge} | ({} if is_table else {"nodes": nodes, "edges": edges})
     for name, value in options.items():
         if value is not None:
