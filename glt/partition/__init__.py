@@ -3,6 +3,7 @@
 from glt.partition.assigned_partitioner import AssignedPartitioner
 from glt.partition.forecast import Forecast
 from glt.partition.importers import import_dgl, import_glt, import_pyg
+from glt.partition.inputs import graph_arguments, read_graph
 from glt.partition.inspection import Inspection, inspect_partitions
 from glt.partition.load import EdgePart, NodePart, Partition, TimedEdges, load_partition
 from glt.partition.manifest import Manifest
@@ -20,9 +21,11 @@ __all__ = [
     "PartitionerBase",
     "RandomPartitioner",
     "TimedEdges",
+    "graph_arguments",
     "import_dgl",
     "import_glt",
     "import_pyg",
     "inspect_partitions",
     "load_partition",
+    "read_graph",
 ]
