@@ -98,7 +98,7 @@ class PartitionerBase(ABC):
             ``torch.device('cpu')``, or a cuda device of this machine.
         node_label: Optional tensor or array ``[num_nodes, ...]``.
         edge_weight: Optional tensor or array ``[num_edges]``, finite and at least 0, for weighted sampling. Other
-            dtypes than float32 and float64 are copied.
+            dtypes than float32 and float64 are copied. Their range within a row: :class:`glt.data.Topology`.
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
