@@ -7,15 +7,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import torch
 
 from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments, layout
+from glt.partition.balance import Balance
 from glt.partition.book import Book, owner_dtype
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
-from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry, installed_version
+from glt.partition.manifest import (
+    EdgeTypeEntry,
+    FeatureEntry,
+    LabelEntry,
+    Manifest,
+    NodeTypeEntry,
+    balance_ratio,
+    installed_version,
+)
 from glt.partition.npy_file import BLOCK_BYTES
 from glt.partition.partition_writer import PartitionWriter, count_cut_edges, require_free, staging
 from glt.partition.rows import Array, Rows
@@ -24,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 PerNodeType = Array | Mapping[NodeType, Array]
 PerEdgeType = Array | Mapping[EdgeType, Array]
+NodeLabelTables = Array | Sequence[Array]
 
 
 class GraphArguments(TypedDict, total=False):
@@ -39,6 +49,8 @@ class GraphArguments(TypedDict, total=False):
     edge_weight: PerEdgeType | None
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
+    balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None
+    balance_edges: bool
 
 
 class PartitionerBase(ABC):
@@ -87,6 +99,13 @@ class PartitionerBase(ABC):
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
+        balance_ntypes: What nodes to spread evenly over the partitions, as DGL's argument of this name: labels of
+            nodes, ``[num_nodes]`` integers or bools, such as classes or a training mask; or a list of several, whose
+            combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
+            told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
+        balance_edges: Whether partitions shall own equally many edges too.
+
+    Not every partitioner can balance; :attr:`balances` says which arguments one takes.
 
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
@@ -94,6 +113,9 @@ class PartitionerBase(ABC):
         IndexError: If a node id is out of range; names the first.
         PartitionError: If ``output_dir`` is not empty.
     """
+
+    balances: ClassVar[frozenset[str]] = frozenset()
+    """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
 
     def __init__(
         self,
@@ -111,6 +133,8 @@ class PartitionerBase(ABC):
         edge_weight: PerEdgeType | None = None,
         edge_time: PerEdgeType | None = None,
         node_time: PerNodeType | None = None,
+        balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None = None,
+        balance_edges: bool = False,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
@@ -122,13 +146,21 @@ class PartitionerBase(ABC):
         self.graph = GraphInput.of(
             edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time
         )
+        self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
+        for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
+            if asked and name not in self.balances:
+                raise ValueError(
+                    f"{name} is given, but {type(self).__name__} does not balance by it: use a partitioner that does, "
+                    "such as FennelPartitioner, or leave it out"
+                )
         require_free(self.output_dir)
 
     @abstractmethod
     def assign_nodes(self, node_type: int, num_nodes: int) -> Array:
         """Returns the partition of each node of a type: ``[num_nodes]`` integers in ``[0, num_parts)``.
 
-        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input.
+        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input,
+        ``self.balance`` the checked balance asked for.
 
         Args:
             node_type: Position of the type in ``self.graph.schema.node_types``; 0 for a homogeneous graph.
@@ -192,7 +224,10 @@ class PartitionerBase(ABC):
             checksum_block_bytes=BLOCK_BYTES,
             time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
-            node_types=tuple(_node_entry(*each) for each in zip(self.graph.nodes, books, strict=True)),
+            node_types=tuple(
+                _node_entry(nodes, book, self.balance.entries(at, book))
+                for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True))
+            ),
             edge_types=tuple(
                 _edge_entry(edges, self.graph.nodes[edges.neighbor], books, counts)
                 for edges, counts in zip(self.graph.edges, part_num_edges, strict=True)
@@ -222,15 +257,16 @@ def _write_edges(writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book
     return part_num_edges
 
 
-def _node_entry(nodes: NodeInput, book: Book) -> NodeTypeEntry:
+def _node_entry(nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...]) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
         part_num_nodes=book.counts,
-        balance_ratio=_balance(book.counts),
+        balance_ratio=balance_ratio(book.counts),
         feat=_feature_entry(nodes.feat),
         label=_feature_entry(nodes.label),
         has_time=nodes.time is not None,
+        balanced_labels=balanced_labels,
     )
 
 
@@ -244,7 +280,7 @@ def _edge_entry(
         edge_type=edges.edge_type,
         num_edges=edges.num_edges,
         part_num_edges=part_num_edges,
-        balance_ratio=_balance(part_num_edges),
+        balance_ratio=balance_ratio(part_num_edges),
         num_cut_edges=num_cut_edges,
         edge_cut_ratio=edge_cut_ratio,
         remote_bytes_per_edge=edge_cut_ratio * row_bytes,
@@ -256,7 +292,3 @@ def _edge_entry(
 
 def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
     return None if rows is None else FeatureEntry(rows.torch_dtype, rows.row_shape)
-
-
-def _balance(counts: tuple[int, ...]) -> float:
-    return sum(counts) / (len(counts) * max(counts)) if max(counts) else 1.0

@@ -176,8 +176,8 @@ def test_a_missing_directory_and_a_directory_of_something_else_are_refused(tmp_p
 def test_a_later_version_is_refused_by_number(directory):
     path = directory / "manifest.json"
     document = json.loads(path.read_text())
-    path.write_text(json.dumps({**document, "version": 3}))
-    refused(directory, "manifest.json has version 3: this glt", "reads version 2")
+    path.write_text(json.dumps({**document, "version": 4}))
+    refused(directory, "manifest.json has version 4: this glt", "reads version 3")
 
 
 def test_a_directory_of_another_kind_of_graph_is_refused(directory):
