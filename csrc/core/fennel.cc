@@ -33,9 +33,11 @@ class Placement {
       const int64_t label = label_of(v);
       require_index(label < balance.num_labels, "label[", v, "] = ", label, ": expected less than ",
                     balance.num_labels);
-      mean_nodes_[label] += 1.0 / static_cast<double>(num_parts_);
-      mean_edges_ += static_cast<double>(edges_of(v)) / static_cast<double>(num_parts_);
+      mean_nodes_[label] += 1;
+      mean_edges_ += static_cast<double>(edges_of(v));
     }
+    for (double& mean : mean_nodes_) mean /= static_cast<double>(num_parts_);
+    mean_edges_ /= static_cast<double>(num_parts_);
   }
 
   int64_t label_of(int64_t v) const { return balance_.label ? balance_.label[v] : 0; }

@@ -34,7 +34,7 @@ class FennelPartitioner(AdjacencyPartitioner):
 
     Beside what :class:`PartitionerBase` needs, memory is two books and 8 bytes per node (16 with ``balance_edges``, 2
     more with ``balance_ntypes``), whatever the number of edges; the edges lie in both directions in a scratch file in
-    the file system of ``output_dir``, which each pass reads once in order, and which takes 24 bytes per edge while it
+    the file system of ``output_dir``, which each pass reads in order, and which takes 24 bytes per edge while it
     is made.
 
     Args:
