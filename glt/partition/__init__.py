@@ -2,6 +2,7 @@
 
 from glt.partition.adjacency_partitioner import AdjacencyPartitioner
 from glt.partition.fennel_partitioner import FennelPartitioner
+from glt.partition.forecast import Forecast
 from glt.partition.load import EdgePart, NodePart, Partition, TimedEdges, load_partition
 from glt.partition.manifest import Manifest
 from glt.partition.metis_partitioner import MetisPartitioner
@@ -12,6 +13,7 @@ __all__ = [
     "AdjacencyPartitioner",
     "EdgePart",
     "FennelPartitioner",
+    "Forecast",
     "Manifest",
     "MetisPartitioner",
     "NodePart",

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from typing_extensions import Unpack  # which torch needs too
@@ -53,6 +53,8 @@ class MetisPartitioner(AdjacencyPartitioner):
         MemoryError: From :meth:`partition`, if the forecast exceeds the memory; names both.
         ValueError: From :meth:`partition`, if METIS's integers cannot hold the graph.
     """
+
+    assign_edge_ns: ClassVar[float] = 4000
 
     def __init__(
         self,
@@ -113,6 +115,13 @@ class MetisPartitioner(AdjacencyPartitioner):
         )  # fmt: skip
         logger.debug("METIS left %d nodes in partitions that were too large", num_moved)
         return owner
+
+    def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
+        num_constraints = 0
+        if self.balance.edges or self.balance.nodes is not None:
+            num_labels = 1 if self.balance.nodes is None else sum(len(nodes.labels) for nodes in self.balance.nodes)
+            num_constraints = num_labels + self.balance.edges
+        return forecast_bytes(num_nodes, num_neighbors, num_constraints, self.objtype)
 
     def strategy_arguments(self) -> dict[str, Any]:
         return super().strategy_arguments() | {"random_seed": self.random_seed, "objtype": self.objtype}

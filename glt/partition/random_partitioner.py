@@ -44,6 +44,8 @@ class RandomPartitioner(PartitionerBase):
     ) -> None:
         self.random_seed = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed of the permutation")
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
+        if self.balance.nodes is not None:
+            self.assign_node_bytes = 29  # two permutations more, and the labels as they are and permuted
 
     def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
         permutation = np.arange(num_nodes)
