@@ -130,6 +130,22 @@ class LocalPartition:
         csr = self.csr(asked.edge_type, False, False)
         return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge)
 
+    def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
+        """The edges of a type that are here: sources and destinations ``[2, B]``, global ids, and the ids of the edges
+        ``[B]``, by which they are sorted; all int64."""
+        topology = self.graphs[edge_type].topology
+        by_name = self.schema.edge_types[edge_type]
+        center = self.schema.node_index(by_name[2] if topology.edge_dir == "in" else by_name[0])
+        nodes = torch.from_numpy(self.node_ids[center]).long()
+        assert topology.row_of is not None and topology.edge_ids is not None, "partitions have both"
+        node_of_row = torch.empty(topology.num_rows, dtype=torch.int64)
+        node_of_row[topology.row_of[nodes].long()] = nodes
+        centers = torch.repeat_interleave(node_of_row, topology.degrees, output_size=topology.num_edges)
+        neighbors = topology.indices.long()
+        ids, order = topology.edge_ids.long().sort()
+        ends = (neighbors, centers) if topology.edge_dir == "in" else (centers, neighbors)
+        return torch.stack([side[order] for side in ends]), ids
+
     def has_edges(self, asked: HasEdgesRequest) -> Tensor:
         """Says which pairs are edges ``[n]``, bool.
 

@@ -34,6 +34,11 @@ class NodeInput:
     time: np.ndarray | None
     attrs: dict[str, Rows] = field(default_factory=dict)
 
+    @property
+    def tables(self) -> list[Rows]:
+        """All that has rows, times apart."""
+        return [rows for rows in (self.feat, self.label, *self.attrs.values()) if rows is not None]
+
 
 @dataclass(frozen=True, eq=False)
 class EdgeInput:
@@ -62,6 +67,11 @@ class EdgeInput:
     time: np.ndarray | None
     neighbor_time: np.ndarray | None
     attrs: dict[str, Rows] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[Rows]:
+        """All that has rows, weights and times apart."""
+        return [rows for rows in (self.feat, *self.attrs.values()) if rows is not None]
 
     @property
     def num_edges(self) -> int:
