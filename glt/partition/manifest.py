@@ -180,7 +180,7 @@ class Manifest:
 
     def write(self, root: Path) -> None:
         """Writes ``manifest.json`` into ``root``; the last file of a directory to be written."""
-        (root / layout.MANIFEST).write_text(json.dumps(asdict(self), indent=1) + "\n")
+        (root / layout.MANIFEST).write_bytes(_text(asdict(self)))
 
     @classmethod
     def read(cls, root: Path) -> "Manifest":
@@ -193,8 +193,9 @@ class Manifest:
         if not root.is_dir():
             raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
         try:
-            document = json.loads(path.read_bytes())
-        except FileNotFoundError as error:
+            content = path.read_bytes()
+            document = json.loads(content)
+        except (FileNotFoundError, IsADirectoryError) as error:
             raise PartitionError(
                 f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way; "
                 "partition again"
@@ -209,7 +210,8 @@ class Manifest:
                 f"{path} has version {document.get('version')!r}: this glt ({installed_version()}) reads version "
                 f"{VERSION}; install the glt that wrote it ({document.get('glt_version')}), or partition again"
             )
-        if document.get("run_id") != _digest(document):
+        # Byte for byte: a space for a newline would say the same, but is not what was written either.
+        if document.get("run_id") != _digest(document) or _text(document) != content:
             raise PartitionError(
                 f"{path} was altered: its contents do not have run_id {document.get('run_id')!r}; copy the "
                 "directory again, or partition again"
@@ -229,6 +231,10 @@ def installed_version() -> str:
         return metadata.version("glt")
     except metadata.PackageNotFoundError:
         return "source"
+
+
+def _text(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
 
 
 def _digest(document: dict[str, Any]) -> str:
