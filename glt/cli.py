@@ -12,9 +12,9 @@ from glt.errors import PartitionError
 
 # Commands with a module of their own: it has add_arguments(parser) and run(parser, arguments), the exit status.
 _COMMANDS: Final = {
-    "partition": ("glt.partition.command_partition", "partition a graph on disk"),
     "inspect": ("glt.partition.command_inspect", "report what a partition directory holds, and verify it"),
     "import": ("glt.partition.command_import", "take over the partition directory of another library"),
+    "partition": ("glt.partition.command_partition", "partition a graph on disk"),
 }
 
 

@@ -63,8 +63,9 @@ class DistNeighborLoader(DistLoader):
         time_attr, temporal_strategy: Any name: only edges no later than the seed, drawn uniformly (``'uniform'``) or
             the latest of them (``'last'``), by the times that the graph was partitioned with (``edge_time``, or
             ``node_time`` for that of the neighbour). Edge types without times are not bound. Implies ``disjoint``.
-        weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with. Weights of a row
-            (of the edges that a node is expanded along) that are more than 10^18 apart count as 10^18 apart.
+        weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with. Among the
+            d edges that a node is expanded along, a weight above 0 counts as no less than about 2 d 10^-18 times the
+            largest.
         with_edge: Return edge ids as ``e_id``.
         edge_dir: ``'in'`` or ``'out'``; must be how the graph was partitioned, which is the default.
         collect_features: Look up features, labels and times of nodes, and features of edges.

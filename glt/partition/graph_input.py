@@ -36,7 +36,7 @@ class NodeInput:
 
     @property
     def tables(self) -> list[Rows]:
-        """All that has rows, times apart."""
+        """All tables that there are."""
         return [rows for rows in (self.feat, self.label, *self.attrs.values()) if rows is not None]
 
 
@@ -70,7 +70,7 @@ class EdgeInput:
 
     @property
     def tables(self) -> list[Rows]:
-        """All that has rows, weights and times apart."""
+        """All tables that there are."""
         return [rows for rows in (self.feat, *self.attrs.values()) if rows is not None]
 
     @property

@@ -87,12 +87,13 @@ class PartitionWriter:
             )
         owners = self.writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,))
         places = self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,))
-        books: tuple[NpyWriter, ...] = (owners, places)  # with the first table
+        where: tuple[NpyWriter, ...] = (owners, places)
         for path_of, rows in tables:
             writers = self._row_writers(path_of, rows, counts)
-            self._scatter(writers, self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, *books)
-            self.close([*writers, *books])
-            books = ()
+            self._scatter(writers, self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, *where)
+            self.close(writers)
+            where = ()  # all tables have the same
+        self.close([owners, places])
 
     def array(self, path: str, array: np.ndarray) -> None:
         """Writes one array as it is."""

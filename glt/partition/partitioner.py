@@ -44,10 +44,10 @@ class GraphArguments(TypedDict, total=False):
     edge_weight: PerEdgeType | None
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
-    node_attrs: NamedNodeTables | None
-    edge_attrs: NamedEdgeTables | None
     num_threads: int | None
     sort_memory_bytes: int | None
+    node_attrs: NamedNodeTables | None
+    edge_attrs: NamedEdgeTables | None
 
 
 SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sort no faster
@@ -98,18 +98,18 @@ class PartitionerBase(ABC):
             ``torch.device('cpu')``, or a cuda device of this machine.
         node_label: Optional tensor or array ``[num_nodes, ...]``.
         edge_weight: Optional tensor or array ``[num_edges]``, finite and at least 0, for weighted sampling. Other
-            dtypes than float32 and float64 are copied.
+            dtypes than float32 and float64 are copied. Their range within a row: :class:`glt.data.Topology`.
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
-        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
-            ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
-            dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
         num_threads: Threads, 1 to 1024; default: one for each core that this process may use. The result does not
             depend on it.
         sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
             thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
             root of their size. The result does not depend on it.
+        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
+            ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
+            dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
 
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
@@ -137,10 +137,10 @@ class PartitionerBase(ABC):
         edge_weight: PerEdgeType | None = None,
         edge_time: PerEdgeType | None = None,
         node_time: PerNodeType | None = None,
-        node_attrs: NamedNodeTables | None = None,
-        edge_attrs: NamedEdgeTables | None = None,
         num_threads: int | None = None,
         sort_memory_bytes: int | None = None,
+        node_attrs: NamedNodeTables | None = None,
+        edge_attrs: NamedEdgeTables | None = None,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
