@@ -32,7 +32,7 @@ class NodeReport:
         num_nodes: In all partitions.
         part_num_nodes: In each partition.
         balance_ratio: Mean over largest partition; 1 is perfectly even.
-        tables: dtype and row shape of each table, by name: ``feat``, ``label``, ``time``.
+        tables: dtype and row shape of each table, by name: ``feat``, ``label``, ``time``, and named ones.
         values: How often each value of boolean and integer tables, such as masks and classes, is in each partition.
     """
 
@@ -55,7 +55,7 @@ class EdgeReport:
         balance_ratio: Mean over largest partition; 1 is perfectly even.
         edge_cut_ratio: Share of the edges whose ends have different owners.
         remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed.
-        tables: dtype and row shape of each table, by name: ``feat``, ``weight``, ``time``.
+        tables: dtype and row shape of each table, by name: ``feat``, ``weight``, ``time``, and named ones.
     """
 
     edge_type: EdgeType
@@ -255,8 +255,10 @@ def _unlisted(root: Path, manifest: Manifest) -> Iterator[str]:
 
 def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unreadable: set[str]) -> Iterator[NodeReport]:
     for entry in manifest.node_types:
-        stored = {"feat": entry.feat, "label": entry.label}
+        stored = {"feat": entry.feat, "label": entry.label} | _named(entry.attrs)
         paths = {"label": [layout.node_label(part, entry.node_type) for part in parts]} if entry.label else {}
+        for shown, name in zip(_named(entry.attrs), entry.attrs, strict=True):
+            paths[shown] = [layout.node_attr(part, entry.node_type, name) for part in parts]
         values: list[ValueCount] = []
         for name, files in paths.items():
             if unreadable.isdisjoint(files):
@@ -281,8 +283,13 @@ def _edge_reports(manifest: Manifest) -> Iterator[EdgeReport]:
             entry.balance_ratio,
             entry.edge_cut_ratio,
             entry.remote_bytes_per_edge,
-            _tables({"feat": entry.feat}, weight=entry.has_weight, time=entry.has_time),
+            _tables({"feat": entry.feat} | _named(entry.attrs), weight=entry.has_weight, time=entry.has_time),
         )
+
+
+def _named(attrs: Mapping[str, FeatureEntry]) -> dict[str, FeatureEntry | None]:
+    """Named tables, by names that are not those of others."""
+    return {f"attribute {name}" if name in ("feat", "label", *_PLAIN) else name: each for name, each in attrs.items()}
 
 
 def _tables(stored: Mapping[str, FeatureEntry | None], **has: bool) -> dict[str, str]:

@@ -49,6 +49,22 @@ def test_masks_count_what_they_choose_and_tables_of_other_things_are_not_counted
     assert [each.value for each in count_values("y", [np.array([3, -1, 3]), np.array([2])])] == [-1, 2, 3]
 
 
+def test_named_tables_are_reported_and_masks_counted(tmp_path):
+    mask = np.arange(10) < 4
+    edges = np.array([[0, 1], [1, 2]])
+    RandomPartitioner(
+        tmp_path / "parts", 2, 10, edges, node_attrs={"train_mask": mask, "label": np.ones((10, 2))},
+        edge_attrs={"kind": np.arange(2)},
+    ).partition()  # fmt: skip
+    report = inspect_partitions(tmp_path / "parts")
+    assert report.nodes[0].tables == {"attribute label": "float64 [2]", "train_mask": "bool []"}
+    assert report.edges[0].tables == {"kind": "int64 []"}
+    (count,) = report.nodes[0].values
+    parts = [load_partition(tmp_path / "parts", part).nodes[0].ids for part in range(2)]
+    assert (count.table, count.value) == ("train_mask", True)
+    assert count.part_counts == tuple(int(mask[ids].sum()) for ids in parts)
+
+
 def test_bytes_per_host(directory):
     def size(pattern):
         return sum(path.stat().st_size for path in directory.glob(pattern) if path.is_file())
