@@ -1,7 +1,9 @@
 """Partitions of a graph on disk: partitioners write them, ``load_partition`` maps them."""
 
 from glt.partition.assigned_partitioner import AssignedPartitioner
+from glt.partition.forecast import Forecast
 from glt.partition.importers import import_dgl, import_glt, import_pyg
+from glt.partition.inputs import graph_arguments, read_graph
 from glt.partition.inspection import Inspection, inspect_partitions
 from glt.partition.load import EdgePart, NodePart, Partition, TimedEdges, load_partition
 from glt.partition.manifest import Manifest
@@ -11,6 +13,7 @@ from glt.partition.random_partitioner import RandomPartitioner
 __all__ = [
     "AssignedPartitioner",
     "EdgePart",
+    "Forecast",
     "Inspection",
     "Manifest",
     "NodePart",
@@ -18,9 +21,11 @@ __all__ = [
     "PartitionerBase",
     "RandomPartitioner",
     "TimedEdges",
+    "graph_arguments",
     "import_dgl",
     "import_glt",
     "import_pyg",
     "inspect_partitions",
     "load_partition",
+    "read_graph",
 ]

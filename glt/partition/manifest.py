@@ -14,7 +14,7 @@ from glt.partition import layout
 from glt.partition.npy_file import FileEntry
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 2  # 1: no types
+VERSION: Final = 3  # 1: no types; 2: no attributes
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class NodeTypeEntry:
         feat: Node features, if any.
         label: Node labels, if any.
         has_time: Whether there are node times.
+        attrs: Named tables, if any.
     """
 
     node_type: NodeType
@@ -46,6 +47,7 @@ class NodeTypeEntry:
     feat: FeatureEntry | None
     label: FeatureEntry | None
     has_time: bool
+    attrs: dict[str, FeatureEntry]
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class EdgeTypeEntry:
         feat: Edge features, if any.
         has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
+        attrs: Named tables, if any.
     """
 
     edge_type: EdgeType
@@ -76,6 +79,12 @@ class EdgeTypeEntry:
     feat: FeatureEntry | None
     has_weight: bool
     has_time: bool
+    attrs: dict[str, FeatureEntry]
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether partitions have rows of edges, and with them a book of edges."""
+        return self.feat is not None or bool(self.attrs)
 
 
 @dataclass(frozen=True)
@@ -238,11 +247,16 @@ def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
     return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
 
 
+def _features(entries: dict[str, Any]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in entries.items()}
+
+
 def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
     parsed = {
         "part_num_nodes": tuple(entry["part_num_nodes"]),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
+        "attrs": _features(entry["attrs"]),
     }
     return NodeTypeEntry(**{**entry, **parsed})
 
@@ -252,6 +266,7 @@ def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
         "edge_type": tuple(entry["edge_type"]),
         "part_num_edges": tuple(entry["part_num_edges"]),
         "feat": _feature(entry["feat"]),
+        "attrs": _features(entry["attrs"]),
     }
     return EdgeTypeEntry(**{**entry, **parsed})
 

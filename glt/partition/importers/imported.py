@@ -18,8 +18,8 @@ from glt.partition.arguments import chunks
 from glt.partition.assigned_partitioner import AssignedPartitioner
 from glt.partition.importers.assembly import integers
 from glt.partition.manifest import Manifest
-from glt.partition.partition_writer import require_free
 from glt.partition.rows import Array
+from glt.partition.staging import require_free
 
 
 @dataclass
