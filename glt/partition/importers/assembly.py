@@ -9,6 +9,7 @@ import torch
 
 from glt.data.schema import EdgeType
 from glt.errors import PartitionError
+from glt.partition.arguments import chunks
 from glt.partition.npy_file import scratch_array
 from glt.partition.rows import Array, Rows, as_torch_dtype
 
@@ -112,12 +113,14 @@ class EdgeAssembly(Assembly):
     Args:
         edge_type: The type, for messages; None where there is only one.
         num_edges: Number of them.
+        num_nodes: Number of nodes of the source's and of the destination's type.
         scratch: As in :class:`Assembly`.
     """
 
-    def __init__(self, edge_type: EdgeType | None, num_edges: int, scratch: Path) -> None:
+    def __init__(self, edge_type: EdgeType | None, num_edges: int, num_nodes: tuple[int, int], scratch: Path) -> None:
         super().__init__("edge" if edge_type is None else f"edge of type {edge_type}", num_edges, scratch)
         self.edge_index = scratch_array(scratch, 2 * num_edges, np.dtype(np.int64)).reshape(2, num_edges)
+        self._num_nodes = dict(zip(("row", "col"), num_nodes, strict=True))
         self._columns |= {"row": self.edge_index[0], "col": self.edge_index[1]}
 
     def tables(self, origin: Path) -> dict[str, Array]:
@@ -131,6 +134,13 @@ class EdgeAssembly(Assembly):
         ids = integers(origin, name, piece)  # whatever their width: the columns are wide enough
         if ids.size != num_rows:
             raise PartitionError(f"{origin} has {num_rows} edge ids and {ids.size} ends of edges: expected as many")
+        for _, chunk in chunks(ids):
+            beyond = chunk[(chunk < 0) | (chunk >= self._num_nodes[name])]
+            if beyond.size:
+                raise PartitionError(
+                    f"{origin} holds an {self.what} that ends in node {beyond[0]}: expected ids in "
+                    f"[0, {self._num_nodes[name]}); it is damaged, or of another run"
+                )
         return Rows(ids, "int64")
 
 

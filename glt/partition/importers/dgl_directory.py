@@ -140,7 +140,13 @@ class _Reader:
     def _read_edges(self, renumber: bool) -> tuple[list[EdgeAssembly], bool]:
         config = self._config
         types: Sequence[EdgeType | None] = config.schema.edge_types if config.schema.is_hetero else (None,)
-        edges = [EdgeAssembly(t, n, self._scratch) for t, n in zip(types, config.edges.totals, strict=True)]
+        num_nodes = [
+            (config.nodes.totals[source], config.nodes.totals[target]) for source, target in config.schema.ends("out")
+        ]
+        edges = [
+            EdgeAssembly(edge_type, count, ends, self._scratch)
+            for edge_type, count, ends in zip(types, config.edges.totals, num_nodes, strict=True)
+        ]
         filled = np.zeros(len(edges), np.int64)
         renumbered = False
         for part, files in enumerate(config.files):

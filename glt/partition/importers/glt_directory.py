@@ -19,7 +19,13 @@ from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition import arguments
 from glt.partition.importers.assembly import Assembly, EdgeAssembly, integers
-from glt.partition.importers.imported import Imported, require_directory, require_plain_names, scratch_for
+from glt.partition.importers.imported import (
+    Imported,
+    require_directory,
+    require_owners,
+    require_plain_names,
+    scratch_for,
+)
 from glt.partition.importers.torch_file import Record, read_pickles, read_plain, read_torch
 from glt.partition.manifest import Manifest
 from glt.partition.partitioner import GraphArguments
@@ -72,7 +78,7 @@ def _read(root: Path, scratch: Path, renumber_edges: bool, strategy: str | None)
     for part in parts:
         if not part.is_dir():
             raise PartitionError(f"{part} is missing: {root / 'META'} lists {num_parts} partitions; copy it here first")
-    owners: list[np.ndarray] = [_owners(_under(root, "node_pb", node_type, ".pt")) for node_type in node_types]
+    owners = [_owners(_under(root, "node_pb", node_type, ".pt"), num_parts) for node_type in node_types]
     reader = _Edges(root, parts, scratch, renumber_edges)
     edges = []
     for at, edge_type in enumerate(edge_types):
@@ -119,12 +125,14 @@ def _under(directory: Path, name: str, type_: _Type, suffix: str = "") -> Path:
     return directory / name / f"{type_ if isinstance(type_, str) else '__'.join(type_)}{suffix}"
 
 
-def _owners(path: Path) -> np.ndarray:
+def _owners(path: Path, num_parts: int) -> np.ndarray:
     book = read_torch(path)
     if isinstance(book, Record) and isinstance(book.state, dict):  # RangePartitionBook: where each partition ends
         ends = integers(path, "partition_bounds", book.state.get("partition_bounds"))
-        return np.repeat(np.arange(ends.size), np.diff(ends, prepend=0))
-    return integers(path, "owners", book)
+        if ends.size != num_parts or (np.diff(ends, prepend=0) < 0).any():
+            raise PartitionError(f"{path} has ranges that end at {ends.tolist()}: expected {num_parts}, ascending")
+        return np.repeat(np.arange(num_parts), np.diff(ends, prepend=0))
+    return require_owners(path, book, num_parts)
 
 
 class _Edges:
@@ -144,7 +152,8 @@ class _Edges:
             directories = [whole]  # graph_caching=True: all partitions in one file, whose order says who owns what
         files = [_EdgeFiles.of(directory) for directory in directories]
         num_edges = sum(each.row.size for each in files)
-        edges = EdgeAssembly(edge_type if isinstance(edge_type, tuple) else None, num_edges, self._scratch)
+        num_nodes = owners[0].size, owners[1].size
+        edges = EdgeAssembly(edge_type if isinstance(edge_type, tuple) else None, num_edges, num_nodes, self._scratch)
         begin = 0
         for part, each in enumerate(files):
             if each.directory != whole:

@@ -16,6 +16,7 @@ from glt.data.schema import Schema
 from glt.errors import PartitionError
 from glt.partition.arguments import chunks
 from glt.partition.assigned_partitioner import AssignedPartitioner
+from glt.partition.importers.assembly import integers
 from glt.partition.manifest import Manifest
 from glt.partition.rows import Array
 from glt.partition.staging import require_free
@@ -102,6 +103,25 @@ def require_directory(source: Path, what: str) -> None:
     """Raises PartitionError unless ``source`` is a directory."""
     if not source.is_dir():
         raise PartitionError(f"{source} is not a directory: expected what {what} wrote")
+
+
+def require_owners(path: Path, book: object, num_parts: int) -> np.ndarray:
+    """Returns a book, the partition of each node; a PartitionError names ``path`` where it is none."""
+    owner = integers(path, "owners", book)
+    for _, chunk in chunks(owner):
+        bad = chunk[(chunk < 0) | (chunk >= num_parts)]
+        if bad.size:
+            raise PartitionError(f"{path} names partition {bad[0]}: expected 0 to {num_parts - 1}; it is damaged")
+    return owner
+
+
+def entry(path: Path, stored: object, *keys: str) -> Any:
+    """Returns what dicts within dicts of a file hold under ``keys``; a PartitionError names ``path`` and the key."""
+    for key in keys:
+        if not isinstance(stored, Mapping) or key not in stored:
+            raise PartitionError(f"{path} has no {key!r} where its library puts it: it is damaged, or another file")
+        stored = stored[key]
+    return stored
 
 
 def require_owned(origin: Path, owner: np.ndarray, ids: np.ndarray, part: int, what: str) -> None:

@@ -16,8 +16,10 @@ from glt.errors import PartitionError
 from glt.partition.importers.assembly import Assembly, EdgeAssembly, integers
 from glt.partition.importers.imported import (
     Imported,
+    entry,
     require_directory,
     require_owned,
+    require_owners,
     require_plain_names,
     scratch_for,
 )
@@ -69,6 +71,7 @@ class _Reader:
         schema = self._schema
         self._owners = [self._book("node_map", name) for name in schema.node_types]
         num_edges = [self._book("edge_map", "__".join(edge_type)).size for edge_type in schema.edge_types]
+        num_nodes = [(self._owners[source].size, self._owners[target].size) for source, target in schema.ends("out")]
         # Edge ids in graph.pt count the edges of all types, one type after the other.
         self._first_edge = np.cumsum([0, *num_edges])
         self._nodes = [
@@ -76,8 +79,8 @@ class _Reader:
             for name, owner in zip(schema.node_types, self._owners, strict=True)
         ]
         self._edges = [
-            EdgeAssembly(edge_type if schema.is_hetero else None, count, scratch)
-            for edge_type, count in zip(schema.edge_types, num_edges, strict=True)
+            EdgeAssembly(edge_type if schema.is_hetero else None, count, ends, scratch)
+            for edge_type, count, ends in zip(schema.edge_types, num_edges, num_nodes, strict=True)
         ]
         self._node_time: list[Array | None] = [None] * len(self._nodes)
 
@@ -108,13 +111,13 @@ class _Reader:
 
     def _book(self, name: str, type_: str) -> np.ndarray:
         path = self._root / name / f"{type_}.pt" if self._schema.is_hetero else self._root / f"{name}.pt"
-        return integers(path, "owners", read_torch(path))
+        return require_owners(path, read_torch(path), self._num_parts)
 
     def _read_nodes(self, path: Path, part: int) -> None:
         for at, (name, stored) in enumerate(self._by_type(path, self._schema.node_types)):
-            ids = integers(path, "node ids", stored["id"] if self._schema.is_hetero else stored["global_id"])
+            ids = integers(path, "node ids", entry(path, stored, "id" if self._schema.is_hetero else "global_id"))
             require_owned(path, self._owners[at], ids, part, f"node of type {name!r}")
-            feat = stored["feats"].get("x")
+            feat = entry(path, stored, "feats", "x")
             self._nodes[at].add(path, ids, **({} if feat is None else {"feat": feat}))
             if "time" in stored:  # of all nodes, in every partition
                 self._node_time[at] = stored["time"]
@@ -123,14 +126,14 @@ class _Reader:
         path, feats = directory / "graph.pt", directory / "edge_feats.pt"
         tables = dict(self._by_type(feats, self._schema.edge_types))
         for at, (edge_type, stored) in enumerate(self._by_type(path, self._schema.edge_types)):
-            ids = integers(path, "edge_id", stored["edge_id"]) - self._first_edge[at]
-            row, col = (integers(path, name, stored[name]) for name in ("row", "col"))
+            ids = integers(path, "edge_id", entry(path, stored, "edge_id")) - self._first_edge[at]
+            row, col = (integers(path, name, entry(path, stored, name)) for name in ("row", "col"))
             require_owned(path, self._owners[self._schema.node_index(edge_type[2])], col, part, "destination")
             table, given = tables[edge_type], {}
             if "feats" in table:
-                if not np.array_equal(integers(feats, "global_id", table["global_id"]), ids):
+                if not np.array_equal(integers(feats, "global_id", entry(feats, table, "global_id")), ids):
                     raise PartitionError(f"{feats} has other edges than {path.name}: they are of different runs")
-                given["feat"] = table["feats"]["edge_attr"]
+                given["feat"] = entry(feats, table, "feats", "edge_attr")
             if "edge_time" in table:
                 given["time"] = table["edge_time"]
             self._edges[at].add(path, ids, row=row, col=col, **given)

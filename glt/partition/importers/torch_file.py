@@ -8,6 +8,7 @@ classes, instead of which come inert records. Tensors of zip files (``torch.save
 from __future__ import annotations
 
 import collections
+import errno
 import io
 import pickle
 import struct
@@ -103,7 +104,7 @@ class _damage_named:
             return
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             raise PartitionError(f"{self._path} is missing: copy the directory again") from error
-        if isinstance(error, OSError | MemoryError):
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # torch seeks where damaged bytes send it
             return
         # Whatever a damaged pickle makes the unpickler stumble over: it promises no particular exception.
         raise PartitionError(
