@@ -32,7 +32,7 @@ class NodeReport:
         num_nodes: In all partitions.
         part_num_nodes: In each partition.
         balance_ratio: Mean over largest partition; 1 is perfectly even.
-        tables: dtype and row shape of each table, by name: ``feat``, ``label``, ``time``.
+        tables: dtype and row shape of each table, by name: ``feat``, ``label``, ``time``, and named ones.
         values: How often each value of boolean and integer tables, such as masks and classes, is in each partition.
     """
 
@@ -55,7 +55,7 @@ class EdgeReport:
         balance_ratio: Mean over largest partition; 1 is perfectly even.
         edge_cut_ratio: Share of the edges whose ends have different owners.
         remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed.
-        tables: dtype and row shape of each table, by name: ``feat``, ``weight``, ``time``.
+        tables: dtype and row shape of each table, by name: ``feat``, ``weight``, ``time``, and named ones.
     """
 
     edge_type: EdgeType
@@ -255,8 +255,9 @@ def _unlisted(root: Path, manifest: Manifest) -> Iterator[str]:
 
 def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unreadable: set[str]) -> Iterator[NodeReport]:
     for entry in manifest.node_types:
-        stored = {"feat": entry.feat, "label": entry.label}
+        stored = {"feat": entry.feat, "label": entry.label, **entry.attrs}
         paths = {"label": [layout.node_label(part, entry.node_type) for part in parts]} if entry.label else {}
+        paths |= {name: [layout.node_attr(part, entry.node_type, name) for part in parts] for name in entry.attrs}
         values: list[ValueCount] = []
         for name, files in paths.items():
             if unreadable.isdisjoint(files):
@@ -281,7 +282,7 @@ def _edge_reports(manifest: Manifest) -> Iterator[EdgeReport]:
             entry.balance_ratio,
             entry.edge_cut_ratio,
             entry.remote_bytes_per_edge,
-            _tables({"feat": entry.feat}, weight=entry.has_weight, time=entry.has_time),
+            _tables({"feat": entry.feat, **entry.attrs}, weight=entry.has_weight, time=entry.has_time),
         )
 
 

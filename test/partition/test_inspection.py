@@ -49,6 +49,19 @@ def test_masks_count_what_they_choose_and_tables_of_other_things_are_not_counted
     assert [each.value for each in count_values("y", [np.array([3, -1, 3]), np.array([2])])] == [-1, 2, 3]
 
 
+def test_named_tables_are_shown_and_masks_counted(world, tmp_path):
+    attrs = {"train_mask": np.arange(10) < 4, "note": np.arange(10.0)}
+    arguments = world.arguments() | {"node_attrs": attrs, "edge_attrs": {"kind": np.arange(15)}}
+    RandomPartitioner(tmp_path / "parts", 2, **arguments).partition()
+    report = inspect_partitions(tmp_path / "parts")
+    assert report.nodes[0].tables | {"train_mask": "bool []", "note": "float64 []"} == report.nodes[0].tables
+    assert report.edges[0].tables == {"feat": "float64 []", "kind": "int64 []"}
+    (mask,) = (each for each in report.nodes[0].values if each.table == "train_mask")
+    expected = tuple(int((load_partition(tmp_path / "parts", part).nodes[0].ids < 4).sum()) for part in range(2))
+    assert (mask.value, mask.part_counts) == (True, expected)
+    assert not any(each.table == "note" for each in report.nodes[0].values)
+
+
 def test_bytes_per_host(directory):
     def size(pattern):
         return sum(path.stat().st_size for path in directory.glob(pattern) if path.is_file())
