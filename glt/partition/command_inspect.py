@@ -14,7 +14,8 @@ from dataclasses import asdict
 
 from glt.channel.size import format_size
 from glt.errors import PartitionError
-from glt.partition.inspection import Inspection, inspect_partitions
+from glt.partition.inspection import inspect_partitions
+from glt.partition.inspection_report import Inspection
 
 DESCRIPTION = (
     "Reports what a partition directory holds: types, counts, edge cut, balance, bytes per host. Exit status 0: what "
@@ -90,6 +91,11 @@ def _lines(report: Inspection) -> list[str]:
         lines += [
             f"  {each.table} = {each.value}: {_spread(sum(each.part_counts), each.part_counts, each.balance_ratio)}"
             for each in nodes.values
+        ]
+        lines += [
+            f"  balanced {' '.join(map(str, each.label)) or 'as a type'}: "
+            f"{_spread(each.num_nodes, each.part_num_nodes, each.balance_ratio)}"
+            for each in nodes.balanced
         ]
     for edges in report.edges:
         lines.append(

@@ -77,8 +77,7 @@ def _scratch(arguments: argparse.Namespace, out: Path) -> Path:
 def _forecast(partitioner: Any) -> str:
     nodes, edges = partitioner.graph.nodes, partitioner.graph.edges
     counts = f"{sum(n.num_nodes for n in nodes)} nodes and {sum(e.num_edges for e in edges)} edges"
-    forecast = getattr(partitioner, "forecast", None)
-    return f"forecast: {counts}" if forecast is None else f"forecast: {counts}, {forecast().summary()}"
+    return f"forecast: {counts}: {partitioner.forecast().summary()}"
 
 
 def _report(manifest: Manifest, out: Path, seconds: float) -> list[str]:

@@ -20,7 +20,7 @@ EDGE_NS: Final = 50  # of one thread: counting, spreading and sorting an edge
 BYTE_NS: Final = 1.0  # of one thread: copying a byte of a row, its checksum included
 NODE_NS: Final = 150  # assigning a node at random, and everything else that one thread does alone
 DISK_BYTES_PER_S: Final = 500e6
-_BASE_BYTES: Final = 16 << 20  # stacks, allocators, short chunks
+BASE_BYTES: Final = 16 << 20  # stacks, allocators, short chunks
 _MANIFEST_BYTES: Final = 250  # of one file's entry, without its checksums
 _SMALL_HEADER: Final = npy_bytes(np.dtype(np.int64), (0,))
 
@@ -95,7 +95,7 @@ def forecast(
     alone_s = 1e-9 * NODE_NS * num_nodes
     shared_s = 1e-9 * (EDGE_NS * num_edges + BYTE_NS * sizes.result_bytes) / num_threads
     return Forecast(
-        peak_memory_bytes=_BASE_BYTES + owner.itemsize * num_nodes + max(peaks),
+        peak_memory_bytes=BASE_BYTES + owner.itemsize * num_nodes + max(peaks),
         result_bytes=sizes.result_bytes,
         scratch_bytes=max(scratch),
         work_bytes=read + spread + sizes.result_bytes,

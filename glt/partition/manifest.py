@@ -26,6 +26,27 @@ class FeatureEntry:
 
 
 @dataclass(frozen=True)
+class LabelEntry:
+    """The nodes of one type that have one label in ``balance_ntypes``.
+
+    Attributes:
+        label: The label; of several tables of labels, one number from each; ``()`` where the type itself is balanced.
+        num_nodes: In all partitions.
+        part_num_nodes: In each partition.
+        balance_ratio: Mean over largest partition; 1 is perfectly even.
+    """
+
+    label: tuple[int, ...]
+    num_nodes: int
+    part_num_nodes: tuple[int, ...]
+    balance_ratio: float
+
+    @classmethod
+    def of(cls, label: tuple[int, ...], part_num_nodes: tuple[int, ...]) -> "LabelEntry":
+        return cls(label, sum(part_num_nodes), part_num_nodes, balance_ratio(part_num_nodes))
+
+
+@dataclass(frozen=True)
 class NodeTypeEntry:
     """The nodes of one type.
 
@@ -38,6 +59,7 @@ class NodeTypeEntry:
         label: Node labels, if any.
         has_time: Whether there are node times.
         attrs: Named tables, if any.
+        balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
     """
 
     node_type: NodeType
@@ -48,6 +70,7 @@ class NodeTypeEntry:
     label: FeatureEntry | None
     has_time: bool
     attrs: dict[str, FeatureEntry]
+    balanced_labels: tuple[LabelEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -166,12 +189,14 @@ class Manifest:
         nodes = min(entry.balance_ratio for entry in self.node_types)
         edges = min((entry.balance_ratio for entry in self.edge_types), default=1.0)
         remote = max((entry.remote_bytes_per_edge for entry in self.edge_types), default=0.0)
+        labels = [label.balance_ratio for entry in self.node_types for label in entry.balanced_labels]
+        of_labels = f", of {len(labels)} labels {min(labels):.3f}" if labels else ""
         types = f" of {len(self.node_types)} and {len(self.edge_types)} types" if self.is_hetero else ""
         return (
             f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges{types} in {self.num_parts} "
             f"partitions, edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes "
-            f"{nodes:.3f} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes per edge, "
-            f"run {self.run_id}"
+            f"{nodes:.3f}{of_labels} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes "
+            f"per edge, run {self.run_id}"
         )
 
     def signed(self) -> "Manifest":
@@ -225,6 +250,11 @@ class Manifest:
             ) from error
 
 
+def balance_ratio(counts: tuple[int, ...]) -> float:
+    """Returns the mean of ``counts`` over the largest: 1 is perfectly even, as is nothing at all."""
+    return sum(counts) / (len(counts) * max(counts)) if max(counts) else 1.0
+
+
 def installed_version() -> str:
     """Returns the version of the installed glt, ``"source"`` when it runs from a source tree."""
     try:
@@ -251,12 +281,17 @@ def _features(entries: dict[str, Any]) -> dict[str, FeatureEntry]:
     return {name: FeatureEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in entries.items()}
 
 
+def _label(entry: dict[str, Any]) -> LabelEntry:
+    return LabelEntry(**{**entry, "label": tuple(entry["label"]), "part_num_nodes": tuple(entry["part_num_nodes"])})
+
+
 def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
     parsed = {
         "part_num_nodes": tuple(entry["part_num_nodes"]),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
         "attrs": _features(entry["attrs"]),
+        "balanced_labels": tuple(map(_label, entry["balanced_labels"])),
     }
     return NodeTypeEntry(**{**entry, **parsed})
 

@@ -13,11 +13,20 @@ import torch
 
 from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments, layout
+from glt.partition.balance import Balance
 from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
-from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry, installed_version
+from glt.partition.manifest import (
+    EdgeTypeEntry,
+    FeatureEntry,
+    LabelEntry,
+    Manifest,
+    NodeTypeEntry,
+    balance_ratio,
+    installed_version,
+)
 from glt.partition.npy_file import BLOCK_BYTES
 from glt.partition.partition_writer import PartitionWriter
 from glt.partition.rows import Array, Rows
@@ -29,6 +38,7 @@ PerNodeType = Array | Mapping[NodeType, Array]
 PerEdgeType = Array | Mapping[EdgeType, Array]
 NamedNodeTables = Mapping[str, Array] | Mapping[NodeType, Mapping[str, Array]]
 NamedEdgeTables = Mapping[str, Array] | Mapping[EdgeType, Mapping[str, Array]]
+NodeLabelTables = Array | Sequence[Array]
 
 
 class GraphArguments(TypedDict, total=False):
@@ -44,6 +54,8 @@ class GraphArguments(TypedDict, total=False):
     edge_weight: PerEdgeType | None
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
+    balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None
+    balance_edges: bool
     num_threads: int | None
     sort_memory_bytes: int | None
     node_attrs: NamedNodeTables | None
@@ -102,6 +114,11 @@ class PartitionerBase(ABC):
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
+        balance_ntypes: What nodes to spread evenly over the partitions, as DGL's argument of this name: labels of
+            nodes, ``[num_nodes]`` integers or bools, such as classes or a training mask; or a list of several, whose
+            combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
+            told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
+        balance_edges: Whether partitions shall own equally many edges too.
         num_threads: Threads, 1 to 1024; default: one for each core that this process may use. The result does not
             depend on it.
         sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
@@ -111,6 +128,8 @@ class PartitionerBase(ABC):
             ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
             dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
 
+    Not every partitioner can balance; :attr:`balances` says which arguments one takes.
+
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
         KeyError: If a dict names a type that ``num_nodes`` or ``edge_index`` does not.
@@ -118,7 +137,10 @@ class PartitionerBase(ABC):
         PartitionError: If ``output_dir`` is not empty.
     """
 
-    assign_node_bytes: ClassVar[int] = 9
+    balances: ClassVar[frozenset[str]] = frozenset()
+    """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
+
+    assign_node_bytes: int = 9
     """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
 
     def __init__(
@@ -137,6 +159,8 @@ class PartitionerBase(ABC):
         edge_weight: PerEdgeType | None = None,
         edge_time: PerEdgeType | None = None,
         node_time: PerNodeType | None = None,
+        balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None = None,
+        balance_edges: bool = False,
         num_threads: int | None = None,
         sort_memory_bytes: int | None = None,
         node_attrs: NamedNodeTables | None = None,
@@ -161,13 +185,21 @@ class PartitionerBase(ABC):
             edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
             node_attrs, edge_attrs,
         )  # fmt: skip
+        self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
+        for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
+            if asked and name not in self.balances:
+                raise ValueError(
+                    f"{name} is given, but {type(self).__name__} does not balance by it: use a partitioner that does, "
+                    "such as FennelPartitioner, or leave it out"
+                )
         require_free(self.output_dir)
 
     @abstractmethod
     def assign_nodes(self, node_type: int, num_nodes: int) -> Array:
         """Returns the partition of each node of a type: ``[num_nodes]`` integers in ``[0, num_parts)``.
 
-        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input.
+        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input,
+        ``self.balance`` the checked balance asked for.
 
         Args:
             node_type: Position of the type in ``self.graph.schema.node_types``; 0 for a homogeneous graph.
@@ -250,7 +282,10 @@ class PartitionerBase(ABC):
             checksum_block_bytes=BLOCK_BYTES,
             time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
-            node_types=tuple(_node_entry(*each) for each in zip(self.graph.nodes, books, strict=True)),
+            node_types=tuple(
+                _node_entry(nodes, book, self.balance.entries(at, book))
+                for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True))
+            ),
             edge_types=tuple(
                 _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts)
                 for edges, counts in zip(self.graph.edges, graphs, strict=True)
@@ -288,16 +323,17 @@ def _write_edges(
     return part_num_edges, num_cut_edges
 
 
-def _node_entry(nodes: NodeInput, book: Book) -> NodeTypeEntry:
+def _node_entry(nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...]) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
         part_num_nodes=book.counts,
-        balance_ratio=_balance(book.counts),
+        balance_ratio=balance_ratio(book.counts),
         feat=_feature_entry(nodes.feat),
         label=_feature_entry(nodes.label),
         has_time=nodes.time is not None,
         attrs=_attr_entries(nodes.attrs),
+        balanced_labels=balanced_labels,
     )
 
 
@@ -310,7 +346,7 @@ def _edge_entry(
         edge_type=edges.edge_type,
         num_edges=edges.num_edges,
         part_num_edges=part_num_edges,
-        balance_ratio=_balance(part_num_edges),
+        balance_ratio=balance_ratio(part_num_edges),
         num_cut_edges=num_cut_edges,
         edge_cut_ratio=edge_cut_ratio,
         remote_bytes_per_edge=edge_cut_ratio * row_bytes,
@@ -327,7 +363,3 @@ def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
 
 def _attr_entries(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
     return {name: FeatureEntry(rows.torch_dtype, rows.row_shape) for name, rows in attrs.items()}
-
-
-def _balance(counts: tuple[int, ...]) -> float:
-    return sum(counts) / (len(counts) * max(counts)) if max(counts) else 1.0

@@ -1,5 +1,6 @@
 """Small graphs with everything awkward in them, and what a partition directory of them says."""
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from glt.data.schema import HOMOGENEOUS
-from glt.partition import EdgePart, Manifest, NodePart, Partition, load_partition
+from glt.partition import (
+    EdgePart,
+    FennelPartitioner,
+    Manifest,
+    MetisPartitioner,
+    NodePart,
+    Partition,
+    RandomPartitioner,
+    load_partition,
+)
+
+needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="needs pymetis")
+BY_ADJACENCY = [FennelPartitioner, pytest.param(MetisPartitioner, marks=needs_metis)]
+PARTITIONERS = [RandomPartitioner, *BY_ADJACENCY]
 
 
 @dataclass

@@ -49,17 +49,31 @@ def test_masks_count_what_they_choose_and_tables_of_other_things_are_not_counted
     assert [each.value for each in count_values("y", [np.array([3, -1, 3]), np.array([2])])] == [-1, 2, 3]
 
 
-def test_named_tables_are_shown_and_masks_counted(world, tmp_path):
-    attrs = {"train_mask": np.arange(10) < 4, "note": np.arange(10.0)}
-    arguments = world.arguments() | {"node_attrs": attrs, "edge_attrs": {"kind": np.arange(15)}}
-    RandomPartitioner(tmp_path / "parts", 2, **arguments).partition()
+def test_named_tables_are_reported_and_masks_counted(tmp_path):
+    mask = np.arange(10) < 4
+    edges = np.array([[0, 1], [1, 2]])
+    RandomPartitioner(
+        tmp_path / "parts", 2, 10, edges, node_attrs={"train_mask": mask, "label": np.ones((10, 2))},
+        edge_attrs={"kind": np.arange(2)},
+    ).partition()  # fmt: skip
     report = inspect_partitions(tmp_path / "parts")
-    assert report.nodes[0].tables | {"train_mask": "bool []", "note": "float64 []"} == report.nodes[0].tables
-    assert report.edges[0].tables == {"feat": "float64 []", "kind": "int64 []"}
-    (mask,) = (each for each in report.nodes[0].values if each.table == "train_mask")
-    expected = tuple(int((load_partition(tmp_path / "parts", part).nodes[0].ids < 4).sum()) for part in range(2))
-    assert (mask.value, mask.part_counts) == (True, expected)
-    assert not any(each.table == "note" for each in report.nodes[0].values)
+    assert report.nodes[0].tables == {"attribute label": "float64 [2]", "train_mask": "bool []"}
+    assert report.edges[0].tables == {"kind": "int64 []"}
+    (count,) = report.nodes[0].values
+    parts = [load_partition(tmp_path / "parts", part).nodes[0].ids for part in range(2)]
+    assert (count.table, count.value) == ("train_mask", True)
+    assert count.part_counts == tuple(int(mask[ids].sum()) for ids in parts)
+
+
+def test_what_the_partitioner_was_asked_to_balance_is_reported(world, tmp_path, capsys):
+    RandomPartitioner(tmp_path / "parts", 2, **world.arguments(), balance_ntypes=np.arange(10) < 4).partition()
+    balanced = inspect_partitions(tmp_path / "parts").nodes[0].balanced
+    assert [(each.label, each.part_num_nodes, each.balance_ratio) for each in balanced] == [
+        ((0,), (3, 3), 1.0),
+        ((1,), (2, 2), 1.0),
+    ]
+    assert main(["inspect", str(tmp_path / "parts")]) == 0
+    assert "  balanced 1: 4 (2 2), balance 1.000" in capsys.readouterr().out
 
 
 def test_bytes_per_host(directory):
