@@ -56,11 +56,8 @@ def test_a_deleted_file_is_named(directory, path):
 def test_a_truncated_file_is_named(directory, path, keep):
     size = (directory / path).stat().st_size
     os.truncate(directory / path, {"nothing": 0, "half": size // 2}.get(keep, size - 1))
-    if path == "manifest.json" and keep == "all but the last byte":
-        load_partition(directory, 0)  # the final newline
-    else:
-        refused(directory, path)
-        refused(directory, path, verify=False)
+    refused(directory, path)
+    refused(directory, path, verify=False)
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -172,8 +169,8 @@ def test_a_missing_directory_and_a_directory_of_something_else_are_refused(tmp_p
 def test_a_later_version_is_refused_by_number(directory):
     path = directory / "manifest.json"
     document = json.loads(path.read_text())
-    path.write_text(json.dumps({**document, "version": 3}))
-    refused(directory, "manifest.json has version 3: this glt", "reads version 2")
+    path.write_text(json.dumps({**document, "version": 4}))
+    refused(directory, "manifest.json has version 4: this glt", "reads version 3")
 
 
 def test_a_directory_of_another_kind_of_graph_is_refused(directory):
