@@ -59,12 +59,15 @@ class Imported:
             for name, given in by_type.items()
             if (values := self._argument(kind, given)) is not None
         }
-        for name, kind, attrs in (
-            ("node_attrs", self.schema.by_node_type, self.node_attrs),
-            ("edge_attrs", self.schema.by_edge_type, self.edge_attrs),
+        for name, types, attrs in (
+            ("node_attrs", self.schema.node_types, self.node_attrs),
+            ("edge_attrs", self.schema.edge_types, self.edge_attrs),
         ):
+            named = [
+                {key: values[at] for key, values in attrs.items() if values[at] is not None} for at in range(len(types))
+            ]
             if attrs:
-                tables[name] = {key: self._argument(kind, values) for key, values in attrs.items()}
+                tables[name] = dict(zip(types, named, strict=True)) if self.schema.is_hetero else named[0]
         twice = sorted(tables.keys() & graph.keys())
         if twice:
             raise ValueError(f"{twice[0]} is given, but the imported directory holds it too: leave it out")
