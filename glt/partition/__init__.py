@@ -6,7 +6,8 @@ from glt.partition.fennel_partitioner import FennelPartitioner
 from glt.partition.forecast import Forecast
 from glt.partition.importers import import_dgl, import_glt, import_pyg
 from glt.partition.inputs import graph_arguments, read_graph
-from glt.partition.inspection import Inspection, inspect_partitions
+from glt.partition.inspection import inspect_partitions
+from glt.partition.inspection_report import Inspection
 from glt.partition.load import EdgePart, NodePart, Partition, TimedEdges, load_partition
 from glt.partition.manifest import Manifest
 from glt.partition.metis_partitioner import MetisPartitioner

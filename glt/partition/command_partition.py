@@ -43,8 +43,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         print(_forecast(partitioner), flush=True)
         if arguments.dry_run:
             return 0
-        show = sys.stderr.isatty() and not arguments.no_progress
-        manifest = partitioner.partition(progress=show)
+        manifest = partitioner.partition(progress=_shows_progress(arguments))
     except KeyboardInterrupt:
         return _fail(130, "stopped; nothing is left behind")
     except (PartitionError, ValueError, TypeError, OSError, MemoryError) as error:
@@ -57,6 +56,8 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     chosen = METHODS[arguments.method].load()
     options = partitioner_options(arguments)
     out = Path(arguments.out)
+    if _shows_progress(arguments):
+        print(f"reading {arguments.input}", file=sys.stderr)
     graph = read_graph(arguments.input, _scratch(arguments, out), **reader_options(arguments))
     balance = balance_tables(graph, arguments.balance, arguments.balance_types)
     if balance is not None:
@@ -69,9 +70,15 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     return chosen(out, arguments.num_parts, **graph, **options)
 
 
+def _shows_progress(arguments: argparse.Namespace) -> bool:
+    return sys.stderr.isatty() and not arguments.no_progress
+
+
 def _scratch(arguments: argparse.Namespace, out: Path) -> Path:
     """A directory in the file system of the result, which has the room, unless another is named."""
     if arguments.scratch is not None:
+        if not Path(arguments.scratch).is_dir():
+            raise ValueError(f"--scratch {arguments.scratch} is not a directory: expected one with room for the tables")
         return Path(arguments.scratch)
     return next(parent for parent in out.absolute().parents if parent.is_dir())
 

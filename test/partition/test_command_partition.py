@@ -138,6 +138,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
             "--owners", "b")  # fmt: skip
     refused(capsys, 2, ["--seeds is for --hotness seeds"], source, *out, "--seeds", "train_mask")
     refused(capsys, 2, ["needs --seeds and --num-neighbors"], source, *out, "--hotness", "seeds")
+    refused(capsys, 2, ["--scratch", "is not a directory"], source, *out, "--scratch", tmp_path / "no")
     refused(capsys, 2, ["edges", "does not apply"], source, *out, "--src", "a")
     (tmp_path / "file").touch()
     refused(capsys, 2, ["output_dir", "is not empty"], source, "--out", tmp_path, "--num-parts", 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -230,10 +231,10 @@ def _feat(parts: Sequence[Path], name: str, type_: _Type, num_rows: int, scratch
         feats, ids = directory / "feats.pkl", directory / "ids.pkl"
         if not feats.exists() and not ids.exists():
             continue  # a partition without rows, or with a cache only
-        pairs = zip(read_pickles(feats), read_pickles(ids), strict=True)
         try:
-            for rows, at in pairs:
-                table.add(feats, at, feat=rows if isinstance(rows, torch.Tensor) else None)
+            with closing(read_pickles(feats)) as chunks, closing(read_pickles(ids)) as chunks_of_ids:
+                for rows, at in zip(chunks, chunks_of_ids, strict=True):
+                    table.add(feats, at, feat=rows if isinstance(rows, torch.Tensor) else None)
         except ValueError as error:
             if isinstance(error, PartitionError):
                 raise

@@ -59,15 +59,12 @@ class Imported:
             for name, given in by_type.items()
             if (values := self._argument(kind, given)) is not None
         }
-        for name, types, attrs in (
-            ("node_attrs", self.schema.node_types, self.node_attrs),
-            ("edge_attrs", self.schema.edge_types, self.edge_attrs),
+        for name, kind, attrs in (
+            ("node_attrs", self.schema.by_node_type, self.node_attrs),
+            ("edge_attrs", self.schema.by_edge_type, self.edge_attrs),
         ):
-            named = [
-                {key: values[at] for key, values in attrs.items() if values[at] is not None} for at in range(len(types))
-            ]
             if attrs:
-                tables[name] = dict(zip(types, named, strict=True)) if self.schema.is_hetero else named[0]
+                tables[name] = self._argument(kind, _by_position(attrs))
         twice = sorted(tables.keys() & graph.keys())
         if twice:
             raise ValueError(f"{twice[0]} is given, but the imported directory holds it too: leave it out")
@@ -90,6 +87,15 @@ class Imported:
         if not self.schema.is_hetero:
             return values[0]
         return {key: value for key, value in by_type(values).items() if value is not None} or None
+
+
+def _by_position(attrs: Mapping[str, list[Array | None]]) -> list[dict[str, Array] | None]:
+    """From a list by type for each name to a dict by name for each type, None of a type without tables."""
+    by_type = [
+        {name: table for name, table in zip(attrs, tables, strict=True) if table is not None}
+        for tables in zip(*attrs.values(), strict=True)
+    ]
+    return [tables or None for tables in by_type]
 
 
 @contextmanager
