@@ -14,7 +14,7 @@ import pytest
 from input_world import plain, run_id, typed
 
 from glt.cli import main
-from glt.partition import FennelPartitioner, Manifest, MetisPartitioner
+from glt.partition import AssignedPartitioner, FennelPartitioner, Manifest, MetisPartitioner
 from glt.partition.partition_options import METHODS
 
 pa = pytest.importorskip("pyarrow")
@@ -87,6 +87,13 @@ def test_methods_are_the_partitioners(tmp_path, capsys):
         tmp_path / "wanted", 2, **arguments, **balance, edge_assign_strategy="by_dst", imbalance=0.1, num_passes=3
     ).partition()
     assert Manifest.read(tmp_path / "got").run_id == wanted.run_id
+    assert "  node, 0, 1: " in capsys.readouterr().out
+    owners = np.arange(50) % 3
+    np.save(tmp_path / "owners.npy", owners)
+    flags = ["--method", "assigned", "--owners", tmp_path / "owners.npy", "--edge-dir", "out"]
+    assert glt_partition(source, "--out", tmp_path / "a", "--num-parts", 3, *flags) == 0
+    assigned = AssignedPartitioner(tmp_path / "b", 3, **arguments, owners=owners).partition()
+    assert Manifest.read(tmp_path / "a").run_id == assigned.run_id
     pytest.importorskip("pymetis")
     assert (
         glt_partition(source, "--out", tmp_path / "m", "--num-parts", 2, *["--method", "metis"], "--objtype", "vol")
@@ -126,8 +133,12 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
             "--imbalance", 0.1)  # fmt: skip
     refused(capsys, 2, ["'lots'", "512KB"], source, *out, "--cache-memory", "lots")
     refused(capsys, 2, ["--balance colour", "label, train_mask, year"], source, *out, "--balance", "colour")
+    refused(capsys, 2, ["needs --owners"], source, *out, "--method", "assigned")
+    refused(capsys, 2, ["--owners a: expected TYPE"], source, *out, "--method", "assigned", "--owners", "a",
+            "--owners", "b")  # fmt: skip
     refused(capsys, 2, ["--seeds is for --hotness seeds"], source, *out, "--seeds", "train_mask")
     refused(capsys, 2, ["needs --seeds and --num-neighbors"], source, *out, "--hotness", "seeds")
+    refused(capsys, 2, ["--scratch", "is not a directory"], source, *out, "--scratch", tmp_path / "no")
     refused(capsys, 2, ["edges", "does not apply"], source, *out, "--src", "a")
     (tmp_path / "file").touch()
     refused(capsys, 2, ["output_dir", "is not empty"], source, "--out", tmp_path, "--num-parts", 2)
