@@ -191,6 +191,20 @@ def test_tables_of_dgl_keep_their_names_or_are_left_out(peers, given, tmp_path):
     assert_union_is_the_input(load_all(tmp_path / "bare"), HETERO_NODES, edges)
 
 
+def test_tables_of_dgl_may_have_any_name(peers, tmp_path):
+    source = shutil.copytree(peers / "dgl_homo", tmp_path / "dgl")
+    names = ("self", "ids", "origin", "row", "col", "first")
+    for part in range(2):
+        write_tensors(source / f"part{part}/node_feat.dgl", {f"_N/{name}": np.arange(10) for name in names})
+        (source / f"part{part}/edge_feat.dgl").unlink()
+    config = json.loads((source / "homo.json").read_text())
+    for part in range(2):
+        del config[f"part-{part}"]["edge_feats"]
+    (source / "homo.json").write_text(json.dumps(config))
+    import_dgl(source, tmp_path / "out")
+    assert sorted(load_all(tmp_path / "out")[0].nodes[0].attrs) == sorted(names)
+
+
 def test_a_graphbolt_directory_gives_the_same_run_as_the_plain_one(peers, tmp_path):
     runs = [import_dgl(peers / name, tmp_path / name).run_id for name in ("dgl_homo", "dgl_homo_gb")]
     assert runs[0] == runs[1] == Manifest.read(tmp_path / "dgl_homo").run_id

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from typing_extensions import Unpack
 
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
@@ -170,7 +169,7 @@ class _Edges:
                 ids = np.arange(begin, begin + each.row.size)
             begin += each.row.size
             weight = {} if each.weight is None else {"weight": each.weight}
-            edges.add(each.directory, ids, row=each.row, col=each.col, **weight)
+            edges.add(each.directory, ids, {"row": each.row, "col": each.col, **weight})
         return edges, edges.tables(self._root)
 
     def strategy(self, wanted: str | None) -> str:
@@ -234,7 +233,7 @@ def _feat(parts: Sequence[Path], name: str, type_: _Type, num_rows: int, scratch
         try:
             with closing(read_pickles(feats)) as chunks, closing(read_pickles(ids)) as chunks_of_ids:
                 for rows, at in zip(chunks, chunks_of_ids, strict=True):
-                    table.add(feats, at, feat=rows if isinstance(rows, torch.Tensor) else None)
+                    table.add(feats, at, {"feat": rows})
         except ValueError as error:
             if isinstance(error, PartitionError):
                 raise
