@@ -10,7 +10,6 @@
 
 #include "core/check.h"
 #include "core/csr.h"
-#include "core/owner.h"
 
 namespace glt::python {
 
@@ -47,18 +46,6 @@ inline Ids read_ids(const py::array& a, const char* name) {
   if (py::isinstance<py::array_t<int32_t>>(a)) return read<int32_t>(a, name);
   if (py::isinstance<py::array_t<int64_t>>(a)) return read<int64_t>(a, name);
   throw py::type_error(text(name, ": expected a 1-d array of int32 or int64, got ", describe(a)));
-}
-
-// The owner of each id, in any of the widths that partitioners write.
-inline Book book_of(const py::array& owner, int64_t num_parts) {
-  Book book{static_cast<const uint8_t*>(nullptr), owner.size(), num_parts};
-  if (py::isinstance<py::array_t<uint8_t>>(owner))
-    book.owner = read<uint8_t>(owner, "book");
-  else if (py::isinstance<py::array_t<uint16_t>>(owner))
-    book.owner = read<uint16_t>(owner, "book");
-  else
-    book.owner = read<uint32_t>(owner, "book");
-  return book;
 }
 
 inline void require_size(const py::array& a, const char* name, int64_t size) {

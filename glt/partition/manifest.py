@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from glt.partition import layout
 from glt.partition.npy_file import FileEntry
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 2  # 1: no types
+VERSION: Final = 3  # 1: no types; 2: no relabelling
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class NodeTypeEntry:
         feat: Node features, if any.
         label: Node labels, if any.
         has_time: Whether there are node times.
+        offsets: With relabelling, where the ids of each partition begin, and the number of nodes: ``[num_parts + 1]``;
+            else None.
     """
 
     node_type: NodeType
@@ -46,6 +49,7 @@ class NodeTypeEntry:
     feat: FeatureEntry | None
     label: FeatureEntry | None
     has_time: bool
+    offsets: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class EdgeTypeEntry:
         feat: Edge features, if any.
         has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
+        offsets: As of nodes.
     """
 
     edge_type: EdgeType
@@ -76,6 +81,7 @@ class EdgeTypeEntry:
     feat: FeatureEntry | None
     has_weight: bool
     has_time: bool
+    offsets: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,11 @@ class Manifest:
             tuple(entry.edge_type for entry in self.edge_types),
             self.is_hetero,
         )
+
+    @property
+    def is_relabelled(self) -> bool:
+        """Whether ids are those that the partitioner gave, with ``relabel=True``."""
+        return self.node_types[0].offsets is not None
 
     @property
     def num_nodes(self) -> int:
@@ -232,9 +243,20 @@ def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
     return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
 
 
+def _offsets(entry: dict[str, Any]) -> tuple[int, ...] | None:
+    if entry["offsets"] is None:
+        return None
+    counts = entry["part_num_nodes"] if "part_num_nodes" in entry else entry["part_num_edges"]
+    expected = tuple(accumulate(counts, initial=0))
+    if tuple(entry["offsets"]) != expected:
+        raise ValueError(f"offsets = {entry['offsets']}: expected {list(expected)}, the sums of the partitions' counts")
+    return expected
+
+
 def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
     parsed = {
         "part_num_nodes": tuple(entry["part_num_nodes"]),
+        "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
     }
@@ -245,6 +267,7 @@ def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
     parsed = {
         "edge_type": tuple(entry["edge_type"]),
         "part_num_edges": tuple(entry["part_num_edges"]),
+        "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
     }
     return EdgeTypeEntry(**{**entry, **parsed})
@@ -260,6 +283,9 @@ def _parse(document: dict[str, Any]) -> Manifest:
     }
     manifest = Manifest(**{**document, **parsed})
     _ = manifest.schema  # raises where the types do not fit together
+    types: list[NodeTypeEntry | EdgeTypeEntry] = [*manifest.node_types, *manifest.edge_types]
+    if any((each.offsets is not None) != manifest.is_relabelled for each in types):
+        raise ValueError("offsets are given of some types only: expected all of them, or none")
     return manifest
 
 

@@ -79,6 +79,13 @@ class PartitionWriter:
         for idx in range(book.num_parts):
             self._whole(layout.node_ids(idx, node_type), book.ids(idx))
 
+    def array(self, path: str, array: np.ndarray, dtype: np.dtype) -> None:
+        """Writes one array of numbers that ``dtype`` holds."""
+        writer = self._writer(path, dtype, array.shape)
+        for _, piece in chunks(array):
+            self._advance(writer.write(piece.astype(dtype, copy=False)))
+        self._close([writer])
+
     def node_rows(self, path_of: Callable[[int], str], rows: Rows, book: Book) -> None:
         """Writes each partition's rows of a table that has one row per node."""
         writers = self._row_writers(path_of, rows, book.counts)
@@ -146,7 +153,9 @@ class PartitionWriter:
         self._whole(path_of("by_time/edge_ids"), part.edge_ids, order)
         self._whole(path_of("by_time/time"), time, order)
 
-    def edge_rows(self, edges: EdgeInput, rows: Rows, book: Book, counts: tuple[int, ...]) -> None:
+    def edge_rows(
+        self, edges: EdgeInput, rows: Rows, book: Book, counts: tuple[int, ...], with_book: bool = True
+    ) -> None:
         """Writes each partition's edge features by ascending edge id, with the edge book and the row of each edge.
 
         Args:
@@ -154,15 +163,16 @@ class PartitionWriter:
             rows: One row per edge.
             book: Owners of the nodes at the expanded ends.
             counts: Number of edges of each partition.
+            with_book: Whether to write the edge book and the rows: not where edges are relabelled.
         """
         edge_type, num_edges = edges.edge_type, edges.num_edges
-        if max(counts) > np.iinfo(np.uint32).max:
+        if with_book and max(counts) > np.iinfo(np.uint32).max:
             raise ValueError(
                 f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but rows of edge features are "
-                "numbered in 32 bits: use more partitions"
+                "numbered in 32 bits: use more partitions, or relabel=True"
             )
-        owners = self._writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,))
-        places = self._writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,))
+        owners = self._writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,)) if with_book else None
+        places = self._writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,)) if with_book else None
         writers = self._row_writers(lambda idx: layout.edge_feat(idx, edge_type), rows, counts)
         filled = np.zeros(book.num_parts, np.int64)
         for begin in range(0, num_edges, self._chunk_size):
@@ -171,8 +181,9 @@ class PartitionWriter:
             place = np.empty(owner.size, np.uint32)
             place[order] = np.arange(owner.size) + (filled - offset[:-1])[owner[order]]
             filled += np.diff(offset)
-            self._advance(owners.write(owner) + places.write(place))
-        self._close([owners, places, *writers])
+            if owners is not None and places is not None:
+                self._advance(owners.write(owner) + places.write(place))
+        self._close([*(file for file in (owners, places) if file is not None), *writers])
 
     def _scatter(
         self, writers: list[NpyWriter], table: np.ndarray, begin: int, owner: np.ndarray

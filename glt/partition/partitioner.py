@@ -6,24 +6,29 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, overload
 
 import torch
 
+from glt.data.arrays import from_array
 from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments, layout
 from glt.partition.book import Book, owner_dtype
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
+from glt.partition.load import load_id_map
 from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry, installed_version
 from glt.partition.npy_file import BLOCK_BYTES
 from glt.partition.partition_writer import PartitionWriter, count_cut_edges, require_free, staging
+from glt.partition.relabelling import Relabelling
 from glt.partition.rows import Array, Rows
 
 logger = logging.getLogger(__name__)
 
 PerNodeType = Array | Mapping[NodeType, Array]
 PerEdgeType = Array | Mapping[EdgeType, Array]
+IdsOf = torch.Tensor | dict[NodeType, torch.Tensor] | dict[EdgeType, torch.Tensor]
 
 
 class GraphArguments(TypedDict, total=False):
@@ -39,6 +44,7 @@ class GraphArguments(TypedDict, total=False):
     edge_weight: PerEdgeType | None
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
+    relabel: bool
 
 
 class PartitionerBase(ABC):
@@ -87,6 +93,13 @@ class PartitionerBase(ABC):
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
+        relabel: Give nodes and edges new ids, of which each partition owns a range: first those of partition 0 in their
+            old order, then those of partition 1, type by type; an edge goes with its owner. A loaded book is then
+            ``num_parts + 1`` numbers, where it is 5 to 8 bytes per node else, and per edge where edges have features.
+            All that is sampled from the directory speaks of the new ids, seeds included;
+            :meth:`glt.distributed.DistDataset.map_to_original` and :class:`IdMap` lead back. Scratch files take 24
+            bytes per edge of the largest edge type more (12 with at most 2**31 nodes and edges), and its weights and
+            times once more; memory is about 20 bytes per node more.
 
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
@@ -111,6 +124,7 @@ class PartitionerBase(ABC):
         edge_weight: PerEdgeType | None = None,
         edge_time: PerEdgeType | None = None,
         node_time: PerNodeType | None = None,
+        relabel: bool = False,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
@@ -118,6 +132,9 @@ class PartitionerBase(ABC):
         self.chunk_size = arguments.integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
         self.edge_assign_strategy = arguments.strategy(edge_assign_strategy)
         self.device = arguments.host_device(device)
+        if not isinstance(relabel, bool):
+            raise TypeError(f"relabel = {relabel!r}: expected True or False")
+        self.relabel = relabel
         edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
         self.graph = GraphInput.of(
             edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time
@@ -139,27 +156,51 @@ class PartitionerBase(ABC):
         """Returns the arguments that determine :meth:`assign_nodes`, for the manifest; must be JSON."""
         return {}
 
-    def partition(self, progress: bool = False) -> Manifest:
+    @overload
+    def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
+
+    @overload
+    def partition(self, progress: bool = False, *, return_mapping: Literal[True]) -> tuple[Manifest, IdsOf, IdsOf]: ...
+
+    def partition(
+        self, progress: bool = False, return_mapping: bool = False
+    ) -> Manifest | tuple[Manifest, IdsOf, IdsOf]:
         """Writes the partition directory.
 
         Args:
             progress: Whether to draw a tqdm bar of bytes written.
+            return_mapping: With ``relabel``, whether to return the original ids too, as DGL's ``partition_graph`` does.
 
         Returns:
             The manifest: counts, edge cut, balance, checksums and the run id. Its summary is logged at level INFO.
+            With ``return_mapping`` also the original id of each new node id, ``[num_nodes]``, and of each new edge id,
+            ``[num_edges]``: int32 or int64 tensors mapped from the directory, dicts by type where the graph has types.
 
         Raises:
             PartitionError: If ``output_dir`` is not empty.
-            TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, or a partition has more than
-                2**32 - 1 rows of edge features.
+            TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, a partition has more than
+                2**32 - 1 rows of edge features, or a mapping is asked for where nothing is relabelled.
             OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
         """
+        if return_mapping and not self.relabel:
+            raise ValueError(
+                "return_mapping = True: expected relabel=True at construction; ids stay those of the input without it"
+            )
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
         books = [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
         with staging(self.output_dir) as root:
             manifest = self._write(root, books, strategy_arguments, progress)
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
-        return manifest
+        if not return_mapping:
+            return manifest
+        schema = manifest.schema
+        of_nodes, of_edges = (
+            [from_array(load_id_map(self.output_dir, type_, verify=False).original) for type_ in types]
+            for types in (schema.node_types, schema.edge_types)
+        )
+        if not schema.is_hetero:
+            return manifest, of_nodes[0], of_edges[0]
+        return manifest, schema.by_node_type(of_nodes), schema.by_edge_type(of_edges)
 
     def _book(self, at: int, nodes: NodeInput) -> Book:
         where = f"{type(self).__name__}.assign_nodes"
@@ -178,9 +219,14 @@ class PartitionerBase(ABC):
             bar = tqdm(desc="partition", unit="B", unit_scale=True)
         try:
             writer = PartitionWriter(root, self.chunk_size, bar.update if bar is not None else lambda _: None)
-            for nodes, book in zip(self.graph.nodes, books, strict=True):
+            relabelling = Relabelling(writer, self.graph, books) if self.relabel else None
+            for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
+                if relabelling is None:
+                    writer.nodes(nodes.node_type, book)
+                else:
+                    relabelling.write_nodes(at)
                 _write_nodes(writer, nodes, book)
-            part_num_edges = [_write_edges(writer, edges, books) for edges in self.graph.edges]
+            part_num_edges = [_write_edges(writer, edges, books, relabelling) for edges in self.graph.edges]
         finally:
             if bar is not None:
                 bar.close()
@@ -192,9 +238,9 @@ class PartitionerBase(ABC):
             checksum_block_bytes=BLOCK_BYTES,
             time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
-            node_types=tuple(_node_entry(*each) for each in zip(self.graph.nodes, books, strict=True)),
+            node_types=tuple(_node_entry(*each, self.relabel) for each in zip(self.graph.nodes, books, strict=True)),
             edge_types=tuple(
-                _edge_entry(edges, self.graph.nodes[edges.neighbor], books, counts)
+                _edge_entry(edges, self.graph.nodes[edges.neighbor], books, counts, self.relabel)
                 for edges, counts in zip(self.graph.edges, part_num_edges, strict=True)
             ),
             files=writer.files,
@@ -206,7 +252,6 @@ class PartitionerBase(ABC):
 
 def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
     node_type = nodes.node_type
-    writer.nodes(node_type, book)
     if nodes.feat is not None:
         writer.node_rows(partial(layout.node_feat, node_type=node_type), nodes.feat, book)
     if nodes.label is not None:
@@ -215,14 +260,19 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
         writer.node_times(node_type, nodes.time, book)
 
 
-def _write_edges(writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book]) -> tuple[int, ...]:
-    part_num_edges = writer.graph(edges, books)
+def _write_edges(
+    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], relabelling: Relabelling | None
+) -> tuple[int, ...]:
+    if relabelling is None:
+        part_num_edges = writer.graph(edges, books)
+    else:
+        part_num_edges = writer.graph(relabelling.edges(edges), relabelling.books)
     if edges.feat is not None:
-        writer.edge_rows(edges, edges.feat, books[edges.expanded], part_num_edges)
+        writer.edge_rows(edges, edges.feat, books[edges.expanded], part_num_edges, with_book=relabelling is None)
     return part_num_edges
 
 
-def _node_entry(nodes: NodeInput, book: Book) -> NodeTypeEntry:
+def _node_entry(nodes: NodeInput, book: Book, relabelled: bool) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
@@ -231,11 +281,12 @@ def _node_entry(nodes: NodeInput, book: Book) -> NodeTypeEntry:
         feat=_feature_entry(nodes.feat),
         label=_feature_entry(nodes.label),
         has_time=nodes.time is not None,
+        offsets=_offsets(book.counts) if relabelled else None,
     )
 
 
 def _edge_entry(
-    edges: EdgeInput, neighbors: NodeInput, books: Sequence[Book], part_num_edges: tuple[int, ...]
+    edges: EdgeInput, neighbors: NodeInput, books: Sequence[Book], part_num_edges: tuple[int, ...], relabelled: bool
 ) -> EdgeTypeEntry:
     num_cut_edges = count_cut_edges(edges, books)
     edge_cut_ratio = num_cut_edges / max(edges.num_edges, 1)
@@ -251,11 +302,16 @@ def _edge_entry(
         feat=_feature_entry(edges.feat),
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
+        offsets=_offsets(part_num_edges) if relabelled else None,
     )
 
 
 def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
     return None if rows is None else FeatureEntry(rows.torch_dtype, rows.row_shape)
+
+
+def _offsets(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(accumulate(counts, initial=0))
 
 
 def _balance(counts: tuple[int, ...]) -> float:

@@ -108,8 +108,8 @@ def _assert_nodes(parts: list[NodePart], num_nodes: int, feat: Any, label: Any, 
     seen = np.zeros(num_nodes, np.int64)
     for idx, part in enumerate(parts):
         seen[part.ids] += 1
-        np.testing.assert_array_equal(part.ids, np.flatnonzero(part.book == idx))
-        np.testing.assert_array_equal(part.row[part.ids], np.arange(part.ids.size))
+        np.testing.assert_array_equal(part.ids, np.flatnonzero(part.book.owners() == idx))
+        np.testing.assert_array_equal(part.book.rows(part.ids), np.arange(part.ids.size))
         for got, wanted in ((part.feat, feat), (part.label, label)):
             assert (got is None) == (wanted is None)
             if got is not None:
@@ -148,10 +148,11 @@ def _assert_edges(
                 np.testing.assert_array_equal(part.by_time.edge_ids[at], later)
                 np.testing.assert_array_equal(part.by_time.indices[at], col_ids[later])
                 np.testing.assert_array_equal(part.by_time.time[at], time[later])
-        assert (part.feat is None) == (part.book is None) == (part.row is None) == (feat is None)
+        assert (part.feat is None) == (feat is None)
+        assert (part.book is None) == (feat is None and part.id_map is None)
         if part.feat is not None:
-            owned = np.flatnonzero(part.book == idx)
+            owned = np.flatnonzero(part.book.owners() == idx)
             np.testing.assert_array_equal(owned, np.sort(part.edge_ids))
-            np.testing.assert_array_equal(part.row[owned], np.arange(owned.size))
+            np.testing.assert_array_equal(part.book.rows(owned), np.arange(owned.size))
             np.testing.assert_array_equal(bits(part.feat), bits(feat)[owned])
     assert (seen == 1).all()
