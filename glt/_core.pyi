@@ -1,7 +1,7 @@
 """What the native core offers; see csrc/python."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -206,3 +206,68 @@ def gather_rows(
 def group_by_owner(book: Book, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 def find_owners(book: Book, ids: np.ndarray) -> np.ndarray: ...
 def require_owned(book: Book, ids: np.ndarray, part: int) -> None: ...
+
+class BlockFile:
+    """Fills a new file in any order, with a CRC-32 for each block."""
+
+    path: str
+    num_bytes: int
+    def __init__(self, path: str | bytes, num_bytes: int, block_bytes: int) -> None: ...
+    def write(self, offset: int, data: np.ndarray) -> None: ...
+    def checksum(self) -> list[int]: ...
+
+RowFile = tuple[BlockFile, int]  # and how many bytes precede its first row
+
+def crc32(data: np.ndarray, crc: int = 0) -> int: ...
+def scatter_rows(
+    table: np.ndarray,
+    book: np.ndarray,
+    ids: np.ndarray | None,
+    first: int,
+    files: Sequence[RowFile],
+    filled: np.ndarray,
+    owner_file: RowFile | None = None,
+    place_file: RowFile | None = None,
+    chunk_rows: int = ...,
+    num_threads: int = 1,
+    tick: Callable[[int], object] | None = None,
+) -> None: ...
+def edge_sort_plan(
+    num_edges: int,
+    weight_bytes: int,
+    has_time: bool,
+    indices_width: int,
+    edge_ids_width: int,
+    thread_bytes: int,
+) -> tuple[int, int, int]: ...
+def count_rows(
+    rows: np.ndarray,
+    cols: np.ndarray,
+    position: np.ndarray,
+    owner: np.ndarray,
+    neighbor_owner: np.ndarray,
+    num_parts: int,
+    indptr: np.ndarray,
+    num_threads: int = 1,
+    tick: Callable[[int], object] | None = None,
+) -> int: ...
+def sort_edges(
+    rows: np.ndarray,
+    cols: np.ndarray,
+    weight: np.ndarray | None,
+    time: np.ndarray | None,
+    time_of_neighbor: bool,
+    num_neighbors: int,
+    position: np.ndarray,
+    first_row: Sequence[int],
+    indptr: np.ndarray,
+    files: Sequence[Sequence[RowFile]],
+    indices_width: int,
+    edge_ids_width: int,
+    scratch: int,
+    thread_bytes: int,
+    num_threads: int = 1,
+    tick: Callable[[int], object] | None = None,
+    neighbor_id: np.ndarray | None = None,
+    edge_id: np.ndarray | None = None,
+) -> None: ...

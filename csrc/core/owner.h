@@ -19,8 +19,14 @@ struct Ranges {
   }
 };
 
-// The partition that owns each id: `owner[id]`, whatever the kind. An array has the smallest width that holds the
-// number of partitions. The kind is looked at once per call, see owner.cc.
+// The partition that owns each id, in the smallest width that holds the number of partitions.
+struct OwnerArray {
+  std::variant<const uint8_t*, const uint16_t*, const uint32_t*> owner;  // [num_ids]
+  int64_t num_ids;
+  int64_t num_parts;
+};
+
+// The partition that owns each id: `owner[id]`, whatever the kind, which is looked at once per call, see owner.cc.
 struct Book {
   std::variant<const uint8_t*, const uint16_t*, const uint32_t*, Ranges> owner;
   int64_t num_ids;

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/csr.h"
+#include "core/owner.h"
 
 namespace glt::python {
 
@@ -46,6 +47,18 @@ inline Ids read_ids(const py::array& a, const char* name) {
   if (py::isinstance<py::array_t<int32_t>>(a)) return read<int32_t>(a, name);
   if (py::isinstance<py::array_t<int64_t>>(a)) return read<int64_t>(a, name);
   throw py::type_error(text(name, ": expected a 1-d array of int32 or int64, got ", describe(a)));
+}
+
+// The owner of each id, in any of the widths that partitioners write.
+inline OwnerArray owner_array(const py::array& a, int64_t num_parts, const char* name) {
+  OwnerArray array{static_cast<const uint8_t*>(nullptr), a.size(), num_parts};
+  if (py::isinstance<py::array_t<uint8_t>>(a))
+    array.owner = read<uint8_t>(a, name);
+  else if (py::isinstance<py::array_t<uint16_t>>(a))
+    array.owner = read<uint16_t>(a, name);
+  else
+    array.owner = read<uint32_t>(a, name);
+  return array;
 }
 
 inline void require_size(const py::array& a, const char* name, int64_t size) {

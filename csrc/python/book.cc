@@ -8,12 +8,7 @@ namespace glt::python {
 PartitionBook::PartitionBook(py::array owner, int64_t num_parts)
     : array_(std::move(owner)), view_{static_cast<const uint8_t*>(nullptr), array_.size(), num_parts} {
   require(num_parts >= 1, "num_parts = ", num_parts, ": expected at least 1");
-  if (py::isinstance<py::array_t<uint8_t>>(array_))
-    view_.owner = read<uint8_t>(array_, "owner");
-  else if (py::isinstance<py::array_t<uint16_t>>(array_))
-    view_.owner = read<uint16_t>(array_, "owner");
-  else
-    view_.owner = read<uint32_t>(array_, "owner");
+  std::visit([&](auto* owners) { view_.owner = owners; }, owner_array(array_, num_parts, "owner").owner);
 }
 
 PartitionBook::PartitionBook(py::array offset) : array_(std::move(offset)) {

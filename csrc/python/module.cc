@@ -10,6 +10,7 @@ void register_one_hop(pybind11::module_& m);
 void register_induced_rows(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
 void register_block_pool(pybind11::module_& m);
+void register_partition_files(pybind11::module_& m);
 void register_shm_ring(pybind11::module_& m);
 }  // namespace glt::python
 
@@ -31,6 +32,7 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_induced_rows(m);
   glt::python::register_gather(m);
   glt::python::register_block_pool(m);
+  glt::python::register_partition_files(m);
   glt::python::register_shm_ring(m);
 #if GLT_HAS_CUDA
   glt::python::register_cuda_rng(m);

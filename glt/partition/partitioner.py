@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
 import torch
 
@@ -16,13 +16,16 @@ from glt.data.arrays import from_array
 from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments, layout
 from glt.partition.book import Book, owner_dtype
+from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
+from glt.partition.graph_writer import write_graph
 from glt.partition.load import load_id_map
 from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry, installed_version
 from glt.partition.npy_file import BLOCK_BYTES
-from glt.partition.partition_writer import PartitionWriter, count_cut_edges, require_free, staging
-from glt.partition.relabelling import Relabelling
+from glt.partition.partition_writer import PartitionWriter
+from glt.partition.relabelling import relabel_edges, relabel_nodes
 from glt.partition.rows import Array, Rows
+from glt.partition.staging import require_free, require_space, staging
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,12 @@ class GraphArguments(TypedDict, total=False):
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
     relabel: bool
+    num_threads: int | None
+    sort_memory_bytes: int | None
+
+
+SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sort no faster
+MAX_SORT_BYTES: Final = 1 << 30  # of all threads
 
 
 class PartitionerBase(ABC):
@@ -65,10 +74,12 @@ class PartitionerBase(ABC):
     ``edge_*``); their order is kept, and is part of the key of random draws. Features, weights and times may be given
     for some types only. A homogeneous graph comes without dicts. :mod:`glt.partition.layout` lists the files.
 
-    Inputs are never copied whole, and may be memory-mapped. Peak memory beside the inputs is about 32 bytes per node
-    plus two chunks of features; what is sorted passes through scratch files in the file system of ``output_dir``, which
-    needs room for 8 bytes per edge of the largest edge type (16 with more than 2**31 nodes and edges) beside the
-    result, and 17 bytes per edge of its largest partition where there are weights or times.
+    Inputs are never copied whole, and may be memory-mapped: they are read front to back. Peak memory beside them is 13
+    bytes per node of a type (14 with more than 256 partitions) plus ``sort_memory_bytes``, or plus a chunk of features
+    for each thread. Where the edges of a type do not fit into the former, they pass through a scratch file in the file
+    system of ``output_dir``, of 12 bytes per edge (16 with more than 2**32 edges), and what a weight has, and 8 with
+    times. :meth:`forecast` tells all of it beforehand. A run that is killed leaves a directory that does not load, and
+    that the next run with the same ``output_dir`` on this host removes.
 
     Args:
         output_dir: Directory to create. It appears in one rename when everything is written; until then a directory
@@ -84,7 +95,7 @@ class PartitionerBase(ABC):
         edge_assign_strategy: ``"by_src"`` for sampling along out-edges (a row holds the out-edges of a node), or
             ``"by_dst"`` for sampling along in-edges. ``"by_des"``, as the reference tutorial spells it, means
             ``"by_dst"``.
-        chunk_size: Feature rows copied at a time. The result does not depend on it.
+        chunk_size: Feature rows that each thread copies at a time. The result does not depend on it.
         device: Accepted for compatibility: partitioning runs on the host and its result never depends on the device.
             ``torch.device('cpu')``, or a cuda device of this machine.
         node_label: Optional tensor or array ``[num_nodes, ...]``.
@@ -97,9 +108,12 @@ class PartitionerBase(ABC):
             old order, then those of partition 1, type by type; an edge goes with its owner. A loaded book is then
             ``num_parts + 1`` numbers, where it is 5 to 8 bytes per node else, and per edge where edges have features.
             All that is sampled from the directory speaks of the new ids, seeds included;
-            :meth:`glt.distributed.DistDataset.map_to_original` and :class:`IdMap` lead back. Scratch files take 24
-            bytes per edge of the largest edge type more (12 with at most 2**31 nodes and edges), and its weights and
-            times once more; memory is about 20 bytes per node more.
+            :meth:`glt.distributed.DistDataset.map_to_original` and :class:`IdMap` lead back.
+        num_threads: Threads, 1 to 1024; default: one for each core that this process may use. The result does not
+            depend on it.
+        sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
+            thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
+            root of their size. The result does not depend on it.
 
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
@@ -107,6 +121,9 @@ class PartitionerBase(ABC):
         IndexError: If a node id is out of range; names the first.
         PartitionError: If ``output_dir`` is not empty.
     """
+
+    assign_node_bytes: ClassVar[int] = 9
+    """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
 
     def __init__(
         self,
@@ -125,11 +142,21 @@ class PartitionerBase(ABC):
         edge_time: PerEdgeType | None = None,
         node_time: PerNodeType | None = None,
         relabel: bool = False,
+        num_threads: int | None = None,
+        sort_memory_bytes: int | None = None,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
         self.num_parts = arguments.integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
         self.chunk_size = arguments.integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
+        if num_threads is None:
+            num_threads = len(os.sched_getaffinity(0))
+        self.num_threads = arguments.integer("num_threads", num_threads, 1, 1024, "threads that work at the same time")
+        if sort_memory_bytes is None:
+            sort_memory_bytes = min(SORT_BYTES * self.num_threads, MAX_SORT_BYTES)
+        self.sort_memory_bytes = arguments.integer(
+            "sort_memory_bytes", sort_memory_bytes, 1 << 20, 2**63 - 1, "memory for sorting edges, of all threads"
+        )
         self.edge_assign_strategy = arguments.strategy(edge_assign_strategy)
         self.device = arguments.host_device(device)
         if not isinstance(relabel, bool):
@@ -156,6 +183,18 @@ class PartitionerBase(ABC):
         """Returns the arguments that determine :meth:`assign_nodes`, for the manifest; must be JSON."""
         return {}
 
+    def forecast(self) -> Forecast:
+        """Returns what :meth:`partition` will take: memory, disk and time."""
+        return forecast(
+            self.graph,
+            self.num_parts,
+            self.num_threads,
+            self.sort_memory_bytes // self.num_threads,
+            self.chunk_size,
+            self.assign_node_bytes,
+            self.relabel,
+        )
+
     @overload
     def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
 
@@ -168,16 +207,17 @@ class PartitionerBase(ABC):
         """Writes the partition directory.
 
         Args:
-            progress: Whether to draw a tqdm bar of bytes written.
+            progress: Whether to draw a tqdm bar of bytes: edges read, scratch files and result written.
             return_mapping: With ``relabel``, whether to return the original ids too, as DGL's ``partition_graph`` does.
 
         Returns:
-            The manifest: counts, edge cut, balance, checksums and the run id. Its summary is logged at level INFO.
+            The manifest: counts, edge cut, balance, checksums and the run id. Its summary is logged at level INFO, the
+            forecast before the work begins.
             With ``return_mapping`` also the original id of each new node id, ``[num_nodes]``, and of each new edge id,
             ``[num_edges]``: int32 or int64 tensors mapped from the directory, dicts by type where the graph has types.
 
         Raises:
-            PartitionError: If ``output_dir`` is not empty.
+            PartitionError: If ``output_dir`` is not empty, or its file system lacks the space that is forecast.
             TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, a partition has more than
                 2**32 - 1 rows of edge features, or a mapping is asked for where nothing is relabelled.
             OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
@@ -187,9 +227,12 @@ class PartitionerBase(ABC):
                 "return_mapping = True: expected relabel=True at construction; ids stay those of the input without it"
             )
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
-        books = [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
         with staging(self.output_dir) as root:
-            manifest = self._write(root, books, strategy_arguments, progress)
+            expected = self.forecast()
+            logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
+            require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
+            books = [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
+            manifest = self._write(root, books, strategy_arguments, expected.work_bytes if progress else None)
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
         if not return_mapping:
             return manifest
@@ -211,22 +254,23 @@ class PartitionerBase(ABC):
             arguments.owners(owner, nodes.num_nodes, self.num_parts, owner_dtype(self.num_parts), where), self.num_parts
         )
 
-    def _write(self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], progress: bool) -> Manifest:
+    def _write(
+        self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], bar_bytes: int | None
+    ) -> Manifest:
         bar = None
-        if progress:
+        if bar_bytes is not None:
             from tqdm import tqdm
 
-            bar = tqdm(desc="partition", unit="B", unit_scale=True)
+            bar = tqdm(desc="partition", total=bar_bytes, unit="B", unit_scale=True)
+        advance = bar.update if bar is not None else lambda _: None
+        thread_bytes = self.sort_memory_bytes // self.num_threads
         try:
-            writer = PartitionWriter(root, self.chunk_size, bar.update if bar is not None else lambda _: None)
-            relabelling = Relabelling(writer, self.graph, books) if self.relabel else None
-            for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
-                if relabelling is None:
-                    writer.nodes(nodes.node_type, book)
-                else:
-                    relabelling.write_nodes(at)
-                _write_nodes(writer, nodes, book)
-            part_num_edges = [_write_edges(writer, edges, books, relabelling) for edges in self.graph.edges]
+            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance)
+            for idx in range(self.num_parts):  # one that owns nothing has a directory too
+                (root / layout.part(idx)).mkdir()
+            for nodes, book in zip(self.graph.nodes, books, strict=True):
+                _write_nodes(writer, nodes, book, self.relabel)
+            graphs = [_write_edges(writer, edges, books, thread_bytes, self.relabel) for edges in self.graph.edges]
         finally:
             if bar is not None:
                 bar.close()
@@ -240,8 +284,8 @@ class PartitionerBase(ABC):
             is_hetero=self.graph.schema.is_hetero,
             node_types=tuple(_node_entry(*each, self.relabel) for each in zip(self.graph.nodes, books, strict=True)),
             edge_types=tuple(
-                _edge_entry(edges, self.graph.nodes[edges.neighbor], books, counts, self.relabel)
-                for edges, counts in zip(self.graph.edges, part_num_edges, strict=True)
+                _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts, self.relabel)
+                for edges, counts in zip(self.graph.edges, graphs, strict=True)
             ),
             files=writer.files,
             glt_version=installed_version(),
@@ -250,8 +294,12 @@ class PartitionerBase(ABC):
         return manifest
 
 
-def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
+def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, relabel: bool) -> None:
     node_type = nodes.node_type
+    if relabel:
+        relabel_nodes(writer, node_type, book)
+    else:
+        writer.nodes(node_type, book)
     if nodes.feat is not None:
         writer.node_rows(partial(layout.node_feat, node_type=node_type), nodes.feat, book)
     if nodes.label is not None:
@@ -261,15 +309,13 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
 
 
 def _write_edges(
-    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], relabelling: Relabelling | None
-) -> tuple[int, ...]:
-    if relabelling is None:
-        part_num_edges = writer.graph(edges, books)
-    else:
-        part_num_edges = writer.graph(relabelling.edges(edges), relabelling.books)
+    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
+) -> tuple[tuple[int, ...], int]:
+    edge_id = relabel_edges(writer, edges, books[edges.expanded]) if relabel else None
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, edge_id)
     if edges.feat is not None:
-        writer.edge_rows(edges, edges.feat, books[edges.expanded], part_num_edges, with_book=relabelling is None)
-    return part_num_edges
+        writer.edge_rows(edges, edges.feat, books[edges.expanded], part_num_edges, with_book=not relabel)
+    return part_num_edges, num_cut_edges
 
 
 def _node_entry(nodes: NodeInput, book: Book, relabelled: bool) -> NodeTypeEntry:
@@ -286,9 +332,8 @@ def _node_entry(nodes: NodeInput, book: Book, relabelled: bool) -> NodeTypeEntry
 
 
 def _edge_entry(
-    edges: EdgeInput, neighbors: NodeInput, books: Sequence[Book], part_num_edges: tuple[int, ...], relabelled: bool
+    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
 ) -> EdgeTypeEntry:
-    num_cut_edges = count_cut_edges(edges, books)
     edge_cut_ratio = num_cut_edges / max(edges.num_edges, 1)
     row_bytes = 0 if neighbors.feat is None else neighbors.feat.array[:1].nbytes
     return EdgeTypeEntry(
