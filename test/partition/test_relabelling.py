@@ -62,8 +62,8 @@ def in_new_ids(world: dict[str, Any], owners: list[np.ndarray], edge_dir: str) -
         tables = world[name] if is_hetero else {None: world[name]}
         named = name.endswith("attrs")
         moved: dict[Any, Any] = {}
-        for t, given in tables.items():
-            moved[t] = {n: rows[maps[t]] for n, rows in given.items()} if named else given[maps[t]]
+        for t, table in tables.items():
+            moved[t] = {n: rows[maps[t]] for n, rows in table.items()} if named else table[maps[t]]
         relabelled[name] = moved if is_hetero else moved[None]
     return relabelled, list(node_maps.values()), list(edge_maps.values())
 
@@ -274,6 +274,6 @@ def test_ranges_that_contradict_the_counts_are_refused(relabelled, change):
     from glt.partition.manifest import _digest
 
     document["run_id"] = _digest(document)
-    (relabelled / "manifest.json").write_text(json.dumps(document))
+    (relabelled / "manifest.json").write_text(json.dumps(document, indent=1) + "\n")
     with pytest.raises(PartitionError, match=f"manifest.json does not follow version {manifest.version} .*offsets"):
         load_partition(relabelled, 0)
