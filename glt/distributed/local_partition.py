@@ -15,6 +15,7 @@ from glt.data.feature import Feature
 from glt.data.graph import Graph
 from glt.data.schema import Schema
 from glt.data.topology import Topology, layout_of
+from glt.distributed.node_cache import NodeCache
 from glt.distributed.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest
 from glt.partition import Partition
 
@@ -30,6 +31,7 @@ class LocalPartition:
         graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
         node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'`` and ``'time'``.
         edge_tables: By edge type, likewise: ``'edge_attr'``.
+        node_caches: By node type, copies of rows that other partitions own; None without.
     """
 
     index: int
@@ -38,6 +40,7 @@ class LocalPartition:
     graphs: tuple[Graph, ...]
     node_tables: tuple[dict[str, Feature], ...]
     edge_tables: tuple[dict[str, Feature], ...]
+    node_caches: tuple[NodeCache | None, ...]
 
     @classmethod
     def of(cls, part: Partition, graph_mode: str, labelled: Sequence[bool]) -> LocalPartition:
@@ -52,10 +55,17 @@ class LocalPartition:
         rows = [torch.from_numpy(node.row) for node in part.nodes]
         books = [torch.from_numpy(node.book) for node in part.nodes]
         node_tables: list[dict[str, Feature]] = []
+        node_caches: list[NodeCache | None] = []
         edge_tables: list[dict[str, Feature]] = []
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time}
             node_tables.append(_tables(named, rows[t], (books[t], part.index)))
+            cache = None
+            if node.cache is not None:
+                copied = {"x": node.cache.feat, "y": node.cache.label, "time": node.cache.time}
+                tables = {name: Feature(_tensor(copied[name])) for name in node_tables[t] if name in copied}
+                cache = NodeCache.of(node.cache.ids, counts[t], tables)
+            node_caches.append(cache)
         graphs = []
         ends = part.schema.ends(part.manifest.edge_dir)
         sides = part.schema.ends("out")
@@ -85,7 +95,7 @@ class LocalPartition:
                 edge_tables.append(_tables({"edge_attr": edge.feat}, torch.from_numpy(edge.row), owner))
         return cls(
             part.index, part.schema, tuple(node.ids for node in part.nodes), tuple(graphs),
-            tuple(node_tables), tuple(edge_tables),
+            tuple(node_tables), tuple(edge_tables), tuple(node_caches),
         )  # fmt: skip
 
     def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:

@@ -11,6 +11,7 @@
     part<i>/graph/<type>/{weight_sum,weight_guide}.npy         only with edge weights
     part<i>/graph/<type>/by_time/{indices,edge_ids,time}.npy   only with times: the edges of each row sorted by time
     part<i>/edge_feat/<type>.npy                      by ascending edge id
+    part<i>/cache/<type>/{ids,feat,label,time}.npy    copies of rows of others, by ascending id
 
 A homogeneous graph is a typed one whose types are called ``node`` and ``node__to__node`` (law 2). Books and
 ``part<i>`` are all that a host with partition ``i`` needs.
@@ -109,3 +110,9 @@ def node_time(partition_idx: int, node_type: NodeType) -> str:
 def edge_feat(partition_idx: int, edge_type: EdgeType) -> str:
     """Features of the owned edges, by ascending edge id."""
     return f"{part(partition_idx)}/edge_feat/{edge_type_name(edge_type)}.npy"
+
+
+def cache(partition_idx: int, node_type: NodeType, array: str) -> str:
+    """An array of the cache of a partition: ``ids``, int64, ascending, nodes that others own; and copies of their rows:
+    ``feat``, and ``label`` and ``time`` where nodes of the type have them."""
+    return f"{part(partition_idx)}/cache/{node_type_name(node_type)}/{array}.npy"

@@ -17,6 +17,22 @@ from glt.partition.rows import Array, as_torch_dtype
 
 
 @dataclass(frozen=True, eq=False)
+class CachePart:
+    """Copies of rows that other partitions own, of the nodes of one type that this one is expected to read most.
+
+    Attributes:
+        ids: Their ids, ascending, ``[cached]`` int64.
+        feat: Their features, ``[cached, ...]``.
+        label, time: Their labels and times, or None where nodes of the type have none.
+    """
+
+    ids: np.ndarray
+    feat: Array
+    label: Array | None
+    time: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
 class NodePart:
     """The nodes of one type: what every partition knows of all of them, and what this one owns.
 
@@ -27,6 +43,7 @@ class NodePart:
         feat: Features of the owned nodes, ``[rows, ...]``, or None.
         label: Labels of the owned nodes, ``[rows, ...]``, or None.
         time: Times of the owned nodes, ``[rows]`` int64, or None.
+        cache: Rows of some nodes of other partitions, or None.
     """
 
     book: np.ndarray
@@ -35,6 +52,7 @@ class NodePart:
     feat: Array | None
     label: Array | None
     time: np.ndarray | None
+    cache: CachePart | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +208,21 @@ def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
         feat=files.table(entry.feat, layout.node_feat(index, node_type)),
         label=files.table(entry.label, layout.node_label(index, node_type)),
         time=files.map_if(entry.has_time, layout.node_time(index, node_type)),
+        cache=_cache_part(files, index, entry),
+    )
+
+
+def _cache_part(files: _Files, index: int, entry: NodeTypeEntry) -> CachePart | None:
+    if entry.forecast is None or entry.forecast.num_cached[index] == 0:
+        return None
+    path_of = partial(layout.cache, index, entry.node_type)
+    feat = files.table(entry.feat, path_of("feat"))
+    assert feat is not None, "a forecast is of features"
+    return CachePart(
+        ids=files.map(path_of("ids")),
+        feat=feat,
+        label=files.table(entry.label, path_of("label")),
+        time=files.map_if(entry.has_time, path_of("time")),
     )
 
 

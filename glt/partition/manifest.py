@@ -14,7 +14,7 @@ from glt.partition import layout
 from glt.partition.npy_file import FileEntry
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 2  # 1: no types
+VERSION: Final = 3  # 1: no types; 2: no hotness, no caches
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,38 @@ class FeatureEntry:
 
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReadForecast:
+    """Where the features of one node type will be read from, as the hotness that the partitioner was given has it.
+
+    Attributes:
+        num_reads: Rows read by each partition, per batch if the hotness was a probability.
+        remote_ratio: Share of them that another partition owns.
+        hit_ratio: Share of these that are in the partition's cache; 0 without reads.
+        num_cached: Nodes in the cache of each partition.
+    """
+
+    num_reads: tuple[float, ...]
+    remote_ratio: tuple[float, ...]
+    hit_ratio: tuple[float, ...]
+    num_cached: tuple[int, ...]
+
+    @property
+    def has_cache(self) -> bool:
+        return any(self.num_cached)
+
+    @property
+    def num_remote_reads(self) -> float:
+        """Rows that another partition owns, read by all partitions."""
+        return sum(reads * remote for reads, remote in zip(self.num_reads, self.remote_ratio, strict=True))
+
+    @property
+    def num_hits(self) -> float:
+        """Of these, rows that are in the cache of the partition that reads them."""
+        pairs = zip(self.num_reads, self.remote_ratio, self.hit_ratio, strict=True)
+        return sum(reads * remote * hit for reads, remote, hit in pairs)
 
 
 @dataclass(frozen=True)
@@ -37,6 +69,7 @@ class NodeTypeEntry:
         feat: Node features, if any.
         label: Node labels, if any.
         has_time: Whether there are node times.
+        forecast: Where features will be read from; None without hotness or without features.
     """
 
     node_type: NodeType
@@ -46,6 +79,7 @@ class NodeTypeEntry:
     feat: FeatureEntry | None
     label: FeatureEntry | None
     has_time: bool
+    forecast: ReadForecast | None = None
 
 
 @dataclass(frozen=True)
@@ -152,17 +186,43 @@ class Manifest:
         """Share of all edges whose ends have different owners."""
         return sum(entry.num_cut_edges for entry in self.edge_types) / max(self.num_edges, 1)
 
+    @property
+    def remote_read_ratio(self) -> float | None:
+        """Share of expected reads of node features that go to another partition, caches considered; None without
+        hotness."""
+        found = self._forecasts
+        reads = sum(sum(each.num_reads) for each in found)
+        return (
+            (sum(each.num_remote_reads - each.num_hits for each in found) / reads if reads else 0.0) if found else None
+        )
+
+    @property
+    def cache_hit_ratio(self) -> float | None:
+        """Share of expected reads of node features of other partitions that caches answer; None without hotness."""
+        found = self._forecasts
+        remote = sum(each.num_remote_reads for each in found)
+        return (sum(each.num_hits for each in found) / remote if remote else 0.0) if found else None
+
+    @property
+    def _forecasts(self) -> list[ReadForecast]:
+        return [entry.forecast for entry in self.node_types if entry.forecast is not None]
+
     def summary(self) -> str:
         """Returns the report of a run in one line; of several types, the least balanced and the most remote count."""
         nodes = min(entry.balance_ratio for entry in self.node_types)
         edges = min((entry.balance_ratio for entry in self.edge_types), default=1.0)
         remote = max((entry.remote_bytes_per_edge for entry in self.edge_types), default=0.0)
         types = f" of {len(self.node_types)} and {len(self.edge_types)} types" if self.is_hetero else ""
+        reads = ""
+        if self.remote_read_ratio is not None:
+            reads = f"{self.remote_read_ratio:.1%} of feature reads expected to be remote, "
+            if any(each.has_cache for each in self._forecasts):
+                reads += f"caches answering {self.cache_hit_ratio:.1%} of those that would be without them, "
         return (
             f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges{types} in {self.num_parts} "
             f"partitions, edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes "
             f"{nodes:.3f} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes per edge, "
-            f"run {self.run_id}"
+            f"{reads}run {self.run_id}"
         )
 
     def signed(self) -> "Manifest":
@@ -232,11 +292,16 @@ def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
     return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
 
 
+def _forecast(entry: dict[str, Any] | None) -> ReadForecast | None:
+    return None if entry is None else ReadForecast(**{name: tuple(values) for name, values in entry.items()})
+
+
 def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
     parsed = {
         "part_num_nodes": tuple(entry["part_num_nodes"]),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
+        "forecast": _forecast(entry["forecast"]),
     }
     return NodeTypeEntry(**{**entry, **parsed})
 

@@ -19,7 +19,7 @@ from glt.errors import PartitionError
 from glt.partition import layout
 from glt.partition.arguments import CHUNK_IDS, chunks
 from glt.partition.book import Book, group_by_owner, id_dtype
-from glt.partition.graph_input import EdgeInput
+from glt.partition.graph_input import EdgeInput, NodeInput
 from glt.partition.npy_file import FileEntry, NpyWriter, scratch_array
 from glt.partition.rows import Rows
 
@@ -93,6 +93,26 @@ class PartitionWriter:
             for _, ids in chunks(book.ids(idx)):
                 self._advance(writer.write(time[ids].astype(np.int64, copy=False)))
             self._close([writer])
+
+    def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray) -> None:
+        """Writes a partition's copies of rows of nodes that others own.
+
+        Args:
+            partition_idx: The partition.
+            nodes: The nodes of one type, with features.
+            ids: Which of them, ascending.
+        """
+        path_of = partial(layout.cache, partition_idx, nodes.node_type)
+        self._whole(path_of("ids"), ids)
+        for name, rows in (("feat", nodes.feat), ("label", nodes.label)):
+            if rows is not None:
+                shape = (ids.size, *rows.row_shape)
+                writer = self._writer(path_of(name), rows.array.dtype, shape, rows.torch_dtype)
+                for begin in range(0, ids.size, self._chunk_size):
+                    self._advance(writer.write(rows.array[ids[begin : begin + self._chunk_size]]))
+                self._close([writer])
+        if nodes.time is not None:
+            self._whole(path_of("time"), nodes.time[ids].astype(np.int64, copy=False))
 
     def graph(self, edges: EdgeInput, books: Sequence[Book]) -> tuple[int, ...]:
         """Writes each partition's rows, columns and edge ids, and with them weights and times; returns its number of

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import torch
 
@@ -15,7 +15,9 @@ from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments, layout
 from glt.partition.book import Book, owner_dtype
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
+from glt.partition.hotness_input import PartHotness
 from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry, installed_version
+from glt.partition.node_cache import CacheInput, CachePlan
 from glt.partition.npy_file import BLOCK_BYTES
 from glt.partition.partition_writer import PartitionWriter, count_cut_edges, require_free, staging
 from glt.partition.rows import Array, Rows
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 PerNodeType = Array | Mapping[NodeType, Array]
 PerEdgeType = Array | Mapping[EdgeType, Array]
+PartsOf = Array | Sequence[Array]
+Hotness = PartsOf | Sequence[Mapping[NodeType, Array]] | Mapping[NodeType, PartsOf]
 
 
 class GraphArguments(TypedDict, total=False):
@@ -39,6 +43,9 @@ class GraphArguments(TypedDict, total=False):
     edge_weight: PerEdgeType | None
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
+    hotness: Hotness | None
+    cache_ratio: float | Mapping[NodeType, float]
+    cache_memory_budget: int | Mapping[NodeType, int]
 
 
 class PartitionerBase(ABC):
@@ -87,6 +94,14 @@ class PartitionerBase(ABC):
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
+        hotness: Optional: how often each partition's trainers read each node, from
+            :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
+            one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
+            node type, or a list of dicts. The manifest then says which share of feature reads is expected to be remote.
+        cache_ratio: With ``hotness``: each partition keeps copies of the features, labels and times of the hottest
+            nodes that it does not own, up to this share of the nodes of each type, in [0, 1]; or a dict by node type.
+        cache_memory_budget: The same in bytes of a partition's copies and their ids, per node type. With both, the
+            smaller cache is made; 0 does not limit.
 
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
@@ -94,6 +109,9 @@ class PartitionerBase(ABC):
         IndexError: If a node id is out of range; names the first.
         PartitionError: If ``output_dir`` is not empty.
     """
+
+    hotness_argument: ClassVar[str] = "hotness"
+    """What the argument is called that ``hotness`` comes from."""
 
     def __init__(
         self,
@@ -111,6 +129,9 @@ class PartitionerBase(ABC):
         edge_weight: PerEdgeType | None = None,
         edge_time: PerEdgeType | None = None,
         node_time: PerNodeType | None = None,
+        hotness: Hotness | None = None,
+        cache_ratio: float | Mapping[NodeType, float] = 0.0,
+        cache_memory_budget: int | Mapping[NodeType, int] = 0,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
@@ -122,7 +143,16 @@ class PartitionerBase(ABC):
         self.graph = GraphInput.of(
             edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time
         )
+        self.caches = CacheInput.of(
+            self.graph.schema, [nodes.num_nodes for nodes in self.graph.nodes], self.num_parts, self.hotness_argument,
+            hotness, cache_ratio, cache_memory_budget,
+        )  # fmt: skip
         require_free(self.output_dir)
+
+    @property
+    def hotness(self) -> tuple[PartHotness | None, ...]:
+        """By node type, ``[num_nodes]`` numbers for each partition; None where none were given."""
+        return self.caches.hotness
 
     @abstractmethod
     def assign_nodes(self, node_type: int, num_nodes: int) -> Array:
@@ -178,8 +208,10 @@ class PartitionerBase(ABC):
             bar = tqdm(desc="partition", unit="B", unit_scale=True)
         try:
             writer = PartitionWriter(root, self.chunk_size, bar.update if bar is not None else lambda _: None)
-            for nodes, book in zip(self.graph.nodes, books, strict=True):
-                _write_nodes(writer, nodes, book)
+            plans = []
+            for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
+                plans.append(self.caches.plan(at, nodes, book))
+                _write_nodes(writer, nodes, book, plans[-1])
             part_num_edges = [_write_edges(writer, edges, books) for edges in self.graph.edges]
         finally:
             if bar is not None:
@@ -192,7 +224,7 @@ class PartitionerBase(ABC):
             checksum_block_bytes=BLOCK_BYTES,
             time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
-            node_types=tuple(_node_entry(*each) for each in zip(self.graph.nodes, books, strict=True)),
+            node_types=tuple(_node_entry(*each) for each in zip(self.graph.nodes, books, plans, strict=True)),
             edge_types=tuple(
                 _edge_entry(edges, self.graph.nodes[edges.neighbor], books, counts)
                 for edges, counts in zip(self.graph.edges, part_num_edges, strict=True)
@@ -204,7 +236,7 @@ class PartitionerBase(ABC):
         return manifest
 
 
-def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
+def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None) -> None:
     node_type = nodes.node_type
     writer.nodes(node_type, book)
     if nodes.feat is not None:
@@ -213,6 +245,10 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
         writer.node_rows(partial(layout.node_label, node_type=node_type), nodes.label, book)
     if nodes.time is not None:
         writer.node_times(node_type, nodes.time, book)
+    if plan is not None:
+        for idx, ids in enumerate(plan.ids):
+            if ids.size:
+                writer.cache(idx, nodes, ids)
 
 
 def _write_edges(writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book]) -> tuple[int, ...]:
@@ -222,7 +258,7 @@ def _write_edges(writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book
     return part_num_edges
 
 
-def _node_entry(nodes: NodeInput, book: Book) -> NodeTypeEntry:
+def _node_entry(nodes: NodeInput, book: Book, plan: CachePlan | None) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
@@ -231,6 +267,7 @@ def _node_entry(nodes: NodeInput, book: Book) -> NodeTypeEntry:
         feat=_feature_entry(nodes.feat),
         label=_feature_entry(nodes.label),
         has_time=nodes.time is not None,
+        forecast=None if plan is None else plan.forecast,
     )
 
 
