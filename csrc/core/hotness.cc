@@ -44,18 +44,25 @@ void in_pieces(int64_t n, int num_threads, const Work& work) {
 // -log(1 - p), as an integer in kDoubtUnit.
 int64_t doubt_of(double p) {
   const double capped = std::clamp(p, 0.0, kAlmostOne);
-  const double doubt = capped < 1e-5 ? capped * (1 + capped / 2) : -std::log1p(-capped);
+  const double doubt = capped < 0.01 ? capped * (1 + capped * (1.0 / 2 + capped * (1.0 / 3 + capped * (1.0 / 4))))
+                                     : -std::log1p(-capped);
   return static_cast<int64_t>(doubt / kDoubtUnit + 0.5);
 }
 
-// Adds where several threads may; certain nodes stay certain, so that sums cannot overflow.
+// Certain nodes stay certain, so that sums cannot overflow. An atomic addition waits for all memory accesses before it,
+// which a thread that is alone is spared.
+template <bool kShared>
 void add(int64_t* doubt, int64_t amount) {
   constexpr auto kEnough = static_cast<int64_t>(kMostDoubt / kDoubtUnit);
-  std::atomic_ref<int64_t> sum(*doubt);
-  if (sum.load(std::memory_order_relaxed) < kEnough) sum.fetch_add(amount, std::memory_order_relaxed);
+  if constexpr (kShared) {
+    std::atomic_ref<int64_t> sum(*doubt);
+    if (sum.load(std::memory_order_relaxed) < kEnough) sum.fetch_add(amount, std::memory_order_relaxed);
+  } else {
+    if (*doubt < kEnough) *doubt += amount;
+  }
 }
 
-template <typename Index>
+template <bool kShared, typename Index>
 class HopSpread {
  public:
   HopSpread(const HotnessHop& at, const Index* indices, int64_t* doubt)
@@ -83,9 +90,9 @@ class HopSpread {
       if (found == at_.neighbor + u * at_.num_columns) continue;  // a loop finds nobody new
       const bool again = bit(at_.repeated, e), back = at_.hop > 0 && bit(at_.mutual, e);
       if (even && !again && !back)
-        add(doubt_ + u, amount);
+        add<kShared>(doubt_ + u, amount);
       else
-        add(doubt_ + u, doubt_of((back ? taken_without(u, e, found) : taken(e, found)).of(again)));
+        add<kShared>(doubt_ + u, doubt_of((back ? taken_without(u, e, found) : taken(e, found)).of(again)));
     }
   }
 
@@ -127,15 +134,19 @@ class HopSpread {
     const float* found_u = at_.neighbor + u * at_.num_columns;
     const int64_t degree_u = at_.back->indptr[u + 1] - at_.back->indptr[u];
     Taken to_u;
-    double to_v = 0;
-    double missed_v = 1, missed_u = 1;  // probability of not being found otherwise than by the other, so far
-    for (int64_t j = 0; j <= at_.hop; ++j) {
+    to_u.add(found[0], chance_[0], e);
+    double to_v = found_u[0] * uniform_chance(at_.back_neighbors[0], degree_u, at_.replace);
+    // Probability of not having been found otherwise than by the other.
+    double missed_v = 1.0 - found[0], missed_u = 1.0 - found_u[0], before = to_u.once;
+    for (int64_t j = 1; j <= at_.hop; ++j) {
       const double still_v = std::min(missed_v, (1.0 - found[j]) / (1.0 - std::min(to_v, kAlmostOne)));
-      const double still_u = std::min(missed_u, (1.0 - found_u[j]) / (1.0 - std::min(to_u.once, kAlmostOne)));
       to_u.add(missed_v - still_v, chance_[j], e);
+      if (j == at_.hop) break;
+      const double still_u = std::min(missed_u, (1.0 - found_u[j]) / (1.0 - std::min(before, kAlmostOne)));
       to_v += (missed_u - still_u) * uniform_chance(at_.back_neighbors[j], degree_u, at_.replace);
       missed_v = still_v;
       missed_u = still_u;
+      before = to_u.once;
     }
     return to_u;
   }
@@ -195,12 +206,18 @@ class BitWriter {
 void add_doubt(const HotnessHop& at, int64_t* doubt, int num_threads) {
   require(at.hop >= 0 && at.hop < kMaxHops && at.hop < at.num_columns, "hop = ", at.hop, ": expected 0 to ",
           std::min(kMaxHops, at.num_columns) - 1);
+  const auto spread_all = [&]<typename Index>(const Index* indices, auto shared) {
+    in_pieces(at.csr->num_nodes, num_threads, [&](const auto& next_piece) {
+      HopSpread<decltype(shared)::value, Index> spread(at, indices, doubt);
+      for (int64_t first, end; next_piece(first, end);) spread.rows(first, end);
+    });
+  };
   std::visit(
       [&](auto* indices) {
-        in_pieces(at.csr->num_nodes, num_threads, [&](const auto& next_piece) {
-          HopSpread spread(at, indices, doubt);
-          for (int64_t first, end; next_piece(first, end);) spread.rows(first, end);
-        });
+        if (num_threads > 1)
+          spread_all(indices, std::true_type{});
+        else
+          spread_all(indices, std::false_type{});
       },
       at.csr->indices);
 }
