@@ -4,10 +4,10 @@ Claim: frequency partitioning and caches save remote rows as forecast: the hit r
 of the one that the loaders count.
 
 Method: two partitions, two trainers on this machine that ask each other for what they do not own
-(``read_local=False``), collocated loaders of [15, 10, 5], shuffled, three epochs; counted by the loaders themselves (see
-``stats()``). Seeds are split at random, a half for each trainer, as the reference's tutorial does; hotness is
-``sample_prob`` of the halves. METIS, where there is a ``MetisPartitioner``, is measured with seeds where their nodes are
-("local"), which is how it is used, and so is frequency partitioning by the same seeds. A remote row is a node that
+(``read_local=False``), collocated loaders of [15, 10, 5], shuffled, three epochs; counted by the loaders themselves
+(see ``stats()``). Seeds are split at random, a half for each trainer, as the reference's tutorial does; hotness is
+``sample_prob`` of the halves. METIS, where there is a ``MetisPartitioner``, is measured with seeds where their nodes
+are ("local"), which is how it is used, and so is frequency partitioning by the same seeds. A remote row is a node that
 neither the partition nor its cache has. Features are narrow: counts do not depend on their width.
 
     python -m benchmarks.bench_cache [--rounds 3] [--toy]

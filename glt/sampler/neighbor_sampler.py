@@ -342,7 +342,7 @@ class NeighborSampler(BaseSampler):
         num_nodes: Any = None,
         *,
         batch_size: int = sample_prob.BATCH_SIZE,
-        num_batches: int = sample_prob.NUM_BATCHES,
+        num_batches: int | None = None,
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimates how likely each node is to be in a batch: what partitioners place nodes and fill caches by.
 
@@ -365,6 +365,7 @@ class NeighborSampler(BaseSampler):
                 have no edges. Default: as many as that has.
             batch_size: Seeds in a batch; all of them where there are fewer.
             num_batches: Batches to sample for correction, 0 or at least 2. 0 leaves the computed probabilities.
+                Default: 64 to 1024, such that about four times as many nodes are sampled as there are, or a million.
 
         Returns:
             ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type.
@@ -385,6 +386,8 @@ class NeighborSampler(BaseSampler):
         if any(topology.row_of is not None for topology in self.graph.topologies):
             raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
         for name, value, low in (("batch_size", batch_size, 1), ("num_batches", num_batches, 0)):
+            if value is None and low == 0:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ValueError(f"{name} = {value!r}: expected an integer of at least {low}")
         if num_batches == 1:
@@ -395,6 +398,8 @@ class NeighborSampler(BaseSampler):
         probs = sample_prob.computed(
             self.graph, self._csrs, self.config, self._facts, given, counts, batch_size, self.num_threads
         )
+        if num_batches is None:
+            num_batches = sample_prob.enough_batches(probs)
         if num_batches > 0:
             probs = sample_prob.corrected(
                 probs, self.graph, self._csrs, self.config, given, batch_size, num_batches, self.num_threads

@@ -23,7 +23,7 @@ from glt.sampler.config import SamplingConfig
 from glt.sampler.sampled_graph import SampledGraph
 
 BATCH_SIZE: Final = 1024  # of a loader in the reference's tutorials
-NUM_BATCHES: Final = 64
+_FEWEST, _MOST = 64, 1024  # batches
 _EPOCH: Final = 2**32 - 2  # of the keys of these batches: none that a loader reaches
 
 
@@ -159,6 +159,14 @@ def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
             raise ValueError(f"{name} = {given}: expected at least {own}, the nodes that the graph has")
         counts.append(own if given is None else int(given))
     return counts
+
+
+def enough_batches(probs: Sequence[np.ndarray]) -> int:
+    """Returns how many batches to sample: four times as many nodes as there are, which takes about as long as the
+    computation, or a million, which takes no time; but not fewer than 64 nor more than 1024 batches."""
+    per_batch = sum(float(prob.sum(dtype=np.float64)) for prob in probs)
+    num_sampled = max(4 * sum(map(len, probs)), 1 << 20)
+    return int(np.clip(num_sampled / max(per_batch, 1), _FEWEST, _MOST))
 
 
 def corrected(
