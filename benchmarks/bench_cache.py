@@ -139,6 +139,8 @@ def measure(report: Report, task: Task, num_epochs: int) -> None:
             of_ranks = cluster.results()
         for run, *counted in zip(runs, *of_ranks, strict=True):
             manifest = glt.partition.Manifest.read(Path(run.path))
+            forecast = manifest.forecast
+            assert forecast is not None, "all runs are given hotness"
             total = {name: sum(stats[name] for stats in counted) for name in counted[0]}
             foreign = total["num_remote_nodes"] + total["num_cached_nodes"]
             report.add(
@@ -147,9 +149,9 @@ def measure(report: Report, task: Task, num_epochs: int) -> None:
                 cache_ratio=run.cache_ratio,
                 remote_rows_per_batch=round(total["num_remote_nodes"] / total["num_batches"], 1),
                 remote_ratio=total["num_remote_nodes"] / total["num_nodes"],
-                forecast_remote_ratio=manifest.remote_read_ratio,
+                forecast_remote_ratio=forecast.total_remote_ratio,
                 hit_ratio=total["num_cached_nodes"] / foreign,
-                forecast_hit_ratio=manifest.cache_hit_ratio,
+                forecast_hit_ratio=forecast.total_hit_ratio,
                 edge_cut_ratio=manifest.edge_cut_ratio,
             )
 

@@ -1,7 +1,7 @@
 """What the native core offers; see csrc/python."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -59,6 +59,34 @@ def sort_rows_by_time(indptr: np.ndarray, time: np.ndarray, order: np.ndarray) -
 def weight_guide_size(num_rows: int, num_edges: int) -> int: ...
 def build_weights(
     indptr: np.ndarray, weight: np.ndarray, weight_sum: np.ndarray, weight_guide: np.ndarray, name: str = "weight"
+) -> None: ...
+def fennel_pass(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    num_parts: int,
+    label: np.ndarray | None,
+    label_cap: np.ndarray,
+    edges: np.ndarray | None,
+    edge_cap: int,
+    penalty: float,
+    is_first: bool,
+    hubs_first: bool,
+    rng_seed: int,
+    owner: np.ndarray,
+) -> int: ...
+def move_overfull(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    num_parts: int,
+    label: np.ndarray | None,
+    label_cap: np.ndarray,
+    penalty: float,
+    rng_seed: int,
+    owner: np.ndarray,
+) -> int: ...
+def sort_rows(indptr: np.ndarray, indices: np.ndarray, merged_indptr: np.ndarray) -> None: ...
+def merge_rows(
+    indptr: np.ndarray, indices: np.ndarray, merged_indptr: np.ndarray, neighbor: np.ndarray, weight: np.ndarray
 ) -> None: ...
 def has_edges(csr: Csr, centers: np.ndarray, neighbors: np.ndarray, out: np.ndarray) -> None: ...
 def negative_draws(
@@ -224,4 +252,67 @@ def add_doubt(
     back_neighbors: Sequence[int] = (),
     repeated: np.ndarray | None = None,
     num_threads: int = 1,
+) -> None: ...
+
+class BlockFile:
+    """Fills a new file in any order, with a CRC-32 for each block."""
+
+    path: str
+    num_bytes: int
+    def __init__(self, path: str | bytes, num_bytes: int, block_bytes: int) -> None: ...
+    def write(self, offset: int, data: np.ndarray) -> None: ...
+    def checksum(self) -> list[int]: ...
+
+RowFile = tuple[BlockFile, int]  # and how many bytes precede its first row
+
+def crc32(data: np.ndarray, crc: int = 0) -> int: ...
+def scatter_rows(
+    table: np.ndarray,
+    book: np.ndarray,
+    ids: np.ndarray | None,
+    first: int,
+    files: Sequence[RowFile],
+    filled: np.ndarray,
+    owner_file: RowFile | None = None,
+    place_file: RowFile | None = None,
+    chunk_rows: int = ...,
+    num_threads: int = 1,
+    tick: Callable[[int], object] | None = None,
+) -> None: ...
+def edge_sort_plan(
+    num_edges: int,
+    weight_bytes: int,
+    has_time: bool,
+    indices_width: int,
+    edge_ids_width: int,
+    thread_bytes: int,
+) -> tuple[int, int, int]: ...
+def count_rows(
+    rows: np.ndarray,
+    cols: np.ndarray,
+    position: np.ndarray,
+    owner: np.ndarray,
+    neighbor_owner: np.ndarray,
+    num_parts: int,
+    indptr: np.ndarray,
+    num_threads: int = 1,
+    tick: Callable[[int], object] | None = None,
+) -> int: ...
+def sort_edges(
+    rows: np.ndarray,
+    cols: np.ndarray,
+    weight: np.ndarray | None,
+    time: np.ndarray | None,
+    time_of_neighbor: bool,
+    num_neighbors: int,
+    position: np.ndarray,
+    first_row: Sequence[int],
+    indptr: np.ndarray,
+    files: Sequence[Sequence[RowFile]],
+    indices_width: int,
+    edge_ids_width: int,
+    scratch: int,
+    thread_bytes: int,
+    num_threads: int = 1,
+    tick: Callable[[int], object] | None = None,
 ) -> None: ...

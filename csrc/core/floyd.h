@@ -34,29 +34,32 @@ class PickSet {
   Buffer<int64_t> slots_;
 };
 
-// k distinct numbers of [begin, begin + n), k <= n, each subset equally likely, by the draws first_draw, ...
+constexpr int64_t kCompareAll = 32;  // picks up to here: comparing with each is quicker than a set
+
+// k <= kCompareAll distinct numbers of [begin, begin + n), k <= n, each subset equally likely, by k draws.
+inline void floyd_few(int64_t begin, int64_t n, int64_t k, const uint64_t* draws, int64_t* pick) {
+  for (int64_t i = 0; i < k; ++i) {
+    const int64_t drawn = begin + static_cast<int64_t>(bounded(draws[i], static_cast<uint64_t>(n - k + i + 1)));
+    bool taken = false;
+    for (int64_t j = 0; j < i; ++j) taken |= pick[j] == drawn;
+    pick[i] = taken ? begin + n - k + i : drawn;
+  }
+}
+
+// The same for any k, by the draws first_draw, ...
 inline void floyd(int64_t begin, int64_t n, int64_t k, NodeDraws& draws, uint32_t first_draw, int64_t* pick,
                   PickSet& picks) {
-  constexpr int64_t kCompareAll = 32;
-  const auto draw = [&](int64_t i) {
-    return static_cast<int64_t>(
-        bounded(draws(first_draw + static_cast<uint32_t>(i)), static_cast<uint64_t>(n - k + i + 1)));
-  };
   if (k <= kCompareAll) {
     uint64_t bits[kCompareAll + 2];
     const int64_t odd = first_draw & 1;
     draws.fill(first_draw & ~1u, k + odd, bits);
-    for (int64_t i = 0; i < k; ++i) {
-      const int64_t drawn = begin + static_cast<int64_t>(bounded(bits[odd + i], static_cast<uint64_t>(n - k + i + 1)));
-      bool taken = false;
-      for (int64_t j = 0; j < i; ++j) taken |= pick[j] == drawn;
-      pick[i] = taken ? begin + n - k + i : drawn;
-    }
+    floyd_few(begin, n, k, bits + odd, pick);
     return;
   }
   picks.clear(k);
   for (int64_t i = 0; i < k; ++i) {
-    int64_t drawn = draw(i);
+    int64_t drawn = static_cast<int64_t>(
+        bounded(draws(first_draw + static_cast<uint32_t>(i)), static_cast<uint64_t>(n - k + i + 1)));
     if (!picks.insert(drawn)) {
       drawn = n - k + i;
       picks.insert(drawn);

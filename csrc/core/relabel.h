@@ -36,11 +36,12 @@ class DenseTable {
 
   // Local id of `node`; `next`, which it then gets, if this is its first occurrence.
   uint32_t find_or_add(int64_t node, uint32_t next) {
-    uint32_t& word = words_[node];
-    if (word >= base_) return word - static_cast<uint32_t>(base_);
-    word = static_cast<uint32_t>(base_) + next;
-    used_ = next + 1;
-    return next;
+    // Unconditional store: first occurrences are unpredictable, a branch would cost more.
+    const uint32_t base = static_cast<uint32_t>(base_), word = words_[node];
+    const uint32_t local = word >= base ? word - base : next;
+    words_[node] = base + local;
+    used_ = std::max<uint64_t>(used_, local + 1);
+    return local;
   }
 
   // Local id of `node`, or kAbsent. Adds nothing, so several threads may look up at the same time.

@@ -59,10 +59,12 @@ GLT_HOST_DEVICE uint64_t derive_key(uint64_t rng_seed, Purpose purpose, uint32_t
 class NodeDraws {
  public:
   GLT_HOST_DEVICE NodeDraws(uint64_t batch_key, uint32_t hop, uint32_t edge_type, uint64_t node)
-      : key_(batch_key),
-        node_(node),
-        // hop < 256 and edge_type < 65535 (checked where batches begin); 0xFFFF.... is derive_key's.
-        stream_(edge_type << 16 | hop << 8) {}
+      : key_(batch_key), node_(node), stream_(stream_of(hop, edge_type)) {}
+
+  // hop < 256 and edge_type < 65535 (checked where batches begin); 0xFFFF.... is derive_key's.
+  GLT_HOST_DEVICE static constexpr uint32_t stream_of(uint32_t hop, uint32_t edge_type) {
+    return edge_type << 16 | hop << 8;
+  }
 
   GLT_HOST_DEVICE uint64_t operator()(uint32_t draw) {
     const uint32_t block = draw >> 1;

@@ -1,32 +1,55 @@
 #include "core/sample.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/check.h"
 #include "core/floyd.h"
+#include "core/runs.h"
 #include "core/weighted_draws.h"
 
 namespace glt {
 namespace {
 
+// The draws of the rows that need some: each as many as the others. False where they are better made row by row.
+bool draw_ahead(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowSamples& out) {
+  if (spec.num_neighbors > kCompareAll || spec.num_neighbors <= 0) return false;
+  int64_t node[kChunkRows], n = 0;
+  uint64_t key[kChunkRows];
+  for (int64_t i = 0; i < rows.n; ++i) {
+    // Whether a row has more edges than it gives is unpredictable: a branch would cost more than a store.
+    if (rows.tree) key[n] = key_of(rows, i, spec);
+    node[n] = rows.node[i];
+    n += spec.replace ? counts[i] > 0 : counts[i] < out.spans.num_eligible(i);
+  }
+  out.draws.fill(node, rows.tree ? key : nullptr, spec.batch_key, n, spec.hop, spec.edge_type, spec.num_neighbors);
+  return true;
+}
+
 // Writes the positions of out.count[i] picks of every row; every edge is equally likely.
 void pick_uniformly(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowSamples& out) {
   PickSet picks;
+  const bool drawn = draw_ahead(rows, spec, counts, out);
+  int64_t num_drawn = 0;
   int64_t* position = out.position.data();
   for (int64_t i = 0; i < rows.n; ++i) {
     const int64_t begin = out.spans.begin[i], eligible = out.spans.num_eligible(i), count = counts[i];
-    if (count == 0) continue;
-    if (spec.replace) {
-      NodeDraws draws = draws_of(rows, i, spec);
-      for (int64_t j = 0; j < count; ++j)
-        position[j] =
-            begin + static_cast<int64_t>(bounded(draws(static_cast<uint32_t>(j)), static_cast<uint64_t>(eligible)));
-    } else if (count == eligible) {
-      std::iota(position, position + count, begin);
+    const auto place = [&](uint64_t bits) {
+      return begin + static_cast<int64_t>(bounded(bits, static_cast<uint64_t>(eligible)));
+    };
+    if (count == 0 || (!spec.replace && count == eligible)) {
+      write_run(position, count, [&](int64_t j) { return begin + j; });
+    } else if (drawn) {
+      const uint64_t* bits = out.draws.of(num_drawn++);
+      if (spec.replace)
+        for (int64_t j = 0; j < count; ++j) position[j] = place(bits[j]);
+      else
+        floyd_few(begin, eligible, count, bits, position);
     } else {
       NodeDraws draws = draws_of(rows, i, spec);
-      floyd(begin, eligible, count, draws, 0, position, picks);
+      if (spec.replace)
+        for (int64_t j = 0; j < count; ++j) position[j] = place(draws(static_cast<uint32_t>(j)));
+      else
+        floyd(begin, eligible, count, draws, 0, position, picks);
     }
     if (out.spans.num_excluded(i) > 0) out.spans.skip_excluded(i, position, count);
     position += count;
@@ -62,7 +85,7 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
     counts[i] = static_cast<uint32_t>(count);
     total += count;
   }
-  out.position.resize(total);
+  out.position.resize(total + kRunSlack);
   if (csr.weight_sum)
     pick_by_weight(csr, rows, spec, counts, out);
   else

@@ -10,6 +10,7 @@
 #include "core/csr.h"
 #include "core/exclusions.h"
 #include "core/rng.h"
+#include "core/row_draws.h"
 #include "core/row_spans.h"
 
 namespace glt {
@@ -28,10 +29,13 @@ struct HopSpec {
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.
 void check_spec(const HopSpec& spec);
 
-// The draws of node i of `rows`. Trees draw under keys of their own, so that what one takes tells nothing of another.
+// What node i of `rows` draws under. Trees have keys of their own, so that what one takes tells nothing of another.
+inline uint64_t key_of(const Rows& rows, int64_t i, const HopSpec& spec) {
+  return rows.tree ? derive_key(spec.batch_key, Purpose::kTree, 0, rows.tree[i]) : spec.batch_key;
+}
+
 inline NodeDraws draws_of(const Rows& rows, int64_t i, const HopSpec& spec) {
-  const uint64_t key = rows.tree ? derive_key(spec.batch_key, Purpose::kTree, 0, rows.tree[i]) : spec.batch_key;
-  return {key, spec.hop, spec.edge_type, static_cast<uint64_t>(rows.node[i])};
+  return {key_of(rows, i, spec), spec.hop, spec.edge_type, static_cast<uint64_t>(rows.node[i])};
 }
 
 // The sampled edges of consecutive nodes, row after row.
@@ -41,6 +45,7 @@ struct RowSamples {
   Buffer<int64_t> edge;      // [sum of count], or empty
   Buffer<int64_t> position;  // scratch: where in the edge arrays a pick is
   RowSpans spans;            // scratch
+  RowDraws draws;            // scratch
   void clear() {
     count.clear();
     neighbor.clear();
@@ -48,13 +53,13 @@ struct RowSamples {
   }
 };
 
-// Appends the samples of `rows` to `out`. Without replacement by Floyd's algorithm (Bentley & Floyd, CACM 30(9),
-// 1987): exactly min(k, degree) draws, every subset equally likely. Throws std::out_of_range, naming the first
-// offender as `name`[first_index + i], when a node is outside the graph or has no row here.
-void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowSamples& out, const char* name,
-                 int64_t first_index);
-
 // Rows that are sampled together: enough loads in flight to hide memory latency, few enough to stay in the L2 cache.
 constexpr int64_t kChunkRows = 64;
+
+// Appends the samples of `rows`, kChunkRows at most, to `out`. Without replacement by Floyd's algorithm (Bentley &
+// Floyd, CACM 30(9), 1987): exactly min(k, degree) draws, every subset equally likely. Throws std::out_of_range, naming
+// the first offender as `name`[first_index + i], when a node is outside the graph or has no row here.
+void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowSamples& out, const char* name,
+                 int64_t first_index);
 
 }  // namespace glt

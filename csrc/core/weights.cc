@@ -20,36 +20,50 @@ void for_each_cut(const WeightGuide& guide, const uint64_t* sum, int64_t degree,
   }
 }
 
-template <typename T>
-void sum_row(const T* weight, int64_t begin, int64_t end, uint64_t* weight_sum, const char* name) {
-  double largest = 0;
-  for (int64_t e = begin; e < end; ++e) {
-    require(weight[e] >= 0 && std::isfinite(weight[e]), name, "[", e, "] = ", weight[e],
-            ": expected a finite weight of at least 0");
-    largest = std::max(largest, static_cast<double>(weight[e]));
-  }
-  // weight < 2^exponent and degree < 2^bit_width: the scaled sum is below 2^kSumBits, whatever is rounded up to 1.
+}  // namespace
+
+// weight < 2^exponent and degree < 2^bit_width: the scaled sum is below 2^kSumBits, whatever is rounded up to 1.
+WeightScale::WeightScale(double largest, int64_t degree) {
   int exponent = 0;
   std::frexp(largest, &exponent);
-  const int scale = kSumBits - exponent - std::bit_width(static_cast<uint64_t>(end - begin));
-  uint64_t sum = 0;
-  for (int64_t e = begin; e < end; ++e) {
-    if (weight[e] > 0)
-      sum += std::max(uint64_t{1}, static_cast<uint64_t>(std::ldexp(static_cast<double>(weight[e]), scale)));
-    weight_sum[e] = sum;
-  }
+  exponent_ = kSumBits - exponent - std::bit_width(static_cast<uint64_t>(degree));
 }
 
-}  // namespace
+uint64_t WeightScale::operator()(double weight) const {
+  return weight > 0 ? std::max(uint64_t{1}, static_cast<uint64_t>(std::ldexp(weight, exponent_))) : 0;
+}
+
+void check_weight(double weight, const char* name, int64_t at) {
+  require(weight >= 0 && std::isfinite(weight), name, "[", at, "] = ", weight,
+          ": expected a finite weight of at least 0");
+}
+
+void build_weight_row(int64_t row, int64_t begin, int64_t end, Weights weight, uint64_t* sum, uint32_t* guide,
+                      const char* name) {
+  const int64_t degree = end - begin;
+  require(degree <= UINT32_MAX, "row ", row, " has ", degree, " edges: weights allow at most 2^32 - 1");
+  std::visit(
+      [&](auto* w) {
+        double largest = 0;
+        for (int64_t e = 0; e < degree; ++e) {
+          check_weight(w[e], name, begin + e);
+          largest = std::max(largest, static_cast<double>(w[e]));
+        }
+        const WeightScale scaled(largest, degree);
+        uint64_t total = 0;
+        for (int64_t e = 0; e < degree; ++e) sum[e] = total += scaled(w[e]);
+      },
+      weight);
+  const WeightGuide cuts(row, begin, end, degree ? sum[degree - 1] : 0);
+  for_each_cut(cuts, sum, degree, [&](int64_t at, uint32_t edge) { guide[at - cuts.first] = edge; });
+}
 
 void build_weights(const int64_t* indptr, int64_t num_rows, Weights weight, uint64_t* weight_sum,
                    uint32_t* weight_guide, const char* name) {
   for (int64_t r = 0; r < num_rows; ++r) {
-    const int64_t begin = indptr[r], end = indptr[r + 1];
-    require(end - begin <= UINT32_MAX, "row ", r, " has ", end - begin, " edges: weights allow at most 2^32 - 1");
-    std::visit([&](auto* w) { sum_row(w, begin, end, weight_sum, name); }, weight);
-    const WeightGuide guide(r, begin, end, begin < end ? weight_sum[end - 1] : 0);
-    for_each_cut(guide, weight_sum + begin, end - begin, [&](int64_t at, uint32_t edge) { weight_guide[at] = edge; });
+    const int64_t begin = indptr[r];
+    const Weights of_row = std::visit([&](auto* w) { return Weights(w + begin); }, weight);
+    build_weight_row(r, begin, indptr[r + 1], of_row, weight_sum + begin, weight_guide + (begin >> 3) + r, name);
   }
 }
 

@@ -34,10 +34,27 @@ struct WeightGuide {
 
 using Weights = std::variant<const float*, const double*>;
 
+// Weights of one row as integers: scaled by one power of two, such that their sum stays below 2^62, and cut; a positive
+// one becomes at least 1.
+class WeightScale {
+ public:
+  WeightScale(double largest, int64_t degree);
+  uint64_t operator()(double weight) const;
+
+ private:
+  int exponent_;
+};
+
+// Throws std::invalid_argument, naming `name`[at], unless `weight` is finite and at least 0.
+void check_weight(double weight, const char* name, int64_t at);
+
+// build_weights for one row of edges [begin, end); the arrays start at its first elements.
+void build_weight_row(int64_t row, int64_t begin, int64_t end, Weights weight, uint64_t* sum, uint32_t* guide,
+                      const char* name);
+
 // Fills weight_sum [num_edges] and weight_guide [weight_guide_size(num_rows, num_edges)] from weights in row order.
-// The weights of a row are scaled by one power of two, such that their sum stays below 2^62, and cut to integers; a
-// positive one becomes at least 1. Throws std::invalid_argument naming the first weight that is negative or not finite
-// as `name`[its position].
+// Throws std::invalid_argument naming the first weight that is negative or not finite as `name`[its position], or a row
+// of more than 2^32 - 1 edges.
 void build_weights(const int64_t* indptr, int64_t num_rows, Weights weight, uint64_t* weight_sum,
                    uint32_t* weight_guide, const char* name);
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glt.partition.arguments import chunks
+
 
 def owner_dtype(num_parts: int) -> np.dtype:
     """Returns the smallest unsigned dtype that holds the owners ``0 .. num_parts - 1``."""
@@ -27,29 +29,25 @@ def group_by_owner(owner: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.nd
         ``order[offset[p]:offset[p + 1]]``.
     """
     order = np.argsort(owner, kind="stable")  # a radix sort for the narrow dtypes of a book
-    offset = np.zeros(num_parts + 1, np.int64)
-    np.cumsum(np.bincount(owner, minlength=num_parts), out=offset[1:])
-    return order, offset
+    return order, _offsets(owner, num_parts)
 
 
 @dataclass(frozen=True, eq=False)
 class Book:
-    """Owners of all nodes of one type.
+    """Owners of all nodes of one type. What follows from them is made when it is asked for, and not kept.
 
     Attributes:
         owner: ``[num_nodes]``, smallest unsigned dtype.
-        order: ``[num_nodes]`` int64, node ids grouped by owner, ascending inside a group.
-        offset: ``[num_parts + 1]`` int64, where each group starts in ``order``.
+        offset: ``[num_parts + 1]`` int64, where the rows of each partition begin among those of all.
     """
 
     owner: np.ndarray
-    order: np.ndarray
     offset: np.ndarray
 
     @classmethod
     def of(cls, owner: np.ndarray, num_parts: int) -> "Book":
         """Builds the book of ``owner``, whose values are in ``[0, num_parts)``."""
-        return cls(owner, *group_by_owner(owner, num_parts))
+        return cls(owner, _offsets(owner, num_parts))
 
     @property
     def num_parts(self) -> int:
@@ -60,16 +58,20 @@ class Book:
         """Number of nodes of each partition."""
         return tuple(np.diff(self.offset).tolist())
 
-    def ids(self, partition_idx: int) -> np.ndarray:
-        """Returns the ids that a partition owns, ascending (int64)."""
-        return self.order[self.offset[partition_idx] : self.offset[partition_idx + 1]]
-
     def position(self) -> np.ndarray:
-        """Returns the place of each node in ``order`` (uint32): rows of all partitions, one after the other."""
-        position = np.empty(self.order.size, np.uint32)
-        position[self.order] = np.arange(self.order.size, dtype=np.uint32)
+        """Returns the row of each node (uint32), counted over all partitions, one after the other."""
+        position = np.empty(self.owner.size, np.uint32)
+        begins = self.offset[:-1].copy()
+        for begin, owner in chunks(self.owner):
+            order, offset = group_by_owner(owner, self.num_parts)
+            shift = np.repeat(begins - offset[:-1], np.diff(offset))
+            position[begin : begin + owner.size][order] = np.arange(owner.size) + shift
+            begins += np.diff(offset)
         return position
 
-    def row(self) -> np.ndarray:
-        """Returns the row of each node inside the arrays of its owner (uint32)."""
-        return self.position() - self.offset[:-1].astype(np.uint32)[self.owner]
+
+def _offsets(owner: np.ndarray, num_parts: int) -> np.ndarray:
+    offset = np.zeros(num_parts + 1, np.int64)
+    for _, piece in chunks(owner):  # bincount makes int64 of what it is given
+        offset[1:] += np.bincount(piece, minlength=num_parts)
+    return np.cumsum(offset, out=offset)

@@ -12,9 +12,10 @@ from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition import layout
 from glt.partition.npy_file import FileEntry
+from glt.partition.read_forecast import ReadForecast
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 3  # 1: no types; 2: no hotness, no caches
+VERSION: Final = 3  # 1: no types; 2: no attributes, no hotness, no caches
 
 
 @dataclass(frozen=True)
@@ -26,35 +27,24 @@ class FeatureEntry:
 
 
 @dataclass(frozen=True)
-class ReadForecast:
-    """Where the features of one node type will be read from, as the hotness that the partitioner was given has it.
+class LabelEntry:
+    """The nodes of one type that have one label in ``balance_ntypes``.
 
     Attributes:
-        num_reads: Rows read by each partition, per batch if the hotness was a probability.
-        remote_ratio: Share of them that another partition owns.
-        hit_ratio: Share of these that are in the partition's cache; 0 without reads.
-        num_cached: Nodes in the cache of each partition.
+        label: The label; of several tables of labels, one number from each; ``()`` where the type itself is balanced.
+        num_nodes: In all partitions.
+        part_num_nodes: In each partition.
+        balance_ratio: Mean over largest partition; 1 is perfectly even.
     """
 
-    num_reads: tuple[float, ...]
-    remote_ratio: tuple[float, ...]
-    hit_ratio: tuple[float, ...]
-    num_cached: tuple[int, ...]
+    label: tuple[int, ...]
+    num_nodes: int
+    part_num_nodes: tuple[int, ...]
+    balance_ratio: float
 
-    @property
-    def has_cache(self) -> bool:
-        return any(self.num_cached)
-
-    @property
-    def num_remote_reads(self) -> float:
-        """Rows that another partition owns, read by all partitions."""
-        return sum(reads * remote for reads, remote in zip(self.num_reads, self.remote_ratio, strict=True))
-
-    @property
-    def num_hits(self) -> float:
-        """Of these, rows that are in the cache of the partition that reads them."""
-        pairs = zip(self.num_reads, self.remote_ratio, self.hit_ratio, strict=True)
-        return sum(reads * remote * hit for reads, remote, hit in pairs)
+    @classmethod
+    def of(cls, label: tuple[int, ...], part_num_nodes: tuple[int, ...]) -> "LabelEntry":
+        return cls(label, sum(part_num_nodes), part_num_nodes, balance_ratio(part_num_nodes))
 
 
 @dataclass(frozen=True)
@@ -69,6 +59,8 @@ class NodeTypeEntry:
         feat: Node features, if any.
         label: Node labels, if any.
         has_time: Whether there are node times.
+        attrs: Named tables, if any.
+        balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
         forecast: Where features will be read from; None without hotness or without features.
     """
 
@@ -79,7 +71,9 @@ class NodeTypeEntry:
     feat: FeatureEntry | None
     label: FeatureEntry | None
     has_time: bool
-    forecast: ReadForecast | None = None
+    attrs: dict[str, FeatureEntry]
+    balanced_labels: tuple[LabelEntry, ...]
+    forecast: ReadForecast | None
 
 
 @dataclass(frozen=True)
@@ -98,6 +92,7 @@ class EdgeTypeEntry:
         feat: Edge features, if any.
         has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
+        attrs: Named tables, if any.
     """
 
     edge_type: EdgeType
@@ -110,6 +105,12 @@ class EdgeTypeEntry:
     feat: FeatureEntry | None
     has_weight: bool
     has_time: bool
+    attrs: dict[str, FeatureEntry]
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether partitions have rows of edges, and with them a book of edges."""
+        return self.feat is not None or bool(self.attrs)
 
 
 @dataclass(frozen=True)
@@ -187,42 +188,24 @@ class Manifest:
         return sum(entry.num_cut_edges for entry in self.edge_types) / max(self.num_edges, 1)
 
     @property
-    def remote_read_ratio(self) -> float | None:
-        """Share of expected reads of node features that go to another partition, caches considered; None without
-        hotness."""
-        found = self._forecasts
-        reads = sum(sum(each.num_reads) for each in found)
-        return (
-            (sum(each.num_remote_reads - each.num_hits for each in found) / reads if reads else 0.0) if found else None
-        )
-
-    @property
-    def cache_hit_ratio(self) -> float | None:
-        """Share of expected reads of node features of other partitions that caches answer; None without hotness."""
-        found = self._forecasts
-        remote = sum(each.num_remote_reads for each in found)
-        return (sum(each.num_hits for each in found) / remote if remote else 0.0) if found else None
-
-    @property
-    def _forecasts(self) -> list[ReadForecast]:
-        return [entry.forecast for entry in self.node_types if entry.forecast is not None]
+    def forecast(self) -> ReadForecast | None:
+        """Where node features of all types will be read from; None without hotness."""
+        return ReadForecast.of_all([entry.forecast for entry in self.node_types if entry.forecast is not None])
 
     def summary(self) -> str:
         """Returns the report of a run in one line; of several types, the least balanced and the most remote count."""
         nodes = min(entry.balance_ratio for entry in self.node_types)
         edges = min((entry.balance_ratio for entry in self.edge_types), default=1.0)
         remote = max((entry.remote_bytes_per_edge for entry in self.edge_types), default=0.0)
+        labels = [label.balance_ratio for entry in self.node_types for label in entry.balanced_labels]
+        of_labels = f", of {len(labels)} labels {min(labels):.3f}" if labels else ""
         types = f" of {len(self.node_types)} and {len(self.edge_types)} types" if self.is_hetero else ""
-        reads = ""
-        if self.remote_read_ratio is not None:
-            reads = f"{self.remote_read_ratio:.1%} of feature reads expected to be remote, "
-            if any(each.has_cache for each in self._forecasts):
-                reads += f"caches answering {self.cache_hit_ratio:.1%} of those that would be without them, "
+        reads = "" if self.forecast is None else self.forecast.summary() + ", "
         return (
             f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges{types} in {self.num_parts} "
             f"partitions, edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes "
-            f"{nodes:.3f} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes per edge, "
-            f"{reads}run {self.run_id}"
+            f"{nodes:.3f}{of_labels} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes "
+            f"per edge, {reads}run {self.run_id}"
         )
 
     def signed(self) -> "Manifest":
@@ -231,7 +214,7 @@ class Manifest:
 
     def write(self, root: Path) -> None:
         """Writes ``manifest.json`` into ``root``; the last file of a directory to be written."""
-        (root / layout.MANIFEST).write_text(json.dumps(asdict(self), indent=1) + "\n")
+        (root / layout.MANIFEST).write_bytes(_text(asdict(self)))
 
     @classmethod
     def read(cls, root: Path) -> "Manifest":
@@ -244,8 +227,9 @@ class Manifest:
         if not root.is_dir():
             raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
         try:
-            document = json.loads(path.read_bytes())
-        except FileNotFoundError as error:
+            content = path.read_bytes()
+            document = json.loads(content)
+        except (FileNotFoundError, IsADirectoryError) as error:
             raise PartitionError(
                 f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way; "
                 "partition again"
@@ -260,7 +244,8 @@ class Manifest:
                 f"{path} has version {document.get('version')!r}: this glt ({installed_version()}) reads version "
                 f"{VERSION}; install the glt that wrote it ({document.get('glt_version')}), or partition again"
             )
-        if document.get("run_id") != _digest(document):
+        # Byte for byte: a space for a newline would say the same, but is not what was written either.
+        if document.get("run_id") != _digest(document) or _text(document) != content:
             raise PartitionError(
                 f"{path} was altered: its contents do not have run_id {document.get('run_id')!r}; copy the "
                 "directory again, or partition again"
@@ -274,12 +259,21 @@ class Manifest:
             ) from error
 
 
+def balance_ratio(counts: tuple[int, ...]) -> float:
+    """Returns the mean of ``counts`` over the largest: 1 is perfectly even, as is nothing at all."""
+    return sum(counts) / (len(counts) * max(counts)) if max(counts) else 1.0
+
+
 def installed_version() -> str:
     """Returns the version of the installed glt, ``"source"`` when it runs from a source tree."""
     try:
         return metadata.version("glt")
     except metadata.PackageNotFoundError:
         return "source"
+
+
+def _text(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
 
 
 def _digest(document: dict[str, Any]) -> str:
@@ -296,12 +290,22 @@ def _forecast(entry: dict[str, Any] | None) -> ReadForecast | None:
     return None if entry is None else ReadForecast(**{name: tuple(values) for name, values in entry.items()})
 
 
+def _features(entries: dict[str, Any]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in entries.items()}
+
+
+def _label(entry: dict[str, Any]) -> LabelEntry:
+    return LabelEntry(**{**entry, "label": tuple(entry["label"]), "part_num_nodes": tuple(entry["part_num_nodes"])})
+
+
 def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
     parsed = {
         "part_num_nodes": tuple(entry["part_num_nodes"]),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
         "forecast": _forecast(entry["forecast"]),
+        "attrs": _features(entry["attrs"]),
+        "balanced_labels": tuple(map(_label, entry["balanced_labels"])),
     }
     return NodeTypeEntry(**{**entry, **parsed})
 
@@ -311,6 +315,7 @@ def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
         "edge_type": tuple(entry["edge_type"]),
         "part_num_edges": tuple(entry["part_num_edges"]),
         "feat": _feature(entry["feat"]),
+        "attrs": _features(entry["attrs"]),
     }
     return EdgeTypeEntry(**{**entry, **parsed})
 

@@ -13,7 +13,7 @@ from glt.partition.arguments import integer
 from glt.partition.book import Book
 from glt.partition.graph_input import NodeInput
 from glt.partition.hotness_input import PartHotness, hotness_by_type
-from glt.partition.manifest import ReadForecast
+from glt.partition.read_forecast import ReadForecast
 
 _ID_BYTES = 8
 
@@ -84,12 +84,19 @@ class CacheInput:
         ratio, budget = self.ratio[node_type], self.budget_bytes[node_type]
         if ratio == 0 and budget == 0:
             return 0
-        row_bytes = _ID_BYTES * (2 if nodes.time is not None else 1)
-        for rows in (nodes.feat, nodes.label):
-            if rows is not None:
-                row_bytes += rows.array.itemsize * int(np.prod(rows.row_shape, dtype=np.int64))
         by_ratio = int(ratio * nodes.num_nodes) if ratio else nodes.num_nodes
-        return min(by_ratio, budget // row_bytes) if budget else by_ratio
+        return min(by_ratio, budget // _row_bytes(nodes)) if budget else by_ratio
+
+    def most_bytes(self, num_parts: int, nodes: Sequence[NodeInput]) -> int:
+        """Returns the room on disk that caches may take, beside a little for each file."""
+        wanted = [t for t, each in enumerate(nodes) if self.hotness[t] is not None and each.feat is not None]
+        return sum(num_parts * self._most_rows(t, nodes[t]) * _row_bytes(nodes[t]) for t in wanted)
+
+
+def _row_bytes(nodes: NodeInput) -> int:
+    """Bytes of a node in a cache: its id, its time, its rows."""
+    tables = sum(rows.array.itemsize * int(np.prod(rows.row_shape, dtype=np.int64)) for rows in nodes.tables)
+    return _ID_BYTES * (2 if nodes.time is not None else 1) + tables
 
 
 def _plan_part(hotness: np.ndarray, foreign: np.ndarray, most: int) -> tuple[np.ndarray, float, float, float]:

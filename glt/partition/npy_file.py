@@ -4,16 +4,18 @@ A checksum is the CRC-32 of each block of the file, as hexadecimal text, so that
 """
 
 import io
+import math
 import os
 import tempfile
-import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from glt import _core
 from glt.errors import PartitionError
 from glt.partition.rows import is_storage_of, torch_dtype_name
 
@@ -42,9 +44,13 @@ class FileEntry:
 
 
 class NpyWriter:
-    """Writes one ``.npy`` file of known shape from pieces, front to back, never holding more than a piece.
+    """Writes one ``.npy`` file of known shape in pieces: front to back here, or in any order by native code.
 
     The file is opened for each piece: a partitioner may have thousands of files under way.
+
+    Attributes:
+        path: Of the file, which must not exist.
+        rows: What native code needs to write rows: the file, and how many bytes precede the first.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...], torch_dtype: str | None = None) -> None:
@@ -52,48 +58,41 @@ class NpyWriter:
         self._dtype = dtype
         self._shape = shape
         self._torch_dtype = torch_dtype or torch_dtype_name(dtype)
-        self._num_bytes = 0
-        self._block_crcs: list[int] = []
         path.parent.mkdir(parents=True, exist_ok=True)
-        header = io.BytesIO()
-        # Readers need the header exactly as NumPy writes it: 64-byte aligned, so mapped rows are aligned too.
-        np.lib.format.write_array_header_1_0(
-            header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        )
-        self._append(header.getbuffer(), "xb")
-        self._expected_bytes = self._num_bytes + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        header = _header(dtype, shape)
+        self._num_bytes = header.size + dtype.itemsize * math.prod(shape)
+        self._file = _core.BlockFile(os.fsencode(path), self._num_bytes, BLOCK_BYTES)
+        self._file.write(0, header)
+        self._at = header.size
+        self.rows = (self._file, header.size)
 
     def write(self, piece: np.ndarray) -> int:
         """Appends rows; returns the number of bytes written."""
         assert piece.dtype == self._dtype and piece.shape[1:] == self._shape[1:]
-        if piece.size:
-            self._append(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data, "ab")
+        self._file.write(self._at, np.ascontiguousarray(piece))
+        self._at += piece.nbytes
         return piece.nbytes
 
     def close(self) -> FileEntry:
         """Returns the entry of the file, which must be complete."""
-        assert self._num_bytes == self._expected_bytes == self.path.stat().st_size, self.path
-        checksum = "".join(f"{crc:08x}" for crc in self._block_crcs)
+        checksum = "".join(f"{crc:08x}" for crc in self._file.checksum())
         return FileEntry(self._num_bytes, self._dtype.str, self._torch_dtype, self._shape, checksum)
 
-    def _append(self, data: memoryview, mode: str) -> None:
-        with open(self.path, mode, buffering=0) as file:
-            written = 0
-            while written < len(data):
-                written += file.write(data[written : written + (1 << 30)])
-        at = 0
-        while at < len(data):
-            room = BLOCK_BYTES - self._num_bytes % BLOCK_BYTES
-            if room == BLOCK_BYTES:
-                self._block_crcs.append(0)
-            piece = data[at : at + room]
-            self._block_crcs[-1] = zlib.crc32(piece, self._block_crcs[-1])
-            self._num_bytes += len(piece)
-            at += len(piece)
+
+def npy_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    """Returns the size of a ``.npy`` file."""
+    return _header(dtype, shape).size + dtype.itemsize * math.prod(shape)
 
 
 def map_file(
-    path: Path, entry: FileEntry, *, origin: str, block_bytes: int, whole_bytes: int, verify: bool
+    path: Path,
+    entry: FileEntry,
+    *,
+    origin: str,
+    block_bytes: int,
+    whole_bytes: int,
+    verify: bool,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> np.ndarray:
     """Maps ``path`` copy-on-write, after checking that it is the file the manifest describes.
 
@@ -105,6 +104,7 @@ def map_file(
         whole_bytes: Files up to this size are verified whole; of larger ones ``NUM_SAMPLED_BLOCKS`` blocks, the first
             and the last among them.
         verify: Whether to read and check contents; size and header are always checked.
+        advance: Called with the number of bytes after each block that was checked.
 
     Raises:
         PartitionError: If the file is missing, truncated, altered or another one; names it.
@@ -112,8 +112,10 @@ def map_file(
     again = f"expected the file of {origin}; copy the directory again, or partition again"
     try:
         num_bytes = path.stat().st_size
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise PartitionError(f"{path} is missing: {again}") from error
+    if not path.is_file():
+        raise PartitionError(f"{path} is not a file: {again}")
     if num_bytes != entry.num_bytes:
         raise PartitionError(f"{path} has {num_bytes} bytes, the manifest says {entry.num_bytes}: {again}")
     if verify:
@@ -126,6 +128,7 @@ def map_file(
                     f"{min(first + block_bytes, num_bytes) - 1} have checksum {crc:08x}, the manifest says {wanted}: "
                     f"{again}"
                 )
+            advance(min(block_bytes, num_bytes - block * block_bytes))
     try:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (ValueError, SyntaxError, EOFError) as error:
@@ -140,6 +143,15 @@ def map_file(
     return array
 
 
+@contextmanager
+def scratch_file(directory: Path, num_bytes: int) -> Iterator[int]:
+    """Yields the descriptor of a nameless file in ``directory``, which the kernel frees even after SIGKILL."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        if num_bytes:
+            os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error here, not hours later
+        yield file.fileno()
+
+
 def scratch_array(directory: Path, size: int, dtype: np.dtype) -> np.ndarray:
     """Returns writable room for ``size`` elements in a nameless file in ``directory``.
 
@@ -147,9 +159,17 @@ def scratch_array(directory: Path, size: int, dtype: np.dtype) -> np.ndarray:
     """
     if size == 0:
         return np.empty(0, dtype)
-    with tempfile.TemporaryFile(dir=directory) as file:
-        os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)  # a full disk is an OSError here, a SIGBUS later
-        return np.memmap(file, dtype, mode="r+", shape=(size,))
+    with scratch_file(directory, size * dtype.itemsize) as file, os.fdopen(os.dup(file), "r+b") as opened:
+        return np.memmap(opened, dtype, mode="r+", shape=(size,))
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    # Readers need the header exactly as NumPy writes it: 64-byte aligned, so mapped rows are aligned too.
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    )
+    return np.frombuffer(header.getvalue(), np.uint8)
 
 
 def _sample(num_bytes: int, block_bytes: int, whole_bytes: int) -> Iterable[int]:
@@ -167,4 +187,4 @@ def _crcs(path: Path, blocks: Iterable[int], block_bytes: int) -> Iterable[tuple
             filled = 0
             while filled < len(buffer) and (got := file.readinto(buffer[filled:])):
                 filled += got
-            yield block, zlib.crc32(buffer[:filled])
+            yield block, _core.crc32(np.frombuffer(buffer[:filled], np.uint8))

@@ -7,25 +7,41 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Final, TypedDict
 
 import torch
 
 from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments, layout
+from glt.partition.balance import Balance
 from glt.partition.book import Book, owner_dtype
+from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
+from glt.partition.graph_writer import write_graph
 from glt.partition.hotness_input import PartHotness
-from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry, installed_version
+from glt.partition.manifest import (
+    EdgeTypeEntry,
+    FeatureEntry,
+    LabelEntry,
+    Manifest,
+    NodeTypeEntry,
+    balance_ratio,
+    installed_version,
+)
 from glt.partition.node_cache import CacheInput, CachePlan
 from glt.partition.npy_file import BLOCK_BYTES
-from glt.partition.partition_writer import PartitionWriter, count_cut_edges, require_free, staging
+from glt.partition.partition_writer import PartitionWriter
+from glt.partition.read_forecast import ReadForecast
 from glt.partition.rows import Array, Rows
+from glt.partition.staging import require_free, require_space, staging
 
 logger = logging.getLogger(__name__)
 
 PerNodeType = Array | Mapping[NodeType, Array]
 PerEdgeType = Array | Mapping[EdgeType, Array]
+NamedNodeTables = Mapping[str, Array] | Mapping[NodeType, Mapping[str, Array]]
+NamedEdgeTables = Mapping[str, Array] | Mapping[EdgeType, Mapping[str, Array]]
+NodeLabelTables = Array | Sequence[Array]
 PartsOf = Array | Sequence[Array]
 Hotness = PartsOf | Sequence[Mapping[NodeType, Array]] | Mapping[NodeType, PartsOf]
 
@@ -46,6 +62,16 @@ class GraphArguments(TypedDict, total=False):
     hotness: Hotness | None
     cache_ratio: float | Mapping[NodeType, float]
     cache_memory_budget: int | Mapping[NodeType, int]
+    balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None
+    balance_edges: bool
+    num_threads: int | None
+    sort_memory_bytes: int | None
+    node_attrs: NamedNodeTables | None
+    edge_attrs: NamedEdgeTables | None
+
+
+SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sort no faster
+MAX_SORT_BYTES: Final = 1 << 30  # of all threads
 
 
 class PartitionerBase(ABC):
@@ -66,10 +92,12 @@ class PartitionerBase(ABC):
     ``edge_*``); their order is kept, and is part of the key of random draws. Features, weights and times may be given
     for some types only. A homogeneous graph comes without dicts. :mod:`glt.partition.layout` lists the files.
 
-    Inputs are never copied whole, and may be memory-mapped. Peak memory beside the inputs is about 32 bytes per node
-    plus two chunks of features; what is sorted passes through scratch files in the file system of ``output_dir``, which
-    needs room for 8 bytes per edge of the largest edge type (16 with more than 2**31 nodes and edges) beside the
-    result, and 17 bytes per edge of its largest partition where there are weights or times.
+    Inputs are never copied whole, and may be memory-mapped: they are read front to back. Peak memory beside them is 13
+    bytes per node of a type (14 with more than 256 partitions) plus ``sort_memory_bytes``, or plus a chunk of features
+    for each thread. Where the edges of a type do not fit into the former, they pass through a scratch file in the file
+    system of ``output_dir``, of 12 bytes per edge (16 with more than 2**32 edges), and what a weight has, and 8 with
+    times. :meth:`forecast` tells all of it beforehand. A run that is killed leaves a directory that does not load, and
+    that the next run with the same ``output_dir`` on this host removes.
 
     Args:
         output_dir: Directory to create. It appears in one rename when everything is written; until then a directory
@@ -85,23 +113,38 @@ class PartitionerBase(ABC):
         edge_assign_strategy: ``"by_src"`` for sampling along out-edges (a row holds the out-edges of a node), or
             ``"by_dst"`` for sampling along in-edges. ``"by_des"``, as the reference tutorial spells it, means
             ``"by_dst"``.
-        chunk_size: Feature rows copied at a time. The result does not depend on it.
+        chunk_size: Feature rows that each thread copies at a time. The result does not depend on it.
         device: Accepted for compatibility: partitioning runs on the host and its result never depends on the device.
             ``torch.device('cpu')``, or a cuda device of this machine.
         node_label: Optional tensor or array ``[num_nodes, ...]``.
         edge_weight: Optional tensor or array ``[num_edges]``, finite and at least 0, for weighted sampling. Other
-            dtypes than float32 and float64 are copied.
+            dtypes than float32 and float64 are copied. Their range within a row: :class:`glt.data.Topology`.
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
+        balance_ntypes: What nodes to spread evenly over the partitions, as DGL's argument of this name: labels of
+            nodes, ``[num_nodes]`` integers or bools, such as classes or a training mask; or a list of several, whose
+            combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
+            told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
+        balance_edges: Whether partitions shall own equally many edges too.
+        num_threads: Threads, 1 to 1024; default: one for each core that this process may use. The result does not
+            depend on it.
+        sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
+            thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
+            root of their size. The result does not depend on it.
+        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
+            ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
+            dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
         hotness: Optional: how often each partition's trainers read each node, from
             :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
             one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
             node type, or a list of dicts. The manifest then says which share of feature reads is expected to be remote.
-        cache_ratio: With ``hotness``: each partition keeps copies of the features, labels and times of the hottest
-            nodes that it does not own, up to this share of the nodes of each type, in [0, 1]; or a dict by node type.
+        cache_ratio: With ``hotness``: each partition keeps copies of the rows of the hottest nodes that it does not
+            own, of types with features, up to this share of the nodes of each type, in [0, 1]; or a dict by node type.
         cache_memory_budget: The same in bytes of a partition's copies and their ids, per node type. With both, the
             smaller cache is made; 0 does not limit.
+
+    Not every partitioner can balance; :attr:`balances` says which arguments one takes.
 
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
@@ -110,6 +153,11 @@ class PartitionerBase(ABC):
         PartitionError: If ``output_dir`` is not empty.
     """
 
+    balances: ClassVar[frozenset[str]] = frozenset()
+    """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
+
+    assign_node_bytes: int = 9
+    """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
     hotness_argument: ClassVar[str] = "hotness"
     """What the argument is called that ``hotness`` comes from."""
 
@@ -129,6 +177,12 @@ class PartitionerBase(ABC):
         edge_weight: PerEdgeType | None = None,
         edge_time: PerEdgeType | None = None,
         node_time: PerNodeType | None = None,
+        balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None = None,
+        balance_edges: bool = False,
+        num_threads: int | None = None,
+        sort_memory_bytes: int | None = None,
+        node_attrs: NamedNodeTables | None = None,
+        edge_attrs: NamedEdgeTables | None = None,
         hotness: Hotness | None = None,
         cache_ratio: float | Mapping[NodeType, float] = 0.0,
         cache_memory_budget: int | Mapping[NodeType, int] = 0,
@@ -137,12 +191,28 @@ class PartitionerBase(ABC):
         # 2**16 partitions: far above any cluster.
         self.num_parts = arguments.integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
         self.chunk_size = arguments.integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
+        if num_threads is None:
+            num_threads = len(os.sched_getaffinity(0))
+        self.num_threads = arguments.integer("num_threads", num_threads, 1, 1024, "threads that work at the same time")
+        if sort_memory_bytes is None:
+            sort_memory_bytes = min(SORT_BYTES * self.num_threads, MAX_SORT_BYTES)
+        self.sort_memory_bytes = arguments.integer(
+            "sort_memory_bytes", sort_memory_bytes, 1 << 20, 2**63 - 1, "memory for sorting edges, of all threads"
+        )
         self.edge_assign_strategy = arguments.strategy(edge_assign_strategy)
         self.device = arguments.host_device(device)
         edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
         self.graph = GraphInput.of(
-            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time
-        )
+            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
+            node_attrs, edge_attrs,
+        )  # fmt: skip
+        self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
+        for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
+            if asked and name not in self.balances:
+                raise ValueError(
+                    f"{name} is given, but {type(self).__name__} does not balance by it: use a partitioner that does, "
+                    "such as FennelPartitioner, or leave it out"
+                )
         self.caches = CacheInput.of(
             self.graph.schema, [nodes.num_nodes for nodes in self.graph.nodes], self.num_parts, self.hotness_argument,
             hotness, cache_ratio, cache_memory_budget,
@@ -158,7 +228,8 @@ class PartitionerBase(ABC):
     def assign_nodes(self, node_type: int, num_nodes: int) -> Array:
         """Returns the partition of each node of a type: ``[num_nodes]`` integers in ``[0, num_parts)``.
 
-        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input.
+        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input,
+        ``self.balance`` the checked balance asked for.
 
         Args:
             node_type: Position of the type in ``self.graph.schema.node_types``; 0 for a homogeneous graph.
@@ -169,25 +240,41 @@ class PartitionerBase(ABC):
         """Returns the arguments that determine :meth:`assign_nodes`, for the manifest; must be JSON."""
         return {}
 
+    def forecast(self) -> Forecast:
+        """Returns what :meth:`partition` will take: memory, disk and time."""
+        expected = forecast(
+            self.graph,
+            self.num_parts,
+            self.num_threads,
+            self.sort_memory_bytes // self.num_threads,
+            self.chunk_size,
+            self.assign_node_bytes,
+        )
+        return expected.with_more(self.caches.most_bytes(self.num_parts, self.graph.nodes))
+
     def partition(self, progress: bool = False) -> Manifest:
         """Writes the partition directory.
 
         Args:
-            progress: Whether to draw a tqdm bar of bytes written.
+            progress: Whether to draw a tqdm bar of bytes: edges read, scratch files and result written.
 
         Returns:
-            The manifest: counts, edge cut, balance, checksums and the run id. Its summary is logged at level INFO.
+            The manifest: counts, edge cut, balance, checksums and the run id. Its summary is logged at level INFO, the
+            forecast before the work begins.
 
         Raises:
-            PartitionError: If ``output_dir`` is not empty.
+            PartitionError: If ``output_dir`` is not empty, or its file system lacks the space that is forecast.
             TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, or a partition has more than
                 2**32 - 1 rows of edge features.
             OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
         """
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
-        books = [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
         with staging(self.output_dir) as root:
-            manifest = self._write(root, books, strategy_arguments, progress)
+            expected = self.forecast()
+            logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
+            require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
+            books = [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
+            manifest = self._write(root, books, strategy_arguments, expected.work_bytes if progress else None)
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
         return manifest
 
@@ -200,19 +287,24 @@ class PartitionerBase(ABC):
             arguments.owners(owner, nodes.num_nodes, self.num_parts, owner_dtype(self.num_parts), where), self.num_parts
         )
 
-    def _write(self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], progress: bool) -> Manifest:
+    def _write(
+        self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], bar_bytes: int | None
+    ) -> Manifest:
         bar = None
-        if progress:
+        if bar_bytes is not None:
             from tqdm import tqdm
 
-            bar = tqdm(desc="partition", unit="B", unit_scale=True)
+            bar = tqdm(desc="partition", total=bar_bytes, unit="B", unit_scale=True)
+        advance = bar.update if bar is not None else lambda _: None
+        thread_bytes = self.sort_memory_bytes // self.num_threads
         try:
-            writer = PartitionWriter(root, self.chunk_size, bar.update if bar is not None else lambda _: None)
-            plans = []
+            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance)
+            reads = []
             for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
-                plans.append(self.caches.plan(at, nodes, book))
-                _write_nodes(writer, nodes, book, plans[-1])
-            part_num_edges = [_write_edges(writer, edges, books) for edges in self.graph.edges]
+                plan = self.caches.plan(at, nodes, book)
+                reads.append(None if plan is None else plan.forecast)
+                _write_nodes(writer, nodes, book, plan)
+            graphs = [_write_edges(writer, edges, books, thread_bytes) for edges in self.graph.edges]
         finally:
             if bar is not None:
                 bar.close()
@@ -224,10 +316,13 @@ class PartitionerBase(ABC):
             checksum_block_bytes=BLOCK_BYTES,
             time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
-            node_types=tuple(_node_entry(*each) for each in zip(self.graph.nodes, books, plans, strict=True)),
+            node_types=tuple(
+                _node_entry(nodes, book, self.balance.entries(at, book), read)
+                for at, (nodes, book, read) in enumerate(zip(self.graph.nodes, books, reads, strict=True))
+            ),
             edge_types=tuple(
-                _edge_entry(edges, self.graph.nodes[edges.neighbor], books, counts)
-                for edges, counts in zip(self.graph.edges, part_num_edges, strict=True)
+                _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts)
+                for edges, counts in zip(self.graph.edges, graphs, strict=True)
             ),
             files=writer.files,
             glt_version=installed_version(),
@@ -245,49 +340,61 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: Ca
         writer.node_rows(partial(layout.node_label, node_type=node_type), nodes.label, book)
     if nodes.time is not None:
         writer.node_times(node_type, nodes.time, book)
+    for name, rows in nodes.attrs.items():
+        writer.node_rows(partial(layout.node_attr, node_type=node_type, name=name), rows, book)
     if plan is not None:
         for idx, ids in enumerate(plan.ids):
             if ids.size:
                 writer.cache(idx, nodes, ids)
 
 
-def _write_edges(writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book]) -> tuple[int, ...]:
-    part_num_edges = writer.graph(edges, books)
-    if edges.feat is not None:
-        writer.edge_rows(edges, edges.feat, books[edges.expanded], part_num_edges)
-    return part_num_edges
+def _write_edges(
+    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int
+) -> tuple[tuple[int, ...], int]:
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes)
+    edge_type = edges.edge_type
+    tables = [] if edges.feat is None else [(partial(layout.edge_feat, edge_type=edge_type), edges.feat)]
+    for name, rows in edges.attrs.items():
+        tables.append((partial(layout.edge_attr, edge_type=edge_type, name=name), rows))
+    if tables:
+        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges)
+    return part_num_edges, num_cut_edges
 
 
-def _node_entry(nodes: NodeInput, book: Book, plan: CachePlan | None) -> NodeTypeEntry:
+def _node_entry(
+    nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...], reads: ReadForecast | None
+) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
         part_num_nodes=book.counts,
-        balance_ratio=_balance(book.counts),
+        balance_ratio=balance_ratio(book.counts),
         feat=_feature_entry(nodes.feat),
         label=_feature_entry(nodes.label),
         has_time=nodes.time is not None,
-        forecast=None if plan is None else plan.forecast,
+        attrs=_attr_entries(nodes.attrs),
+        balanced_labels=balanced_labels,
+        forecast=reads,
     )
 
 
 def _edge_entry(
-    edges: EdgeInput, neighbors: NodeInput, books: Sequence[Book], part_num_edges: tuple[int, ...]
+    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int
 ) -> EdgeTypeEntry:
-    num_cut_edges = count_cut_edges(edges, books)
     edge_cut_ratio = num_cut_edges / max(edges.num_edges, 1)
     row_bytes = 0 if neighbors.feat is None else neighbors.feat.array[:1].nbytes
     return EdgeTypeEntry(
         edge_type=edges.edge_type,
         num_edges=edges.num_edges,
         part_num_edges=part_num_edges,
-        balance_ratio=_balance(part_num_edges),
+        balance_ratio=balance_ratio(part_num_edges),
         num_cut_edges=num_cut_edges,
         edge_cut_ratio=edge_cut_ratio,
         remote_bytes_per_edge=edge_cut_ratio * row_bytes,
         feat=_feature_entry(edges.feat),
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
+        attrs=_attr_entries(edges.attrs),
     )
 
 
@@ -295,5 +402,5 @@ def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
     return None if rows is None else FeatureEntry(rows.torch_dtype, rows.row_shape)
 
 
-def _balance(counts: tuple[int, ...]) -> float:
-    return sum(counts) / (len(counts) * max(counts)) if max(counts) else 1.0
+def _attr_entries(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry(rows.torch_dtype, rows.row_shape) for name, rows in attrs.items()}

@@ -18,6 +18,8 @@ from torch import Tensor
 from glt.data.arrays import as_ids
 from glt.data.schema import NodeType, Schema
 
+_CHUNK = 1 << 24  # edges counted at a time
+
 
 def hotness_from_counts(
     batches: Iterable[Any], num_nodes: int | Mapping[NodeType, int]
@@ -105,10 +107,13 @@ def hotness_from_degrees(
         name = f"edge_index[{edge_type}]" if schema.is_hetero else "edge_index"
         if not hasattr(edges, "shape") or len(edges.shape) != 2 or edges.shape[0] != 2:
             raise ValueError(f"{name} has shape {list(getattr(edges, 'shape', []))}: expected [2, num_edges]")
-        ids = as_ids(edges[0 if edge_dir == "in" else 1], name).numpy()
-        if ids.size and not 0 <= ids.min() <= ids.max() < degrees[neighbor].size:
-            raise IndexError(f"{name} has node {ids.max()}: expected ids in [0, {degrees[neighbor].size})")
-        degrees[neighbor] += np.bincount(ids, minlength=degrees[neighbor].size)
+        row = edges[0 if edge_dir == "in" else 1]
+        for begin in range(0, row.shape[0], _CHUNK):  # edges may be mapped, and more than memory holds
+            ids = as_ids(row[begin : begin + _CHUNK], name).numpy()
+            if not 0 <= ids.min() <= ids.max() < degrees[neighbor].size:
+                bad = ids.max() if ids.min() >= 0 else ids.min()
+                raise IndexError(f"{name} has node {bad}: expected ids in [0, {degrees[neighbor].size})")
+            degrees[neighbor] += np.bincount(ids, minlength=degrees[neighbor].size)
     num_edges = max(1, sum(int(degree.sum()) for degree in degrees))
     found = [torch.from_numpy((degree / num_edges).astype(np.float32)) for degree in degrees]
     return schema.by_node_type(found) if schema.is_hetero else found[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -234,28 +235,47 @@ def test_wrong_arguments_of_one_rank(
         assert outcome.error_type == error_type and all(word in outcome.error for word in words), outcome
 
 
-def raise_in_the_loop(trainer: Trainer, path: Path) -> None:
-    """Rank 0 fails in the middle of an epoch, for reasons of its own; rank 1 goes on."""
+def raise_in_the_loop(trainer: Trainer, path: Path, mode: str, long_step: bool) -> None:
+    """Rank 0 fails in the middle of an epoch, for reasons of its own; rank 1 goes on, perhaps after a step of the model
+    that takes until the process of rank 0 is gone, and the store of the loader with it."""
     data = join(trainer, path)
     with glt.distributed.DistNeighborLoader(
-        data,
-        [4, 3],
-        torch.arange(NUM_NODES),
-        batch_size=8,
-        random_seed=1,
-        worker_options=options(trainer, "collocated"),
+        data, [4, 3], torch.arange(NUM_NODES), batch_size=8, random_seed=1, worker_options=options(trainer, mode)
     ) as loader:
-        while True:
+        for epoch in itertools.count():
             for number, _ in enumerate(loader):
-                if trainer.rank == 0 and number == 5:
+                if epoch == 0 and number == 5:
                     trainer.say(time.monotonic())
-                    raise ZeroDivisionError("the model's own mistake")
+                    if trainer.rank == 0:
+                        trainer.hear()
+                        raise ZeroDivisionError("the model's own mistake")
+                    if long_step:
+                        trainer.hear()
 
 
 @pytest.mark.timeout(200)
-def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World]) -> None:
-    with Cluster(2, raise_in_the_loop, world(2).path, deadline_s=150) as cluster:
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World], mode: str) -> None:
+    with Cluster(2, raise_in_the_loop, world(2).path, mode, False, deadline_s=150) as cluster:
+        cluster.hear(1)
+        cluster.hear(0)
+        start = time.monotonic()
+        cluster.say(0)
         first, second = cluster.outcomes()
-        after([first, second], cluster.hear(0))
+        after([first, second], start)
         assert first.error_type == "ZeroDivisionError"
-        assert second.error_type == "PeerLost" and "trainer 0" in second.error
+        assert second.error_type == "PeerLost" and "trainer 0" in second.error, second
+        assert "has reported ZeroDivisionError: the model's own mistake" in second.error, second
+
+
+@pytest.mark.timeout(200)
+def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world: Callable[..., World]) -> None:
+    with Cluster(2, raise_in_the_loop, world(2).path, "collocated", True, deadline_s=150) as cluster:
+        cluster.hear(1)
+        cluster.hear(0)
+        cluster.say(0)
+        cluster.processes[0].join(100)
+        cluster.say(1)
+        first, second = cluster.outcomes()
+        assert first.error_type == "ZeroDivisionError" and second.error_type == "PeerLost"
+        assert "has reported ZeroDivisionError: the model's own mistake" in second.error, second

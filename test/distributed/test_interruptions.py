@@ -102,7 +102,8 @@ def collect_on_its_own_thread(trainer: Trainer, path: Path) -> int:
 
 
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
 sys.path.insert(0, {here!r})
 import torch, glt
 from dist_world import join, options

@@ -1,4 +1,4 @@
-"""Partitions a graph, but stops for ever before it writes the file named in the arguments; the test kills it there."""
+"""Partitions a graph, but stops for ever at the step named in the arguments; the test kills it there."""
 
 import signal
 import sys
@@ -6,20 +6,32 @@ from pathlib import Path
 
 import numpy as np
 
+from glt import _core
 from glt.partition import Manifest, RandomPartitioner
-from glt.partition.npy_file import NpyWriter
 
 target, stage = sys.argv[1:]
 
 
-def stop_at(path: str) -> None:
-    if stage in path:
-        print("about to write", flush=True)
-        signal.pause()
+def stop(*_, **__) -> None:
+    print("stopped", flush=True)
+    signal.pause()
 
 
-append, write_manifest = NpyWriter.write, Manifest.write
-NpyWriter.write = lambda self, piece: (stop_at(str(self.path)), append(self, piece))[1]  # type: ignore[method-assign]
-Manifest.write = lambda self, root: (stop_at("manifest.json"), write_manifest(self, root))[1]  # type: ignore[method-assign]
-edge_index = np.array([[0, 1, 2, 2], [1, 2, 0, 1]])
-RandomPartitioner(Path(target), 2, 3, edge_index, node_feat=np.ones((3, 2)), edge_feat=np.ones(4)).partition()
+def stop_within(*args, tick=None, **options) -> None:
+    sort_edges(*args, tick=stop, **options)
+
+
+sort_edges, write_manifest = _core.sort_edges, Manifest.write
+if stage == "within sort_edges":
+    _core.sort_edges = stop_within
+elif stage == "before the manifest":
+    Manifest.write = stop  # type: ignore[method-assign]
+elif stage == "before the rename":
+    Path.rename = stop  # type: ignore[method-assign]
+else:
+    setattr(_core, stage.removeprefix("before "), stop)
+
+edge_index = np.arange(60_000).reshape(2, -1) % 1000
+partitioner = RandomPartitioner(Path(target), 2, 1000, edge_index, node_feat=np.ones((1000, 2)), num_threads=2)
+partitioner.sort_memory_bytes = 2  # far below what users may ask for: the graph passes through a scratch file
+partitioner.partition()

@@ -1,6 +1,5 @@
 """Dicts by type that do not fit, weights and times that cannot be, and damaged files of any type, are named."""
 
-import os
 import re
 import shutil
 
@@ -144,8 +143,9 @@ def test_the_list_of_files_is_whole(whole):
     on_disk = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
     assert on_disk == {*Manifest.read(whole).files, "manifest.json"}
     # Five types of nodes: book, row, ids; features of two, labels of two, times of two. Six types of edges: three
-    # arrays each, two more with weights (two of them), three more with times (four); features, book, row (two).
-    assert sum(not path.startswith("part1") for path in on_disk) == 15 + 6 + 18 + 4 + 12 + 6 + 1
+    # arrays each, two more with weights (two of them), three more with times (four); features (two);
+    # book, row (four); seven named tables.
+    assert sum(not path.startswith("part1") for path in on_disk) == 15 + 6 + 18 + 4 + 12 + 2 + 8 + 7 + 1
     assert "part0/graph/paper__in__gr%C3%B6%C3%9Fe%5F%5Fx/by_time/time.npy" in on_disk
 
 
@@ -170,17 +170,17 @@ def test_any_file_of_any_type_that_is_missing_truncated_or_altered_is_named(whol
 
 
 def test_a_failed_run_leaves_nothing(tmp_path, monkeypatch):
-    from glt.partition import npy_file
+    from glt.partition.npy_file import NpyWriter
 
-    room, calls = os.posix_fallocate, []
+    close, calls = NpyWriter.close, []
 
-    def full(*args):
-        calls.append(args)
-        if len(calls) == 6:
+    def full(self):
+        calls.append(self)
+        if len(calls) == 20:
             raise OSError(28, "No space left on device")
-        room(*args)
+        return close(self)
 
-    monkeypatch.setattr(npy_file.os, "posix_fallocate", full)
+    monkeypatch.setattr(NpyWriter, "close", full)
     with pytest.raises(OSError, match="No space left"):
         RandomPartitioner(tmp_path / "parts", 2, **hetero_world()).partition()
     assert list(tmp_path.iterdir()) == []

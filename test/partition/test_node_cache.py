@@ -11,7 +11,7 @@ import torch
 from partition_world import World, assert_union_is_the_input, bits, hetero_world, load_all
 
 from glt.errors import PartitionError
-from glt.partition import FrequencyPartitioner, RandomPartitioner, load_partition
+from glt.partition import FrequencyPartitioner, RandomPartitioner, inspect_partitions, load_partition
 
 HOTNESS = [np.array([9.0, 8, 7, 6, 5, 4, 3, 2, 1, 0]), np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 5.0])]
 
@@ -67,8 +67,10 @@ def test_a_cache_holds_the_hottest_nodes_of_others(
             np.testing.assert_array_equal(cache.label, world.node_label[ids])
             assert cache.time is None and cache.ids.dtype == np.int64
     assert_union_is_the_input(parts, **world.arguments())
-    assert f"{manifest.remote_read_ratio:.1%} of feature reads expected to be remote" in manifest.summary()
-    assert ("caches answering" in manifest.summary()) == (most > 0)
+    assert manifest.forecast == forecast  # of the only type
+    assert f"{forecast.total_remote_ratio:.1%} of feature reads expected to be remote" in manifest.summary()
+    assert ("nodes) answering" in manifest.summary()) == (most > 0)
+    assert inspect_partitions(root).nodes[0].forecast == forecast
 
 
 @pytest.mark.parametrize("partitioner", [RandomPartitioner, FrequencyPartitioner])
@@ -96,18 +98,49 @@ def test_types(tmp_path: Path, partitioner: Any) -> None:
                 assert cache.feat.dtype == torch.bfloat16
 
 
+def test_named_tables_are_cached_too(tmp_path: Path, world: World) -> None:
+    attrs = {"train_mask": np.arange(10) % 3 == 0, "z": np.arange(20.0).reshape(10, 2)}
+    # 28 bytes as above, a bool and two doubles: 45.
+    made = RandomPartitioner(
+        tmp_path / "parts", 2, hotness=np.ones(10), cache_memory_budget=95, node_attrs=attrs, **world.arguments()
+    )
+    expected = made.forecast()
+    made.partition()
+    for part in load_all(tmp_path / "parts"):
+        cache = part.nodes[0].cache
+        assert cache is not None and cache.ids.size == 2 and cache.attrs.keys() == attrs.keys()
+        for name, table in attrs.items():
+            np.testing.assert_array_equal(cache.attrs[name], table[cache.ids])
+    bare = RandomPartitioner(tmp_path / "bare", 2, node_attrs=attrs, **world.arguments()).forecast()
+    assert expected.result_bytes - bare.result_bytes == 2 * 2 * 45
+
+
+def test_several_types_are_forecast_together(tmp_path: Path) -> None:
+    given = hetero_world()
+    hotness = {"paper": np.ones(23), "größe__x": np.full(5, 10.0)}
+    manifest = RandomPartitioner(
+        tmp_path / "parts", 2, hotness=hotness, cache_ratio={"paper": 1.0, "größe__x": 0}, **given
+    ).partition()
+    forecast = manifest.forecast
+    assert forecast is not None and forecast.num_reads == (73, 73)
+    assert sum(forecast.num_cached) == 23 and forecast.num_remote_reads == pytest.approx(23 + 50)
+    assert forecast.total_remote_ratio == pytest.approx(50 / 146)
+    assert forecast.total_hit_ratio == pytest.approx(23 / 73)
+
+
 def test_one_partition_has_nothing_to_cache(tmp_path: Path, world: World) -> None:
     hotness = np.arange(10)
     manifest = RandomPartitioner(
         tmp_path / "parts", 1, hotness=hotness, cache_ratio=0.5, **world.arguments()
     ).partition()
     assert cached(tmp_path / "parts") == [[]]
-    assert manifest.remote_read_ratio == manifest.cache_hit_ratio == 0
+    assert manifest.forecast is not None
+    assert manifest.forecast.total_remote_ratio == manifest.forecast.total_hit_ratio == 0
 
 
 def test_without_hotness_there_is_no_forecast(directory: Path) -> None:
     manifest = load_partition(directory, 0).manifest
-    assert manifest.remote_read_ratio is manifest.cache_hit_ratio is manifest.node_types[0].forecast is None
+    assert manifest.forecast is manifest.node_types[0].forecast is None
 
 
 @pytest.mark.parametrize("name", ["ids", "feat", "label"])

@@ -1,3 +1,5 @@
+import resource
+
 import numpy as np
 import pytest
 import torch
@@ -132,13 +134,30 @@ def test_a_target_filled_while_the_run_lasts_is_refused_and_kept(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["parts", "mine"]
 
 
-def test_a_failed_run_leaves_nothing(tmp_path, monkeypatch, world):
-    from glt.partition import npy_file
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(npy_file.os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space left"):
-        RandomPartitioner(tmp_path / "parts", 2, **world.arguments()).partition()
+@pytest.mark.parametrize("name", ["node_feat", "edge_index"])
+def test_a_run_that_cannot_write_names_the_file_and_leaves_nothing(tmp_path, name):
+    arguments = {"num_nodes": 3, "edge_index": EDGES, "node_feat": np.zeros((3, 2))}
+    large = {"node_feat": np.zeros((3, 40_000)), "edge_index": np.zeros((2, 40_000), np.int32)}
+    partitioner = RandomPartitioner(tmp_path / "parts", 1, **arguments | {name: large[name]})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as info:
+            partitioner.partition()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert info.value.filename.endswith({"node_feat": "node_feat/node.npy", "edge_index": "indices.npy"}[name])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_threads": 0}, ValueError, "num_threads = 0: expected 1 to 1024"),
+        ({"num_threads": 1.5}, TypeError, r"num_threads = 1\.5"),
+        ({"sort_memory_bytes": 1000}, ValueError, "sort_memory_bytes = 1000: expected 1048576 to"),
+    ],
+)
+def test_bad_resources_are_refused_by_name(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        RandomPartitioner(tmp_path / "parts", 2, 3, EDGES, **options)

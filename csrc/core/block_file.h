@@ -1,0 +1,46 @@
+// A file of known size that several threads fill in any order, with a checksum for each block of it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace glt {
+
+// Throws std::system_error, naming `path`, if it fails; pwrite and pread to the last byte.
+void write_at(int fd, int64_t offset, const void* data, int64_t num_bytes, const std::string& path);
+void read_at(int fd, int64_t offset, void* data, int64_t num_bytes, const std::string& path);
+
+// The file is opened for each piece: a partitioner may have thousands of files under way.
+class BlockFile {
+ public:
+  // Creates the file, which must not exist.
+  BlockFile(std::string path, int64_t num_bytes, int64_t block_bytes);
+
+  // Writes a piece. Pieces may come in any order and from several threads, but each byte once.
+  void write(int64_t offset, const void* data, int64_t num_bytes);
+
+  // The CRC-32 of each block. Throws std::invalid_argument unless all bytes were written.
+  std::vector<uint32_t> checksum() const;
+
+  const std::string& path() const { return path_; }
+  int64_t num_bytes() const { return num_bytes_; }
+
+ private:
+  struct Piece {
+    int64_t end;
+    uint32_t crc;
+  };
+  void add(int64_t begin, int64_t end, uint32_t crc);
+
+  std::string path_;
+  int64_t num_bytes_, block_bytes_;
+  mutable std::mutex mutex_;
+  std::map<int64_t, Piece> pieces_;  // by first byte: of blocks that are not whole yet, neighbours joined
+  std::vector<uint32_t> crcs_;
+  int64_t num_whole_ = 0;
+};
+
+}  // namespace glt
