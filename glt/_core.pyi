@@ -234,6 +234,36 @@ def group_by_owner(book: Book, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 def find_owners(book: Book, ids: np.ndarray) -> np.ndarray: ...
 def require_owned(book: Book, ids: np.ndarray, part: int) -> None: ...
 
+class RowIndex:
+    """Which ids have a row in a small table; see csrc/core/row_index.h."""
+
+    num_rows: int
+    num_ids: int
+    def __init__(self, ids: np.ndarray, num_ids: int) -> None: ...
+    def split(
+        self, ids: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
+
+doubt_unit: float
+
+def find_mutual(csr: Csr, back: Csr, mutual: np.ndarray, num_threads: int = 1) -> None: ...
+def find_repeated(csr: Csr, repeated: np.ndarray, num_threads: int = 1) -> None: ...
+def add_doubt(
+    csr: Csr,
+    num_neighbors: Sequence[int],
+    weighted: bool,
+    replace: bool,
+    hop: int,
+    expanded: np.ndarray,
+    neighbor: np.ndarray,
+    doubt: np.ndarray,
+    mutual: np.ndarray | None = None,
+    back: Csr | None = None,
+    back_neighbors: Sequence[int] = (),
+    repeated: np.ndarray | None = None,
+    num_threads: int = 1,
+) -> None: ...
+
 class BlockFile:
     """Fills a new file in any order, with a CRC-32 for each block."""
 

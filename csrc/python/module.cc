@@ -10,6 +10,8 @@ void register_batch(pybind11::module_& m);
 void register_one_hop(pybind11::module_& m);
 void register_induced_rows(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
+void register_row_index(pybind11::module_& m);
+void register_hotness(pybind11::module_& m);
 void register_block_pool(pybind11::module_& m);
 void register_partition_files(pybind11::module_& m);
 void register_shm_ring(pybind11::module_& m);
@@ -33,6 +35,8 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_one_hop(m);
   glt::python::register_induced_rows(m);
   glt::python::register_gather(m);
+  glt::python::register_row_index(m);
+  glt::python::register_hotness(m);
   glt::python::register_block_pool(m);
   glt::python::register_partition_files(m);
   glt::python::register_shm_ring(m);

@@ -15,6 +15,7 @@ from glt.data.graph import Graph
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import Schema
 from glt.data.topology import Topology, layout_of
+from glt.distributed.node_cache import NodeCache
 from glt.distributed.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest
 from glt.partition import NodePart, Partition
 
@@ -30,6 +31,7 @@ class LocalPartition:
         graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
         node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'``, ``'time'`` and named ones.
         edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
+        node_caches: By node type, copies of rows that other partitions own; None without.
     """
 
     index: int
@@ -38,6 +40,7 @@ class LocalPartition:
     graphs: tuple[Graph, ...]
     node_tables: tuple[dict[str, Feature], ...]
     edge_tables: tuple[dict[str, Feature], ...]
+    node_caches: tuple[NodeCache | None, ...]
 
     @classmethod
     def of(cls, part: Partition, graph_mode: str, labelled: Sequence[bool]) -> LocalPartition:
@@ -50,10 +53,18 @@ class LocalPartition:
         """
         counts = [entry.num_nodes for entry in part.manifest.node_types]
         node_tables: list[dict[str, Feature]] = []
+        node_caches: list[NodeCache | None] = []
         edge_tables: list[dict[str, Feature]] = []
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
             node_tables.append(_tables(named, (node.book, part.index)))
+            cache = None
+            if node.cache is not None:
+                kept = node.cache
+                copied = {"x": kept.feat, "y": kept.label, "time": kept.time, **kept.attrs}
+                tables = {name: Feature(_tensor(copied[name])) for name in node_tables[t]}
+                cache = NodeCache.of(kept.ids, counts[t], tables)
+            node_caches.append(cache)
         graphs = []
         ends = part.schema.ends(part.manifest.edge_dir)
         sides = part.schema.ends("out")
@@ -79,7 +90,7 @@ class LocalPartition:
             edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index)))
         return cls(
             part.index, part.schema, part.nodes, tuple(graphs),
-            tuple(node_tables), tuple(edge_tables),
+            tuple(node_tables), tuple(edge_tables), tuple(node_caches),
         )  # fmt: skip
 
     def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:

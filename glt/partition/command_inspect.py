@@ -88,6 +88,8 @@ def _lines(report: Inspection) -> list[str]:
     for nodes in report.nodes:
         lines.append(f"nodes {nodes.node_type}: {_spread(nodes.num_nodes, nodes.part_num_nodes, nodes.balance_ratio)}")
         lines += [f"  {name}: {table}" for name, table in nodes.tables.items()]
+        if nodes.forecast is not None:
+            lines.append(f"  {nodes.forecast.summary()}")
         lines += [
             f"  {each.table} = {each.value}: {_spread(sum(each.part_counts), each.part_counts, each.balance_ratio)}"
             for each in nodes.values

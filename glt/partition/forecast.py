@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -51,6 +51,10 @@ class Forecast:
     def disk_bytes(self) -> int:
         """Free space that is needed in the file system of the directory."""
         return self.result_bytes + self.scratch_bytes
+
+    def with_more(self, num_bytes: int) -> Forecast:
+        """Returns the forecast of a result that has so many bytes more."""
+        return replace(self, result_bytes=self.result_bytes + num_bytes, work_bytes=self.work_bytes + num_bytes)
 
     def summary(self) -> str:
         """Returns the forecast in one line."""

@@ -159,6 +159,7 @@ def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unread
             _tables(stored, time=entry.has_time),
             tuple(values),
             entry.balanced_labels,
+            entry.forecast,
         )
 
 

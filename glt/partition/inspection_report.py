@@ -8,6 +8,7 @@ from typing import Any
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.label_counts import ValueCount
 from glt.partition.manifest import LabelEntry
+from glt.partition.read_forecast import ReadForecast
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class NodeReport:
         values: How often each value of boolean and integer tables, such as masks and classes, is in each partition
             that is here.
         balanced: What the partitioner was asked to balance (``balance_ntypes``), and how far it came.
+        forecast: Where features will be read from, and what caches will answer; None without hotness.
     """
 
     node_type: NodeType
@@ -32,6 +34,7 @@ class NodeReport:
     tables: dict[str, str]
     values: tuple[ValueCount, ...]
     balanced: tuple[LabelEntry, ...]
+    forecast: ReadForecast | None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@
     part<i>/edge_feat/<type>.npy                      by ascending edge id
     part<i>/node_attr/<type>/<name>.npy               named tables of the owned nodes, such as train_mask
     part<i>/edge_attr/<type>/<name>.npy               named tables of the owned edges, by ascending edge id
+    part<i>/cache/<type>/{ids,feat,label,time}.npy    copies of rows of others, by ascending id; only with a cache
+    part<i>/cache/<type>/attr/<name>.npy              the same of named tables
 
 With ``relabel`` partition ``i`` owns the nodes ``offsets[i]`` to ``offsets[i + 1] - 1`` of a type, and edges likewise,
 ``offsets`` being those of the manifest's entry of the type. Rows count from there, so there are no books and no
@@ -146,3 +148,14 @@ def node_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
 def edge_attr(partition_idx: int, edge_type: EdgeType, name: str) -> str:
     """A named table of the owned edges, by ascending edge id."""
     return f"{part(partition_idx)}/edge_attr/{edge_type_name(edge_type)}/{node_type_name(name)}.npy"
+
+
+def cache(partition_idx: int, node_type: NodeType, array: str) -> str:
+    """An array of the cache of a partition: ``ids``, int64, ascending, nodes that others own; and copies of their rows:
+    ``feat``, and ``label`` and ``time`` where nodes of the type have them."""
+    return f"{part(partition_idx)}/cache/{node_type_name(node_type)}/{array}.npy"
+
+
+def cache_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
+    """A named table of the nodes in the cache of a partition."""
+    return cache(partition_idx, node_type, f"attr/{node_type_name(name)}")

@@ -20,6 +20,24 @@ from glt.partition.rows import Array, as_torch_dtype
 
 
 @dataclass(frozen=True, eq=False)
+class CachePart:
+    """Copies of rows that other partitions own, of the nodes of one type that this one is expected to read most.
+
+    Attributes:
+        ids: Their ids, ascending, ``[cached]`` int64.
+        feat: Their features, ``[cached, ...]``.
+        label, time: Their labels and times, or None where nodes of the type have none.
+        attrs: Their rows of named tables.
+    """
+
+    ids: np.ndarray
+    feat: Array
+    label: Array | None
+    time: np.ndarray | None
+    attrs: dict[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
 class NodePart:
     """The nodes of one type: what every partition knows of all of them, and what this one owns.
 
@@ -32,6 +50,7 @@ class NodePart:
         id_map: Original ids, where nodes were relabelled, else None.
         owned: The owned nodes: their ids, ascending, ``[rows]`` int64, mapped, or a range of ids where nodes were
             relabelled.
+        cache: Rows of some nodes of other partitions, or None.
     """
 
     book: PartitionBook
@@ -41,6 +60,7 @@ class NodePart:
     attrs: dict[str, Array]
     id_map: IdMap | None
     owned: np.ndarray | range
+    cache: CachePart | None
 
     @cached_property
     def ids(self) -> np.ndarray:
@@ -253,6 +273,22 @@ def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
             if entry.offsets is not None
             else files.map(layout.node_ids(index, node_type))
         ),
+        cache=_cache_part(files, index, entry),
+    )
+
+
+def _cache_part(files: _Files, index: int, entry: NodeTypeEntry) -> CachePart | None:
+    if entry.forecast is None or entry.forecast.num_cached[index] == 0:
+        return None
+    path_of = partial(layout.cache, index, entry.node_type)
+    feat = files.table(entry.feat, path_of("feat"))
+    assert feat is not None, "a forecast is of features"
+    return CachePart(
+        ids=files.map(path_of("ids")),
+        feat=feat,
+        label=files.table(entry.label, path_of("label")),
+        time=files.map_if(entry.has_time, path_of("time")),
+        attrs=files.tables(entry.attrs, partial(layout.cache_attr, index, entry.node_type)),
     )
 
 

@@ -13,9 +13,10 @@ from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition import layout
 from glt.partition.npy_file import FileEntry
+from glt.partition.read_forecast import ReadForecast
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 3  # 1: no types; 2: no attributes, no relabelling, no balance
+VERSION: Final = 3  # 1: no types; 2: no attributes, no relabelling, no caches, no balance
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class NodeTypeEntry:
         balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
         offsets: With relabelling, where the ids of each partition begin, and the number of nodes: ``[num_parts + 1]``;
             else None.
+        forecast: Where features will be read from; None without hotness or without features.
     """
 
     node_type: NodeType
@@ -75,6 +77,7 @@ class NodeTypeEntry:
     attrs: dict[str, FeatureEntry]
     balanced_labels: tuple[LabelEntry, ...]
     offsets: tuple[int, ...] | None
+    forecast: ReadForecast | None
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,11 @@ class Manifest:
         """Share of all edges whose ends have different owners."""
         return sum(entry.num_cut_edges for entry in self.edge_types) / max(self.num_edges, 1)
 
+    @property
+    def forecast(self) -> ReadForecast | None:
+        """Where node features of all types will be read from; None without hotness."""
+        return ReadForecast.of_all([entry.forecast for entry in self.node_types if entry.forecast is not None])
+
     def summary(self) -> str:
         """Returns the report of a run in one line; of several types, the least balanced and the most remote count."""
         nodes = min(entry.balance_ratio for entry in self.node_types)
@@ -203,11 +211,12 @@ class Manifest:
         labels = [label.balance_ratio for entry in self.node_types for label in entry.balanced_labels]
         of_labels = f", of {len(labels)} labels {min(labels):.3f}" if labels else ""
         types = f" of {len(self.node_types)} and {len(self.edge_types)} types" if self.is_hetero else ""
+        reads = "" if self.forecast is None else self.forecast.summary() + ", "
         return (
             f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges{types} in {self.num_parts} "
             f"partitions, edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes "
             f"{nodes:.3f}{of_labels} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes "
-            f"per edge, run {self.run_id}"
+            f"per edge, {reads}run {self.run_id}"
         )
 
     def signed(self) -> "Manifest":
@@ -288,6 +297,10 @@ def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
     return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
 
 
+def _forecast(entry: dict[str, Any] | None) -> ReadForecast | None:
+    return None if entry is None else ReadForecast(**{name: tuple(values) for name, values in entry.items()})
+
+
 def _features(entries: dict[str, Any]) -> dict[str, FeatureEntry]:
     return {name: FeatureEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in entries.items()}
 
@@ -312,6 +325,7 @@ def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
         "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
+        "forecast": _forecast(entry["forecast"]),
         "attrs": _features(entry["attrs"]),
         "balanced_labels": tuple(map(_label, entry["balanced_labels"])),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from glt.data.schema import NodeType
 from glt.partition import layout
 from glt.partition.arguments import CHUNK_IDS, chunks
 from glt.partition.book import Book
-from glt.partition.graph_input import EdgeInput
+from glt.partition.graph_input import EdgeInput, NodeInput
 from glt.partition.npy_file import FileEntry, NpyWriter
 from glt.partition.rows import Rows
 
@@ -63,6 +64,33 @@ class PartitionWriter:
         pieces = (piece.astype(int64) for _, piece in chunks(time))
         self._scatter(_rows(writers), pieces, book.owner, None, CHUNK_IDS)
         self.close(writers)
+
+    def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_ids: np.ndarray | None) -> None:
+        """Writes a partition's copies of rows of nodes that others own.
+
+        Args:
+            partition_idx: The partition.
+            nodes: The nodes of one type, with features.
+            ids: Which of them, ascending.
+            new_ids: What they are called where nodes are relabelled, else None.
+        """
+        path_of = partial(layout.cache, partition_idx, nodes.node_type)
+        if new_ids is not None:
+            order = np.argsort(new_ids)
+            ids, new_ids = ids[order], new_ids[order]
+        self.array(path_of("ids"), ids if new_ids is None else new_ids)
+        tables = {path_of("feat"): nodes.feat, path_of("label"): nodes.label}
+        for name, rows in nodes.attrs.items():
+            tables[layout.cache_attr(partition_idx, nodes.node_type, name)] = rows
+        for path, table in tables.items():
+            if table is not None:
+                shape = (ids.size, *table.row_shape)
+                writer = self.writer(path, table.array.dtype, shape, table.torch_dtype)
+                for begin in range(0, ids.size, self._chunk_size):
+                    self.advance(writer.write(table.array[ids[begin : begin + self._chunk_size]]))
+                self.close([writer])
+        if nodes.time is not None:
+            self.array(path_of("time"), nodes.time[ids].astype(np.int64, copy=False))
 
     def edge_rows(
         self,

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
+import numpy as np
 import torch
 
 from glt.data.arrays import from_array
@@ -20,6 +21,7 @@ from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
+from glt.partition.hotness_input import PartHotness
 from glt.partition.load import load_id_map
 from glt.partition.manifest import (
     EdgeTypeEntry,
@@ -30,8 +32,10 @@ from glt.partition.manifest import (
     balance_ratio,
     installed_version,
 )
+from glt.partition.node_cache import CacheInput, CachePlan
 from glt.partition.npy_file import BLOCK_BYTES
 from glt.partition.partition_writer import PartitionWriter
+from glt.partition.read_forecast import ReadForecast
 from glt.partition.relabelling import relabel_edges, relabel_nodes
 from glt.partition.rows import Array, Rows
 from glt.partition.staging import require_free, require_space, staging
@@ -44,6 +48,8 @@ NamedNodeTables = Mapping[str, Array] | Mapping[NodeType, Mapping[str, Array]]
 NamedEdgeTables = Mapping[str, Array] | Mapping[EdgeType, Mapping[str, Array]]
 NodeLabelTables = Array | Sequence[Array]
 IdsOf = torch.Tensor | dict[NodeType, torch.Tensor] | dict[EdgeType, torch.Tensor]
+PartsOf = Array | Sequence[Array]
+Hotness = PartsOf | Sequence[Mapping[NodeType, Array]] | Mapping[NodeType, PartsOf]
 
 
 class GraphArguments(TypedDict, total=False):
@@ -59,6 +65,9 @@ class GraphArguments(TypedDict, total=False):
     edge_weight: PerEdgeType | None
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
+    hotness: Hotness | None
+    cache_ratio: float | Mapping[NodeType, float]
+    cache_memory_budget: int | Mapping[NodeType, int]
     balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None
     balance_edges: bool
     relabel: bool
@@ -138,6 +147,14 @@ class PartitionerBase(ABC):
         node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
             ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
             dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
+        hotness: Optional: how often each partition's trainers read each node, from
+            :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
+            one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
+            node type, or a list of dicts. The manifest then says which share of feature reads is expected to be remote.
+        cache_ratio: With ``hotness``: each partition keeps copies of the rows of the hottest nodes that it does not
+            own, of types with features, up to this share of the nodes of each type, in [0, 1]; or a dict by node type.
+        cache_memory_budget: The same in bytes of a partition's copies and their ids, per node type. With both, the
+            smaller cache is made; 0 does not limit.
 
     Not every partitioner can balance; :attr:`balances` says which arguments one takes.
 
@@ -153,6 +170,8 @@ class PartitionerBase(ABC):
 
     assign_node_bytes: int = 9
     """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
+    hotness_argument: ClassVar[str] = "hotness"
+    """What the argument is called that ``hotness`` comes from."""
 
     def __init__(
         self,
@@ -177,6 +196,9 @@ class PartitionerBase(ABC):
         sort_memory_bytes: int | None = None,
         node_attrs: NamedNodeTables | None = None,
         edge_attrs: NamedEdgeTables | None = None,
+        hotness: Hotness | None = None,
+        cache_ratio: float | Mapping[NodeType, float] = 0.0,
+        cache_memory_budget: int | Mapping[NodeType, int] = 0,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
@@ -207,7 +229,16 @@ class PartitionerBase(ABC):
                     f"{name} is given, but {type(self).__name__} does not balance by it: use a partitioner that does, "
                     "such as FennelPartitioner, or leave it out"
                 )
+        self.caches = CacheInput.of(
+            self.graph.schema, [nodes.num_nodes for nodes in self.graph.nodes], self.num_parts, self.hotness_argument,
+            hotness, cache_ratio, cache_memory_budget,
+        )  # fmt: skip
         require_free(self.output_dir)
+
+    @property
+    def hotness(self) -> tuple[PartHotness | None, ...]:
+        """By node type, ``[num_nodes]`` numbers for each partition; None where none were given."""
+        return self.caches.hotness
 
     @abstractmethod
     def assign_nodes(self, node_type: int, num_nodes: int) -> Array:
@@ -227,7 +258,7 @@ class PartitionerBase(ABC):
 
     def forecast(self) -> Forecast:
         """Returns what :meth:`partition` will take: memory, disk and time."""
-        return forecast(
+        expected = forecast(
             self.graph,
             self.num_parts,
             self.num_threads,
@@ -236,6 +267,7 @@ class PartitionerBase(ABC):
             self.assign_node_bytes,
             self.relabel,
         )
+        return expected.with_more(self.caches.most_bytes(self.num_parts, self.graph.nodes))
 
     @overload
     def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
@@ -310,8 +342,11 @@ class PartitionerBase(ABC):
             writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance)
             for idx in range(self.num_parts):  # one that owns nothing has a directory too
                 (root / layout.part(idx)).mkdir()
-            for nodes, book in zip(self.graph.nodes, books, strict=True):
-                _write_nodes(writer, nodes, book, self.relabel)
+            reads = []
+            for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
+                plan = self.caches.plan(at, nodes, book)
+                reads.append(None if plan is None else plan.forecast)
+                _write_nodes(writer, nodes, book, plan, self.relabel)
             graphs = [_write_edges(writer, edges, books, thread_bytes, self.relabel) for edges in self.graph.edges]
         finally:
             if bar is not None:
@@ -325,8 +360,8 @@ class PartitionerBase(ABC):
             time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
             node_types=tuple(
-                _node_entry(nodes, book, self.balance.entries(at, book), self.relabel)
-                for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True))
+                _node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
+                for at, (nodes, book, read) in enumerate(zip(self.graph.nodes, books, reads, strict=True))
             ),
             edge_types=tuple(
                 _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts, self.relabel)
@@ -339,7 +374,7 @@ class PartitionerBase(ABC):
         return manifest
 
 
-def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, relabel: bool) -> None:
+def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None, relabel: bool) -> None:
     node_type = nodes.node_type
     if relabel:
         relabel_nodes(writer, node_type, book)
@@ -353,6 +388,11 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, relabel:
         writer.node_times(node_type, nodes.time, book)
     for name, rows in nodes.attrs.items():
         writer.node_rows(partial(layout.node_attr, node_type=node_type, name=name), rows, book)
+    if plan is not None and any(ids.size for ids in plan.ids):
+        new_id = book.position() if relabel else None
+        for idx, ids in enumerate(plan.ids):
+            if ids.size:
+                writer.cache(idx, nodes, ids, None if new_id is None else new_id[ids].astype(np.int64))
 
 
 def _write_edges(
@@ -370,7 +410,11 @@ def _write_edges(
 
 
 def _node_entry(
-    nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...], relabelled: bool
+    nodes: NodeInput,
+    book: Book,
+    balanced_labels: tuple[LabelEntry, ...],
+    reads: ReadForecast | None,
+    relabelled: bool,
 ) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
@@ -383,6 +427,7 @@ def _node_entry(
         attrs=_attr_entries(nodes.attrs),
         balanced_labels=balanced_labels,
         offsets=_offsets(book.counts) if relabelled else None,
+        forecast=reads,
     )
 
 

@@ -277,3 +277,22 @@ def test_ranges_that_contradict_the_counts_are_refused(relabelled, change):
     (relabelled / "manifest.json").write_text(json.dumps(document, indent=1) + "\n")
     with pytest.raises(PartitionError, match=f"manifest.json does not follow version {manifest.version} .*offsets"):
         load_partition(relabelled, 0)
+
+
+def test_caches_speak_of_new_ids(tmp_path):
+    rng = np.random.default_rng(5)
+    feat, time = rng.random((60, 3)), rng.integers(0, 9, 60)
+    owners = [rng.integers(0, 3, 60)]
+    world = {"num_nodes": 60, "edge_index": rng.integers(0, 60, (2, 200)), "node_feat": feat, "node_time": time}
+    hotness = [rng.random(60).astype(np.float32) for _ in range(3)]
+    write(tmp_path / "parts", owners, 3, world, relabel=True, hotness=hotness, cache_ratio=0.2)
+    for part in load_all(tmp_path / "parts"):
+        nodes = part.nodes[0]
+        ids, original = nodes.cache.ids, nodes.id_map.original[nodes.cache.ids]
+        assert ids.size == 12 and (np.diff(ids) > 0).all()
+        assert (nodes.book.owners(ids) != part.index).all()
+        np.testing.assert_array_equal(nodes.cache.feat, feat[original])
+        np.testing.assert_array_equal(nodes.cache.time, time[original])
+        kept = hotness[part.index][original].min()
+        elsewhere = np.setdiff1d(np.flatnonzero(owners[0] != part.index), original)
+        assert hotness[part.index][elsewhere].max() <= kept
