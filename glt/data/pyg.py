@@ -78,7 +78,8 @@ def arrays_of_pyg(
 
 def require_num_nodes(data: Data) -> None:
     """Raises ValueError if nothing in ``data`` tells how many nodes there are."""
-    if data.get("edge_index") is None and data.num_nodes is None:
+    edges = any(data.get(name) is not None for name in ("edge_index", "adj_t", "adj"))
+    if not edges and not data._store.can_infer_num_nodes:
         raise ValueError(
             f"data has {sorted(data.keys()) or 'nothing in it'}, which does not tell the number of nodes: expected "
             "edge_index, x or num_nodes; set data.num_nodes"

@@ -40,11 +40,12 @@ class DistNeighborLoader(DistLoader):
 
     Attributes of a batch are PyG's: ``n_id [N], edge_index [2, E], input_id [batch_size]``, ``e_id [E]`` (with
     ``with_edge``), all int64; ``x, y, time [N, ...], edge_attr [E, ...]`` (with ``collect_features``, where the dataset
-    has them); ``batch_size``, the number of seeds; ``num_sampled_nodes, num_sampled_edges``, lists with a number per
-    hop, that of nodes beginning with the seeds; ``batch [N]``, the tree of each node, of disjoint batches;
-    ``seed_time``, where given. In heterogeneous batches they are those of a node or edge type, and all types are there,
-    if empty. Edges run neighbour -> expanded node; with ``edge_dir='out'`` that is the reverse of the edge, and edge
-    types are the reverse types: ``('a', 'to', 'b')`` becomes ``('b', 'rev_to', 'a')``.
+    has them) and all tables that the graph was partitioned with by name, such as ``train_mask``; ``batch_size``, the
+    number of seeds; ``num_sampled_nodes, num_sampled_edges``, lists with a number per hop, that of nodes beginning with
+    the seeds; ``batch [N]``, the tree of each node, of disjoint batches; ``seed_time``, where given. In heterogeneous
+    batches they are those of a node or edge type, and all types are there, if empty. Edges run neighbour -> expanded
+    node; with ``edge_dir='out'`` that is the reverse of the edge, and edge types are the reverse types: ``('a', 'to',
+    'b')`` becomes ``('b', 'rev_to', 'a')``.
 
     Args:
         data: The partition of this trainer, loaded. Each partition is loaded by at least one trainer.
@@ -63,8 +64,9 @@ class DistNeighborLoader(DistLoader):
         time_attr, temporal_strategy: Any name: only edges no later than the seed, drawn uniformly (``'uniform'``) or
             the latest of them (``'last'``), by the times that the graph was partitioned with (``edge_time``, or
             ``node_time`` for that of the neighbour). Edge types without times are not bound. Implies ``disjoint``.
-        weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with. Weights of a row
-            (of the edges that a node is expanded along) that are more than 10^18 apart count as 10^18 apart.
+        weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with. Among the
+            d edges that a node is expanded along, a weight above 0 counts as no less than about 2 d 10^-18 times the
+            largest.
         with_edge: Return edge ids as ``e_id``.
         edge_dir: ``'in'`` or ``'out'``; must be how the graph was partitioned, which is the default.
         collect_features: Look up features, labels and times of nodes, and features of edges.

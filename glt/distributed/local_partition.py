@@ -28,8 +28,8 @@ class LocalPartition:
         schema: The types there are; in all that follows, a type is its position.
         node_ids: By node type, the nodes that it owns, ascending.
         graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
-        node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'`` and ``'time'``.
-        edge_tables: By edge type, likewise: ``'edge_attr'``.
+        node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'``, ``'time'`` and named ones.
+        edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
     """
 
     index: int
@@ -54,7 +54,7 @@ class LocalPartition:
         node_tables: list[dict[str, Feature]] = []
         edge_tables: list[dict[str, Feature]] = []
         for t, node in enumerate(part.nodes):
-            named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time}
+            named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
             node_tables.append(_tables(named, rows[t], (books[t], part.index)))
         graphs = []
         ends = part.schema.ends(part.manifest.edge_dir)
@@ -78,11 +78,11 @@ class LocalPartition:
                 weights = torch.from_numpy(edge.weight_sum), torch.from_numpy(edge.weight_guide)
             topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
             graphs.append(Graph(topology, graph_mode))
-            if edge.feat is None or edge.row is None or edge.book is None:
+            if edge.row is None or edge.book is None:
                 edge_tables.append({})
             else:
                 owner = (torch.from_numpy(edge.book), part.index)
-                edge_tables.append(_tables({"edge_attr": edge.feat}, torch.from_numpy(edge.row), owner))
+                edge_tables.append(_tables({"edge_attr": edge.feat, **edge.attrs}, torch.from_numpy(edge.row), owner))
         return cls(
             part.index, part.schema, tuple(node.ids for node in part.nodes), tuple(graphs),
             tuple(node_tables), tuple(edge_tables),
@@ -137,10 +137,10 @@ class LocalPartition:
         by_name = self.schema.edge_types[edge_type]
         center = self.schema.node_index(by_name[2] if topology.edge_dir == "in" else by_name[0])
         nodes = torch.from_numpy(self.node_ids[center]).long()
-        assert topology.row_of is not None and topology.edge_ids is not None, "partitions have both"
-        node_of_row = torch.empty(topology.num_rows, dtype=torch.int64)
-        node_of_row[topology.row_of[nodes].long()] = nodes
-        centers = torch.repeat_interleave(node_of_row, topology.degrees, output_size=topology.num_edges)
+        assert topology.edge_ids is not None, "partitions have them"
+        if topology.row_of is not None:
+            nodes = nodes[topology.row_of[nodes].long().argsort()]
+        centers = torch.repeat_interleave(nodes, topology.degrees, output_size=topology.num_edges)
         neighbors = topology.indices.long()
         ids, order = topology.edge_ids.long().sort()
         ends = (neighbors, centers) if topology.edge_dir == "in" else (centers, neighbors)

@@ -18,6 +18,7 @@ from glt.loader.brought_sampler import require_agreement
 from glt.loader.keyed_batches import KeyedBatches
 from glt.loader.pyg_source import as_pyg
 from glt.loader.seed_edges import seed_edges
+from glt.sampler import conflicts
 from glt.sampler.negative_options import checked_negatives
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.seed_order import BatchIndex
@@ -95,9 +96,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         if isinstance(neighbor_sampler, NeighborSampler):
             require_agreement(neighbor_sampler, data, num_neighbors, random_seed, options)
             random_seed, time_attr = neighbor_sampler.random_seed, neighbor_sampler.time_attr
-        if (edge_label_time is None) != (time_attr is None):
-            given, lacking = ("edge_label_time", "time_attr") if time_attr is None else ("time_attr", "edge_label_time")
-            raise ValueError(f"{given!r} is set and {lacking!r} is not set: temporal sampling needs both")
+        conflicts.refuse(edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN)
         if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
             raise ValueError(f"num_threads = {num_threads!r}: expected an integer of at least 1")
         self._choose_seed(random_seed, kwargs)

@@ -16,8 +16,8 @@ from glt.partition.npy_file import BLOCK_BYTES, npy_bytes
 from glt.partition.rows import Rows
 
 # Measured on a virtual machine of two Zen 4 cores, and rounded; a guess on any other.
-EDGE_NS: Final = 50  # of one thread: counting, spreading and sorting an edge
-BYTE_NS: Final = 1.0  # of one thread: copying a byte of a row, its checksum included
+EDGE_NS: Final = 100  # of one thread: counting, spreading and sorting an edge
+BYTE_NS: Final = 1.5  # of one thread: copying a byte of a row, its checksum included
 NODE_NS: Final = 150  # assigning a node at random, and everything else that one thread does alone
 DISK_BYTES_PER_S: Final = 500e6
 BASE_BYTES: Final = 16 << 20  # stacks, allocators, short chunks
@@ -80,17 +80,14 @@ def forecast(
     scratch, read, spread = [0], 0, 0
     for nodes in graph.nodes:
         sizes.add_nodes(nodes, owner)
-        peaks += [
-            _chunk_bytes(rows, chunk_size) * num_threads for rows in (nodes.feat, nodes.label) if rows is not None
-        ]
+        peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in nodes.tables]
     for edges in graph.edges:
         num_nodes, num_neighbors = graph.nodes[edges.expanded].num_nodes, graph.nodes[edges.neighbor].num_nodes
         sizes.add_edges(edges, num_nodes, num_neighbors, owner)
         memory = SortMemory.of(edges, num_neighbors, thread_bytes)
         sort_bytes = memory.thread_bytes * min(num_threads, edges.num_edges / memory.bucket_edges)
         peaks.append(12 * num_nodes + int(sort_bytes))
-        if edges.feat is not None:
-            peaks.append(_chunk_bytes(edges.feat, chunk_size) * num_threads)
+        peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in edges.tables]
         scratch.append(memory.scratch_bytes)
         read += edges.row_ids.nbytes + edges.col_ids.nbytes
         spread += memory.scratch_bytes
@@ -132,9 +129,8 @@ class _Sizes:
         self.add(num_nodes * owner.itemsize, 1)
         self.add(num_nodes * 4, 1)
         self.add(num_nodes * 8, self.num_parts)
-        for rows in (nodes.feat, nodes.label):
-            if rows is not None:
-                self.add(num_nodes * _row_bytes(rows), self.num_parts)
+        for rows in nodes.tables:
+            self.add(num_nodes * _row_bytes(rows), self.num_parts)
         if nodes.time is not None:
             self.add(num_nodes * 8, self.num_parts)
 
@@ -147,6 +143,7 @@ class _Sizes:
             self.add(num_edges * 8 + _core.weight_guide_size(num_nodes, num_edges) * 4, 2 * self.num_parts)
         if edges.has_time:
             self.add(num_edges * (ids + 8), 3 * self.num_parts)
-        if edges.feat is not None:
+        if edges.tables:
             self.add(num_edges * (owner.itemsize + 4), 2)
-            self.add(num_edges * _row_bytes(edges.feat), self.num_parts)
+        for rows in edges.tables:
+            self.add(num_edges * _row_bytes(rows), self.num_parts)

@@ -1,6 +1,7 @@
 """Loads one partition by mapping its files."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ class NodePart:
         feat: Features of the owned nodes, ``[rows, ...]``, or None.
         label: Labels of the owned nodes, ``[rows, ...]``, or None.
         time: Times of the owned nodes, ``[rows]`` int64, or None.
+        attrs: Named tables of the owned nodes, ``[rows, ...]``.
     """
 
     book: np.ndarray
@@ -35,6 +37,7 @@ class NodePart:
     feat: Array | None
     label: Array | None
     time: np.ndarray | None
+    attrs: dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +68,9 @@ class EdgePart:
             ``[_core.weight_guide_size(rows, edges)]`` uint32); None without weights.
         by_time: The same edges sorted by time; None without times.
         feat: Features of the owned edges by ascending edge id, ``[edges, ...]``, or None.
-        book: Owner of every edge of the graph, ``[num_edges]``; only with edge features.
-        row: Row of every edge inside ``feat`` of its owner, ``[num_edges]`` uint32; only with edge features.
+        book: Owner of every edge of the graph, ``[num_edges]``; only with edge features or attributes.
+        row: Row of every edge inside these tables of its owner, ``[num_edges]`` uint32; likewise.
+        attrs: Named tables of the owned edges by ascending edge id, ``[edges, ...]``.
     """
 
     indptr: np.ndarray
@@ -78,6 +82,7 @@ class EdgePart:
     feat: Array | None
     book: np.ndarray | None
     row: np.ndarray | None
+    attrs: dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +176,13 @@ class _Files:
         return self.map(path) if wanted else None
 
     def table(self, feature: FeatureEntry | None, path: str) -> Array | None:
-        return None if feature is None else as_torch_dtype(self.map(path), self._entry(path).torch_dtype)
+        return None if feature is None else self._table(path)
+
+    def tables(self, features: dict[str, FeatureEntry], path_of: Callable[[str], str]) -> dict[str, Array]:
+        return {name: self._table(path_of(name)) for name in features}
+
+    def _table(self, path: str) -> Array:
+        return as_torch_dtype(self.map(path), self._entry(path).torch_dtype)
 
     def _entry(self, path: str) -> FileEntry:
         if path not in self.manifest.files:
@@ -190,6 +201,7 @@ def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
         feat=files.table(entry.feat, layout.node_feat(index, node_type)),
         label=files.table(entry.label, layout.node_label(index, node_type)),
         time=files.map_if(entry.has_time, layout.node_time(index, node_type)),
+        attrs=files.tables(entry.attrs, partial(layout.node_attr, index, node_type)),
     )
 
 
@@ -208,6 +220,7 @@ def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
         weight_guide=files.map_if(entry.has_weight, path_of("weight_guide")),
         by_time=by_time,
         feat=files.table(entry.feat, layout.edge_feat(index, edge_type)),
-        book=files.map_if(entry.feat, layout.edge_book(edge_type)),
-        row=files.map_if(entry.feat, layout.edge_row(edge_type)),
+        book=files.map_if(entry.has_rows, layout.edge_book(edge_type)),
+        row=files.map_if(entry.has_rows, layout.edge_row(edge_type)),
+        attrs=files.tables(entry.attrs, partial(layout.edge_attr, index, edge_type)),
     )

@@ -58,6 +58,7 @@ class NodeTypeEntry:
         feat: Node features, if any.
         label: Node labels, if any.
         has_time: Whether there are node times.
+        attrs: Named tables, if any.
         balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
     """
 
@@ -68,6 +69,7 @@ class NodeTypeEntry:
     feat: FeatureEntry | None
     label: FeatureEntry | None
     has_time: bool
+    attrs: dict[str, FeatureEntry]
     balanced_labels: tuple[LabelEntry, ...]
 
 
@@ -87,6 +89,7 @@ class EdgeTypeEntry:
         feat: Edge features, if any.
         has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
+        attrs: Named tables, if any.
     """
 
     edge_type: EdgeType
@@ -99,6 +102,12 @@ class EdgeTypeEntry:
     feat: FeatureEntry | None
     has_weight: bool
     has_time: bool
+    attrs: dict[str, FeatureEntry]
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether partitions have rows of edges, and with them a book of edges."""
+        return self.feat is not None or bool(self.attrs)
 
 
 @dataclass(frozen=True)
@@ -196,7 +205,7 @@ class Manifest:
 
     def write(self, root: Path) -> None:
         """Writes ``manifest.json`` into ``root``; the last file of a directory to be written."""
-        (root / layout.MANIFEST).write_text(json.dumps(asdict(self), indent=1) + "\n")
+        (root / layout.MANIFEST).write_bytes(_text(asdict(self)))
 
     @classmethod
     def read(cls, root: Path) -> "Manifest":
@@ -209,8 +218,9 @@ class Manifest:
         if not root.is_dir():
             raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
         try:
-            document = json.loads(path.read_bytes())
-        except FileNotFoundError as error:
+            content = path.read_bytes()
+            document = json.loads(content)
+        except (FileNotFoundError, IsADirectoryError) as error:
             raise PartitionError(
                 f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way; "
                 "partition again"
@@ -225,7 +235,8 @@ class Manifest:
                 f"{path} has version {document.get('version')!r}: this glt ({installed_version()}) reads version "
                 f"{VERSION}; install the glt that wrote it ({document.get('glt_version')}), or partition again"
             )
-        if document.get("run_id") != _digest(document):
+        # Byte for byte: a space for a newline would say the same, but is not what was written either.
+        if document.get("run_id") != _digest(document) or _text(document) != content:
             raise PartitionError(
                 f"{path} was altered: its contents do not have run_id {document.get('run_id')!r}; copy the "
                 "directory again, or partition again"
@@ -252,6 +263,10 @@ def installed_version() -> str:
         return "source"
 
 
+def _text(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
 def _digest(document: dict[str, Any]) -> str:
     content = {key: value for key, value in document.items() if key != "run_id"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -260,6 +275,10 @@ def _digest(document: dict[str, Any]) -> str:
 
 def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
     return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
+
+
+def _features(entries: dict[str, Any]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in entries.items()}
 
 
 def _label(entry: dict[str, Any]) -> LabelEntry:
@@ -271,6 +290,7 @@ def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
         "part_num_nodes": tuple(entry["part_num_nodes"]),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
+        "attrs": _features(entry["attrs"]),
         "balanced_labels": tuple(map(_label, entry["balanced_labels"])),
     }
     return NodeTypeEntry(**{**entry, **parsed})
@@ -281,6 +301,7 @@ def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
         "edge_type": tuple(entry["edge_type"]),
         "part_num_edges": tuple(entry["part_num_edges"]),
         "feat": _feature(entry["feat"]),
+        "attrs": _features(entry["attrs"]),
     }
     return EdgeTypeEntry(**{**entry, **parsed})
 

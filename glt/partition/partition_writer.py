@@ -64,26 +64,36 @@ class PartitionWriter:
         self._scatter(writers, pieces, book.owner, None, CHUNK_IDS)
         self.close(writers)
 
-    def edge_rows(self, edges: EdgeInput, rows: Rows, book: Book, counts: Sequence[int]) -> None:
-        """Writes each partition's edge features by ascending edge id, with the edge book and the row of each edge.
+    def edge_rows(
+        self,
+        edges: EdgeInput,
+        tables: Sequence[tuple[Callable[[int], str], Rows]],
+        book: Book,
+        counts: Sequence[int],
+    ) -> None:
+        """Writes each partition's rows of edges by ascending edge id, with the edge book and the row of each edge.
 
         Args:
             edges: The edges of one type.
-            rows: One row per edge.
+            tables: One row per edge, and the path of each partition's rows.
             book: Owners of the nodes at the expanded ends.
             counts: Number of edges of each partition.
         """
         edge_type, num_edges = edges.edge_type, edges.num_edges
         if max(counts) > np.iinfo(np.uint32).max:
             raise ValueError(
-                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but rows of edge features are "
+                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but their rows are "
                 "numbered in 32 bits: use more partitions"
             )
         owners = self.writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,))
         places = self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,))
-        writers = self._row_writers(lambda idx: layout.edge_feat(idx, edge_type), rows, counts)
-        self._scatter(writers, self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, owners, places)
-        self.close([owners, places, *writers])
+        where: tuple[NpyWriter, ...] = (owners, places)
+        for path_of, rows in tables:
+            writers = self._row_writers(path_of, rows, counts)
+            self._scatter(writers, self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, *where)
+            self.close(writers)
+            where = ()  # all tables have the same
+        self.close([owners, places])
 
     def array(self, path: str, array: np.ndarray) -> None:
         """Writes one array as it is."""

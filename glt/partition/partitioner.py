@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 PerNodeType = Array | Mapping[NodeType, Array]
 PerEdgeType = Array | Mapping[EdgeType, Array]
+NamedNodeTables = Mapping[str, Array] | Mapping[NodeType, Mapping[str, Array]]
+NamedEdgeTables = Mapping[str, Array] | Mapping[EdgeType, Mapping[str, Array]]
 NodeLabelTables = Array | Sequence[Array]
 
 
@@ -56,6 +58,8 @@ class GraphArguments(TypedDict, total=False):
     balance_edges: bool
     num_threads: int | None
     sort_memory_bytes: int | None
+    node_attrs: NamedNodeTables | None
+    edge_attrs: NamedEdgeTables | None
 
 
 SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sort no faster
@@ -106,7 +110,7 @@ class PartitionerBase(ABC):
             ``torch.device('cpu')``, or a cuda device of this machine.
         node_label: Optional tensor or array ``[num_nodes, ...]``.
         edge_weight: Optional tensor or array ``[num_edges]``, finite and at least 0, for weighted sampling. Other
-            dtypes than float32 and float64 are copied.
+            dtypes than float32 and float64 are copied. Their range within a row: :class:`glt.data.Topology`.
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
@@ -120,6 +124,9 @@ class PartitionerBase(ABC):
         sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
             thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
             root of their size. The result does not depend on it.
+        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
+            ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
+            dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
 
     Not every partitioner can balance; :attr:`balances` says which arguments one takes.
 
@@ -156,6 +163,8 @@ class PartitionerBase(ABC):
         balance_edges: bool = False,
         num_threads: int | None = None,
         sort_memory_bytes: int | None = None,
+        node_attrs: NamedNodeTables | None = None,
+        edge_attrs: NamedEdgeTables | None = None,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
@@ -173,8 +182,9 @@ class PartitionerBase(ABC):
         self.device = arguments.host_device(device)
         edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
         self.graph = GraphInput.of(
-            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time
-        )
+            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
+            node_attrs, edge_attrs,
+        )  # fmt: skip
         self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
         for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
             if asked and name not in self.balances:
@@ -296,14 +306,20 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
         writer.node_rows(partial(layout.node_label, node_type=node_type), nodes.label, book)
     if nodes.time is not None:
         writer.node_times(node_type, nodes.time, book)
+    for name, rows in nodes.attrs.items():
+        writer.node_rows(partial(layout.node_attr, node_type=node_type, name=name), rows, book)
 
 
 def _write_edges(
     writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int
 ) -> tuple[tuple[int, ...], int]:
     part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes)
-    if edges.feat is not None:
-        writer.edge_rows(edges, edges.feat, books[edges.expanded], part_num_edges)
+    edge_type = edges.edge_type
+    tables = [] if edges.feat is None else [(partial(layout.edge_feat, edge_type=edge_type), edges.feat)]
+    for name, rows in edges.attrs.items():
+        tables.append((partial(layout.edge_attr, edge_type=edge_type, name=name), rows))
+    if tables:
+        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges)
     return part_num_edges, num_cut_edges
 
 
@@ -316,6 +332,7 @@ def _node_entry(nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry,
         feat=_feature_entry(nodes.feat),
         label=_feature_entry(nodes.label),
         has_time=nodes.time is not None,
+        attrs=_attr_entries(nodes.attrs),
         balanced_labels=balanced_labels,
     )
 
@@ -336,8 +353,13 @@ def _edge_entry(
         feat=_feature_entry(edges.feat),
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
+        attrs=_attr_entries(edges.attrs),
     )
 
 
 def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
     return None if rows is None else FeatureEntry(rows.torch_dtype, rows.row_shape)
+
+
+def _attr_entries(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry(rows.torch_dtype, rows.row_shape) for name, rows in attrs.items()}

@@ -112,5 +112,5 @@ def _matches(value: Any, clash: Any) -> bool:
 
 def _described(name: str, value: Any) -> str:
     if value is None:
-        return f"{name} is not given"
-    return f"{name} = {value!r}" if isinstance(value, str | bool) else f"{name} is given"
+        return f"{name!r} is not set"  # in PyG's words, for which people search
+    return f"{name} = {value!r}" if isinstance(value, str | bool) else f"{name!r} is set"

@@ -71,8 +71,8 @@ class NeighborSampler(BaseSampler):
         time_attr: Attribute with the times of nodes, or of edges; int64. Implies ``disjoint``. Types without it are not
             bound by time. Seeds are looked at as of ``NodeSamplerInput.time``, by default their own times.
         weight_attr: Attribute with weights of edges, at least 0 and finite: draws are proportional to them. Edges of
-            weight 0 come last, when no others are left. Weights of a row (of the edges that a node is expanded along)
-            that are more than 10^18 apart count as 10^18 apart.
+            weight 0 come last, when no others are left. Among the d edges that a node is expanded along, a weight
+            above 0 counts as no less than about 2 d 10^-18 times the largest.
         is_sorted, share_memory: Accepted for PyG's sake: here they change neither results nor cost.
         directed: False is PyG's old name for ``subgraph_type='induced'``.
         sample_direction: ``'forward'`` expands nodes along their in-edges, ``'backward'`` along their out-edges; edges
