@@ -14,7 +14,7 @@ import pytest
 from input_world import plain, run_id, typed
 
 from glt.cli import main
-from glt.partition import AssignedPartitioner, FennelPartitioner, Manifest, MetisPartitioner
+from glt.partition import AssignedPartitioner, FennelPartitioner, Manifest, MetisPartitioner, RandomPartitioner
 from glt.partition.partition_options import METHODS
 
 pa = pytest.importorskip("pyarrow")
@@ -94,6 +94,9 @@ def test_methods_are_the_partitioners(tmp_path, capsys):
     assert glt_partition(source, "--out", tmp_path / "a", "--num-parts", 3, *flags) == 0
     assigned = AssignedPartitioner(tmp_path / "b", 3, **arguments, owners=owners).partition()
     assert Manifest.read(tmp_path / "a").run_id == assigned.run_id
+    assert glt_partition(source, "--out", tmp_path / "r", "--num-parts", 2, "--relabel", "--edge-dir", "out") == 0
+    relabelled = RandomPartitioner(tmp_path / "s", 2, **arguments, relabel=True).partition()
+    assert Manifest.read(tmp_path / "r").run_id == relabelled.run_id
     pytest.importorskip("pymetis")
     assert (
         glt_partition(source, "--out", tmp_path / "m", "--num-parts", 2, *["--method", "metis"], "--objtype", "vol")
