@@ -70,7 +70,6 @@ def fennel_pass(
     edge_cap: int,
     penalty: float,
     is_first: bool,
-    hubs_first: bool,
     rng_seed: int,
     owner: np.ndarray,
 ) -> int: ...

@@ -137,10 +137,10 @@ class LocalPartition:
         by_name = self.schema.edge_types[edge_type]
         center = self.schema.node_index(by_name[2] if topology.edge_dir == "in" else by_name[0])
         nodes = torch.from_numpy(self.node_ids[center]).long()
-        assert topology.row_of is not None and topology.edge_ids is not None, "partitions have both"
-        node_of_row = torch.empty(topology.num_rows, dtype=torch.int64)
-        node_of_row[topology.row_of[nodes].long()] = nodes
-        centers = torch.repeat_interleave(node_of_row, topology.degrees, output_size=topology.num_edges)
+        assert topology.edge_ids is not None, "partitions have them"
+        if topology.row_of is not None:
+            nodes = nodes[topology.row_of[nodes].long().argsort()]
+        centers = torch.repeat_interleave(nodes, topology.degrees, output_size=topology.num_edges)
         neighbors = topology.indices.long()
         ids, order = topology.edge_ids.long().sort()
         ends = (neighbors, centers) if topology.edge_dir == "in" else (centers, neighbors)

@@ -16,8 +16,8 @@ from glt.partition.npy_file import BLOCK_BYTES, npy_bytes
 from glt.partition.rows import Rows
 
 # Measured on a virtual machine of two Zen 4 cores, and rounded; a guess on any other.
-EDGE_NS: Final = 50  # of one thread: counting, spreading and sorting an edge
-BYTE_NS: Final = 1.0  # of one thread: copying a byte of a row, its checksum included
+EDGE_NS: Final = 100  # of one thread: counting, spreading and sorting an edge
+BYTE_NS: Final = 1.5  # of one thread: copying a byte of a row, its checksum included
 NODE_NS: Final = 150  # assigning a node at random, and everything else that one thread does alone
 DISK_BYTES_PER_S: Final = 500e6
 BASE_BYTES: Final = 16 << 20  # stacks, allocators, short chunks
