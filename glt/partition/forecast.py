@@ -62,7 +62,13 @@ class Forecast:
 
 
 def forecast(
-    graph: GraphInput, num_parts: int, num_threads: int, thread_bytes: int, chunk_size: int, assign_node_bytes: int
+    graph: GraphInput,
+    num_parts: int,
+    num_threads: int,
+    thread_bytes: int,
+    chunk_size: int,
+    assign_node_bytes: int,
+    relabel: bool = False,
 ) -> Forecast:
     """Forecasts a run.
 
@@ -73,9 +79,10 @@ def forecast(
         thread_bytes: Memory of each for sorting edges.
         chunk_size: Feature rows that each copies at a time.
         assign_node_bytes: Memory that the assignment takes per node of a type.
+        relabel: Whether nodes and edges get new ids.
     """
     owner = owner_dtype(num_parts)
-    sizes = _Sizes(num_parts)
+    sizes = _Sizes(num_parts, relabel)
     peaks = [assign_node_bytes * max(nodes.num_nodes for nodes in graph.nodes)]
     scratch, read, spread = [0], 0, 0
     for nodes in graph.nodes:
@@ -87,6 +94,8 @@ def forecast(
         memory = SortMemory.of(edges, num_neighbors, thread_bytes)
         sort_bytes = memory.thread_bytes * min(num_threads, edges.num_edges / memory.bucket_edges)
         peaks.append(12 * num_nodes + int(sort_bytes))
+        if relabel and edges.neighbor != edges.expanded:
+            peaks[-1] += 4 * num_neighbors
         peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in edges.tables]
         scratch.append(memory.scratch_bytes)
         read += edges.row_ids.nbytes + edges.col_ids.nbytes
@@ -116,8 +125,8 @@ def _row_bytes(rows: Rows) -> int:
 class _Sizes:
     """Adds up the files of a directory, manifest included."""
 
-    def __init__(self, num_parts: int) -> None:
-        self.num_parts = num_parts
+    def __init__(self, num_parts: int, relabel: bool) -> None:
+        self.num_parts, self.relabel = num_parts, relabel
         self.result_bytes = 1000
 
     def add(self, data_bytes: int, num_files: int) -> None:
@@ -126,9 +135,12 @@ class _Sizes:
 
     def add_nodes(self, nodes: NodeInput, owner: np.dtype) -> None:
         num_nodes = nodes.num_nodes
-        self.add(num_nodes * owner.itemsize, 1)
-        self.add(num_nodes * 4, 1)
-        self.add(num_nodes * 8, self.num_parts)
+        if self.relabel:
+            self.add(num_nodes * 2 * id_dtype(num_nodes).itemsize, 2)
+        else:
+            self.add(num_nodes * owner.itemsize, 1)
+            self.add(num_nodes * 4, 1)
+            self.add(num_nodes * 8, self.num_parts)
         for rows in nodes.tables:
             self.add(num_nodes * _row_bytes(rows), self.num_parts)
         if nodes.time is not None:
@@ -143,7 +155,9 @@ class _Sizes:
             self.add(num_edges * 8 + _core.weight_guide_size(num_nodes, num_edges) * 4, 2 * self.num_parts)
         if edges.has_time:
             self.add(num_edges * (ids + 8), 3 * self.num_parts)
-        if edges.tables:
+        if self.relabel:
+            self.add(num_edges * 2 * id_dtype(num_edges).itemsize, 2)
+        elif edges.tables:
             self.add(num_edges * (owner.itemsize + 4), 2)
         for rows in edges.tables:
             self.add(num_edges * _row_bytes(rows), self.num_parts)
