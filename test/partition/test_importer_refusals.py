@@ -254,5 +254,6 @@ def test_the_command_imports_and_says_what_came_of_it(peers, tmp_path, capsys):
 
 
 def test_the_command_imports_pyg(pyg_source, tmp_path, capsys):
-    assert main(["import", "pyg", str(pyg_source), "--out", str(tmp_path / "out")]) == 0
+    assert main(["import", "pyg", str(pyg_source), "--out", str(tmp_path / "out"), "--relabel"]) == 0
     assert "edge_dir 'in'" in capsys.readouterr().out
+    assert load_all(tmp_path / "out")[0].manifest.is_relabelled
