@@ -69,6 +69,33 @@ def weight_guide_size(num_rows: int, num_edges: int) -> int: ...
 def build_weights(
     indptr: np.ndarray, weight: np.ndarray, weight_sum: np.ndarray, weight_guide: np.ndarray, name: str = "weight"
 ) -> None: ...
+def fennel_pass(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    num_parts: int,
+    label: np.ndarray | None,
+    label_cap: np.ndarray,
+    edges: np.ndarray | None,
+    edge_cap: int,
+    penalty: float,
+    is_first: bool,
+    rng_seed: int,
+    owner: np.ndarray,
+) -> int: ...
+def move_overfull(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    num_parts: int,
+    label: np.ndarray | None,
+    label_cap: np.ndarray,
+    penalty: float,
+    rng_seed: int,
+    owner: np.ndarray,
+) -> int: ...
+def sort_rows(indptr: np.ndarray, indices: np.ndarray, merged_indptr: np.ndarray) -> None: ...
+def merge_rows(
+    indptr: np.ndarray, indices: np.ndarray, merged_indptr: np.ndarray, neighbor: np.ndarray, weight: np.ndarray
+) -> None: ...
 def has_edges(csr: Csr, centers: np.ndarray, neighbors: np.ndarray, out: np.ndarray) -> None: ...
 def negative_draws(
     batch_key: int,

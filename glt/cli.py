@@ -1,11 +1,21 @@
 """The command ``glt``."""
 
 import argparse
+import importlib
+import sys
 from collections.abc import Sequence
+from typing import Final
 
 import glt
 from glt.demo.options import Options, add_arguments
 from glt.errors import PartitionError
+
+# Commands with a module of their own: it has add_arguments(parser) and run(parser, arguments), the exit status.
+_COMMANDS: Final = {
+    "inspect": ("glt.partition.command_inspect", "report what a partition directory holds, and verify it"),
+    "import": ("glt.partition.command_import", "take over the partition directory of another library"),
+    "partition": ("glt.partition.command_partition", "partition a graph on disk"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,8 +30,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add_arguments(demo)
-    arguments = vars(parser.parse_args(argv))
-    del arguments["command"]
+    given = sys.argv[1:] if argv is None else list(argv)
+    modules = {}
+    for name, (module, help_) in _COMMANDS.items():
+        command = commands.add_parser(name, help=help_)
+        if name in given[:1]:  # the others need not be imported, and torch with them
+            modules[name] = importlib.import_module(module)
+            modules[name].add_arguments(command)
+            command.set_defaults(parser=command)
+    arguments = vars(parser.parse_args(given))
+    chosen = arguments.pop("command")
+    if chosen in modules:
+        return modules[chosen].run(arguments.pop("parser"), argparse.Namespace(**arguments))
     run_demo(demo, arguments)
     return 0
 

@@ -4,6 +4,7 @@ namespace glt::python {
 void register_rng(pybind11::module_& m);
 void register_book(pybind11::module_& m);
 void register_csr(pybind11::module_& m);
+void register_fennel(pybind11::module_& m);
 void register_exclusions(pybind11::module_& m);
 void register_batch(pybind11::module_& m);
 void register_one_hop(pybind11::module_& m);
@@ -26,6 +27,7 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_rng(m);
   glt::python::register_book(m);  // before what takes books
   glt::python::register_csr(m);
+  glt::python::register_fennel(m);
   glt::python::register_exclusions(m);
   glt::python::register_batch(m);
   glt::python::register_one_hop(m);

@@ -136,7 +136,7 @@ void register_scatter(py::module_& m) {
           require(first >= 0 && first + spec.n <= spec.book.num_ids, "rows ", first, " to ", first + spec.n,
                   " are outside the book of ", spec.book.num_ids, " ids");
         }
-        spec.chunk_rows = chunk_rows;
+        spec.chunk_rows = std::min(chunk_rows, std::max<int64_t>(spec.n, 1));
         spec.files = row_files(files);
         RowFile owners{}, places{};
         if (owner_file) owners = row_file(*owner_file), spec.owner_file = &owners;

@@ -214,6 +214,11 @@ def encode_message(
     return buffer
 
 
+def starts_like_message(buffer: Tensor) -> bool:
+    """Whether bytes, uint8 [any], can be a message at all: at the cost of looking at four of them."""
+    return buffer[: len(_MAGIC)].numpy().tobytes() == _MAGIC
+
+
 def read_message(buffer: Tensor) -> Message:
     """Reads a message without copying: its tensors alias ``buffer`` and keep it alive.
 

@@ -98,7 +98,8 @@ class Dataset:
             node_time: Time of each node, integers: an edge then has the time of its neighbour end.
             edge_features: One row per edge id.
             edge_ids: Ids of the edges ``[E]``. Default: positions.
-            edge_weight: Weights ``[E]``, finite and at least 0, for draws proportional to weight.
+            edge_weight: Weights ``[E]``, finite and at least 0, for draws proportional to weight; see
+                :class:`Topology` for their range.
             edge_time: Times ``[E]``, integers; not together with ``node_time``.
             edge_dir: ``'in'`` (PyG's: a node's neighbours are the sources of its in-edges) or ``'out'``.
 

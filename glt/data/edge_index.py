@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,18 @@ def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         TypeError, ValueError: If it holds something else.
     """
+    if not isinstance(edge_index, Tensor | np.ndarray | Sequence) or isinstance(edge_index, str):
+        raise TypeError(
+            f"edge_index is a {type(edge_index).__name__}: expected sources and destinations, [2, num_edges], int32 or "
+            "int64; of a graph without edges torch.empty(2, 0, dtype=torch.int64)"
+        )
     if isinstance(edge_index, Tensor | np.ndarray) and (edge_index.ndim != 2 or edge_index.shape[0] != 2):
         raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}: expected [2, num_edges]")
     if len(edge_index) != 2:
         raise ValueError(f"edge_index has {len(edge_index)} rows: expected sources and destinations")
+    for name, ends in zip(("sources", "destinations"), edge_index, strict=True):
+        if not isinstance(ends, Tensor | np.ndarray | Sequence) or isinstance(ends, str):
+            raise TypeError(f"edge_index: the {name} are a {type(ends).__name__}, expected ids [num_edges]")
     row, col = (_ids(ends) for ends in edge_index)
     if len(row) != len(col):
         raise ValueError(f"edge_index has {len(row)} sources and {len(col)} destinations: expected as many")

@@ -76,6 +76,16 @@ def arrays_of_pyg(
     return arrays
 
 
+def require_num_nodes(data: Data) -> None:
+    """Raises ValueError if nothing in ``data`` tells how many nodes there are."""
+    edges = any(data.get(name) is not None for name in ("edge_index", "adj_t", "adj"))
+    if not edges and not data._store.can_infer_num_nodes:
+        raise ValueError(
+            f"data has {sorted(data.keys()) or 'nothing in it'}, which does not tell the number of nodes: expected "
+            "edge_index, x or num_nodes; set data.num_nodes"
+        )
+
+
 def _take_times(arrays: GraphArrays, name: str, data: Any, node_stores: list[Any], edge_stores: list[Any]) -> None:
     if arrays.schema.is_hetero:
         of_nodes, of_edges = (any(name in store for store in stores) for stores in (node_stores, edge_stores))

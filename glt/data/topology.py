@@ -33,7 +33,8 @@ class Topology:
             Default: one more than the largest id, isolated tail nodes being unknown.
         edge_ids: Ids of the edges, shape ``[E]``, int32 or int64, at least 0. Default: positions in ``edge_index``.
         layout: ``'CSR'`` expands a node along its out-edges, ``'CSC'`` along its in-edges (PyG's direction).
-        edge_weight: Weight of each edge ``[E]``, at least 0, for draws proportional to weight.
+        edge_weight: Weight of each edge ``[E]``, at least 0, for draws proportional to weight. In a row of d edges a
+            weight above 0 counts as no less than about 2 d 10^-18 times the largest: so far they may be apart.
         edge_time: Time of each edge ``[E]``, integers, for sampling edges up to a time.
 
     Attributes:

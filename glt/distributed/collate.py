@@ -19,7 +19,9 @@ from glt.data.schema import Schema
 from glt.sampler.output import reverse_edge_type
 
 
-def collate(tensors: dict[str, Tensor], schema: Schema, edge_dir: str, subgraph_type: str) -> Data | HeteroData:
+def collate(
+    tensors: dict[str, Tensor], schema: Schema, edge_dir: str, subgraph_type: str, custom_cls: Any = None
+) -> Data | HeteroData:
     """Makes a batch of the tensors of a message; nothing is copied, but for bidirectional ones.
 
     Args:
@@ -27,11 +29,12 @@ def collate(tensors: dict[str, Tensor], schema: Schema, edge_dir: str, subgraph_
         schema: Which types there are. All of them are in the batch.
         edge_dir: Along out-edges a batch holds the reverses of edges, under the reverse types.
         subgraph_type: Which edges these are to be; bidirectional ones come as directional ones.
+        custom_cls: Class of the batch. Default: PyG's own.
     """
     counts = {
         name: tensors.pop(name).tolist() for name in ("num_sampled_nodes", "num_sampled_edges") if name in tensors
     }
-    data: Any = HeteroData() if schema.is_hetero else Data()
+    data: Any = (custom_cls or (HeteroData if schema.is_hetero else Data))()
     stores = _stores(data, schema, edge_dir)
     for path, tensor in tensors.items():
         name, _, place = path.rpartition("/")

@@ -35,7 +35,7 @@ class DistDataset:
         num_neighbor_nodes_of: By edge type, nodes of the type that is not expanded.
         edge_dir: ``'out'`` for directories written with ``by_src``, ``'in'`` with ``by_dst``.
         node_books: By node type, the :class:`~glt.data.partition_book.PartitionBook` of all nodes of the whole graph.
-        edge_books: By edge type, that of all edges; None where edges have neither features nor new ids.
+        edge_books: By edge type, that of all edges; None where edges have neither features, attributes nor new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
         own: Graphs and tables of the partition.
     """
@@ -171,6 +171,21 @@ class DistDataset:
     def edge_features(self) -> Any:
         """Features of the owned edges; as :attr:`node_features`, by edge type."""
         return self._face("edge", [tables.get("edge_attr") for tables in self.own.edge_tables])
+
+    @property
+    def node_attrs(self) -> Any:
+        """Named tables of the owned nodes, such as ``train_mask``: :class:`glt.data.Feature` by name, or such dicts by
+        node type."""
+        return self._named("node", [node.attrs for node in self.manifest.node_types], self.own.node_tables)
+
+    @property
+    def edge_attrs(self) -> Any:
+        """Named tables of the owned edges; as :attr:`node_attrs`, by edge type."""
+        return self._named("edge", [edge.attrs for edge in self.manifest.edge_types], self.own.edge_tables)
+
+    def _named(self, kind: str, names: Sequence[Any], tables: Sequence[dict[str, Feature]]) -> Any:
+        by_type = [{name: own[name] for name in each} for each, own in zip(names, tables, strict=True)]
+        return self._face(kind, [each or None for each in by_type]) if self.schema.is_hetero else by_type[0]
 
     @property
     def node_map(self) -> Any:

@@ -27,6 +27,7 @@ from glt.distributed.options import CollocatedDistSamplingWorkerOptions
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.worker_group import WorkerGroup
 from glt.errors import GltError
+from glt.sampler import conflicts
 from glt.sampler.config import SamplingConfig
 from glt.sampler.seed_order import SeedOrder, check_random_seed
 
@@ -49,6 +50,8 @@ class LoaderOptions:
     transform: Callable[[Any], Any] | None
     random_seed: int | None
     worker_options: WorkerOptions
+    custom_cls: Any = None
+    filter_per_worker: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.worker_options, WorkerOptions):
@@ -62,6 +65,9 @@ class LoaderOptions:
                 raise TypeError(f"{name} = {flag!r}: expected True or False")
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
+        if self.filter_per_worker not in (None, True, False):
+            raise TypeError(f"filter_per_worker = {self.filter_per_worker!r}: expected None, True or False")
+        conflicts.refuse(data="DistDataset", filter_per_worker=self.filter_per_worker)
         if not _is_positive_integer(self.batch_size):
             raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
         if self.random_seed is not None:
@@ -108,6 +114,7 @@ class DistLoader:
         self.data, self.config, self.seeds, self.table = data, config, seeds, table
         self.collect_features, self.to_device = options.collect_features, options.to_device
         self.options, self.transform = options.worker_options, options.transform
+        self.custom_cls = options.custom_cls
         self.context: DistContext = require_context()
         batch_size = int(options.batch_size)
         # Everything that can be wrong with the arguments of this trainer is known by now.
@@ -124,10 +131,10 @@ class DistLoader:
         }
         self._agreement = Agreement(self.context, data, self.options, wanted, options.random_seed, self._told())
         self.random_seed = self._agreement.random_seed
-        self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
         rendezvous, meeting = self._agreement.rendezvous, self._agreement.meeting
         try:
             self._settle(self._agreement.told)
+            self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
             self._backend = self._start()
         except BaseException as error:
             if rendezvous is not None:
@@ -238,7 +245,7 @@ class DistLoader:
         tensors = message.tensors
         num_seeds = len(tensors[self.seeds.input_id])
         self._stats.add(tensors.pop("stats"), num_seeds)
-        data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type)
+        data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
         if self.to_device is not None:
             data = data.to(self.to_device, non_blocking=True)
         return data

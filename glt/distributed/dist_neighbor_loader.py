@@ -16,8 +16,10 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
 from glt.distributed.node_seeds import NodeSeeds
 from glt.distributed.options import MpDistSamplingWorkerOptions
+from glt.distributed.refusal import telling_the_others
 from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_checks import (
+    checked_class,
     checked_input_id,
     checked_seeds,
     checked_times,
@@ -38,11 +40,12 @@ class DistNeighborLoader(DistLoader):
 
     Attributes of a batch are PyG's: ``n_id [N], edge_index [2, E], input_id [batch_size]``, ``e_id [E]`` (with
     ``with_edge``), all int64; ``x, y, time [N, ...], edge_attr [E, ...]`` (with ``collect_features``, where the dataset
-    has them); ``batch_size``, the number of seeds; ``num_sampled_nodes, num_sampled_edges``, lists with a number per
-    hop, that of nodes beginning with the seeds; ``batch [N]``, the tree of each node, of disjoint batches;
-    ``seed_time``, where given. In heterogeneous batches they are those of a node or edge type, and all types are there,
-    if empty. Edges run neighbour -> expanded node; with ``edge_dir='out'`` that is the reverse of the edge, and edge
-    types are the reverse types: ``('a', 'to', 'b')`` becomes ``('b', 'rev_to', 'a')``.
+    has them) and all tables that the graph was partitioned with by name, such as ``train_mask``; ``batch_size``, the
+    number of seeds; ``num_sampled_nodes, num_sampled_edges``, lists with a number per hop, that of nodes beginning with
+    the seeds; ``batch [N]``, the tree of each node, of disjoint batches; ``seed_time``, where given. In heterogeneous
+    batches they are those of a node or edge type, and all types are there, if empty. Edges run neighbour -> expanded
+    node; with ``edge_dir='out'`` that is the reverse of the edge, and edge types are the reverse types: ``('a', 'to',
+    'b')`` becomes ``('b', 'rev_to', 'a')``.
 
     Args:
         data: The partition of this trainer, loaded. Each partition is loaded by at least one trainer.
@@ -61,7 +64,9 @@ class DistNeighborLoader(DistLoader):
         time_attr, temporal_strategy: Any name: only edges no later than the seed, drawn uniformly (``'uniform'``) or
             the latest of them (``'last'``), by the times that the graph was partitioned with (``edge_time``, or
             ``node_time`` for that of the neighbour). Edge types without times are not bound. Implies ``disjoint``.
-        weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with.
+        weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with. Among the
+            d edges that a node is expanded along, a weight above 0 counts as no less than about 2 d 10^-18 times the
+            largest.
         with_edge: Return edge ids as ``e_id``.
         edge_dir: ``'in'`` or ``'out'``; must be how the graph was partitioned, which is the default.
         collect_features: Look up features, labels and times of nodes, and features of edges.
@@ -69,6 +74,10 @@ class DistNeighborLoader(DistLoader):
         transform: Called with each batch; what it returns is the batch.
         input_id: What batches tell of each seed as ``input_id``. Default: its position in ``input_nodes``; of a mask,
             the node.
+        is_sorted: Accepted for PyG's sake; partitions are always sorted.
+        directed: False is PyG's old name for ``subgraph_type='induced'``.
+        filter_per_worker: None or True, PyG's word for what is always so here: samplers look up features.
+        custom_cls: Class of the batches, derived from PyG's ``Data`` or ``HeteroData``; it is made without arguments.
         random_seed: Used as given, in [0, 2^63). Default: drawn once per job by rank 0, from torch's generator, and
             made different for each rank; :attr:`random_seed` tells which.
         worker_options: Where sampling runs. Default: one worker process.
@@ -107,28 +116,34 @@ class DistNeighborLoader(DistLoader):
         to_device: torch.device | str | int | None = None,
         transform: Callable[[Any], Any] | None = None,
         input_id: Tensor | None = None,
+        is_sorted: bool = False,
+        directed: bool = True,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
         require_context()
-        require_loaded(data, edge_dir)
-        options = LoaderOptions(
-            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed,
-            MpDistSamplingWorkerOptions() if worker_options is None else worker_options,
-        )  # fmt: skip
-        config = checked_config(
-            data, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
-            input_time=input_time, replace=replace, subgraph_type=subgraph_type, disjoint=disjoint,
-            with_edge=with_edge,
-        )  # fmt: skip
-        self._seed_type, columns = checked_seeds(input_nodes, data)
-        num_seeds = len(columns["node"])
-        if input_id is not None:
-            columns["input_id"] = checked_input_id(input_id, num_seeds)
-        if input_time is not None:
-            columns["time"] = checked_times("input_time", input_time, num_seeds)
-        elif config.temporal is not None:
-            require_node_time(data, self._seed_type)
+        worker_options = MpDistSamplingWorkerOptions() if worker_options is None else worker_options
+        with telling_the_others(worker_options):
+            require_loaded(data, edge_dir)
+            options = LoaderOptions(
+                batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
+                checked_class(custom_cls, data), filter_per_worker,
+            )  # fmt: skip
+            config = checked_config(
+                data, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
+                input_time=input_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
+                disjoint=disjoint, with_edge=with_edge,
+            )  # fmt: skip
+            self._seed_type, columns = checked_seeds(input_nodes, data)
+            num_seeds = len(columns["node"])
+            if input_id is not None:
+                columns["input_id"] = checked_input_id(input_id, num_seeds)
+            if input_time is not None:
+                columns["time"] = checked_times("input_time", input_time, num_seeds)
+            elif config.temporal is not None:
+                require_node_time(data, self._seed_type)
         super().__init__(data, config, self._seeds(), SeedTable(columns), options)
 
     def _seeds(self) -> NodeSeeds:

@@ -94,7 +94,10 @@ class DistNeighborSampler:
         """
         stats = dict.fromkeys(STATS, 0.0)
         batch = self._spare.pop() if self._spare else _core.Batch(self.dataset.num_nodes_of, self.dataset.ends)
-        await self._hops.run(batch, start, batch_key, stats)
+        try:
+            await self._hops.run(batch, start, batch_key, stats)
+        except MemoryError as error:
+            raise MemoryError(self.config.no_room(sum(len(nodes) for _, nodes in start.seeds))) from error
         specs = self._specs(batch, start)
         num_nodes = [batch.num_nodes(t) for t in range(self._num_node_types)]
         stats["num_nodes"] = sum(num_nodes)

@@ -7,6 +7,7 @@ from typing import Any
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_loader import DistNeighborLoader
 from glt.distributed.node_seeds import NodeSeeds
+from glt.distributed.refusal import telling_the_others
 
 
 class DistSubGraphLoader(DistNeighborLoader):
@@ -25,10 +26,11 @@ class DistSubGraphLoader(DistNeighborLoader):
 
     def __init__(self, data: DistDataset, num_neighbors: Any, input_nodes: Any, *args: Any, **kwargs: Any) -> None:
         subgraph_type = kwargs.pop("subgraph_type", "induced")
-        if getattr(subgraph_type, "value", subgraph_type) != "induced":
-            raise ValueError(
-                f"subgraph_type = {subgraph_type!r}: subgraphs are 'induced'; use DistNeighborLoader for others"
-            )
+        with telling_the_others(kwargs.get("worker_options")):
+            if getattr(subgraph_type, "value", subgraph_type) != "induced":
+                raise ValueError(
+                    f"subgraph_type = {subgraph_type!r}: subgraphs are 'induced'; use DistNeighborLoader for others"
+                )
         super().__init__(data, num_neighbors, input_nodes, *args, subgraph_type="induced", **kwargs)
 
     def _seeds(self) -> NodeSeeds:

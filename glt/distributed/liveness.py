@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from glt.distributed.failures import reason_of, trainer_name
 from glt.distributed.lifeline import Lifeline, answers
 from glt.distributed.native_pool import NativePool
 from glt.errors import PeerLost, RendezvousError
@@ -34,10 +35,14 @@ class Heartbeat:
         store: A connection of its own: one that another thread waits on would let no beat through.
         rank: This trainer.
         address: Of this host, as the others reach it.
+        listen: Called after each beat, with ``store``; raises RuntimeError if that is gone.
     """
 
-    def __init__(self, store: dist.Store, rank: int, address: str) -> None:
+    def __init__(
+        self, store: dist.Store, rank: int, address: str, listen: Callable[[dist.Store], None] = lambda store: None
+    ) -> None:
         self._stop = threading.Event()
+        self._listen = listen
         self._line = Lifeline()
         store.set(f"line/{rank}", json.dumps([address, self._line.port]))
         self._thread = threading.Thread(target=self._run, args=(store, rank), name="glt-heartbeat", daemon=True)
@@ -50,6 +55,7 @@ class Heartbeat:
                 count += 1
                 store.set(f"beat/{rank}", str(count))
                 self._line.hang_up()
+                self._listen(store)
         except RuntimeError:
             return  # the store is gone, and with it everyone who would listen
 
@@ -170,19 +176,13 @@ class Watch:
 
     def _check(self, rank: int) -> None:
         if self._store.check([f"failed/{rank}"]):
-            reason = self._store.get(f"failed/{rank}").decode()
-            raise PeerLost(f"{self._me}: {self.name(rank)} could not start its part of the loader: {reason}")
+            reason = reason_of(self._store, rank)
+            who = trainer_name(self._store, rank)
+            raise PeerLost(f"{self._me}: {who} could not start its part of the loader: {reason}")
         if not self.is_alive(rank):
             silent_s = time.monotonic() - self._seen[rank].beat_s
+            who = trainer_name(self._store, rank)
             raise PeerLost(
-                f"{self._me}: {self.name(rank)} died while the loader started, or is stuck: it has given no sign of "
+                f"{self._me}: {who} died while the loader started, or is stuck: it has given no sign of "
                 f"life for {silent_s:.0f} s; its output, or dmesg on its host, says why"
             )
-
-    def name(self, rank: int) -> str:
-        """The trainer, as errors name it."""
-        key = f"trainer/{rank}"
-        if not self._store.check([key]):
-            return f"trainer {rank}"
-        who = json.loads(self._store.get(key))
-        return f"trainer {rank} (host {who['host']}, pid {who['pid']})"

@@ -28,8 +28,8 @@ class LocalPartition:
         schema: The types there are; in all that follows, a type is its position.
         nodes: By node type, what was loaded.
         graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
-        node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'`` and ``'time'``.
-        edge_tables: By edge type, likewise: ``'edge_attr'``.
+        node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'``, ``'time'`` and named ones.
+        edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
     """
 
     index: int
@@ -52,7 +52,7 @@ class LocalPartition:
         node_tables: list[dict[str, Feature]] = []
         edge_tables: list[dict[str, Feature]] = []
         for t, node in enumerate(part.nodes):
-            named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time}
+            named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
             node_tables.append(_tables(named, (node.book, part.index)))
         graphs = []
         ends = part.schema.ends(part.manifest.edge_dir)
@@ -75,7 +75,8 @@ class LocalPartition:
                 weights = torch.from_numpy(edge.weight_sum), torch.from_numpy(edge.weight_guide)
             topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
             graphs.append(Graph(topology, graph_mode))
-            edge_tables.append({} if edge.book is None else _tables({"edge_attr": edge.feat}, (edge.book, part.index)))
+            named = {"edge_attr": edge.feat, **edge.attrs}
+            edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index)))
         return cls(
             part.index, part.schema, part.nodes, tuple(graphs),
             tuple(node_tables), tuple(edge_tables),
@@ -122,6 +123,20 @@ class LocalPartition:
         self._named("edge", self.schema.edge_types, asked.edge_type)
         csr = self.csr(asked.edge_type, False, False)
         return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge)
+
+    def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
+        """The edges of a type that are here: sources and destinations ``[2, B]``, global ids, and the ids of the edges
+        ``[B]``, by which they are sorted; all int64."""
+        topology = self.graphs[edge_type].topology
+        by_name = self.schema.edge_types[edge_type]
+        center = self.schema.node_index(by_name[2] if topology.edge_dir == "in" else by_name[0])
+        nodes = torch.from_numpy(self.nodes[center].ids)  # in the order of the rows
+        assert topology.edge_ids is not None, "partitions have them"
+        centers = torch.repeat_interleave(nodes, topology.degrees, output_size=topology.num_edges)
+        neighbors = topology.indices.long()
+        ids, order = topology.edge_ids.long().sort()
+        ends = (neighbors, centers) if topology.edge_dir == "in" else (centers, neighbors)
+        return torch.stack([side[order] for side in ends]), ids
 
     def has_edges(self, asked: HasEdgesRequest) -> Tensor:
         """Says which pairs are edges ``[n]``, bool.

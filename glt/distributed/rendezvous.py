@@ -22,10 +22,11 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from glt.distributed.context import DistContext
+from glt.distributed.failures import Failures
 from glt.distributed.liveness import POLL_S, Heartbeat, Watch
 from glt.errors import GltError, PeerLost, RendezvousError
 
-_READ_S = 3.0  # for the others to read why the trainer that hosts the store gave up
+_READ_S = 6.0  # for the others to read why the trainer that hosts the store gave up: a beat, unless it is overloaded
 _HANDSHAKE_S = 6.0  # a store answers at once, unless its host is overloaded
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,9 @@ class Rendezvous:
             self.port = self._published_port() if master_port is None else master_port
         self.store = connect(self.addr, self.port, self.prefix, timeout_s)
         self._watch = Watch(self.store, context.worker_name)
-        self._heartbeat = Heartbeat(self.connect(), context.rank, _own_address(self.addr, self.port))
+        self._failures = Failures(self.store, context.rank, self._others())
+        address = _own_address(self.addr, self.port)
+        self._heartbeat = Heartbeat(self.connect(), context.rank, address, self._failures.listen)
 
     def connect(self) -> dist.Store:
         """Returns another connection to the store: on one that a thread waits on, others can do nothing meanwhile."""
@@ -89,14 +92,11 @@ class Rendezvous:
         The loss of one process makes its trainer end, which others then lose in turn: the first one may be the last
         that a trainer hears of.
         """
-        told = []
         try:
-            self.store.set(f"failed/{self.context.rank}", _reason(error))
-            for rank in self._others():
-                if self.store.check([f"failed/{rank}"]):
-                    told.append(f"{self._watch.name(rank)} has reported {self.store.get(f'failed/{rank}').decode()}")
-        except RuntimeError:
-            told.append("the store of the loader, in the process of trainer 0, is gone too")
+            self._failures.report(error)
+        except RuntimeError as gone:
+            logger.info("%s: could not tell the others: %s", self.context.worker_name, gone)
+        told = self._failures.told()
         if not told or not isinstance(error, PeerLost):
             return error
         return PeerLost("; ".join([str(error), *told]))
@@ -178,7 +178,7 @@ class Rendezvous:
             util.Finalize(None, self._wait_for_readers, exitpriority=1)
         self._has_given_up = True
         try:
-            self.store.set(f"failed/{self.context.rank}", _reason(error))
+            self._failures.report(error)
             self.store.set(f"done/{self.context.rank}", "1")
         except RuntimeError as gone:
             logger.warning("%s: could not tell the others: %s", self.context.worker_name, gone)
@@ -188,7 +188,7 @@ class Rendezvous:
         deadline = time.monotonic() + _READ_S
         waiting = self._others()
         while waiting and time.monotonic() < deadline:
-            waiting = [r for r in waiting if not any(self.store.check([f"{end}/{r}"]) for end in ("failed", "done"))]
+            waiting = [rank for rank in self._failures.unread_by(waiting) if self._watch.is_alive(rank)]
             time.sleep(POLL_S)
 
 
@@ -229,10 +229,6 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
         ) from store
     store.set_timeout(timedelta(seconds=timeout_s))
     return dist.PrefixStore(prefix, store)
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:2000]
 
 
 def _own_address(addr: str, port: int) -> str:

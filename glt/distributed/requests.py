@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.channel.message import MessageKind, MessageLayout, encode_message, read_message
+from glt.channel.message import MessageKind, MessageLayout, encode_message
 from glt.data import pool
+from glt.distributed.request_fields import RequestFields
+from glt.sampler.num_neighbors import MAX_HOPS
 
 _INT32_MAX = 2**31 - 1
 
@@ -22,6 +24,15 @@ class Request(Protocol):
     method: ClassVar[str]
 
     def encode(self) -> Tensor: ...
+
+    @classmethod
+    def decode(cls, request: Tensor) -> Request:
+        """Reads the request that a peer has sent; the tensors alias its bytes.
+
+        Raises:
+            glt.errors.MessageError: If the bytes are no such request. What is asked for may still not exist here.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -67,13 +78,21 @@ class OneHopRequest:
 
     @classmethod
     def decode(cls, request: Tensor) -> OneHopRequest:
-        tensors = read_message(request).tensors
-        edge_type, num_neighbors, replace, key, hop, *flags = tensors["spec"].tolist()
+        read = RequestFields("request for a hop", request)
+        nodes = read.vector("nodes")
+        edge_type, num_neighbors, replace, key, hop, *flags = read.numbers("spec", 8)
+        read.require("num_neighbors", num_neighbors, -1, _INT32_MAX)
+        read.require("hop", hop, 0, MAX_HOPS - 1)
         with_edge, weighted, last = (bool(flag) for flag in flags)
-        excluded = (tensors["center"], tensors["neighbor"]) if "center" in tensors else None
+        tree = read.vector("tree", torch.uint32, len(nodes)) if "tree" in read else None
+        seed_time = read.vector("seed_time", length=len(nodes)) if "seed_time" in read else None
+        excluded = None
+        if "center" in read or "neighbor" in read:
+            center = read.vector("center")
+            excluded = center, read.vector("neighbor", length=len(center))
         return cls(
-            edge_type, tensors["nodes"], num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last,
-            tensors.get("tree"), tensors.get("seed_time"), excluded,
+            edge_type, nodes, num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last, tree,
+            seed_time, excluded,
         )  # fmt: skip
 
 
@@ -101,9 +120,9 @@ class InducedRequest:
 
     @classmethod
     def decode(cls, request: Tensor) -> InducedRequest:
-        tensors = read_message(request).tensors
-        edge_type, with_edge = tensors["spec"].tolist()
-        return cls(edge_type, tensors["nodes"], tensors["members"], bool(with_edge))
+        read = RequestFields("request for induced edges", request)
+        edge_type, with_edge = read.numbers("spec", 2)
+        return cls(edge_type, read.vector("nodes"), read.vector("members"), bool(with_edge))
 
 
 @dataclass(frozen=True)
@@ -125,15 +144,16 @@ class RowsRequest:
     tables: tuple[str, ...]
 
     def encode(self) -> Tensor:
-        words = (self.kind, str(self.type), *self.tables)
-        names = torch.frombuffer(bytearray("\n".join(words).encode()), dtype=torch.uint8)
-        return encode_message({"ids": self.ids, "names": names}, MessageKind.REQUEST)
+        names = torch.frombuffer(bytearray("\n".join((self.kind, *self.tables)).encode()), dtype=torch.uint8)
+        tensors = {"ids": self.ids, "names": names, "spec": torch.tensor([self.type])}
+        return encode_message(tensors, MessageKind.REQUEST)
 
     @classmethod
     def decode(cls, request: Tensor) -> RowsRequest:
-        tensors = read_message(request).tensors
-        kind, type_, *tables = bytes(tensors["names"].numpy()).decode().split("\n")
-        return cls(kind, int(type_), tensors["ids"], tuple(tables))
+        read = RequestFields("request for rows", request)
+        kind, *tables = read.words("names", 1)
+        (type_,) = read.numbers("spec", 1)
+        return cls(kind, type_, read.vector("ids"), tuple(tables))
 
 
 @dataclass(frozen=True)
@@ -157,8 +177,10 @@ class HasEdgesRequest:
 
     @classmethod
     def decode(cls, request: Tensor) -> HasEdgesRequest:
-        tensors = read_message(request).tensors
-        return cls(int(tensors["spec"]), tensors["centers"], tensors["neighbors"])
+        read = RequestFields("request for edges between pairs", request)
+        (edge_type,) = read.numbers("spec", 1)
+        centers = read.vector("centers")
+        return cls(edge_type, centers, read.vector("neighbors", length=len(centers)))
 
 
 @dataclass(frozen=True)
@@ -178,7 +200,7 @@ class EarliestRequest:
 
     @classmethod
     def decode(cls, request: Tensor) -> EarliestRequest:
-        return cls(int(read_message(request).tensors["spec"]))
+        return cls(*RequestFields("request for the earliest node", request).numbers("spec", 1))
 
 
 def reply_buffer(specs: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tuple[Tensor, dict[str, Tensor]]:

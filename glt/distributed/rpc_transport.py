@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.distributed import rpc
 
 from glt.channel.error_message import error_message
+from glt.channel.message import starts_like_message
 from glt.distributed.transport import Handler, Peer, Transport
 from glt.errors import PeerLost
 
@@ -131,8 +132,13 @@ class _Line:
         for i, call in enumerate(calls):
             if error is not None:
                 call.result.set_exception(_named(error, self.peer, call.method, self.timeout_s))
-            elif replies is not None:
+            elif replies is not None and starts_like_message(replies[i]):
                 call.result.set_result(replies[i])
+            else:
+                # ``cma`` reads from the peer's memory, which a peer that ends without waiting has given back.
+                call.result.set_exception(
+                    PeerLost(f"lost {self.peer} during {call.method}: it ended while its answer was on the way")
+                )
 
 
 class RpcTransport(Transport):

@@ -17,6 +17,7 @@ def checked_config(
     time_attr: str | None = None,
     weight_attr: str | None = None,
     input_time: Any = None,
+    directed: bool = True,
     **options: Any,
 ) -> SamplingConfig:
     """Returns what to sample.
@@ -27,6 +28,7 @@ def checked_config(
         num_neighbors, **options: As :meth:`SamplingConfig.checked` takes them.
         temporal_strategy, time_attr, weight_attr: As in PyG.
         input_time: Times of the seeds, if given.
+        directed: False is PyG's old name for ``subgraph_type='induced'``.
 
     Raises:
         TypeError, ValueError: If an option does not fit, two exclude each other, or the directory lacks what they need;
@@ -37,6 +39,8 @@ def checked_config(
     for name, value in (("time_attr", time_attr), ("weight_attr", weight_attr)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} = {value!r}: expected the name of an attribute, or None")
+    if not isinstance(directed, bool):
+        raise TypeError(f"directed = {directed!r}: expected True or False")
     stored = data.manifest.time_level
     where = f"the partition directory {data.load_args['graph_dir']!r}"
     if time_attr is not None and stored is None:
@@ -47,6 +51,9 @@ def checked_config(
         raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
     time_level = None if time_attr is None else stored
     subgraph_type = getattr(options.get("subgraph_type"), "value", options.get("subgraph_type"))
+    conflicts.refuse(directed=directed, subgraph_type=subgraph_type)
+    if not directed:
+        subgraph_type = options["subgraph_type"] = "induced"
     conflicts.refuse(
         time_attr=time_attr, weight_attr=weight_attr, temporal_strategy=temporal_strategy, time_level=time_level,
         input_time=input_time, disjoint=options.get("disjoint"), subgraph_type=subgraph_type,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
 from glt.data.arrays import as_ids
 from glt.distributed.dist_dataset import DistDataset
@@ -35,6 +36,14 @@ def require_loaded(data: Any, edge_dir: str | None) -> None:
             f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
         )
     require_distinct_reverses(data.schema, data.edge_dir)
+
+
+def checked_class(custom_cls: Any, data: DistDataset) -> Any:
+    """Returns the class that batches are to be of, None for PyG's own."""
+    base = HeteroData if data.schema.is_hetero else Data
+    if custom_cls is not None and not (isinstance(custom_cls, type) and issubclass(custom_cls, base)):
+        raise TypeError(f"custom_cls = {custom_cls!r}: expected a class derived from {base.__name__}, or None")
+    return custom_cls
 
 
 def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:

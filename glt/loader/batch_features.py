@@ -25,7 +25,7 @@ class BatchFeatures:
         source: Where attributes come from. Of ``Data`` and ``HeteroData`` all survive: rows of node- and edge-level
             ones, the others as they are. Of a dataset all tables. Of stores, the tensors whose group is a node or edge
             type.
-        custom_cls: Class of the batches of stores. Default: ``Data`` or ``HeteroData``.
+        custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
         num_threads: Threads to copy rows with.
     """
 
@@ -91,8 +91,11 @@ class BatchFeatures:
             elif store.is_edge_attr(key):
                 result[key] = None if edge is None else self._rows(store, edge_type, key, value, edge)
 
+    def _empty(self, hetero: bool) -> Any:
+        return self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
+
     def _from_dataset(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
-        data = HeteroData() if self.source.schema.is_hetero else Data()
+        data = self._empty(self.source.schema.is_hetero)
         for (node_type, node), tables in zip(_items(out.node), self.source.node_tables, strict=True):
             _store(data, node_type).num_nodes = len(node)
             for name, feature in tables.items():
@@ -128,7 +131,7 @@ class BatchFeatures:
 
     def _from_stores(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
         hetero = isinstance(out, HeteroSamplerOutput)
-        data = self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
+        data = self._empty(hetero)
         for node_type, node in _items(out.node):
             _store(data, node_type).num_nodes = len(node)
         for edge_type, row in _items(out.row):

@@ -30,7 +30,16 @@ class KeyedBatches:
     drop_last: bool
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
-        """Checks ``random_seed``, or draws one; ``kwargs`` are those of the DataLoader."""
+        """Checks ``random_seed``, or draws one; ``kwargs`` are those of the DataLoader, whose batch size is checked.
+
+        Without a batch size, torch asks a sampler for whole batches: its own knows positions only.
+        """
+        size = kwargs.get("batch_size", 1)
+        brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
+        if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(
+                f"batch_size = {size!r}: expected an integer of at least 1; None needs a sampler that yields batches"
+            )
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self._next_epoch = self._begun_epoch = 0
         # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.

@@ -18,6 +18,8 @@ from glt.loader.brought_sampler import require_agreement
 from glt.loader.keyed_batches import KeyedBatches
 from glt.loader.pyg_source import as_pyg
 from glt.loader.seed_edges import seed_edges
+from glt.sampler import conflicts
+from glt.sampler.negative_options import checked_negatives
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.seed_order import BatchIndex
 
@@ -39,7 +41,9 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             edge type, or a pair of that and the seed edges.
         edge_label: Label of each seed edge. With binary negatives, whose label is 0, labels that start at 0 go up by 1.
         edge_label_time: Time of each seed edge, int64; needs ``time_attr``. No node or edge that is later is sampled.
-        neg_sampling: ``'binary'``, ``'triplet'``, a dict or a ``NegativeSampling``; None: no negatives.
+        neg_sampling: ``'binary'``, ``'triplet'``, a dict or a ``NegativeSampling``; None: no negatives. Triplets need a
+            destination that their source has no edge to: a seed edge without one is refused, where PyG would train on
+            an edge as a negative.
         neg_sampling_ratio: PyG's old name for the amount of binary negatives.
         exclude_edges: ``'self'``: the seed edges of a batch (not its negatives), with all edges parallel to them, are
             not sampled in that batch, others taking their place; ``'reverse'``: nor are their reverses. An edge type:
@@ -90,14 +94,13 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             "directed": directed, "exclude_edges": exclude_edges,
         }  # fmt: skip
         if isinstance(neighbor_sampler, NeighborSampler):
-            require_agreement(neighbor_sampler, num_neighbors, random_seed, options)
+            require_agreement(neighbor_sampler, data, num_neighbors, random_seed, options)
             random_seed, time_attr = neighbor_sampler.random_seed, neighbor_sampler.time_attr
-        if (edge_label_time is None) != (time_attr is None):
-            given, lacking = ("edge_label_time", "time_attr") if time_attr is None else ("time_attr", "edge_label_time")
-            raise ValueError(f"{given!r} is set and {lacking!r} is not set: temporal sampling needs both")
+        conflicts.refuse(edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN)
         if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
             raise ValueError(f"num_threads = {num_threads!r}: expected an integer of at least 1")
         self._choose_seed(random_seed, kwargs)
+        neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, kwargs.get("batch_size") or 1)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data, num_neighbors, **options, random_seed=self.random_seed, num_threads=num_threads
@@ -110,7 +113,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         )
         super().__init__(
             as_pyg(data), num_neighbors, seed_edges(data, edge_label_index), edge_label, edge_label_time,
-            neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio, time_attr=time_attr, transform=transform,
+            neg_sampling=neg_sampling, time_attr=time_attr, transform=transform,
             transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
             neighbor_sampler=neighbor_sampler, input_id=input_id, **kwargs,
         )  # fmt: skip

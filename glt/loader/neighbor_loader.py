@@ -79,7 +79,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             "directed": directed,
         }  # fmt: skip
         if isinstance(neighbor_sampler, NeighborSampler):
-            require_agreement(neighbor_sampler, num_neighbors, random_seed, options)
+            require_agreement(neighbor_sampler, data, num_neighbors, random_seed, options)
             random_seed, time_attr = neighbor_sampler.random_seed, neighbor_sampler.time_attr
         conflicts.refuse(input_time=input_time, time_attr=time_attr)
         if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:

@@ -8,6 +8,7 @@ from torch_geometric.data import Data, HeteroData
 
 from glt.data.dataset import Dataset
 from glt.data.graph import Graph
+from glt.data.pyg import require_num_nodes
 
 
 def as_pyg(data: Any) -> Any:
@@ -15,10 +16,13 @@ def as_pyg(data: Any) -> Any:
 
     Raises:
         TypeError: If it is a bare graph.
-        ValueError: If it is a dataset that samples along out-edges, or has features with ``row_of``.
+        ValueError: If it is a dataset that samples along out-edges, or has features with ``row_of``, or a ``Data`` that
+            does not tell how many nodes it has.
     """
     if isinstance(data, Graph):
         raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
+    if isinstance(data, Data):
+        require_num_nodes(data)
     if not isinstance(data, Dataset):
         return data
     if data.edge_dir != "in":

@@ -16,11 +16,11 @@ from glt.partition.npy_file import BLOCK_BYTES, npy_bytes
 from glt.partition.rows import Rows
 
 # Measured on a virtual machine of two Zen 4 cores, and rounded; a guess on any other.
-EDGE_NS: Final = 50  # of one thread: counting, spreading and sorting an edge
-BYTE_NS: Final = 1.0  # of one thread: copying a byte of a row, its checksum included
+EDGE_NS: Final = 100  # of one thread: counting, spreading and sorting an edge
+BYTE_NS: Final = 1.5  # of one thread: copying a byte of a row, its checksum included
 NODE_NS: Final = 150  # assigning a node at random, and everything else that one thread does alone
 DISK_BYTES_PER_S: Final = 500e6
-_BASE_BYTES: Final = 16 << 20  # stacks, allocators, short chunks
+BASE_BYTES: Final = 16 << 20  # stacks, allocators, short chunks
 _MANIFEST_BYTES: Final = 250  # of one file's entry, without its checksums
 _SMALL_HEADER: Final = npy_bytes(np.dtype(np.int64), (0,))
 
@@ -87,9 +87,7 @@ def forecast(
     scratch, read, spread = [0], 0, 0
     for nodes in graph.nodes:
         sizes.add_nodes(nodes, owner)
-        peaks += [
-            _chunk_bytes(rows, chunk_size) * num_threads for rows in (nodes.feat, nodes.label) if rows is not None
-        ]
+        peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in nodes.tables]
     for edges in graph.edges:
         num_nodes, num_neighbors = graph.nodes[edges.expanded].num_nodes, graph.nodes[edges.neighbor].num_nodes
         sizes.add_edges(edges, num_nodes, num_neighbors, owner)
@@ -98,8 +96,7 @@ def forecast(
         peaks.append(12 * num_nodes + int(sort_bytes))
         if relabel and edges.neighbor != edges.expanded:
             peaks[-1] += 4 * num_neighbors
-        if edges.feat is not None:
-            peaks.append(_chunk_bytes(edges.feat, chunk_size) * num_threads)
+        peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in edges.tables]
         scratch.append(memory.scratch_bytes)
         read += edges.row_ids.nbytes + edges.col_ids.nbytes
         spread += memory.scratch_bytes
@@ -107,7 +104,7 @@ def forecast(
     alone_s = 1e-9 * NODE_NS * num_nodes
     shared_s = 1e-9 * (EDGE_NS * num_edges + BYTE_NS * sizes.result_bytes) / num_threads
     return Forecast(
-        peak_memory_bytes=_BASE_BYTES + owner.itemsize * num_nodes + max(peaks),
+        peak_memory_bytes=BASE_BYTES + owner.itemsize * num_nodes + max(peaks),
         result_bytes=sizes.result_bytes,
         scratch_bytes=max(scratch),
         work_bytes=read + spread + sizes.result_bytes,
@@ -144,9 +141,8 @@ class _Sizes:
             self.add(num_nodes * owner.itemsize, 1)
             self.add(num_nodes * 4, 1)
             self.add(num_nodes * 8, self.num_parts)
-        for rows in (nodes.feat, nodes.label):
-            if rows is not None:
-                self.add(num_nodes * _row_bytes(rows), self.num_parts)
+        for rows in nodes.tables:
+            self.add(num_nodes * _row_bytes(rows), self.num_parts)
         if nodes.time is not None:
             self.add(num_nodes * 8, self.num_parts)
 
@@ -161,7 +157,7 @@ class _Sizes:
             self.add(num_edges * (ids + 8), 3 * self.num_parts)
         if self.relabel:
             self.add(num_edges * 2 * id_dtype(num_edges).itemsize, 2)
-        elif edges.feat is not None:
+        elif edges.tables:
             self.add(num_edges * (owner.itemsize + 4), 2)
-        if edges.feat is not None:
-            self.add(num_edges * _row_bytes(edges.feat), self.num_parts)
+        for rows in edges.tables:
+            self.add(num_edges * _row_bytes(rows), self.num_parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.partition import arguments
 from glt.partition.layout import require_name_fits
+from glt.partition.named_rows import named_rows, require_distinct
 from glt.partition.rows import Rows
 
 
@@ -23,6 +24,7 @@ class NodeInput:
         num_nodes: How many.
         feat, label: One row per node, if given.
         time: ``[num_nodes]`` integers, if given.
+        attrs: Named tables, one row per node.
     """
 
     node_type: NodeType
@@ -30,6 +32,12 @@ class NodeInput:
     feat: Rows | None
     label: Rows | None
     time: np.ndarray | None
+    attrs: dict[str, Rows] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[Rows]:
+        """All tables that there are."""
+        return [rows for rows in (self.feat, self.label, *self.attrs.values()) if rows is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +53,7 @@ class EdgeInput:
         weight: ``[num_edges]`` float32 or float64, if given.
         time: ``[num_edges]`` integers, if given.
         neighbor_time: Times of the neighbour's type, if given; an edge has the time of its neighbour.
+        attrs: Named tables, one row per edge.
     """
 
     edge_type: EdgeType
@@ -57,6 +66,12 @@ class EdgeInput:
     weight: np.ndarray | None
     time: np.ndarray | None
     neighbor_time: np.ndarray | None
+    attrs: dict[str, Rows] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[Rows]:
+        """All tables that there are."""
+        return [rows for rows in (self.feat, *self.attrs.values()) if rows is not None]
 
     @property
     def num_edges(self) -> int:
@@ -109,6 +124,8 @@ class GraphInput:
         edge_weight: Any,
         edge_time: Any,
         node_time: Any,
+        node_attrs: Any = None,
+        edge_attrs: Any = None,
     ) -> GraphInput:
         """Checks the arguments of a partitioner, which are tensors or arrays, or dicts of them by type.
 
@@ -142,6 +159,15 @@ class GraphInput:
             _edges(schema, edge_dir, nodes, at, *given)
             for at, given in enumerate(zip(indexes, feats, weights, times, strict=True))
         )
+        of_nodes = named_rows("node_attrs", node_attrs, schema, [each.num_nodes for each in nodes], "node")
+        of_edges = named_rows("edge_attrs", edge_attrs, schema, [each.num_edges for each in edges], "edge")
+        require_distinct(of_nodes, of_edges, schema)
+        if node_time is not None and any("time" in named for named in of_nodes):
+            raise ValueError(
+                "node_attrs names 'time', but node_time is given, which batches have as 'time': leave it out"
+            )
+        nodes = tuple(replace(each, attrs=named) for each, named in zip(nodes, of_nodes, strict=True))
+        edges = tuple(replace(each, attrs=named) for each, named in zip(edges, of_edges, strict=True))
         return cls(schema, edge_dir, nodes, edges)
 
 
@@ -158,9 +184,9 @@ def _schema(num_nodes: object, edge_index: object) -> Schema:
         raise ValueError("num_nodes = {}: expected the number of nodes of at least one type")
     schema = Schema(tuple(num_nodes), tuple(edge_index))
     for node_type in schema.node_types:
-        require_name_fits("node", node_type)
+        require_name_fits("node type", node_type)
     for edge_type in schema.edge_types:
-        require_name_fits("edge", edge_type)
+        require_name_fits("edge type", edge_type)
     return schema
 
 

@@ -4,7 +4,7 @@
 
     manifest.json                                     types in order, counts, attributes, checksums of all files
     node_book/<type>.npy, node_row/<type>.npy         owner of each node, and its row in the arrays of its owner
-    edge_book/<type>.npy, edge_row/<type>.npy         the same of edges; only of types with edge features
+    edge_book/<type>.npy, edge_row/<type>.npy         the same of edges; only of types with edge features or attributes
     {node,edge}_map/<type>.npy, {node,edge}_map_inverse/<type>.npy     with relabel, in place of the books: see below
     part<i>/node_ids/<type>.npy                       the nodes that partition i owns, ascending: one row each in
     part<i>/{node_feat,node_label,node_time}/<type>.npy
@@ -12,6 +12,8 @@
     part<i>/graph/<type>/{weight_sum,weight_guide}.npy         only with edge weights
     part<i>/graph/<type>/by_time/{indices,edge_ids,time}.npy   only with times: the edges of each row sorted by time
     part<i>/edge_feat/<type>.npy                      by ascending edge id
+    part<i>/node_attr/<type>/<name>.npy               named tables of the owned nodes, such as train_mask
+    part<i>/edge_attr/<type>/<name>.npy               named tables of the owned edges, by ascending edge id
 
 With ``relabel`` partition ``i`` owns the nodes ``offsets[i]`` to ``offsets[i + 1] - 1`` of a type, and edges likewise,
 ``offsets`` being those of the manifest's entry of the type. Rows count from there, so there are no books and no
@@ -46,15 +48,15 @@ def edge_type_name(edge_type: EdgeType) -> str:
     return "__".join(node_type_name(part) for part in edge_type)
 
 
-def require_name_fits(kind: str, type_: NodeType | EdgeType) -> None:
-    """Raises ValueError if a part of the type is empty, or its name too long for a file."""
+def require_name_fits(what: str, type_: NodeType | EdgeType) -> None:
+    """Raises ValueError if a part of the type (``what``) is empty, or its name too long for a file."""
     parts, name = ((type_,), node_type_name(type_)) if isinstance(type_, str) else (type_, edge_type_name(type_))
     if not all(parts):
-        raise ValueError(f"{kind} type {type_!r} has an empty name: expected at least one character; rename it")
+        raise ValueError(f"{what} {type_!r} has an empty name: expected at least one character; rename it")
     num_bytes = len(name + _SUFFIX)
     if num_bytes > _MAX_NAME_BYTES:
         raise ValueError(
-            f"{kind} type {type_!r} needs a file name of {num_bytes} bytes ({name}{_SUFFIX}): expected at most "
+            f"{what} {type_!r} needs a file name of {num_bytes} bytes ({name}{_SUFFIX}): expected at most "
             f"{_MAX_NAME_BYTES}; characters other than ASCII letters and digits take three bytes for each of theirs; "
             "use a shorter name"
         )
@@ -71,12 +73,12 @@ def node_row(node_type: NodeType) -> str:
 
 
 def edge_book(edge_type: EdgeType) -> str:
-    """Owner of each edge, smallest unsigned dtype, ``[num_edges]``; only with edge features."""
+    """Owner of each edge, smallest unsigned dtype, ``[num_edges]``; only with edge features or attributes."""
     return f"edge_book/{edge_type_name(edge_type)}.npy"
 
 
 def edge_row(edge_type: EdgeType) -> str:
-    """Row of each edge inside the edge features of its owner, uint32, ``[num_edges]``; only with edge features."""
+    """Row of each edge inside the edge features of its owner, uint32, ``[num_edges]``; as the edge book."""
     return f"edge_row/{edge_type_name(edge_type)}.npy"
 
 
@@ -134,3 +136,13 @@ def node_time(partition_idx: int, node_type: NodeType) -> str:
 def edge_feat(partition_idx: int, edge_type: EdgeType) -> str:
     """Features of the owned edges, by ascending edge id."""
     return f"{part(partition_idx)}/edge_feat/{edge_type_name(edge_type)}.npy"
+
+
+def node_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
+    """A named table of the owned nodes."""
+    return f"{part(partition_idx)}/node_attr/{node_type_name(node_type)}/{node_type_name(name)}.npy"
+
+
+def edge_attr(partition_idx: int, edge_type: EdgeType, name: str) -> str:
+    """A named table of the owned edges, by ascending edge id."""
+    return f"{part(partition_idx)}/edge_attr/{edge_type_name(edge_type)}/{node_type_name(name)}.npy"

@@ -1,6 +1,7 @@
 """Loads one partition by mapping its files."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,6 +28,7 @@ class NodePart:
         feat: Features of the owned nodes, ``[rows, ...]``, or None.
         label: Labels of the owned nodes, ``[rows, ...]``, or None.
         time: Times of the owned nodes, ``[rows]`` int64, or None.
+        attrs: Named tables of the owned nodes, ``[rows, ...]``.
         id_map: Original ids, where nodes were relabelled, else None.
         owned: The owned nodes: their ids, ascending, ``[rows]`` int64, mapped, or a range of ids where nodes were
             relabelled.
@@ -36,6 +38,7 @@ class NodePart:
     feat: Array | None
     label: Array | None
     time: np.ndarray | None
+    attrs: dict[str, Array]
     id_map: IdMap | None
     owned: np.ndarray | range
 
@@ -74,8 +77,9 @@ class EdgePart:
             ``[_core.weight_guide_size(rows, edges)]`` uint32); None without weights.
         by_time: The same edges sorted by time; None without times.
         feat: Features of the owned edges by ascending edge id, ``[edges, ...]``, or None.
-        book: Owner of every edge of the graph, and its row in ``feat`` of its owner; None where edges have neither
-            features nor new ids.
+        attrs: Named tables of the owned edges by ascending edge id, ``[edges, ...]``.
+        book: Owner of every edge of the graph, and its row in these tables of its owner; None where edges have neither
+            features, attributes nor new ids.
         id_map: Original ids, where edges were relabelled, else None.
     """
 
@@ -86,6 +90,7 @@ class EdgePart:
     weight_guide: np.ndarray | None
     by_time: TimedEdges | None
     feat: Array | None
+    attrs: dict[str, Array]
     book: PartitionBook | None
     id_map: IdMap | None
 
@@ -210,7 +215,13 @@ class _Files:
         return self.map(path) if wanted else None
 
     def table(self, feature: FeatureEntry | None, path: str) -> Array | None:
-        return None if feature is None else as_torch_dtype(self.map(path), self._entry(path).torch_dtype)
+        return None if feature is None else self._table(path)
+
+    def tables(self, features: dict[str, FeatureEntry], path_of: Callable[[str], str]) -> dict[str, Array]:
+        return {name: self._table(path_of(name)) for name in features}
+
+    def _table(self, path: str) -> Array:
+        return as_torch_dtype(self.map(path), self._entry(path).torch_dtype)
 
     def book(self, offsets: tuple[int, ...] | None, owner: str, row: str) -> PartitionBook:
         if offsets is not None:
@@ -235,6 +246,7 @@ def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
         feat=files.table(entry.feat, layout.node_feat(index, node_type)),
         label=files.table(entry.label, layout.node_label(index, node_type)),
         time=files.map_if(entry.has_time, layout.node_time(index, node_type)),
+        attrs=files.tables(entry.attrs, partial(layout.node_attr, index, node_type)),
         id_map=_node_map(files, entry),
         owned=(
             range(*entry.offsets[index : index + 2])
@@ -269,9 +281,10 @@ def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
         weight_guide=files.map_if(entry.has_weight, path_of("weight_guide")),
         by_time=by_time,
         feat=files.table(entry.feat, layout.edge_feat(index, edge_type)),
+        attrs=files.tables(entry.attrs, partial(layout.edge_attr, index, edge_type)),
         book=(
             files.book(entry.offsets, layout.edge_book(edge_type), layout.edge_row(edge_type))
-            if entry.feat is not None or entry.offsets is not None
+            if entry.has_rows or entry.offsets is not None
             else None
         ),
         id_map=_edge_map(files, entry),

@@ -15,7 +15,7 @@ from glt.partition import layout
 from glt.partition.npy_file import FileEntry
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 3  # 1: no types; 2: no relabelling
+VERSION: Final = 3  # 1: no types; 2: no attributes, no relabelling
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,27 @@ class FeatureEntry:
 
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LabelEntry:
+    """The nodes of one type that have one label in ``balance_ntypes``.
+
+    Attributes:
+        label: The label; of several tables of labels, one number from each; ``()`` where the type itself is balanced.
+        num_nodes: In all partitions.
+        part_num_nodes: In each partition.
+        balance_ratio: Mean over largest partition; 1 is perfectly even.
+    """
+
+    label: tuple[int, ...]
+    num_nodes: int
+    part_num_nodes: tuple[int, ...]
+    balance_ratio: float
+
+    @classmethod
+    def of(cls, label: tuple[int, ...], part_num_nodes: tuple[int, ...]) -> "LabelEntry":
+        return cls(label, sum(part_num_nodes), part_num_nodes, balance_ratio(part_num_nodes))
 
 
 @dataclass(frozen=True)
@@ -38,6 +59,8 @@ class NodeTypeEntry:
         feat: Node features, if any.
         label: Node labels, if any.
         has_time: Whether there are node times.
+        attrs: Named tables, if any.
+        balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
         offsets: With relabelling, where the ids of each partition begin, and the number of nodes: ``[num_parts + 1]``;
             else None.
     """
@@ -49,6 +72,8 @@ class NodeTypeEntry:
     feat: FeatureEntry | None
     label: FeatureEntry | None
     has_time: bool
+    attrs: dict[str, FeatureEntry]
+    balanced_labels: tuple[LabelEntry, ...]
     offsets: tuple[int, ...] | None
 
 
@@ -68,6 +93,7 @@ class EdgeTypeEntry:
         feat: Edge features, if any.
         has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
+        attrs: Named tables, if any.
         offsets: As of nodes.
     """
 
@@ -81,7 +107,13 @@ class EdgeTypeEntry:
     feat: FeatureEntry | None
     has_weight: bool
     has_time: bool
+    attrs: dict[str, FeatureEntry]
     offsets: tuple[int, ...] | None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether partitions have rows of edges, and with them, unless relabelled, a book of edges."""
+        return self.feat is not None or bool(self.attrs)
 
 
 @dataclass(frozen=True)
@@ -168,12 +200,14 @@ class Manifest:
         nodes = min(entry.balance_ratio for entry in self.node_types)
         edges = min((entry.balance_ratio for entry in self.edge_types), default=1.0)
         remote = max((entry.remote_bytes_per_edge for entry in self.edge_types), default=0.0)
+        labels = [label.balance_ratio for entry in self.node_types for label in entry.balanced_labels]
+        of_labels = f", of {len(labels)} labels {min(labels):.3f}" if labels else ""
         types = f" of {len(self.node_types)} and {len(self.edge_types)} types" if self.is_hetero else ""
         return (
             f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges{types} in {self.num_parts} "
             f"partitions, edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes "
-            f"{nodes:.3f} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes per edge, "
-            f"run {self.run_id}"
+            f"{nodes:.3f}{of_labels} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes "
+            f"per edge, run {self.run_id}"
         )
 
     def signed(self) -> "Manifest":
@@ -182,7 +216,7 @@ class Manifest:
 
     def write(self, root: Path) -> None:
         """Writes ``manifest.json`` into ``root``; the last file of a directory to be written."""
-        (root / layout.MANIFEST).write_text(json.dumps(asdict(self), indent=1) + "\n")
+        (root / layout.MANIFEST).write_bytes(_text(asdict(self)))
 
     @classmethod
     def read(cls, root: Path) -> "Manifest":
@@ -195,8 +229,9 @@ class Manifest:
         if not root.is_dir():
             raise PartitionError(f"{root} is not a directory: expected what a partitioner wrote; partition first")
         try:
-            document = json.loads(path.read_bytes())
-        except FileNotFoundError as error:
+            content = path.read_bytes()
+            document = json.loads(content)
+        except (FileNotFoundError, IsADirectoryError) as error:
             raise PartitionError(
                 f"{path} is missing: {root} is not a partition directory, or its partitioner was stopped half-way; "
                 "partition again"
@@ -211,7 +246,8 @@ class Manifest:
                 f"{path} has version {document.get('version')!r}: this glt ({installed_version()}) reads version "
                 f"{VERSION}; install the glt that wrote it ({document.get('glt_version')}), or partition again"
             )
-        if document.get("run_id") != _digest(document):
+        # Byte for byte: a space for a newline would say the same, but is not what was written either.
+        if document.get("run_id") != _digest(document) or _text(document) != content:
             raise PartitionError(
                 f"{path} was altered: its contents do not have run_id {document.get('run_id')!r}; copy the "
                 "directory again, or partition again"
@@ -225,12 +261,21 @@ class Manifest:
             ) from error
 
 
+def balance_ratio(counts: tuple[int, ...]) -> float:
+    """Returns the mean of ``counts`` over the largest: 1 is perfectly even, as is nothing at all."""
+    return sum(counts) / (len(counts) * max(counts)) if max(counts) else 1.0
+
+
 def installed_version() -> str:
     """Returns the version of the installed glt, ``"source"`` when it runs from a source tree."""
     try:
         return metadata.version("glt")
     except metadata.PackageNotFoundError:
         return "source"
+
+
+def _text(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
 
 
 def _digest(document: dict[str, Any]) -> str:
@@ -241,6 +286,14 @@ def _digest(document: dict[str, Any]) -> str:
 
 def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
     return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
+
+
+def _features(entries: dict[str, Any]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in entries.items()}
+
+
+def _label(entry: dict[str, Any]) -> LabelEntry:
+    return LabelEntry(**{**entry, "label": tuple(entry["label"]), "part_num_nodes": tuple(entry["part_num_nodes"])})
 
 
 def _offsets(entry: dict[str, Any]) -> tuple[int, ...] | None:
@@ -259,6 +312,8 @@ def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
         "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
+        "attrs": _features(entry["attrs"]),
+        "balanced_labels": tuple(map(_label, entry["balanced_labels"])),
     }
     return NodeTypeEntry(**{**entry, **parsed})
 
@@ -269,6 +324,7 @@ def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
         "part_num_edges": tuple(entry["part_num_edges"]),
         "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
+        "attrs": _features(entry["attrs"]),
     }
     return EdgeTypeEntry(**{**entry, **parsed})
 

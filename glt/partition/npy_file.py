@@ -7,7 +7,7 @@ import io
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,14 @@ def npy_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
 
 
 def map_file(
-    path: Path, entry: FileEntry, *, origin: str, block_bytes: int, whole_bytes: int, verify: bool
+    path: Path,
+    entry: FileEntry,
+    *,
+    origin: str,
+    block_bytes: int,
+    whole_bytes: int,
+    verify: bool,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> np.ndarray:
     """Maps ``path`` copy-on-write, after checking that it is the file the manifest describes.
 
@@ -97,6 +104,7 @@ def map_file(
         whole_bytes: Files up to this size are verified whole; of larger ones ``NUM_SAMPLED_BLOCKS`` blocks, the first
             and the last among them.
         verify: Whether to read and check contents; size and header are always checked.
+        advance: Called with the number of bytes after each block that was checked.
 
     Raises:
         PartitionError: If the file is missing, truncated, altered or another one; names it.
@@ -104,8 +112,10 @@ def map_file(
     again = f"expected the file of {origin}; copy the directory again, or partition again"
     try:
         num_bytes = path.stat().st_size
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise PartitionError(f"{path} is missing: {again}") from error
+    if not path.is_file():
+        raise PartitionError(f"{path} is not a file: {again}")
     if num_bytes != entry.num_bytes:
         raise PartitionError(f"{path} has {num_bytes} bytes, the manifest says {entry.num_bytes}: {again}")
     if verify:
@@ -118,6 +128,7 @@ def map_file(
                     f"{min(first + block_bytes, num_bytes) - 1} have checksum {crc:08x}, the manifest says {wanted}: "
                     f"{again}"
                 )
+            advance(min(block_bytes, num_bytes - block * block_bytes))
     try:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (ValueError, SyntaxError, EOFError) as error:
@@ -139,6 +150,17 @@ def scratch_file(directory: Path, num_bytes: int) -> Iterator[int]:
         if num_bytes:
             os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error here, not hours later
         yield file.fileno()
+
+
+def scratch_array(directory: Path, size: int, dtype: np.dtype) -> np.ndarray:
+    """Returns writable room for ``size`` elements in a nameless file in ``directory``.
+
+    The kernel may write it back and drop it from memory, and frees it with the last reference, even after SIGKILL.
+    """
+    if size == 0:
+        return np.empty(0, dtype)
+    with scratch_file(directory, size * dtype.itemsize) as file, os.fdopen(os.dup(file), "r+b") as opened:
+        return np.memmap(opened, dtype, mode="r+", shape=(size,))
 
 
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

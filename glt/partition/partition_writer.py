@@ -65,13 +65,18 @@ class PartitionWriter:
         self.close(writers)
 
     def edge_rows(
-        self, edges: EdgeInput, rows: Rows, book: Book, counts: Sequence[int], with_book: bool = True
+        self,
+        edges: EdgeInput,
+        tables: Sequence[tuple[Callable[[int], str], Rows]],
+        book: Book,
+        counts: Sequence[int],
+        with_book: bool = True,
     ) -> None:
-        """Writes each partition's edge features by ascending edge id, with the edge book and the row of each edge.
+        """Writes each partition's rows of edges by ascending edge id, with the edge book and the row of each edge.
 
         Args:
             edges: The edges of one type.
-            rows: One row per edge.
+            tables: One row per edge, and the path of each partition's rows.
             book: Owners of the nodes at the expanded ends.
             counts: Number of edges of each partition.
             with_book: Whether to write the edge book and the rows: not where edges are relabelled.
@@ -79,16 +84,20 @@ class PartitionWriter:
         edge_type, num_edges = edges.edge_type, edges.num_edges
         if with_book and max(counts) > np.iinfo(np.uint32).max:
             raise ValueError(
-                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but rows of edge features are "
+                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but their rows are "
                 "numbered in 32 bits: use more partitions, or relabel=True"
             )
-        owners = self.writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,)) if with_book else None
-        places = self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,)) if with_book else None
-        writers = self._row_writers(lambda idx: layout.edge_feat(idx, edge_type), rows, counts)
-        self._scatter(
-            _rows(writers), self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, owners, places
-        )
-        self.close([*(file for file in (owners, places) if file is not None), *writers])
+        where: tuple[NpyWriter, ...] = ()
+        if with_book:
+            owners = self.writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,))
+            where = (owners, self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,)))
+        books = where
+        for path_of, rows in tables:
+            writers = self._row_writers(path_of, rows, counts)
+            self._scatter(_rows(writers), self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, *where)
+            self.close(writers)
+            where = ()  # all tables have the same
+        self.close(books)
 
     def owned(self, path: str, dtype: np.dtype, offset: np.ndarray, owner: np.ndarray, ids: np.ndarray | None) -> None:
         """Writes which positions each partition owns: those of partition 0, ascending, then those of partition 1, ...

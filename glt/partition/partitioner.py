@@ -15,12 +15,21 @@ import torch
 from glt.data.arrays import from_array
 from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments, layout
+from glt.partition.balance import Balance
 from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
 from glt.partition.load import load_id_map
-from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry, installed_version
+from glt.partition.manifest import (
+    EdgeTypeEntry,
+    FeatureEntry,
+    LabelEntry,
+    Manifest,
+    NodeTypeEntry,
+    balance_ratio,
+    installed_version,
+)
 from glt.partition.npy_file import BLOCK_BYTES
 from glt.partition.partition_writer import PartitionWriter
 from glt.partition.relabelling import relabel_edges, relabel_nodes
@@ -31,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 PerNodeType = Array | Mapping[NodeType, Array]
 PerEdgeType = Array | Mapping[EdgeType, Array]
+NamedNodeTables = Mapping[str, Array] | Mapping[NodeType, Mapping[str, Array]]
+NamedEdgeTables = Mapping[str, Array] | Mapping[EdgeType, Mapping[str, Array]]
+NodeLabelTables = Array | Sequence[Array]
 IdsOf = torch.Tensor | dict[NodeType, torch.Tensor] | dict[EdgeType, torch.Tensor]
 
 
@@ -48,8 +60,12 @@ class GraphArguments(TypedDict, total=False):
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
     relabel: bool
+    balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None
+    balance_edges: bool
     num_threads: int | None
     sort_memory_bytes: int | None
+    node_attrs: NamedNodeTables | None
+    edge_attrs: NamedEdgeTables | None
 
 
 SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sort no faster
@@ -100,7 +116,7 @@ class PartitionerBase(ABC):
             ``torch.device('cpu')``, or a cuda device of this machine.
         node_label: Optional tensor or array ``[num_nodes, ...]``.
         edge_weight: Optional tensor or array ``[num_edges]``, finite and at least 0, for weighted sampling. Other
-            dtypes than float32 and float64 are copied.
+            dtypes than float32 and float64 are copied. Their range within a row: :class:`glt.data.Topology`.
         edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
         node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
             the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
@@ -109,11 +125,21 @@ class PartitionerBase(ABC):
             ``num_parts + 1`` numbers, where it is 5 to 8 bytes per node else, and per edge where edges have features.
             All that is sampled from the directory speaks of the new ids, seeds included;
             :meth:`glt.distributed.DistDataset.map_to_original` and :class:`IdMap` lead back.
+        balance_ntypes: What nodes to spread evenly over the partitions, as DGL's argument of this name: labels of
+            nodes, ``[num_nodes]`` integers or bools, such as classes or a training mask; or a list of several, whose
+            combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
+            told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
+        balance_edges: Whether partitions shall own equally many edges too.
         num_threads: Threads, 1 to 1024; default: one for each core that this process may use. The result does not
             depend on it.
         sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
             thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
             root of their size. The result does not depend on it.
+        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
+            ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
+            dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
+
+    Not every partitioner can balance; :attr:`balances` says which arguments one takes.
 
     Raises:
         TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
@@ -122,7 +148,10 @@ class PartitionerBase(ABC):
         PartitionError: If ``output_dir`` is not empty.
     """
 
-    assign_node_bytes: ClassVar[int] = 9
+    balances: ClassVar[frozenset[str]] = frozenset()
+    """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
+
+    assign_node_bytes: int = 9
     """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
 
     def __init__(
@@ -142,8 +171,12 @@ class PartitionerBase(ABC):
         edge_time: PerEdgeType | None = None,
         node_time: PerNodeType | None = None,
         relabel: bool = False,
+        balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None = None,
+        balance_edges: bool = False,
         num_threads: int | None = None,
         sort_memory_bytes: int | None = None,
+        node_attrs: NamedNodeTables | None = None,
+        edge_attrs: NamedEdgeTables | None = None,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
@@ -164,15 +197,24 @@ class PartitionerBase(ABC):
         self.relabel = relabel
         edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
         self.graph = GraphInput.of(
-            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time
-        )
+            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
+            node_attrs, edge_attrs,
+        )  # fmt: skip
+        self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
+        for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
+            if asked and name not in self.balances:
+                raise ValueError(
+                    f"{name} is given, but {type(self).__name__} does not balance by it: use a partitioner that does, "
+                    "such as FennelPartitioner, or leave it out"
+                )
         require_free(self.output_dir)
 
     @abstractmethod
     def assign_nodes(self, node_type: int, num_nodes: int) -> Array:
         """Returns the partition of each node of a type: ``[num_nodes]`` integers in ``[0, num_parts)``.
 
-        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input.
+        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input,
+        ``self.balance`` the checked balance asked for.
 
         Args:
             node_type: Position of the type in ``self.graph.schema.node_types``; 0 for a homogeneous graph.
@@ -282,7 +324,10 @@ class PartitionerBase(ABC):
             checksum_block_bytes=BLOCK_BYTES,
             time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
-            node_types=tuple(_node_entry(*each, self.relabel) for each in zip(self.graph.nodes, books, strict=True)),
+            node_types=tuple(
+                _node_entry(nodes, book, self.balance.entries(at, book), self.relabel)
+                for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True))
+            ),
             edge_types=tuple(
                 _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts, self.relabel)
                 for edges, counts in zip(self.graph.edges, graphs, strict=True)
@@ -306,6 +351,8 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, relabel:
         writer.node_rows(partial(layout.node_label, node_type=node_type), nodes.label, book)
     if nodes.time is not None:
         writer.node_times(node_type, nodes.time, book)
+    for name, rows in nodes.attrs.items():
+        writer.node_rows(partial(layout.node_attr, node_type=node_type, name=name), rows, book)
 
 
 def _write_edges(
@@ -313,20 +360,28 @@ def _write_edges(
 ) -> tuple[tuple[int, ...], int]:
     edge_id = relabel_edges(writer, edges, books[edges.expanded]) if relabel else None
     part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, edge_id)
-    if edges.feat is not None:
-        writer.edge_rows(edges, edges.feat, books[edges.expanded], part_num_edges, with_book=not relabel)
+    edge_type = edges.edge_type
+    tables = [] if edges.feat is None else [(partial(layout.edge_feat, edge_type=edge_type), edges.feat)]
+    for name, rows in edges.attrs.items():
+        tables.append((partial(layout.edge_attr, edge_type=edge_type, name=name), rows))
+    if tables:
+        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges
 
 
-def _node_entry(nodes: NodeInput, book: Book, relabelled: bool) -> NodeTypeEntry:
+def _node_entry(
+    nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...], relabelled: bool
+) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
         part_num_nodes=book.counts,
-        balance_ratio=_balance(book.counts),
+        balance_ratio=balance_ratio(book.counts),
         feat=_feature_entry(nodes.feat),
         label=_feature_entry(nodes.label),
         has_time=nodes.time is not None,
+        attrs=_attr_entries(nodes.attrs),
+        balanced_labels=balanced_labels,
         offsets=_offsets(book.counts) if relabelled else None,
     )
 
@@ -340,13 +395,14 @@ def _edge_entry(
         edge_type=edges.edge_type,
         num_edges=edges.num_edges,
         part_num_edges=part_num_edges,
-        balance_ratio=_balance(part_num_edges),
+        balance_ratio=balance_ratio(part_num_edges),
         num_cut_edges=num_cut_edges,
         edge_cut_ratio=edge_cut_ratio,
         remote_bytes_per_edge=edge_cut_ratio * row_bytes,
         feat=_feature_entry(edges.feat),
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
+        attrs=_attr_entries(edges.attrs),
         offsets=_offsets(part_num_edges) if relabelled else None,
     )
 
@@ -355,9 +411,9 @@ def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
     return None if rows is None else FeatureEntry(rows.torch_dtype, rows.row_shape)
 
 
+def _attr_entries(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry(rows.torch_dtype, rows.row_shape) for name, rows in attrs.items()}
+
+
 def _offsets(counts: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(accumulate(counts, initial=0))
-
-
-def _balance(counts: tuple[int, ...]) -> float:
-    return sum(counts) / (len(counts) * max(counts)) if max(counts) else 1.0

@@ -69,6 +69,18 @@ def staging(target: Path) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextmanager
+def scratch_directory(target: Path) -> Iterator[Path]:
+    """Yields a directory beside ``target`` for files that are no part of it; it vanishes in any case."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary, lock = _locked_directory(target)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(lock)
+
+
 def remove_stale(target: Path) -> None:
     """Removes the staging directories of ``target`` that dead processes of this host have left."""
     ours = re.compile(re.escape(target.name) + rf"\.tmp-{_host()}-\d+-[0-9a-f]{{8}}")

@@ -53,6 +53,13 @@ class SamplingConfig:
         """Whether the latest edges are taken."""
         return self.temporal == "last"
 
+    def no_room(self, num_seeds: int) -> str:
+        """What to say when there is no memory for a batch."""
+        return (
+            f"no memory for a batch around {num_seeds} seeds with num_neighbors = {self.num_neighbors}, replace = "
+            f"{self.replace}: use smaller batches, fewer hops or smaller counts"
+        )
+
     @classmethod
     def checked(cls, num_neighbors: Any, schema: Schema = HOMOGENEOUS, **options: Any) -> SamplingConfig:
         """Checks and normalises the options.
@@ -80,7 +87,7 @@ class SamplingConfig:
         for name in ("replace", "with_edge", "disjoint", "weighted"):
             if name in options and not isinstance(options[name], bool):
                 raise TypeError(f"{name} = {options[name]!r}: expected True or False")
-        config = cls(per_edge_type(num_neighbors, schema), **options)
+        config = cls(per_edge_type(num_neighbors, schema, options.get("replace", False)), **options)
         conflicts.refuse(
             subgraph_type=config.subgraph_type,
             disjoint=config.disjoint,

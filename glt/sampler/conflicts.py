@@ -67,6 +67,15 @@ CONFLICTS = (
         "sample_direction", "backward", "time_attr", GIVEN,
         "time runs one way; expand nodes along their in-edges", NotImplementedError,
     ),
+    Conflict(
+        "neg_sampling", GIVEN, "neg_sampling_ratio", GIVEN,
+        "the ratio is PyG's old name for neg_sampling={'mode': 'binary', 'amount': ratio}; leave it out",
+    ),
+    Conflict(
+        "filter_per_worker", False, "data", "DistDataset",
+        "the samplers of a partition look features up where they are; leave filter_per_worker out, or look up features "
+        "yourself, with collect_features=False and transform",
+    ),
     Conflict("directed", False, "subgraph_type", "bidirectional", "directed=False is PyG's old name for 'induced'"),
     Conflict(
         "exclude_edges", GIVEN, "subgraph_type", "induced",
@@ -103,5 +112,5 @@ def _matches(value: Any, clash: Any) -> bool:
 
 def _described(name: str, value: Any) -> str:
     if value is None:
-        return f"{name} is not given"
-    return f"{name} = {value!r}" if isinstance(value, str | bool) else f"{name} is given"
+        return f"{name!r} is not set"  # in PyG's words, for which people search
+    return f"{name} = {value!r}" if isinstance(value, str | bool) else f"{name!r} is set"

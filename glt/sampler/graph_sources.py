@@ -11,7 +11,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from glt.data.dataset import Dataset
 from glt.data.graph import Graph
 from glt.data.graph_store import DatasetGraphStore
-from glt.data.pyg import arrays_of_pyg
+from glt.data.pyg import arrays_of_pyg, require_num_nodes
 from glt.data.stores import dataset_of_stores
 from glt.sampler.sampled_graph import SampledGraph
 
@@ -40,6 +40,7 @@ def sampled_graph(
     if isinstance(source, Dataset):
         return _of_dataset(source, time_attr, weight_attr)
     if isinstance(source, Data) and source.get("edge_index") is None and source.get("adj_t") is None:
+        require_num_nodes(source)
         source = copy.copy(source)  # a graph without edges, as PyG has it
         source.edge_index = torch.empty(2, 0, dtype=torch.int64)
     if isinstance(source, Data | HeteroData):

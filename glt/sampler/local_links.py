@@ -13,6 +13,8 @@ from glt.data import pool
 from glt.data.schema import EdgeType
 from glt.sampler import conflicts
 from glt.sampler.link import exclusions, link_batch, reverse_edge_type
+from glt.sampler.linked_to_all import linked_to_all
+from glt.sampler.negative_options import require_amount
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, negative_rounds
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class LocalLinks:
                 at = int(bad[0])
                 raise IndexError(f"edge_label_index[{row}, {at}] = {int(node[at])} is outside [0, {size})")
         if neg_sampling is not None:
+            require_amount(neg_sampling.amount, 1)
             self._ends_of(sampler, neg_sampling, index.input_type, ends)
         edge_type, exclude = _edge_type(sampler, index), sampler.config.exclude_edges
         if edge_type is not None and exclude not in (None, "self"):
@@ -67,6 +70,28 @@ class LocalLinks:
                     "add the type, if without edges, or leave exclude_edges out"
                 )
         return ends
+
+    def require_negatives(
+        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
+    ) -> None:
+        """Refuses seed edges whose source is linked to every destination: no triplet can be made of them.
+
+        Raises:
+            ValueError: If there is one; names the source.
+        """
+        edge_type = _edge_type(sampler, index)
+        if neg_sampling is None or not neg_sampling.is_triplet() or edge_type is None:
+            return
+        weight, row = neg_sampling.dst_weight, index.row.long().numpy()
+        drawable = None if weight is None else weight.detach().cpu().nonzero().view(-1).numpy()
+        found = linked_to_all(sampler.graph.topologies[edge_type], row, drawable)
+        if len(found):
+            raise ValueError(
+                f"neg_sampling is 'triplet' and edge_label_index[0] holds {len(found)} source nodes that have an edge "
+                f"to every destination, the first of them {found[0]}, of {int((row == found[0]).sum())} seed edges: "
+                "there is no negative for them (PyG would train on an edge as a negative). Leave their seed edges out, "
+                "or use neg_sampling='binary', which draws sources too"
+            )
 
     def sample(
         self,
@@ -113,6 +138,7 @@ class LocalLinks:
         neg_sampling: NegativeSampling,
         batch_key: int,
     ) -> tuple[Tensor | None, Tensor]:
+        require_amount(neg_sampling.amount, len(index.row))
         graph, edge_type = sampler.graph, _edge_type(sampler, index)
         src, dst = self._ends_of(sampler, neg_sampling, index.input_type, ends)
         late = None if index.time is None else index.time.long().numpy()

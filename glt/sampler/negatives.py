@@ -109,7 +109,9 @@ class NegativeRounds:
     edge's time) and no later than the seed. Attempts are functions of (batch key, side, slot, attempt), so the
     answer depends neither on how many are asked for together, nor on who checks them, nor on the other slots.
     That is rejection sampling: a pair is uniform over the non-edges (or proportional to the product of its nodes'
-    weights); the destination of a triplet is so over the nodes to which its source has no edge.
+    weights); the destination of a triplet is so over the nodes to which its source has no edge. A source without
+    such a node is an error, not an edge that passes for a negative, as it does in PyG: with the whole graph at hand
+    loaders look for them when they are made (:mod:`glt.sampler.linked_to_all`), others find them as they are drawn.
 
     Time, where both nodes and seeds have one, differs from PyG, which takes the earliest node after five draws, edge
     or not. Here :data:`MAX_ATTEMPTS` draws come first. Then, or at once where the seed is older than every node of an
@@ -227,7 +229,8 @@ class NegativeRounds:
             )
         return (
             f"negative sampling: source node {self._source[slot]} has (almost) no destination that it has no edge to: "
-            f"each of {MAX_ATTEMPTS} draws is one{late}; {remedy}"
+            f"each of {MAX_ATTEMPTS} draws is one{late}; leave its seed edges out, or use neg_sampling='binary', which "
+            "draws sources too. PyG would train on an edge as a negative here"
         )
 
 

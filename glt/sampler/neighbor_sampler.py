@@ -71,7 +71,8 @@ class NeighborSampler(BaseSampler):
         time_attr: Attribute with the times of nodes, or of edges; int64. Implies ``disjoint``. Types without it are not
             bound by time. Seeds are looked at as of ``NodeSamplerInput.time``, by default their own times.
         weight_attr: Attribute with weights of edges, at least 0 and finite: draws are proportional to them. Edges of
-            weight 0 come last, when no others are left.
+            weight 0 come last, when no others are left. Among the d edges that a node is expanded along, a weight
+            above 0 counts as no less than about 2 d 10^-18 times the largest.
         is_sorted, share_memory: Accepted for PyG's sake: here they change neither results nor cost.
         directed: False is PyG's old name for ``subgraph_type='induced'``.
         sample_direction: ``'forward'`` expands nodes along their in-edges, ``'backward'`` along their out-edges; edges
@@ -170,7 +171,7 @@ class NeighborSampler(BaseSampler):
 
     @num_neighbors.setter
     def num_neighbors(self, num_neighbors: Any) -> None:
-        counts = per_edge_type(num_neighbors, self.graph.schema)
+        counts = per_edge_type(num_neighbors, self.graph.schema, self.config.replace)
         self.config = replace_option(self.config, num_neighbors=counts)
 
     @property
@@ -209,7 +210,7 @@ class NeighborSampler(BaseSampler):
         at = self.graph.schema.edge_index(edge_type)
         if self.is_temporal:
             raise ValueError("sample_one_hop with time_attr: one hop has no seed times; use sample_from_nodes")
-        SamplingConfig.checked([num_neighbors])
+        SamplingConfig.checked([num_neighbors], replace=self.config.replace)
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
         hop = _core.OneHop(
@@ -280,13 +281,16 @@ class NeighborSampler(BaseSampler):
         with self._lock:
             batch = self._spare.pop() if self._spare else _core.Batch(list(graph.num_nodes), list(graph.ends))
         time = None if seed_time is None else as_ids(seed_time, "seed times").numpy()
-        batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
-        batch.sample(
-            self._csrs, [list(counts) for counts in config.num_neighbors], replace=config.replace, batch_key=key,
-            last=config.last, exclusions=exclusions, num_threads=self.num_threads,
-        )  # fmt: skip
-        if config.subgraph_type == "induced":
-            batch.induce(self._csrs, self.num_threads)
+        try:
+            batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
+            batch.sample(
+                self._csrs, [list(counts) for counts in config.num_neighbors], replace=config.replace, batch_key=key,
+                last=config.last, exclusions=exclusions, num_threads=self.num_threads,
+            )  # fmt: skip
+            if config.subgraph_type == "induced":
+                batch.induce(self._csrs, self.num_threads)
+        except MemoryError as error:
+            raise MemoryError(config.no_room(sum(len(s) for _, s in seeds))) from error
         out = sampler_output(batch, graph.schema, graph.edge_dir, config, graph.id_dtype)
         with self._lock:
             self._spare.append(batch)
@@ -329,8 +333,9 @@ class NeighborSampler(BaseSampler):
         return self._links.sample(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
 
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
-        """Raises what :meth:`sample_from_edges` would, but for negatives that cannot be found."""
+        """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""
         self._links.check(self, index, neg_sampling)
+        self._links.require_negatives(self, index, neg_sampling)
 
     def _next_key(self) -> int:
         """A key for a call outside a loader's batches. The copies of a sampler in DataLoader workers must differ."""

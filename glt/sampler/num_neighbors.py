@@ -11,9 +11,11 @@ from torch import Tensor
 from glt.data.schema import EdgeType, Schema
 
 MAX_HOPS = 255
+MAX_DRAWS = 1 << 20
+"""Draws with replacement per node and hop: they take memory for all of them, however few edges the node has."""
 
 
-def per_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], ...]:
+def per_edge_type(num_neighbors: Any, schema: Schema, replace: bool = False) -> tuple[tuple[int, ...], ...]:
     """Returns the counts of each edge type, hop by hop, in the schema's order.
 
     Args:
@@ -21,10 +23,24 @@ def per_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], 
             dict of such by edge type (``(src, rel, dst)``, ``(src, dst)`` or ``'src__rel__dst'``); or PyG's
             ``NumNeighbors``. -1 takes all edges, 0 none. Without hops, a batch is its seeds.
         schema: The edge types there are.
+        replace: Whether to draw with replacement, which bounds the counts.
 
     Raises:
         TypeError, ValueError: Naming the element, its value and what was expected.
     """
+    counts = _by_edge_type(num_neighbors, schema)
+    for edge_type, each in zip(schema.edge_types, counts, strict=True):
+        for hop, count in enumerate(each):
+            if replace and count > MAX_DRAWS:
+                along = f" of {edge_type}" if schema.is_hetero else ""
+                raise ValueError(
+                    f"num_neighbors[{hop}]{along} = {count} and replace = True: that many edges would be drawn for "
+                    f"every node; expected at most {MAX_DRAWS}, or -1, which takes each edge once"
+                )
+    return counts
+
+
+def _by_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], ...]:
     values, default = num_neighbors, None
     if hasattr(values, "values") and hasattr(values, "default"):  # NumNeighbors, without importing PyG
         values, default = num_neighbors.values, num_neighbors.default

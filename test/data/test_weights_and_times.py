@@ -10,6 +10,7 @@ import torch
 from glt import _core
 from glt.data import Dataset, Topology
 from glt.data.edge_times import TimedEdges
+from glt.data.edge_weights import EdgeWeights
 from glt.testing import random_graph
 
 WRITES = ("author", "writes", "paper")
@@ -264,3 +265,16 @@ def test_times_out_of_stores_are_those_of_the_data(edge_dir):
     assert all(map(torch.equal, single.graph.topology.by_time, expected))
     own = Dataset.from_pyg(data, time_attr="when")
     assert dataset_of_stores(None, DatasetGraphStore(own)).time_level == "edge"
+
+
+@pytest.mark.parametrize("degree", [2, 3, 1000, 1025])
+def test_weights_that_are_far_apart_count_as_the_documented_range(degree):
+    """What the docstrings of edge_weight and weight_attr say."""
+    weight = np.full(degree, 1e-300)
+    weight[0] = 1.99
+    total = EdgeWeights.build(torch.tensor([0, degree]), weight).weight_sum.numpy().astype(np.int64)
+    smallest, largest = np.diff(total).min(), total[0]
+    assert 0 < smallest / largest < 2 * degree * 1e-18
+    weight[1:] = 2 * degree * 1e-18
+    total = EdgeWeights.build(torch.tensor([0, degree]), weight).weight_sum.numpy().astype(np.int64)
+    assert np.allclose(np.diff(total) / total[0], weight[1] / weight[0], rtol=1)

@@ -10,11 +10,13 @@ import pytest
 import torch
 from dist_typed_world import RATES, TypedWorld
 from dist_world import World
+from torch_geometric.data import Data, HeteroData
 
 import glt
 from glt.distributed import DistDataset, context
 from glt.distributed.partition_service import PartitionService
 from glt.distributed.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+from glt.errors import MessageError
 from glt.partition import RandomPartitioner
 
 IDS = torch.arange(5)
@@ -133,6 +135,41 @@ def test_links_that_do_not_fit_say_which_argument(typed: DistDataset, plain: Dis
             links(typed, **given)
 
 
+class Basket(HeteroData):
+    """A class of the user's own."""
+
+
+def test_pygs_other_arguments_keep_their_meaning(typed: DistDataset, plain: DistDataset) -> None:
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    given: dict[str, Any] = {"batch_size": 5, "random_seed": 3, "worker_options": options}
+
+    def first(make: Any, *args: Any, **flags: Any) -> Any:
+        with make(*args, **given, **flags) as loader:
+            return next(iter(loader))
+
+    one = first(links, typed, neg_sampling_ratio=2.0, is_sorted=True, filter_per_worker=True, directed=False)
+    other = first(links, typed, neg_sampling={"mode": "binary", "amount": 2}, subgraph_type="induced")
+    assert torch.equal(one[RATES].edge_label_index, other[RATES].edge_label_index)
+    assert torch.equal(one["user"].n_id, other["user"].n_id) and one[RATES].edge_label.tolist() == [1] * 5 + [0] * 10
+    assert "edge_label" not in first(links, typed, neg_sampling_ratio=0.0)[RATES]
+    assert isinstance(first(nodes, typed, custom_cls=Basket), Basket)
+    for flags, error, text in (
+        ({"filter_per_worker": False}, ValueError, "filter_per_worker.*DistDataset.*collect_features=False"),
+        ({"custom_cls": Data}, TypeError, "custom_cls = .*Data.*derived from HeteroData"),
+        ({"directed": False, "subgraph_type": "bidirectional"}, ValueError, "directed.*subgraph_type"),
+        ({"directed": 0}, TypeError, "directed = 0"),
+    ):
+        with pytest.raises(error, match=text):
+            nodes(typed, **flags)
+    for flags, text in (
+        ({"neg_sampling_ratio": -1.0}, "neg_sampling_ratio = -1.0: expected a number"),
+        ({"neg_sampling_ratio": float("nan")}, "neg_sampling_ratio = nan"),
+        ({"neg_sampling_ratio": 1.0, "neg_sampling": "triplet"}, "neg_sampling = 'triplet' and .?neg_sampling_ratio"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            links(typed, **flags)
+
+
 def test_masks_of_any_kind_are_masks(plain: DistDataset) -> None:
     mask = torch.zeros(plain.num_nodes, dtype=torch.bool)
     mask[[7, 9]] = True
@@ -190,10 +227,10 @@ def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
         (OneHopRequest(1, IDS, weighted=True, **hop), ValueError, "no weights of .*rev_rates"),
         (OneHopRequest(1, IDS + 57, **hop), IndexError, r"along .*rev_rates.*\[3\] = 60"),
         (OneHopRequest(3, IDS, seed_time=IDS, **hop), ValueError, "times"),
-        (OneHopRequest(0, IDS, tree=torch.zeros(2, dtype=torch.uint32), **hop), ValueError, "tree has 2"),
+        (OneHopRequest(0, IDS, tree=torch.zeros(2, dtype=torch.uint32), **hop), MessageError, r"'tree' is .*\[2\]"),
         (InducedRequest(-1, IDS, IDS, False), ValueError, "edge type -1"),
         (InducedRequest(0, IDS, IDS + 59, False), IndexError, r"members\[1\] = 60"),
-        (HasEdgesRequest(0, IDS, IDS[:2]), ValueError, "neighbors"),
+        (HasEdgesRequest(0, IDS, IDS[:2]), MessageError, r"'neighbors' is .*\[2\], expected .*\[5\]"),
         (RowsRequest("node", 2, IDS, ("x",)), ValueError, r"no node tables \['x'\] of tag"),
         (RowsRequest("face", 2, IDS, ("x",)), ValueError, "'face': expected 'node' or 'edge'"),
     ):

@@ -3,8 +3,11 @@
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling
 
-from glt.data import Dataset
+from glt.data import Dataset, Topology
+from glt.data.feature_store import DatasetFeatureStore
+from glt.data.graph_store import DatasetGraphStore
 from glt.loader import LinkNeighborLoader, NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import ring_graph
@@ -23,9 +26,9 @@ TIME = torch.arange(40)
         ({"subgraph_type": "induced", "disjoint": True}, "subgraph_type = 'induced'", "disjoint = True"),
         ({"subgraph_type": "induced", "time_attr": "time"}, "subgraph_type = 'induced'", "time_attr = 'time'"),
         ({"weight_attr": "edge_weight", "time_attr": "time"}, "weight_attr = 'edge_weight'", "time_attr = 'time'"),
-        ({"temporal_strategy": "last"}, "temporal_strategy = 'last'", "time_attr is not given"),
-        ({"input_time": TIME}, "input_time is given", "time_attr is not given"),
-        ({"time_attr": "edge_time"}, "time_level = 'edge'", "input_time is not given"),
+        ({"temporal_strategy": "last"}, "temporal_strategy = 'last'", "'time_attr' is not set"),
+        ({"input_time": TIME}, "'input_time' is set", "'time_attr' is not set"),
+        ({"time_attr": "edge_time"}, "time_level = 'edge'", "'input_time' is not set"),
         ({"directed": False, "subgraph_type": "bidirectional"}, "directed = False", "subgraph_type = 'bidirectional'"),
     ],
     ids=str,
@@ -166,3 +169,92 @@ def test_a_bare_graph_is_to_be_wrapped():
         with pytest.raises(TypeError, match=r"data is a glt Graph.*Dataset\(graph\)"):
             loader(graph, [2])
     assert len(NeighborLoader(Dataset(graph), [2])) == 40
+
+
+def test_a_sampler_made_from_another_graph_is_refused():
+    other = ring_graph(41, 3).to_data()
+    fewer = Data(x=DATA.x, edge_index=DATA.edge_index[:, :100])
+    hetero = HeteroData()
+    hetero["a"].num_nodes, hetero["b"].num_nodes = 4, 3
+    hetero["a", "to", "a"].edge_index = HETERO["a", "a"].edge_index
+    for data, made_from, words in [
+        (DATA, other, "41 nodes, data has 40"),
+        (DATA, fewer, "100 edges, data has 120"),
+        (Dataset.from_pyg(DATA), other, "41 nodes, data has 40"),
+        (DATA, HETERO, r"nodes of the types \['a'\], data of \['node'\]"),
+        (HETERO, hetero, r"nodes of the types \['a', 'b'\], data of \['a'\]"),
+        (Dataset.from_pyg(HETERO), hetero, r"nodes of the types \['a', 'b'\], data of \['a'\]"),
+    ]:
+        sampler = NeighborSampler(made_from, [2])
+        with pytest.raises(ValueError, match=f"neighbor_sampler was made from another graph than data: it has {words}"):
+            NeighborLoader(data, [2], neighbor_sampler=sampler)
+        with pytest.raises(ValueError, match=f"neighbor_sampler was made from another graph than data: it has {words}"):
+            LinkNeighborLoader(data, [2], neighbor_sampler=sampler)
+    features = Data(x=DATA.x)  # says nothing of edges
+    assert next(iter(NeighborLoader(features, [2], neighbor_sampler=NeighborSampler(DATA, [2])))).num_nodes > 1
+    stores = Dataset.from_pyg(HETERO)
+    pair = (DatasetFeatureStore(stores), DatasetGraphStore(stores))
+    sampler = NeighborSampler(HETERO, [2])
+    assert len(NeighborLoader(pair, [2], "a", neighbor_sampler=sampler)) == 4
+    more = hetero.clone()
+    more["a", "at", "b"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="from another graph than data: it has edges of the types"):
+        NeighborLoader(pair, [2], "a", neighbor_sampler=NeighborSampler(more, [2]))
+
+
+def test_nothing_at_all_is_refused_by_name():
+    for call, error, words in [
+        (lambda: Topology(None), TypeError, r"edge_index is a NoneType: expected .*torch.empty\(2, 0"),
+        (lambda: Topology([None, None]), TypeError, "edge_index: the sources are a NoneType, expected ids"),
+        (lambda: Dataset.from_arrays(None), TypeError, "edge_index is a NoneType: expected"),
+        (lambda: Dataset.from_arrays({("a", "to", "b"): 5}), TypeError, "'b'.: edge_index is a int: expected"),
+        (lambda: NeighborLoader(Data(), [2]), ValueError, "data has nothing in it, .* set data.num_nodes"),
+        (lambda: NeighborLoader(Data(name="g"), [2]), ValueError, r"data has \['name'\], which does not tell the num"),
+        (lambda: LinkNeighborLoader(Data(), [2], EDGES), ValueError, "data has nothing in it"),
+        (lambda: NeighborSampler(Data(), [2]), ValueError, "data has nothing in it"),
+        (lambda: NeighborLoader(DATA, [2], batch_size=None), ValueError, "batch_size = None: expected an integer"),
+        (lambda: LinkNeighborLoader(DATA, [2], batch_size=2.5), ValueError, "batch_size = 2.5: expected an integer"),
+        (lambda: links(float("nan")), ValueError, "amount of neg_sampling = nan: expected a number above 0"),
+        (lambda: links(float("inf")), ValueError, "amount of neg_sampling = inf: expected a number above 0"),
+        (lambda: links(1e9), ValueError, r"amount .* = 1e\+09: .* below 2\^31 negatives in a batch of 8"),
+        (lambda: LinkNeighborLoader(DATA, [2], EDGES, neg_sampling="some"), ValueError, "neg_sampling = 'some': exp"),
+    ]:
+        with pytest.raises(error, match=words):
+            call()
+    alone = Data(num_nodes=3)
+    assert len(list(NeighborLoader(alone, [2]))) == 3
+
+
+EDGES = torch.zeros(2, 9, dtype=torch.int64)
+
+
+def links(amount):
+    return LinkNeighborLoader(DATA, [2], EDGES, neg_sampling=NegativeSampling("binary", amount), batch_size=8)
+
+
+def test_draws_with_replacement_are_bounded():
+    most = 2**20
+    for make in (
+        lambda count: NeighborLoader(DATA, [2, count], replace=True),
+        lambda count: NeighborSampler(DATA, [2, count], replace=True),
+        lambda count: setattr(NeighborSampler(DATA, [2, 2], replace=True), "num_neighbors", [2, count]),
+    ):
+        make(most)
+        with pytest.raises(ValueError, match=rf"num_neighbors\[1\] = {most + 1} and replace = True: .* at most {most}"):
+            make(most + 1)
+    with pytest.raises(ValueError, match=r"num_neighbors\[0\] of \('a', 'to', 'a'\) = 2147483647 and replace = True"):
+        NeighborLoader(HETERO, {("a", "to", "a"): [2**31 - 1]}, "a", replace=True)
+    with pytest.raises(ValueError, match="= 2147483647 and replace = True"):
+        NeighborSampler(DATA, [2], replace=True).sample_one_hop(torch.arange(3), 2**31 - 1)
+    assert next(iter(NeighborLoader(DATA, [2**31 - 1]))).num_nodes > 1  # a degree bounds it
+
+
+def test_memory_that_runs_out_is_said_of_the_batch():
+    class NoRoom:
+        def start(self, *args):
+            raise MemoryError("std::bad_alloc")
+
+    loader = NeighborLoader(DATA, [2, 3], torch.arange(30), batch_size=20, replace=True)
+    loader.node_sampler._spare.append(NoRoom())
+    with pytest.raises(MemoryError, match=r"batch around 20 seeds with num_neighbors = .*2, 3.* replace = True: use"):
+        next(iter(loader))

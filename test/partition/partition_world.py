@@ -1,5 +1,6 @@
 """Small graphs with everything awkward in them, and what a partition directory of them says."""
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from glt.data.schema import HOMOGENEOUS
-from glt.partition import EdgePart, Manifest, NodePart, Partition, load_partition
+from glt.partition import (
+    EdgePart,
+    FennelPartitioner,
+    Manifest,
+    MetisPartitioner,
+    NodePart,
+    Partition,
+    RandomPartitioner,
+    load_partition,
+)
+
+needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="needs pymetis")
+BY_ADJACENCY = [FennelPartitioner, pytest.param(MetisPartitioner, marks=needs_metis)]
+PARTITIONERS = [RandomPartitioner, *BY_ADJACENCY]
 
 
 @dataclass
@@ -59,6 +74,15 @@ def hetero_world(time_level: str | None = "edge") -> dict[str, Any]:
         "node_label": {"paper": np.arange(23), "ghost": np.zeros((0, 2), np.int8)},
         "edge_feat": {writes: np.arange(60.0), within: np.arange(80).reshape(40, 2)},
         "edge_weight": {cites: weight, within: generator.random(40).astype(np.float32)},
+        "node_attrs": {
+            "paper": {"train_mask": np.arange(23) % 3 == 0, "größe/x": torch.arange(46).view(23, 1, 2).bfloat16()},
+            "ghost": {"train_mask": np.zeros(0, bool)},
+        },
+        "edge_attrs": {
+            writes: {"position": np.arange(60, dtype=np.uint8)},
+            cites: {"x_": np.arange(240, dtype=np.float16).reshape(120, 2), "kind": np.arange(120) % 2 == 0},
+            haunts: {"kind": np.zeros((0, 2))},
+        },
     }
 
 
@@ -91,28 +115,37 @@ def assert_union_is_the_input(parts: list[Partition], num_nodes: Any, edge_index
     def of_edges(name: str) -> list[Any]:
         return schema.per_edge_type(name, given.get(name))
 
+    def named(value: Any, types: Any) -> list[Any]:
+        return [(value or {}).get(each) or {} for each in types] if schema.is_hetero else [value or {}]
+
     node_times = of_nodes("node_time")
-    for at, tables in enumerate(zip(counts, of_nodes("node_feat"), of_nodes("node_label"), node_times, strict=True)):
+    attrs = named(given.get("node_attrs"), schema.node_types)
+    given_nodes = zip(counts, of_nodes("node_feat"), of_nodes("node_label"), node_times, attrs, strict=True)
+    for at, tables in enumerate(given_nodes):
         _assert_nodes([part.nodes[at] for part in parts], *tables)
-    tables = zip(of_edges("edge_feat"), of_edges("edge_weight"), of_edges("edge_time"), strict=True)
-    for at, (feat, weight, time) in enumerate(tables):
+    attrs = named(given.get("edge_attrs"), schema.edge_types)
+    tables = zip(of_edges("edge_feat"), of_edges("edge_weight"), of_edges("edge_time"), attrs, strict=True)
+    for at, (feat, weight, time, named_tables) in enumerate(tables):
         expanded, neighbor = schema.ends(edge_dir)[at]
         row_ids, col_ids = edges_of[at] if edge_dir == "out" else edges_of[at][::-1]
         if node_times[neighbor] is not None:
             time = node_times[neighbor][col_ids]
         owned = [part.nodes[expanded].ids for part in parts]
-        _assert_edges([part.edges[at] for part in parts], owned, row_ids, col_ids, feat, weight, time)
+        _assert_edges([part.edges[at] for part in parts], owned, row_ids, col_ids, feat, weight, time, named_tables)
 
 
-def _assert_nodes(parts: list[NodePart], num_nodes: int, feat: Any, label: Any, time: Any) -> None:
+def _assert_nodes(parts: list[NodePart], num_nodes: int, feat: Any, label: Any, time: Any, attrs: Any) -> None:
     seen = np.zeros(num_nodes, np.int64)
     for idx, part in enumerate(parts):
         seen[part.ids] += 1
         np.testing.assert_array_equal(part.ids, np.flatnonzero(part.book.owners() == idx))
         np.testing.assert_array_equal(part.book.rows(part.ids), np.arange(part.ids.size))
-        for got, wanted in ((part.feat, feat), (part.label, label)):
+        assert part.attrs.keys() == attrs.keys()
+        named = [(part.attrs[name], attrs[name]) for name in attrs]
+        for got, wanted in ((part.feat, feat), (part.label, label), *named):
             assert (got is None) == (wanted is None)
             if got is not None:
+                assert torch.as_tensor(got).dtype == torch.as_tensor(wanted).dtype
                 np.testing.assert_array_equal(bits(got), bits(wanted)[part.ids])
         assert (part.time is None) == (time is None)
         if part.time is not None:
@@ -129,6 +162,7 @@ def _assert_edges(
     feat: Any,
     weight: Any,
     time: Any,
+    attrs: Any,
 ) -> None:
     seen = np.zeros(row_ids.size, np.int64)
     for idx, (part, nodes) in enumerate(zip(parts, owned_nodes, strict=True)):
@@ -148,11 +182,14 @@ def _assert_edges(
                 np.testing.assert_array_equal(part.by_time.edge_ids[at], later)
                 np.testing.assert_array_equal(part.by_time.indices[at], col_ids[later])
                 np.testing.assert_array_equal(part.by_time.time[at], time[later])
-        assert (part.feat is None) == (feat is None)
-        assert (part.book is None) == (feat is None and part.id_map is None)
-        if part.feat is not None:
+        assert (part.feat is None) == (feat is None) and part.attrs.keys() == attrs.keys()
+        assert (part.book is None) == (feat is None and not attrs and part.id_map is None)
+        if part.book is not None:
             owned = np.flatnonzero(part.book.owners() == idx)
             np.testing.assert_array_equal(owned, np.sort(part.edge_ids))
             np.testing.assert_array_equal(part.book.rows(owned), np.arange(owned.size))
-            np.testing.assert_array_equal(bits(part.feat), bits(feat)[owned])
+            named = [(part.attrs[name], attrs[name]) for name in attrs]
+            for got, wanted in [*([] if feat is None else [(part.feat, feat)]), *named]:
+                assert torch.as_tensor(got).dtype == torch.as_tensor(wanted).dtype
+                np.testing.assert_array_equal(bits(got), bits(wanted)[owned])
     assert (seen == 1).all()

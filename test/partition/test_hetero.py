@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import assert_union_is_the_input, hetero_world, load_all
+from partition_world import PARTITIONERS, assert_union_is_the_input, hetero_world, load_all
 
 from glt import _core
 from glt.data.schema import Schema
@@ -71,11 +71,12 @@ def graphs(draw):
     }
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@settings(max_examples=25, deadline=None)
 @given(world=graphs(), num_parts=st.integers(1, 4), strategy=st.sampled_from(["by_src", "by_dst"]))
-def test_union_of_partitions_of_any_graph_is_the_input(tmp_path_factory, world, num_parts, strategy):
+def test_union_of_partitions_of_any_graph_is_the_input(tmp_path_factory, partitioner, world, num_parts, strategy):
     root = tmp_path_factory.mktemp("example") / "parts"
-    manifest = RandomPartitioner(root, num_parts, **world, edge_assign_strategy=strategy).partition()
+    manifest = partitioner(root, num_parts, **world, edge_assign_strategy=strategy).partition()
     parts = load_all(root)
     assert_union_is_the_input(parts, **world)
     assert manifest.num_edges == sum(edges.shape[1] for edges in world["edge_index"].values())

@@ -143,8 +143,9 @@ def test_the_list_of_files_is_whole(whole):
     on_disk = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
     assert on_disk == {*Manifest.read(whole).files, "manifest.json"}
     # Five types of nodes: book, row, ids; features of two, labels of two, times of two. Six types of edges: three
-    # arrays each, two more with weights (two of them), three more with times (four); features, book, row (two).
-    assert sum(not path.startswith("part1") for path in on_disk) == 15 + 6 + 18 + 4 + 12 + 6 + 1
+    # arrays each, two more with weights (two of them), three more with times (four); features (two);
+    # book, row (four); seven named tables.
+    assert sum(not path.startswith("part1") for path in on_disk) == 15 + 6 + 18 + 4 + 12 + 2 + 8 + 7 + 1
     assert "part0/graph/paper__in__gr%C3%B6%C3%9Fe%5F%5Fx/by_time/time.npy" in on_disk
 
 

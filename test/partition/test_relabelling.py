@@ -60,7 +60,10 @@ def in_new_ids(world: dict[str, Any], owners: list[np.ndarray], edge_dir: str) -
     for name in world.keys() - relabelled.keys():
         maps = node_maps if name.startswith("node") else edge_maps
         tables = world[name] if is_hetero else {None: world[name]}
-        moved = {t: table[maps[t]] for t, table in tables.items()}
+        moved = {
+            t: {n: each[maps[t]] for n, each in table.items()} if isinstance(table, dict) else table[maps[t]]
+            for t, table in tables.items()
+        }
         relabelled[name] = moved if is_hetero else moved[None]
     return relabelled, list(node_maps.values()), list(edge_maps.values())
 
@@ -268,9 +271,9 @@ def test_ranges_that_contradict_the_counts_are_refused(relabelled, change):
         "too few": entry["offsets"][:-1],
         "of nodes only": None,
     }[change]
-    from glt.partition.manifest import _digest
+    from glt.partition.manifest import _digest, _text
 
     document["run_id"] = _digest(document)
-    (relabelled / "manifest.json").write_text(json.dumps(document))
+    (relabelled / "manifest.json").write_bytes(_text(document))
     with pytest.raises(PartitionError, match=f"manifest.json does not follow version {manifest.version} .*offsets"):
         load_partition(relabelled, 0)

@@ -1,11 +1,14 @@
 """A pytest plugin under which PyG's own tests run on glt, without pyg-lib and torch-sparse.
 
 ``GLT_PYG_MODE=loader`` puts glt's loaders in the place of PyG's; ``sampler`` keeps PyG's loaders and gives them glt's
-sampler, by the very arguments that PyG's would get.
+sampler, by the very arguments that PyG's would get. ``collocated`` and ``worker`` put glt's distributed loaders in the
+place of PyG's (:mod:`dist_loaders`), over ``GLT_PYG_PARTS`` partitions, 1 or 2. Another process has the second, and is
+asked for what is there unless ``GLT_PYG_READ_LOCAL`` is 1.
 """
 
 import os
 
+import pytest
 import torch_geometric.loader
 import torch_geometric.loader.link_neighbor_loader
 import torch_geometric.loader.neighbor_loader
@@ -18,13 +21,14 @@ import glt.loader
 import glt.sampler
 
 MODE = os.environ["GLT_PYG_MODE"]
+DISTRIBUTED = MODE in ("collocated", "worker")
+if DISTRIBUTED:
+    import dist_loaders
+    from job import Job
+    from not_distributed import NOT_ASKED
 FLAGS = ("WITH_PYG_LIB", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE")
 
-if MODE == "loader":
-    for name in ("NeighborLoader", "LinkNeighborLoader"):
-        if hasattr(glt.loader, name):
-            setattr(torch_geometric.loader, name, getattr(glt.loader, name))
-else:
+if MODE == "sampler":
     for module in (
         torch_geometric.loader.neighbor_loader,
         torch_geometric.loader.link_neighbor_loader,
@@ -32,6 +36,10 @@ else:
         torch_geometric.sampler.neighbor_sampler,
     ):
         module.NeighborSampler = glt.sampler.NeighborSampler
+else:
+    place = glt.loader if MODE == "loader" else dist_loaders
+    for name in ("NeighborLoader", "LinkNeighborLoader"):
+        setattr(torch_geometric.loader, name, getattr(place, name))
 
 _decorators = torch_geometric.testing.decorators
 _has_package = _decorators.has_package
@@ -50,3 +58,31 @@ def pytest_collection_finish(session):
     for module in {item.module for item in session.items}:
         if module.__name__.endswith("neighbor_loader"):
             module.WITH_TORCH_SPARSE = True  # else the cases of subgraph_type='induced' return at once
+
+
+def pytest_collection_modifyitems(items):
+    for item in items if DISTRIBUTED else ():
+        reason = NOT_ASKED.get(item.originalname)
+        if reason is not None:
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))  # strict: what passes is not to be listed
+
+
+@pytest.fixture(scope="session")
+def _job():
+    job = None
+    if DISTRIBUTED:
+        job = Job(MODE, int(os.environ["GLT_PYG_PARTS"]), os.environ["GLT_PYG_READ_LOCAL"] == "1")
+        dist_loaders.Distributed.job = job
+    yield job
+    if job is not None:
+        job.end()
+
+
+@pytest.fixture(autouse=True)
+def _tell_of_batches(_job, record_property):
+    """Says in the report how many batches of distributed loaders a case received."""
+    before = _job.num_batches if _job else 0
+    yield
+    if _job:
+        _job.end_test()
+        record_property("distributed_batches", _job.num_batches - before)

@@ -1,9 +1,11 @@
-"""PyG's own tests, unmodified, on glt's loaders and on glt's sampler inside PyG's loaders.
+"""PyG's own tests, unmodified, on glt's loaders, on glt's sampler inside PyG's loaders, and on glt's distributed ones.
 
 They are not part of this project: ``GLT_PYG_TESTS`` names where they are, a clone of PyG's repository (its committed
 ``test`` directory is taken) or a copy of that directory. Tests of the installed PyG's age fit best. For example::
 
     GLT_PYG_TESTS=~/pytorch_geometric pytest test/pyg
+
+In worker mode every loader starts processes, and the whole takes minutes; ``-k "not worker"`` leaves that out.
 """
 
 import os
@@ -13,6 +15,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from not_distributed import NO_LOADER, NOT_ASKED
 
 HERE = Path(__file__).parent
 SOURCE = os.environ.get("GLT_PYG_TESTS", "")
@@ -55,32 +58,58 @@ def pygs_tests(tmp_path_factory):
     return directory / "test"
 
 
-def run(pygs_tests, mode, files, report):
-    """Runs PyG's tests in a process of their own; returns the outcome of each case by name."""
+def name(case):
+    return case.rpartition("::")[2].partition("[")[0]
+
+
+def run(pygs_tests, files, report, timeout_s, **environment):
+    """Runs PyG's tests in a process of their own; returns what became of each case, its distributed batches, and the
+    output."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "on_glt", "-p", "no:cacheprovider", "-c", os.devnull,
                f"--rootdir={pygs_tests}", f"--junitxml={report}", "-W", "ignore", "-k", SELECTED, *files]  # fmt: skip
     path = os.pathsep.join([str(HERE.parent.parent), str(HERE)])
-    environment = {**os.environ, "GLT_PYG_MODE": mode, "PYTHONPATH": path}
-    done = subprocess.run(command, cwd=pygs_tests, env=environment, capture_output=True, text=True, timeout=280)
+    environment = {**os.environ, **environment, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=pygs_tests, env=environment, capture_output=True, text=True, timeout=timeout_s)
     assert report.exists(), done.stdout + done.stderr
-    outcomes = {}
+    outcomes, batches = {}, {}
     for case in ElementTree.parse(report).iter("testcase"):
-        bad = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
-        outcomes[f"{case.get('classname')}::{case.get('name')}"] = bad[0] if bad else "passed"
-    return outcomes, done.stdout
+        identity = f"{case.get('classname')}::{case.get('name')}"
+        bad = [child for child in case if child.tag in ("failure", "error", "skipped")]
+        outcomes[identity] = "passed" if not bad else "xfailed" if "xfail" in bad[0].get("type", "") else bad[0].tag
+        told = {each.get("name"): each.get("value") for each in case.iter("property")}
+        batches[identity] = int(told.get("distributed_batches", 0))
+    return outcomes, batches, done.stdout
+
+
+def assert_passed(outcomes, output):
+    failed = [case for case, outcome in outcomes.items() if outcome not in ("passed", "skipped", "xfailed")]
+    assert not failed, output
+    skipped = {name(case) for case, outcome in outcomes.items() if outcome == "skipped"}
+    assert skipped <= set(NOT_RUN), f"skipped without a reason: {sorted(skipped - set(NOT_RUN))}"
+    assert sum(outcome == "passed" for outcome in outcomes.values()) >= 96, "so many there are at least"
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["loader", "sampler"])
 def test_pygs_tests_pass(pygs_tests, tmp_path, mode):
     files = FILES + (SAMPLER if mode == "sampler" else [])
-    outcomes, output = run(pygs_tests, mode, files, tmp_path / "report.xml")
+    outcomes, _, output = run(pygs_tests, files, tmp_path / "report.xml", 280, GLT_PYG_MODE=mode)
+    assert_passed(outcomes, output)
 
-    def name(case):
-        return case.rpartition("::")[2].partition("[")[0]
 
-    failed = [case for case, outcome in outcomes.items() if outcome not in ("passed", "skipped")]
-    assert not failed, output
-    skipped = {name(case) for case, outcome in outcomes.items() if outcome == "skipped"}
-    assert skipped <= set(NOT_RUN), f"skipped without a reason: {sorted(skipped - set(NOT_RUN))}"
-    assert sum(outcome == "passed" for outcome in outcomes.values()) >= 96, "so many there are at least"
+@pytest.mark.timeout(3700)
+@pytest.mark.parametrize(
+    ("mode", "num_parts", "read_local"),
+    [("collocated", 1, True), ("collocated", 2, True), ("collocated", 2, False), ("worker", 1, True),
+     ("worker", 2, False)],
+)  # fmt: skip
+def test_pygs_tests_pass_on_distributed_loaders(pygs_tests, tmp_path, mode, num_parts, read_local):
+    outcomes, batches, output = run(
+        pygs_tests, FILES, tmp_path / "report.xml", 3600, GLT_PYG_MODE=mode, GLT_PYG_PARTS=str(num_parts),
+        GLT_PYG_READ_LOCAL=str(int(read_local)),
+    )  # fmt: skip
+    assert_passed(outcomes, output)
+    assert {name(case) for case, outcome in outcomes.items() if outcome == "xfailed"} == set(NOT_ASKED)
+    passed = {name(case) for case, outcome in outcomes.items() if outcome == "passed"}
+    distributed = {name(case) for case, num_batches in batches.items() if num_batches > 0}
+    assert passed - distributed == set(NO_LOADER), "passed without a distributed batch"

@@ -98,8 +98,8 @@ def test_what_does_not_fit_is_named():
         (of_hetero, links(), ValueError, "input_type = None: expected an edge type"),
         (of_hetero, links(input_type=("a", "to", "c")), KeyError, "'c' is not in the graph"),
         (of_hetero, links(input_type=("a", "to", "b")), ValueError, "not clear.*'back'.*name it"),
-        (of_data, links(time=torch.arange(30)), ValueError, "edge_label_time is given and time_attr is not given"),
-        (timed, links(), ValueError, "time_attr is given and edge_label_time is not given"),
+        (of_data, links(time=torch.arange(30)), ValueError, "'edge_label_time' is set and 'time_attr' is not set"),
+        (timed, links(), ValueError, "'time_attr' is set and 'edge_label_time' is not set"),
         (of_data, far, IndexError, r"edge_label_index\[1, 0\] = 80 is outside \[0, 80\)"),
     ]:
         with pytest.raises(error, match=message):

@@ -1,0 +1,246 @@
+#include "core/fennel.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/check.h"
+#include "core/rng.h"
+
+namespace glt {
+namespace {
+
+constexpr double kNowhere = std::numeric_limits<double>::infinity();
+
+// The loads of all partitions, and the choice among them.
+class Placement {
+ public:
+  Placement(const Adjacency& graph, const Balance& balance, double penalty, uint64_t key)
+      : balance_(balance),
+        num_parts_(balance.num_parts),
+        penalty_(penalty),
+        key_(key),
+        num_nodes_(static_cast<size_t>(balance.num_labels * num_parts_)),
+        node_cost_(num_nodes_.size()),
+        mean_nodes_(static_cast<size_t>(balance.num_labels)),
+        floor_(static_cast<size_t>(balance.num_labels)),
+        num_edges_(static_cast<size_t>(num_parts_)),
+        edge_cost_(num_edges_.size()),
+        votes_(num_edges_.size()) {
+    for (int64_t v = 0; v < graph.num_nodes; ++v) {
+      const int64_t label = label_of(v);
+      require_index(label < balance.num_labels, "label[", v, "] = ", label, ": expected less than ",
+                    balance.num_labels);
+      mean_nodes_[label] += 1;
+      mean_edges_ += static_cast<double>(edges_of(v));
+    }
+    for (double& mean : mean_nodes_) mean /= static_cast<double>(num_parts_);
+    mean_degree_ = std::max(1.0, mean_edges_) / static_cast<double>(std::max<int64_t>(1, graph.num_nodes));
+    mean_edges_ /= static_cast<double>(num_parts_);
+  }
+
+  int64_t label_of(int64_t v) const { return balance_.label ? balance_.label[v] : 0; }
+
+  bool is_overfull(int64_t v, int64_t part) const {
+    const int64_t label = label_of(v);
+    return num_nodes_[label * num_parts_ + part] > balance_.label_cap[label];
+  }
+
+  void vote(int64_t part) {
+    if (votes_[part]++ == 0) voted_.push_back(part);
+  }
+
+  void forget_votes() {
+    for (const int64_t part : voted_) votes_[part] = 0;
+    voted_.clear();
+  }
+
+  void put(int64_t v, int64_t part) { add(v, part, 1); }
+
+  void take(int64_t v, int64_t part) {
+    add(v, part, -1);
+    double& least = floor_[label_of(v)];
+    least = std::min(least, node_cost_[label_of(v) * num_parts_ + part]);
+  }
+
+  // The partition of the best score among those with room; `current` (-1: none) wins a tie, then the cheaper one.
+  int64_t choose(int64_t v, int64_t current) {
+    const int64_t label = label_of(v), edges = edges_of(v);
+    const double share = static_cast<double>(edges) / mean_degree_;
+    Candidate best;
+    for (const int64_t part : voted_)
+      if (has_room(label, part) && has_edge_room(part, edges))
+        best.meet(score(label, part, share), cost(label, part, share), part, current);
+    // Of partitions without a neighbour only the cheapest can win, and only if no cost rules it out beforehand.
+    if (best.part < 0 || best.score < -floor_[label]) {
+      const int64_t cheapest = find_cheapest(v, label, edges, share);
+      if (cheapest >= 0) best.meet(score(label, cheapest, share), cost(label, cheapest, share), cheapest, current);
+    }
+    return best.part >= 0 ? best.part : find_fewest_edges(label);
+  }
+
+ private:
+  struct Candidate {
+    double score = 0, cost = 0;
+    int64_t part = -1;
+
+    void meet(double other_score, double other_cost, int64_t other, int64_t current) {
+      const bool wins = part < 0 || other_score > score ||
+                        (other_score == score && part != current && (other == current || other_cost < cost));
+      if (wins) *this = {other_score, other_cost, other};
+    }
+  };
+
+  int64_t edges_of(int64_t v) const { return balance_.edges ? balance_.edges[v] : 0; }
+  bool has_room(int64_t label, int64_t part) const {
+    return num_nodes_[label * num_parts_ + part] < balance_.label_cap[label];
+  }
+  bool has_edge_room(int64_t part, int64_t edges) const {
+    return !balance_.edges || num_edges_[part] + edges <= balance_.edge_cap;
+  }
+  // What the node and its `share` of edges, 1 for the mean, add to the cost of the partition's loads.
+  double cost(int64_t label, int64_t part, double share) const {
+    return node_cost_[label * num_parts_ + part] + share * edge_cost_[part];
+  }
+  double score(int64_t label, int64_t part, double share) const {
+    return static_cast<double>(votes_[part]) - cost(label, part, share);
+  }
+
+  void add(int64_t v, int64_t part, int64_t sign) {
+    const int64_t label = label_of(v), at = label * num_parts_ + part;
+    num_nodes_[at] += sign;
+    node_cost_[at] = penalty_ * std::sqrt(static_cast<double>(num_nodes_[at]) / mean_nodes_[label]);
+    if (!balance_.edges || mean_edges_ == 0) return;
+    num_edges_[part] += sign * balance_.edges[v];
+    edge_cost_[part] = penalty_ * std::sqrt(static_cast<double>(num_edges_[part]) / mean_edges_);
+  }
+
+  // -1 where none has room for the node and its edges. Equally cheap ones are tried from a random one on.
+  int64_t find_cheapest(int64_t v, int64_t label, int64_t edges, double share) {
+    const int64_t start = static_cast<int64_t>(
+        bounded(NodeDraws(key_, 0, 0, static_cast<uint64_t>(v))(0), static_cast<uint64_t>(num_parts_)));
+    double least = kNowhere, least_with_edge_room = kNowhere;
+    int64_t found = -1;
+    for (int64_t i = 0; i < num_parts_; ++i) {
+      const int64_t part = start + i < num_parts_ ? start + i : start + i - num_parts_;
+      if (!has_room(label, part)) continue;
+      const double part_cost = cost(label, part, share);
+      least = std::min(least, node_cost_[label * num_parts_ + part]);
+      if (part_cost >= least_with_edge_room || !has_edge_room(part, edges)) continue;
+      least_with_edge_room = part_cost;
+      found = part;
+    }
+    floor_[label] = least;
+    return found;
+  }
+
+  int64_t find_fewest_edges(int64_t label) const {
+    int64_t found = -1;
+    for (int64_t part = 0; part < num_parts_; ++part)
+      if (has_room(label, part) && (found < 0 || num_edges_[part] < num_edges_[found])) found = part;
+    require(found >= 0, "label_cap[", label, "] = ", balance_.label_cap[label],
+            ": no partition has room for another node");
+    return found;
+  }
+
+  const Balance& balance_;
+  const int64_t num_parts_;
+  const double penalty_;
+  const uint64_t key_;
+  std::vector<int64_t> num_nodes_;  // [num_labels, num_parts]
+  std::vector<double> node_cost_;   // [num_labels, num_parts]
+  std::vector<double> mean_nodes_;  // [num_labels]
+  std::vector<double> floor_;       // [num_labels], no partition with room has nodes that cost less
+  std::vector<int64_t> num_edges_;  // [num_parts]
+  std::vector<double> edge_cost_;   // [num_parts]
+  double mean_edges_ = 0, mean_degree_ = 1;
+  std::vector<int64_t> votes_;  // [num_parts], neighbours of the node at hand
+  std::vector<int64_t> voted_;  // partitions with votes
+};
+
+// Calls visit(v) for every node in the order of the stream.
+template <typename Visit>
+void stream(const Adjacency& graph, bool hubs_first, Visit visit) {
+  if (!hubs_first) {
+    for (int64_t v = 0; v < graph.num_nodes; ++v) visit(v);
+    return;
+  }
+  // Of degrees within a factor of eight the order of ids is kept, so that rows are read in order a few times over.
+  const auto degree_class = [&](int64_t v) -> int {
+    return (static_cast<int>(std::bit_width(static_cast<uint64_t>(graph.indptr[v + 1] - graph.indptr[v]))) + 2) / 3;
+  };
+  int largest = 0;
+  for (int64_t v = 0; v < graph.num_nodes; ++v) largest = std::max(largest, degree_class(v));
+  for (int wanted = largest; wanted >= 0; --wanted)
+    for (int64_t v = 0; v < graph.num_nodes; ++v)
+      if (degree_class(v) == wanted) visit(v);
+}
+
+template <typename Id, typename Owner>
+int64_t pass(const Adjacency& graph, const Balance& balance, double penalty, bool is_first, uint64_t key,
+             const Id* indices, Owner* owner) {
+  Placement placement(graph, balance, penalty, key);
+  std::vector<bool> is_placed(static_cast<size_t>(graph.num_nodes));
+  int64_t num_cut = 0;
+  stream(graph, is_first, [&](int64_t v) {
+    const int64_t begin = graph.indptr[v], end = graph.indptr[v + 1];
+    for (int64_t e = begin; e < end; ++e)
+      if (indices[e] != v && (!is_first || is_placed[indices[e]])) placement.vote(owner[indices[e]]);
+    const int64_t part = placement.choose(v, is_first ? -1 : owner[v]);
+    placement.forget_votes();
+    placement.put(v, part);
+    owner[v] = static_cast<Owner>(part);
+    for (int64_t e = begin; e < end; ++e) num_cut += is_placed[indices[e]] && owner[indices[e]] != owner[v];
+    is_placed[v] = true;
+  });
+  return num_cut;
+}
+
+template <typename Id, typename Owner>
+int64_t move(const Adjacency& graph, const Balance& balance, double penalty, uint64_t key, const Id* indices,
+             Owner* owner) {
+  Placement placement(graph, balance, penalty, key);
+  for (int64_t v = 0; v < graph.num_nodes; ++v) placement.put(v, owner[v]);
+  int64_t num_moved = 0;
+  for (int64_t v = 0; v < graph.num_nodes; ++v) {
+    if (!placement.is_overfull(v, owner[v])) continue;
+    for (int64_t e = graph.indptr[v]; e < graph.indptr[v + 1]; ++e)
+      if (indices[e] != v) placement.vote(owner[indices[e]]);
+    const int64_t part = placement.choose(v, -1);  // never the one it is in, which has no room
+    placement.forget_votes();
+    placement.take(v, owner[v]);
+    placement.put(v, part);
+    owner[v] = static_cast<Owner>(part);
+    ++num_moved;
+  }
+  return num_moved;
+}
+
+void require_owners(const Balance& balance, Owners owner, int64_t num_nodes) {
+  std::visit(
+      [&](auto* p) {
+        for (int64_t v = 0; v < num_nodes; ++v)
+          require_index(p[v] < balance.num_parts, "owner[", v, "] = ", int64_t{p[v]}, ": expected less than ",
+                        balance.num_parts);
+      },
+      owner);
+}
+
+}  // namespace
+
+int64_t fennel_pass(const Adjacency& graph, const Balance& balance, double penalty, bool is_first, uint64_t key,
+                    Owners owner) {
+  if (!is_first) require_owners(balance, owner, graph.num_nodes);
+  return std::visit([&](auto* indices, auto* p) { return pass(graph, balance, penalty, is_first, key, indices, p); },
+                    graph.indices, owner);
+}
+
+int64_t move_overfull(const Adjacency& graph, const Balance& balance, double penalty, uint64_t key, Owners owner) {
+  require_owners(balance, owner, graph.num_nodes);
+  return std::visit([&](auto* indices, auto* p) { return move(graph, balance, penalty, key, indices, p); },
+                    graph.indices, owner);
+}
+
+}  // namespace glt

@@ -1,0 +1,48 @@
+// Fennel: nodes stream past once, and each goes where its neighbours are, unless that is crowded.
+//
+// Tsourakakis, Gkantsidis, Radunovic, Vojnovic, "FENNEL: streaming graph partitioning for massive scale graphs", WSDM
+// 2014, with gamma = 3/2: a partition's score is the number of the node's neighbours in it minus the marginal cost of
+// its load, penalty * sqrt(load / mean load); where edges are balanced, plus the same of the edges, times the node's
+// own over the mean. Further passes over the same stream, which know where the neighbours still to come were put by the
+// last one, are the restreaming of Nishimura and Ugander, KDD 2013.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "core/csr.h"
+
+namespace glt {
+
+// Neighbours in both directions; parallel edges count as often as they are there.
+struct Adjacency {
+  const int64_t* indptr;  // [num_nodes + 1]
+  Ids indices;            // [indptr[num_nodes]], each in [0, num_nodes)
+  int64_t num_nodes;
+};
+
+// What every partition has its share of: the nodes of each label, and perhaps edges.
+struct Balance {
+  int64_t num_parts;
+  const uint16_t* label;  // [num_nodes], each below num_labels; null: all are 0
+  int64_t num_labels;
+  const int64_t* label_cap;  // [num_labels], most nodes of a label in a partition, num_parts of which hold them all
+  const int64_t* edges;      // [num_nodes], edges that go where the node goes; null: not balanced
+  int64_t edge_cap;          // most edges in a partition, kept where a partition has room for both
+};
+
+// The partition of each node, in the width of a book.
+using Owners = std::variant<uint8_t*, uint16_t*>;
+
+// Assigns every node once. In the first pass, of which `owner` [num_nodes] is output alone, nodes of large degrees come
+// first, by powers of eight: they are spread before the others gather around them. In later passes, which start from
+// `owner`, nodes come by id. Ties are broken by `key`. Returns the number of edges cut. Memory: 16 bytes for each label
+// and partition, a bit for each node. Throws std::out_of_range naming a label or an owner out of range.
+int64_t fennel_pass(const Adjacency& graph, const Balance& balance, double penalty, bool is_first, uint64_t key,
+                    Owners owner);
+
+// Moves nodes out of partitions that exceed label_cap, each to the partition with room that has the best score.
+// Returns how many were moved.
+int64_t move_overfull(const Adjacency& graph, const Balance& balance, double penalty, uint64_t key, Owners owner);
+
+}  // namespace glt

@@ -1,0 +1,43 @@
+"""Arguments that one trainer refuses, while the others wait for it to join their loader."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from glt.distributed.agreement import WorkerOptions
+from glt.distributed.context import get_context
+from glt.distributed.options import MpDistSamplingWorkerOptions
+from glt.distributed.rendezvous import Rendezvous
+
+JOIN_S = 5.0  # for the store to be there: a mistake is told here at once, or nearly so
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def telling_the_others(options: Any) -> Iterator[None]:
+    """Wraps the checks of a loader's arguments: what they raise is told to the other trainers, and raised.
+
+    Without a word the others would wait for this trainer until their deadline (``rpc_timeout``) and then not know why.
+    So it takes its place in the loader, as far as that is possible within a few seconds, and gives up there: they raise
+    :class:`glt.errors.PeerLost` with the reason. If the store cannot be reached, as when trainer 0 has not come as far,
+    nobody is told.
+
+    Args:
+        options: The worker options that the loader was given, perhaps wrong ones; None: its default.
+    """
+    try:
+        yield
+    except Exception as error:
+        context = get_context()
+        options = MpDistSamplingWorkerOptions() if options is None else options
+        if context is not None and context.world_size > 1 and isinstance(options, WorkerOptions):
+            try:
+                patience_s = min(JOIN_S, options.rpc_timeout)
+                Rendezvous(context, options.master_addr, options.master_port, patience_s).give_up(error)
+            except RuntimeError as unreachable:
+                logger.warning("%s: could not tell the others: %s", context.worker_name, unreachable)
+        raise

@@ -1,0 +1,187 @@
+"""``glt partition``: what the flags mean, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from input_world import plain, run_id, typed
+
+from glt.cli import main
+from glt.partition import AssignedPartitioner, FennelPartitioner, Manifest, MetisPartitioner
+from glt.partition.partition_options import METHODS
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def arrays_in(root: Path, arguments: dict[str, Any]) -> Path:
+    """A directory of ``.npy`` files of a graph without types."""
+    named = {f"node_attr/{name}": table for name, table in arguments["node_attrs"].items()}
+    named |= {f"edge_attr/{name}": table for name, table in arguments["edge_attrs"].items()}
+    for name, array in {**arguments, **named}.items():
+        if isinstance(array, np.ndarray):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            np.save(root / name, array)
+    return root
+
+
+def glt_partition(*flags: Any) -> int:
+    return main(["partition", *map(str, flags)])
+
+
+def refused(capsys: pytest.CaptureFixture[str], status: int, words: list[str], *flags: Any) -> None:
+    assert glt_partition(*flags) == status
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and captured.err.startswith("glt partition: ")
+    for word in words:
+        assert word in captured.err
+
+
+def test_a_program_of_its_own(tmp_path):
+    """All else is tested in this process."""
+    arrays_in(tmp_path / "in", plain())
+    command = [sys.executable, "-m", "glt", "partition", "in", "--out", "parts", "--num-parts", "3", "--seed", "4"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    manifest = Manifest.read(tmp_path / "parts")
+    assert manifest.run_id in done.stdout and "forecast: 50 nodes and 400 edges" in done.stdout
+    assert (manifest.num_parts, manifest.edge_dir, manifest.arguments) == (3, "in", {"random_seed": 4})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "parts"]
+
+
+def test_flags_of_tables_name_columns(tmp_path, capsys):
+    arguments = plain()
+    feat = arguments["node_feat"]
+    nodes = {"a": feat[:, 0], "b": feat[:, 1], "c": feat[:, 2], "y": arguments["node_label"], **arguments["node_attrs"]}
+    src, dst = arguments["edge_index"]
+    edges = {"u": src, "v": dst, "g": arguments["edge_feat"][:, 0], "h": arguments["edge_feat"][:, 1]}
+    edges |= {"w": arguments["edge_weight"], "t": arguments["edge_time"], "kind": arguments["edge_attrs"]["kind"]}
+    pq.write_table(pa.table(nodes), tmp_path / "n.parquet")
+    pq.write_table(pa.table(edges), tmp_path / "e.parquet")
+    flags = [
+        "--src", "u", "--dst", "v", "--edge-feat", "g,h", "--edge-weight", "w", "--edge-time", "t", "--edge-attr",
+        "kind:int64", "--nodes", tmp_path / "n.parquet", "--node-feat", "a,b,c:float32", "--node-label", "y",
+        "--node-attr", "train_mask", "--node-attr", "year", "--edge-dir", "out", "--seed", 4, "--chunk-size", 7,
+    ]  # fmt: skip
+    assert glt_partition(tmp_path / "e.parquet", "--out", tmp_path / "out/parts", "--num-parts", 3, *flags) == 0
+    assert Manifest.read(tmp_path / "out/parts").run_id == run_id(tmp_path / "wanted", arguments)
+    assert run_id(tmp_path / "again", arguments) in capsys.readouterr().out
+
+
+def test_methods_are_the_partitioners(tmp_path, capsys):
+    arguments = plain()
+    source = arrays_in(tmp_path / "in", arguments)
+    label, mask = arguments["node_label"], arguments["node_attrs"]["train_mask"]
+    balance = {"balance_ntypes": [label, mask], "balance_edges": True}
+    flags = ["--imbalance", 0.1, "--passes", 3, "--balance", "label", "--balance", "train_mask", "--balance-edges"]
+    assert glt_partition(source, "--out", tmp_path / "got", "--num-parts", 2, "--method", "fennel", *flags) == 0
+    wanted = FennelPartitioner(
+        tmp_path / "wanted", 2, **arguments, **balance, edge_assign_strategy="by_dst", imbalance=0.1, num_passes=3
+    ).partition()
+    assert Manifest.read(tmp_path / "got").run_id == wanted.run_id
+    assert "  node, 0, 1: " in capsys.readouterr().out
+    owners = np.arange(50) % 3
+    np.save(tmp_path / "owners.npy", owners)
+    flags = ["--method", "assigned", "--owners", tmp_path / "owners.npy", "--edge-dir", "out"]
+    assert glt_partition(source, "--out", tmp_path / "a", "--num-parts", 3, *flags) == 0
+    assigned = AssignedPartitioner(tmp_path / "b", 3, **arguments, owners=owners).partition()
+    assert Manifest.read(tmp_path / "a").run_id == assigned.run_id
+    pytest.importorskip("pymetis")
+    assert (
+        glt_partition(source, "--out", tmp_path / "m", "--num-parts", 2, *["--method", "metis"], "--objtype", "vol")
+        == 0
+    )
+    metis = MetisPartitioner(tmp_path / "n", 2, **arguments, edge_assign_strategy="by_dst", objtype="vol").partition()
+    assert Manifest.read(tmp_path / "m").run_id == metis.run_id
+    assert "MetisPartitioner: 50 nodes" in capsys.readouterr().out
+
+
+def test_a_dry_run_writes_nothing(tmp_path, capsys):
+    source = arrays_in(tmp_path / "in", plain())
+    assert glt_partition(source, "--out", tmp_path / "parts", "--num-parts", 2, "--dry-run") == 0
+    assert capsys.readouterr().out.startswith("forecast: 50 nodes and 400 edges")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_report_of_types(tmp_path, capsys):
+    arguments = typed()
+    document = {"node_types": {"paper": {}, "au/thor": {"num_nodes": 20}}, "edge_types": []}
+    for i, (edge_type, edges) in enumerate(arguments["edge_index"].items()):
+        np.save(tmp_path / f"{i}.npy", edges)
+        document["edge_types"].append({"type": list(edge_type), "edge_index": {"npy": f"{i}.npy"}})
+    (tmp_path / "g.json").write_text(json.dumps(document))
+    assert glt_partition(tmp_path / "g.json", "--out", tmp_path / "parts", "--num-parts", 2) == 0
+    out = capsys.readouterr().out
+    assert "au/thor: 20 nodes, balance 1.000" in out and "paper cites paper: 90 edges, cut" in out
+    assert "at most" in out and "of memory" in out
+
+
+def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
+    source = arrays_in(tmp_path / "in", plain())
+    out = ["--out", tmp_path / "parts", "--num-parts", 2]
+    refused(capsys, 2, ["nothing", "found none"], tmp_path / "nothing", *out)
+    refused(capsys, 2, ["num_parts = 0"], source, "--out", tmp_path / "parts", "--num-parts", 0)
+    refused(capsys, 2, ["imbalance = 0.1 is not for --method random", "metis, fennel"], source, *out,
+            "--imbalance", 0.1)  # fmt: skip
+    refused(capsys, 2, ["'lots'", "512KB"], source, *out, "--cache-memory", "lots")
+    refused(capsys, 2, ["--balance colour", "label, train_mask, year"], source, *out, "--balance", "colour")
+    refused(capsys, 2, ["needs --owners"], source, *out, "--method", "assigned")
+    refused(capsys, 2, ["--owners a: expected TYPE"], source, *out, "--method", "assigned", "--owners", "a",
+            "--owners", "b")  # fmt: skip
+    refused(capsys, 2, ["--seeds is for --hotness seeds"], source, *out, "--seeds", "train_mask")
+    refused(capsys, 2, ["needs --seeds and --num-neighbors"], source, *out, "--hotness", "seeds")
+    refused(capsys, 2, ["--scratch", "is not a directory"], source, *out, "--scratch", tmp_path / "no")
+    refused(capsys, 2, ["edges", "does not apply"], source, *out, "--src", "a")
+    (tmp_path / "file").touch()
+    refused(capsys, 2, ["output_dir", "is not empty"], source, "--out", tmp_path, "--num-parts", 2)
+    refused(capsys, 2, ["output_dir", "is a file"], source, "--out", tmp_path / "file", "--num-parts", 2)
+    np.save(source / "edge_index.npy", np.array([[0, 50], [0, 0]]))
+    refused(capsys, 2, ["edge_index[0][1] = 50 is outside [0, 50)"], source, *out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "in"]
+
+
+def test_wrong_flags_are_argparses(tmp_path, capsys):
+    for flags in ([], ["in", "--out", "x", "--num-parts", "many"], ["in", "--out", "x", "--num-neighbors", "a"]):
+        with pytest.raises(SystemExit) as caught:
+            main(["partition", *flags])
+        assert caught.value.code == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["partition", "--help"])
+    assert caught.value.code == 0 and "Exit status" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (OSError(28, "No space left on device"), 1, "No space left"),
+        (MemoryError(), 1, "MemoryError"),
+        (KeyboardInterrupt(), 130, "stopped; nothing is left behind"),
+    ],
+)
+def test_what_fails_on_the_way_leaves_nothing(tmp_path, capsys, monkeypatch, error, status, words):
+    source = arrays_in(tmp_path / "in", plain())
+    partitioner = METHODS["random"].load()
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(partitioner, "assign_nodes", fail)
+    refused(capsys, status, [words], source, "--out", tmp_path / "parts", "--num-parts", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_method_that_is_not_there_is_said_to_be_missing(tmp_path, capsys, monkeypatch):
+    source = arrays_in(tmp_path / "in", plain())
+    monkeypatch.setitem(sys.modules, METHODS["metis"].module, None)
+    refused(
+        capsys, 2, ["this glt has no MetisPartitioner"], source, "--out", tmp_path / "o", "--num-parts", 2, "--method",
+        "metis",
+    )  # fmt: skip

@@ -1,0 +1,253 @@
+"""Importers execute nothing, and name the file of whatever does not fit; also the command ``glt import``."""
+
+import json
+import os
+import pickle
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from dgl_writer import write_tensors
+from partition_world import load_all
+from peer_world import NUM_NODES, mapping, unpack, write_pyg
+from torch_geometric.data import Data
+
+from glt.cli import main
+from glt.errors import PartitionError
+from glt.partition import import_dgl, import_glt, import_pyg
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory):
+    return unpack(tmp_path_factory.mktemp("peers"))
+
+
+@pytest.fixture
+def glt_source(peers, tmp_path):
+    return shutil.copytree(peers / "glt_homo", tmp_path / "source")
+
+
+@pytest.fixture
+def dgl_source(peers, tmp_path):
+    return shutil.copytree(peers / "dgl_homo", tmp_path / "source")
+
+
+@pytest.fixture
+def pyg_source(tmp_path, monkeypatch):
+    edge_index = torch.randint(0, NUM_NODES, (2, 50), generator=torch.Generator().manual_seed(0))
+    data = Data(x=torch.ones(NUM_NODES, 2), edge_index=edge_index, edge_attr=torch.ones(50, 1))
+    write_pyg(tmp_path / "source", data, 2, monkeypatch)
+    return tmp_path / "source"
+
+
+def refused(importer, source, out, *words, **options):
+    with pytest.raises(PartitionError) as error:
+        importer(source, out, **options)
+    for word in words:
+        assert word in str(error.value)
+    assert sorted(path.name for path in out.parent.iterdir()) == ["source"], "nothing is left behind"
+
+
+class Malice:
+    """What unpickles by calling ``os.mkdir``."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self._path),)
+
+
+@pytest.mark.parametrize("file", ["META", "node_pb.pt", "part0/node_feat/feats.pkl", "part1/graph/rows.pt"])
+@pytest.mark.parametrize("legacy", [False, True])
+def test_nothing_of_glts_pickles_is_executed(glt_source, tmp_path, file, legacy):
+    malice = Malice(tmp_path / "executed")
+    if file.endswith(".pt"):
+        torch.save([malice], glt_source / file, _use_new_zipfile_serialization=not legacy)
+    else:
+        (glt_source / file).write_bytes(pickle.dumps([malice], protocol=2 if legacy else 5))
+    refused(import_glt, glt_source, tmp_path / "out", file, "mkdir")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_nothing_of_pygs_pickles_is_executed(pyg_source, tmp_path):
+    torch.save({"global_id": Malice(tmp_path / "executed")}, pyg_source / "part_1/edge_feats.pt")
+    refused(import_pyg, pyg_source, tmp_path / "out", "part_1/edge_feats.pt", "mkdir")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_nothing_of_graphbolts_pickles_is_executed(peers, tmp_path):
+    source = shutil.copytree(peers / "dgl_homo_gb", tmp_path / "source")
+    torch.save(Malice(tmp_path / "executed"), source / "part0/fused_csc_sampling_graph.pt")
+    refused(import_dgl, source, tmp_path / "out", "fused_csc_sampling_graph.pt", "mkdir")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_pickle_cannot_change_what_pickles_may_call(glt_source, tmp_path):
+    """State set on a function or on a stand-in class must not reach the next file."""
+    for name in ("torch._utils\n_rebuild_tensor_v2", "torch\nScriptObject", "collections\nOrderedDict"):
+        attack = b"\x80\x02c" + name.encode() + b"\n(N}X\x04\x00\x00\x00nameX\x04\x00\x00\x00evilstb."
+        kept = (glt_source / "part0/node_feat/feats.pkl").read_bytes()
+        (glt_source / "part0/node_feat/feats.pkl").write_bytes(attack)
+        refused(import_glt, glt_source, tmp_path / "out", "feats.pkl")
+        (glt_source / "part0/node_feat/feats.pkl").write_bytes(kept)
+    import_glt(glt_source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("importer", [import_glt, import_pyg, import_dgl])
+def test_what_is_no_directory_of_the_library_is_refused(tmp_path, importer):
+    source = tmp_path / "source"
+    source.mkdir()
+    refused(importer, source, tmp_path / "out", str(source))
+    refused(importer, source / "nowhere", tmp_path / "out", "nowhere")
+
+
+@pytest.mark.parametrize("file", ["META", "node_pb.pt", "part1", "part1/graph/cols.pt", "part0/node_feat/ids.pkl"])
+def test_what_is_missing_of_glt_is_named(glt_source, tmp_path, file):
+    (shutil.rmtree if (glt_source / file).is_dir() else os.remove)(glt_source / file)
+    refused(import_glt, glt_source, tmp_path / "out", file, "is missing")
+
+
+@pytest.mark.parametrize("file", ["META.json", "node_map.pt", "edge_map.pt", "part_1", "part_0/graph.pt"])
+def test_what_is_missing_of_pyg_is_named(pyg_source, tmp_path, file):
+    (shutil.rmtree if (pyg_source / file).is_dir() else os.remove)(pyg_source / file)
+    refused(import_pyg, pyg_source, tmp_path / "out", file, "is missing")
+
+
+@pytest.mark.parametrize("file", ["part0/graph.dgl", "part1/node_feat.dgl", "part1/edge_feat.dgl"])
+def test_what_is_missing_of_dgl_is_named(dgl_source, tmp_path, file):
+    (dgl_source / file).unlink()
+    refused(import_dgl, dgl_source, tmp_path / "out", file, "is missing")
+
+
+def test_features_that_a_second_run_of_glt_appended_are_refused(glt_source, tmp_path):
+    for name in ("feats", "ids"):
+        path = glt_source / f"part0/node_feat/{name}.pkl"
+        path.write_bytes(path.read_bytes() * 2)
+    refused(import_glt, glt_source, tmp_path / "out", "feats.pkl has node", "a second time", "run twice")
+
+
+def test_chunks_that_do_not_pair_and_rows_that_are_missing_are_refused(glt_source, tmp_path):
+    path = glt_source / "part0/node_feat/ids.pkl"
+    kept = path.read_bytes()
+    path.write_bytes(kept + pickle.dumps(torch.arange(2)))
+    refused(import_glt, glt_source, tmp_path / "out", "ids.pkl", "different numbers of chunks")
+    path.write_bytes(kept)
+    for name in ("feats", "ids"):
+        (glt_source / f"part1/node_feat/{name}.pkl").write_bytes(b"")
+    refused(import_glt, glt_source, tmp_path / "out", "has no node", "are missing")
+
+
+def test_books_and_graphs_of_different_runs_are_refused(glt_source, tmp_path):
+    book = torch.load(glt_source / "node_pb.pt")
+    torch.save(book.roll(1), glt_source / "node_pb.pt")
+    refused(import_glt, glt_source, tmp_path / "out", "neither to the partition of their source")
+    torch.save(book + 5, glt_source / "node_pb.pt")
+    refused(import_glt, glt_source, tmp_path / "out", "node_pb.pt names partition")
+
+
+def test_a_strategy_that_the_edges_contradict_is_refused(peers, tmp_path):
+    for importer, source, strategy, lie in (
+        (import_glt, "glt_homo", "by_dst", "by_src"),
+        (import_dgl, "dgl_homo", "by_src", "by_dst"),
+    ):
+        with pytest.raises(ValueError, match=rf"edge_assign_strategy = '{strategy}': the edges of .* lie {lie}"):
+            importer(peers / source, tmp_path / "out", edge_assign_strategy=strategy)
+
+
+def test_parts_of_pyg_that_change_places_are_refused(pyg_source, tmp_path):
+    (pyg_source / "part_0").rename(pyg_source / "kept")
+    (pyg_source / "part_1").rename(pyg_source / "part_0")
+    (pyg_source / "kept").rename(pyg_source / "part_1")
+    refused(import_pyg, pyg_source, tmp_path / "out", "part_0/node_feats.pt", "of partition 1: expected those of")
+
+
+def test_a_type_that_leads_out_of_the_directory_is_refused(pyg_source, tmp_path):
+    meta = {"num_parts": 2, "is_hetero": True, "node_types": ["../../etc"], "edge_types": []}
+    (pyg_source / "META.json").write_text(json.dumps(meta))
+    refused(import_pyg, pyg_source, tmp_path / "out", "META.json", "names no file")
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"num_parts": 0}, "num_parts = 0"),
+        ({"num_parts": 3}, "part-2"),
+        ({"node_map": {"_N": [[0, 9], [10, 20]]}}, "ranges do not follow"),
+        ({"etypes": {"_E": 0}}, "expected source:relation:destination"),
+        ({"ntypes": {"_N": 1}}, "not numbered from 0"),
+    ],
+)
+def test_a_partition_config_of_dgl_that_does_not_fit_is_refused(dgl_source, tmp_path, change, words):
+    config = json.loads((dgl_source / "homo.json").read_text())
+    (dgl_source / "homo.json").write_text(json.dumps({**config, **change}))
+    refused(import_dgl, dgl_source, tmp_path / "out", "homo.json", words)
+
+
+def test_arguments_of_import_dgl_that_do_not_fit_are_refused(peers, tmp_path):
+    source, out = peers / "dgl_homo", tmp_path / "out"
+    for options, error, message in (
+        ({"tables": {"weights": "w"}}, ValueError, "tables names 'weights': expected one of node_feat"),
+        ({"tables": {"edge_weight": "w"}}, ValueError, r"tables\['edge_weight'\] = 'w': .* only \['feat'\]"),
+        ({"orig_nids": torch.zeros(20, dtype=torch.long)}, ValueError, "expected each of .* once"),
+        ({"orig_nids": torch.arange(19)}, ValueError, "orig_nids of _N from orig_nids has 19 ids"),
+        ({"node_label": torch.ones(20)}, ValueError, "node_label is given, but the imported directory holds it too"),
+    ):
+        with pytest.raises(error, match=message):
+            import_dgl(source, out, **options)
+
+
+def test_a_table_that_some_partitions_lack_is_refused(dgl_source, tmp_path):
+    write_tensors(dgl_source / "part1/node_feat.dgl", {"_N/other": np.arange(10)})
+    refused(import_dgl, dgl_source, tmp_path / "out", "part1/node_feat.dgl holds ['other']")
+
+
+@pytest.mark.parametrize("name", ["glt_homo", "glt_hetero", "dgl_homo", "dgl_csc", "dgl_hetero_gb", "dgl_homo_gb"])
+def test_a_damaged_file_is_never_anything_but_a_value_error(peers, tmp_path, name):
+    """Bytes flipped at random, with a fixed seed: the import succeeds (only a feature changed) or refuses by name."""
+    source = shutil.copytree(peers / name, tmp_path / "source")
+    files, generator = sorted(path for path in source.rglob("*") if path.is_file()), random.Random(name)
+    outcomes = set()
+    for trial in range(12):
+        path = generator.choice(files)
+        content = path.read_bytes()
+        damaged = bytearray(content[: generator.randrange(len(content))] if trial % 4 == 0 else content)
+        for _ in range(3 if damaged else 0):
+            damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            if name.startswith("glt"):
+                import_glt(source, tmp_path / f"out{trial}")
+            else:
+                tables = {"edge_weight": "w"} if name.startswith("dgl_hetero") else None
+                import_dgl(source, tmp_path / f"out{trial}", tables=tables)
+            outcomes.add("imported")
+        except ValueError as error:
+            outcomes.add("refused")
+            assert isinstance(error, PartitionError) or "edge_weight" in str(error)
+        path.write_bytes(content)
+    assert "refused" in outcomes
+
+
+def test_the_command_imports_and_says_what_came_of_it(peers, tmp_path, capsys):
+    assert main(["import", "glt", str(peers / "glt_homo"), "--out", str(tmp_path / "a")]) == 0
+    assert "AssignedPartitioner: 20 nodes and 60 edges in 2 partitions" in capsys.readouterr().out
+    for kind in ("nids", "eids"):
+        torch.save(mapping(peers, "dgl_hetero", kind), tmp_path / f"{kind}.pt")
+    options = ["--orig-nids", str(tmp_path / "nids.pt"), "--orig-eids", str(tmp_path / "eids.pt")]
+    source = str(peers / "dgl_hetero/hetero.json")
+    assert main(["import", "dgl", source, "--out", str(tmp_path / "b"), "--table", "edge_weight=w", *options]) == 0
+    assert load_all(tmp_path / "b")[0].edges[0].weight_sum is not None
+    assert main(["import", "glt", str(peers / "glt_homo"), "--out", str(tmp_path / "a")]) == 1
+    assert "is not empty" in capsys.readouterr().err
+    for wrong in (["--table", "w"], ["--table", "edge_weight=nothing"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["import", "dgl", source, "--out", str(tmp_path / "c"), *wrong])
+        assert stopped.value.code == 2
+
+
+def test_the_command_imports_pyg(pyg_source, tmp_path, capsys):
+    assert main(["import", "pyg", str(pyg_source), "--out", str(tmp_path / "out")]) == 0
+    assert "edge_dir 'in'" in capsys.readouterr().out
