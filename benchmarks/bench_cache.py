@@ -97,7 +97,7 @@ def write_runs(task: Task, root: Path) -> Iterator[Run]:
     ways = [("random", "RandomPartitioner", halves), ("frequency", "FrequencyPartitioner", halves)]
     if find_peers("pymetis"):
         glt.partition.MetisPartitioner(root / "metis", balance_edges=True, **common).partition()
-        owner = torch.from_numpy(np.array(glt.partition.load_partition(root / "metis", 0).nodes[0].book))
+        owner = torch.from_numpy(glt.partition.load_partition(root / "metis", 0).nodes[0].book.owners())
         local = [task.seeds[owner[task.seeds] == part] for part in range(NUM_PARTS)]
         ways += [("metis, local", "MetisPartitioner", local), ("frequency, local", "FrequencyPartitioner", local)]
     for name, partitioner, seeds in ways:

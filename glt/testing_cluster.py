@@ -177,7 +177,7 @@ class Cluster:
         world_size: int,
         function: Callable[..., Any],
         *args: Any,
-        deadline_s: float = 180.0,
+        deadline_s: float = 240.0,
         preload: tuple[str, ...] = ("torch_geometric.loader", "glt.loader", "glt.distributed.dist_neighbor_loader"),
     ) -> None:
         self.world_size = world_size
@@ -290,7 +290,7 @@ class Cluster:
         used = _mapped_elsewhere(descendants) if new else ""
         return found + [f"/dev/shm/{name}" for name in new if f"/dev/shm/{name}" not in used]
 
-    def expect_nothing_left(self, timeout_s: float = 30.0) -> None:
+    def expect_nothing_left(self, timeout_s: float = 60.0) -> None:
         """Waits until nothing is left behind, and raises AssertionError naming what is if that takes too long."""
         deadline = time.monotonic() + timeout_s
         while left := self.leftovers():

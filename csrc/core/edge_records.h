@@ -48,6 +48,9 @@ struct EdgeList {
   std::optional<Column> weight;      // [num_edges], float or double
   std::optional<Column> time;        // [num_edges] integers, or [num_neighbors] where an edge has its neighbour's time
   bool time_of_neighbor = false;
+  // Where nodes and edges are relabelled: what rows are to say.
+  const uint32_t* neighbor_id = nullptr;  // [num_neighbors], id of each neighbour; null: its own
+  std::optional<Column> edge_id;          // [num_edges] integers, id of each edge; without: its position
 };
 
 // Which words a record has: position of its row, neighbour, edge id (its high word only where ids need it), weight
@@ -85,9 +88,10 @@ struct RecordLayout {
 
   void pack(const EdgeList& edges, int64_t edge, uint32_t position, int64_t neighbor, uint32_t* record) const {
     record[0] = position;
-    record[1] = static_cast<uint32_t>(neighbor);
-    record[2] = static_cast<uint32_t>(edge);
-    if (high_id) record[high_id] = static_cast<uint32_t>(static_cast<uint64_t>(edge) >> 32);
+    const int64_t id = edges.edge_id ? edges.edge_id->integer(edge) : edge;
+    record[1] = edges.neighbor_id ? edges.neighbor_id[neighbor] : static_cast<uint32_t>(neighbor);
+    record[2] = static_cast<uint32_t>(id);
+    if (high_id) record[high_id] = static_cast<uint32_t>(static_cast<uint64_t>(id) >> 32);
     if (weight) std::memcpy(record + weight, edges.weight->at(edge), weight_bytes);
     if (time) {
       const int64_t value = edges.time->integer(edges.time_of_neighbor ? neighbor : edge);

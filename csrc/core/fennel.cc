@@ -37,6 +37,7 @@ class Placement {
       mean_edges_ += static_cast<double>(edges_of(v));
     }
     for (double& mean : mean_nodes_) mean /= static_cast<double>(num_parts_);
+    mean_degree_ = std::max(1.0, mean_edges_) / static_cast<double>(std::max<int64_t>(1, graph.num_nodes));
     mean_edges_ /= static_cast<double>(num_parts_);
   }
 
@@ -67,14 +68,15 @@ class Placement {
   // The partition of the best score among those with room; `current` (-1: none) wins a tie, then the cheaper one.
   int64_t choose(int64_t v, int64_t current) {
     const int64_t label = label_of(v), edges = edges_of(v);
+    const double share = static_cast<double>(edges) / mean_degree_;
     Candidate best;
     for (const int64_t part : voted_)
       if (has_room(label, part) && has_edge_room(part, edges))
-        best.meet(score(label, part), cost(label, part), part, current);
+        best.meet(score(label, part, share), cost(label, part, share), part, current);
     // Of partitions without a neighbour only the cheapest can win, and only if no cost rules it out beforehand.
     if (best.part < 0 || best.score < -floor_[label]) {
-      const int64_t cheapest = find_cheapest(v, label, edges);
-      if (cheapest >= 0) best.meet(score(label, cheapest), cost(label, cheapest), cheapest, current);
+      const int64_t cheapest = find_cheapest(v, label, edges, share);
+      if (cheapest >= 0) best.meet(score(label, cheapest, share), cost(label, cheapest, share), cheapest, current);
     }
     return best.part >= 0 ? best.part : find_fewest_edges(label);
   }
@@ -98,8 +100,13 @@ class Placement {
   bool has_edge_room(int64_t part, int64_t edges) const {
     return !balance_.edges || num_edges_[part] + edges <= balance_.edge_cap;
   }
-  double cost(int64_t label, int64_t part) const { return node_cost_[label * num_parts_ + part] + edge_cost_[part]; }
-  double score(int64_t label, int64_t part) const { return static_cast<double>(votes_[part]) - cost(label, part); }
+  // What the node and its `share` of edges, 1 for the mean, add to the cost of the partition's loads.
+  double cost(int64_t label, int64_t part, double share) const {
+    return node_cost_[label * num_parts_ + part] + share * edge_cost_[part];
+  }
+  double score(int64_t label, int64_t part, double share) const {
+    return static_cast<double>(votes_[part]) - cost(label, part, share);
+  }
 
   void add(int64_t v, int64_t part, int64_t sign) {
     const int64_t label = label_of(v), at = label * num_parts_ + part;
@@ -111,7 +118,7 @@ class Placement {
   }
 
   // -1 where none has room for the node and its edges. Equally cheap ones are tried from a random one on.
-  int64_t find_cheapest(int64_t v, int64_t label, int64_t edges) {
+  int64_t find_cheapest(int64_t v, int64_t label, int64_t edges, double share) {
     const int64_t start = static_cast<int64_t>(
         bounded(NodeDraws(key_, 0, 0, static_cast<uint64_t>(v))(0), static_cast<uint64_t>(num_parts_)));
     double least = kNowhere, least_with_edge_room = kNowhere;
@@ -119,7 +126,7 @@ class Placement {
     for (int64_t i = 0; i < num_parts_; ++i) {
       const int64_t part = start + i < num_parts_ ? start + i : start + i - num_parts_;
       if (!has_room(label, part)) continue;
-      const double part_cost = cost(label, part);
+      const double part_cost = cost(label, part, share);
       least = std::min(least, node_cost_[label * num_parts_ + part]);
       if (part_cost >= least_with_edge_room || !has_edge_room(part, edges)) continue;
       least_with_edge_room = part_cost;
@@ -148,7 +155,7 @@ class Placement {
   std::vector<double> floor_;       // [num_labels], no partition with room has nodes that cost less
   std::vector<int64_t> num_edges_;  // [num_parts]
   std::vector<double> edge_cost_;   // [num_parts]
-  double mean_edges_ = 0;
+  double mean_edges_ = 0, mean_degree_ = 1;
   std::vector<int64_t> votes_;  // [num_parts], neighbours of the node at hand
   std::vector<int64_t> voted_;  // partitions with votes
 };
@@ -172,16 +179,16 @@ void stream(const Adjacency& graph, bool hubs_first, Visit visit) {
 }
 
 template <typename Id, typename Owner>
-int64_t pass(const Adjacency& graph, const Balance& balance, double penalty, Stream order, uint64_t key,
+int64_t pass(const Adjacency& graph, const Balance& balance, double penalty, bool is_first, uint64_t key,
              const Id* indices, Owner* owner) {
   Placement placement(graph, balance, penalty, key);
   std::vector<bool> is_placed(static_cast<size_t>(graph.num_nodes));
   int64_t num_cut = 0;
-  stream(graph, order.hubs_first, [&](int64_t v) {
+  stream(graph, is_first, [&](int64_t v) {
     const int64_t begin = graph.indptr[v], end = graph.indptr[v + 1];
     for (int64_t e = begin; e < end; ++e)
-      if (indices[e] != v && (!order.is_first || is_placed[indices[e]])) placement.vote(owner[indices[e]]);
-    const int64_t part = placement.choose(v, order.is_first ? -1 : owner[v]);
+      if (indices[e] != v && (!is_first || is_placed[indices[e]])) placement.vote(owner[indices[e]]);
+    const int64_t part = placement.choose(v, is_first ? -1 : owner[v]);
     placement.forget_votes();
     placement.put(v, part);
     owner[v] = static_cast<Owner>(part);
@@ -223,10 +230,10 @@ void require_owners(const Balance& balance, Owners owner, int64_t num_nodes) {
 
 }  // namespace
 
-int64_t fennel_pass(const Adjacency& graph, const Balance& balance, double penalty, Stream order, uint64_t key,
+int64_t fennel_pass(const Adjacency& graph, const Balance& balance, double penalty, bool is_first, uint64_t key,
                     Owners owner) {
-  if (!order.is_first) require_owners(balance, owner, graph.num_nodes);
-  return std::visit([&](auto* indices, auto* p) { return pass(graph, balance, penalty, order, key, indices, p); },
+  if (!is_first) require_owners(balance, owner, graph.num_nodes);
+  return std::visit([&](auto* indices, auto* p) { return pass(graph, balance, penalty, is_first, key, indices, p); },
                     graph.indices, owner);
 }
 

@@ -2,8 +2,9 @@
 //
 // Tsourakakis, Gkantsidis, Radunovic, Vojnovic, "FENNEL: streaming graph partitioning for massive scale graphs", WSDM
 // 2014, with gamma = 3/2: a partition's score is the number of the node's neighbours in it minus the marginal cost of
-// its load, penalty * sqrt(load / mean load). Further passes over the same stream, which know where the neighbours
-// still to come were put by the last one, are the restreaming of Nishimura and Ugander, KDD 2013.
+// its load, penalty * sqrt(load / mean load); where edges are balanced, plus the same of the edges, times the node's
+// own over the mean. Further passes over the same stream, which know where the neighbours still to come were put by the
+// last one, are the restreaming of Nishimura and Ugander, KDD 2013.
 #pragma once
 
 #include <cstdint>
@@ -33,16 +34,11 @@ struct Balance {
 // The partition of each node, in the width of a book.
 using Owners = std::variant<uint8_t*, uint16_t*>;
 
-// How nodes pass.
-struct Stream {
-  bool is_first;    // nothing is known of nodes still to come; else they are where the last pass put them
-  bool hubs_first;  // those of the largest degrees, by powers of eight, before the others; else by id
-};
-
-// Assigns every node once. In the first pass `owner` [num_nodes] is output alone. Ties are broken by `key`. Returns the
-// number of edges cut. Memory: 16 bytes for each label and partition, a bit for each node. Throws std::out_of_range
-// naming a label or an owner out of range.
-int64_t fennel_pass(const Adjacency& graph, const Balance& balance, double penalty, Stream order, uint64_t key,
+// Assigns every node once. In the first pass, of which `owner` [num_nodes] is output alone, nodes of large degrees come
+// first, by powers of eight: they are spread before the others gather around them. In later passes, which start from
+// `owner`, nodes come by id. Ties are broken by `key`. Returns the number of edges cut. Memory: 16 bytes for each label
+// and partition, a bit for each node. Throws std::out_of_range naming a label or an owner out of range.
+int64_t fennel_pass(const Adjacency& graph, const Balance& balance, double penalty, bool is_first, uint64_t key,
                     Owners owner);
 
 // Moves nodes out of partitions that exceed label_cap, each to the partition with room that has the best score.

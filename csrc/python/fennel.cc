@@ -61,19 +61,17 @@ void register_fennel(py::module_& m) {
       "fennel_pass",
       [](const py::array& indptr, const py::array& indices, int64_t num_parts, const std::optional<py::array>& label,
          const py::array& label_cap, const std::optional<py::array>& edges, int64_t edge_cap, double penalty,
-         bool is_first, bool hubs_first, uint64_t rng_seed, py::array owner) {
+         bool is_first, uint64_t rng_seed, py::array owner) {
         const Adjacency graph = read_adjacency(indptr, indices);
         const Balance balance = read_balance(graph.num_nodes, num_parts, label, label_cap, edges, edge_cap);
         require_penalty(penalty);
         const Owners owners = write_owners(owner, graph.num_nodes, num_parts);
         py::gil_scoped_release nogil;
-        return fennel_pass(graph, balance, penalty, {is_first, hubs_first},
-                           derive_key(rng_seed, Purpose::kPartition, 0, 0), owners);
+        return fennel_pass(graph, balance, penalty, is_first, derive_key(rng_seed, Purpose::kPartition, 0, 0), owners);
       },
       "Assigns every node once, by Fennel's score; returns the number of edges cut.", py::arg("indptr"),
       py::arg("indices"), py::arg("num_parts"), py::arg("label"), py::arg("label_cap"), py::arg("edges"),
-      py::arg("edge_cap"), py::arg("penalty"), py::arg("is_first"), py::arg("hubs_first"), py::arg("rng_seed"),
-      py::arg("owner"));
+      py::arg("edge_cap"), py::arg("penalty"), py::arg("is_first"), py::arg("rng_seed"), py::arg("owner"));
   m.def(
       "move_overfull",
       [](const py::array& indptr, const py::array& indices, int64_t num_parts, const std::optional<py::array>& label,

@@ -2,6 +2,7 @@
 
 namespace glt::python {
 void register_rng(pybind11::module_& m);
+void register_book(pybind11::module_& m);
 void register_csr(pybind11::module_& m);
 void register_fennel(pybind11::module_& m);
 void register_exclusions(pybind11::module_& m);
@@ -26,6 +27,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The native core of glt: NumPy arrays in, NumPy arrays out; knows no torch.";
   m.attr("has_cuda") = static_cast<bool>(GLT_HAS_CUDA);
   glt::python::register_rng(m);
+  glt::python::register_book(m);  // before what takes books
   glt::python::register_csr(m);
   glt::python::register_fennel(m);
   glt::python::register_exclusions(m);

@@ -48,7 +48,9 @@ class DistLinkNeighborLoader(DistLoader):
         edge_label: Label of each seed edge ``[B, ...]``. With binary negatives, whose label is 0, labels that start at
             0 go up by 1: if they do on one trainer, then on all.
         edge_label_time: Time of each seed edge ``[B]``, integers; needs ``time_attr``.
-        neg_sampling: ``'binary'``, ``'triplet'``, a dict or PyG's ``NegativeSampling``; None: no negatives.
+        neg_sampling: ``'binary'``, ``'triplet'``, a dict or PyG's ``NegativeSampling``; None: no negatives. A triplet
+            whose source has an edge to (almost) every destination is an error in place of its batch, since no process
+            knows all edges beforehand; PyG would train on an edge as a negative.
         neg_sampling_ratio: PyG's old name for the amount of binary negatives.
         exclude_edges: ``'self'``: the seed edges of a batch are not sampled in it, others taking their place;
             ``'reverse'``: nor are their reverses; an edge type: the same, naming the type that holds these.

@@ -40,11 +40,12 @@ class DistNeighborLoader(DistLoader):
 
     Attributes of a batch are PyG's: ``n_id [N], edge_index [2, E], input_id [batch_size]``, ``e_id [E]`` (with
     ``with_edge``), all int64; ``x, y, time [N, ...], edge_attr [E, ...]`` (with ``collect_features``, where the dataset
-    has them); ``batch_size``, the number of seeds; ``num_sampled_nodes, num_sampled_edges``, lists with a number per
-    hop, that of nodes beginning with the seeds; ``batch [N]``, the tree of each node, of disjoint batches;
-    ``seed_time``, where given. In heterogeneous batches they are those of a node or edge type, and all types are there,
-    if empty. Edges run neighbour -> expanded node; with ``edge_dir='out'`` that is the reverse of the edge, and edge
-    types are the reverse types: ``('a', 'to', 'b')`` becomes ``('b', 'rev_to', 'a')``.
+    has them) and all tables that the graph was partitioned with by name, such as ``train_mask``; ``batch_size``, the
+    number of seeds; ``num_sampled_nodes, num_sampled_edges``, lists with a number per hop, that of nodes beginning with
+    the seeds; ``batch [N]``, the tree of each node, of disjoint batches; ``seed_time``, where given. In heterogeneous
+    batches they are those of a node or edge type, and all types are there, if empty. Edges run neighbour -> expanded
+    node; with ``edge_dir='out'`` that is the reverse of the edge, and edge types are the reverse types: ``('a', 'to',
+    'b')`` becomes ``('b', 'rev_to', 'a')``.
 
     Args:
         data: The partition of this trainer, loaded. Each partition is loaded by at least one trainer.

@@ -69,7 +69,7 @@ class RowLookup:
             return self
         book = (data.node_books if kind == "node" else data.edge_books)[type_]
         assert book is not None, "tables of a partition come with a book"
-        grouped, positions, bounds = _core.group_by_owner(book, data.num_partitions, ids)
+        grouped, positions, bounds = book.group(ids)
         for part in range(data.num_partitions):
             group = slice(bounds[part], bounds[part + 1])
             if group.start == group.stop:

@@ -1,14 +1,17 @@
 """Partitions of a graph on disk: partitioners write them, ``load_partition`` maps them."""
 
+from glt.data.partition_book import PartitionBook
 from glt.partition.adjacency_partitioner import AdjacencyPartitioner
 from glt.partition.assigned_partitioner import AssignedPartitioner
 from glt.partition.fennel_partitioner import FennelPartitioner
 from glt.partition.forecast import Forecast
 from glt.partition.frequency_partitioner import FrequencyPartitioner
+from glt.partition.id_map import IdMap, to_original_order
 from glt.partition.importers import import_dgl, import_glt, import_pyg
 from glt.partition.inputs import graph_arguments, read_graph
-from glt.partition.inspection import Inspection, inspect_partitions
-from glt.partition.load import CachePart, EdgePart, NodePart, Partition, TimedEdges, load_partition
+from glt.partition.inspection import inspect_partitions
+from glt.partition.inspection_report import Inspection
+from glt.partition.load import CachePart, EdgePart, NodePart, Partition, TimedEdges, load_id_map, load_partition
 from glt.partition.manifest import Manifest
 from glt.partition.metis_partitioner import MetisPartitioner
 from glt.partition.partitioner import PartitionerBase
@@ -22,11 +25,13 @@ __all__ = [
     "FennelPartitioner",
     "Forecast",
     "FrequencyPartitioner",
+    "IdMap",
     "Inspection",
     "Manifest",
     "MetisPartitioner",
     "NodePart",
     "Partition",
+    "PartitionBook",
     "PartitionerBase",
     "RandomPartitioner",
     "TimedEdges",
@@ -35,6 +40,8 @@ __all__ = [
     "import_glt",
     "import_pyg",
     "inspect_partitions",
+    "load_id_map",
     "load_partition",
     "read_graph",
+    "to_original_order",
 ]

@@ -12,8 +12,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from glt.channel.size import format_size
 from glt.errors import PartitionError
-from glt.partition.inspection import Inspection, inspect_partitions
+from glt.partition.inspection import inspect_partitions
+from glt.partition.inspection_report import Inspection
 
 DESCRIPTION = (
     "Reports what a partition directory holds: types, counts, edge cut, balance, bytes per host. Exit status 0: what "
@@ -92,6 +94,11 @@ def _lines(report: Inspection) -> list[str]:
             f"  {each.table} = {each.value}: {_spread(sum(each.part_counts), each.part_counts, each.balance_ratio)}"
             for each in nodes.values
         ]
+        lines += [
+            f"  balanced {' '.join(map(str, each.label)) or 'as a type'}: "
+            f"{_spread(each.num_nodes, each.part_num_nodes, each.balance_ratio)}"
+            for each in nodes.balanced
+        ]
     for edges in report.edges:
         lines.append(
             f"edges {' '.join(edges.edge_type)}: "
@@ -101,11 +108,13 @@ def _lines(report: Inspection) -> list[str]:
         lines += [f"  {name}: {table}" for name, table in edges.tables.items()]
     lines.append("hosts:")
     lines += [
-        f"  {each.host}: {_bytes(each.num_bytes)} (partitions {', '.join(map(str, each.parts))} and the books)"
+        f"  {each.host}: {format_size(each.num_bytes)} (partitions {', '.join(map(str, each.parts))} and the books)"
         for each in report.hosts
     ]
     checked = "contents verified" if report.verified else "sizes and headers checked; --verify reads the contents"
-    lines.append(f"{_count(report.num_files, 'file')}, {_bytes(report.num_bytes)}: {checked}, {len(report.bad)} bad")
+    lines.append(
+        f"{_count(report.num_files, 'file')}, {format_size(report.num_bytes)}: {checked}, {len(report.bad)} bad"
+    )
     lines += [f"  not of this run, and never read: {path}" for path in report.unlisted]
     return lines
 
@@ -117,12 +126,3 @@ def _spread(total: int, parts: Sequence[int], balance_ratio: float) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _bytes(number: int) -> str:
-    size, unit = float(number), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from glt.channel.size import format_size
 from glt.errors import PartitionError
@@ -22,6 +22,8 @@ from glt.partition.partition_hotness import balance_tables, hotness_of
 from glt.partition.partition_options import METHODS, add_arguments, partitioner_options, reader_options
 
 __all__ = ["add_arguments", "run"]
+
+_MOST_LABELS: Final = 16  # in the report, of a type of nodes
 
 # What a wrong flag, or a wrong input, ends in.
 _REFUSED = (
@@ -41,8 +43,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         print(_forecast(partitioner), flush=True)
         if arguments.dry_run:
             return 0
-        show = sys.stderr.isatty() and not arguments.no_progress
-        manifest = partitioner.partition(progress=show)
+        manifest = partitioner.partition(progress=_shows_progress(arguments))
     except KeyboardInterrupt:
         return _fail(130, "stopped; nothing is left behind")
     except (PartitionError, ValueError, TypeError, OSError, MemoryError) as error:
@@ -55,6 +56,8 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     chosen = METHODS[arguments.method].load()
     options = partitioner_options(arguments)
     out = Path(arguments.out)
+    if _shows_progress(arguments):
+        print(f"reading {arguments.input}", file=sys.stderr)
     graph = read_graph(arguments.input, _scratch(arguments, out), **reader_options(arguments))
     balance = balance_tables(graph, arguments.balance, arguments.balance_types)
     if balance is not None:
@@ -67,9 +70,15 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     return chosen(out, arguments.num_parts, **graph, **options)
 
 
+def _shows_progress(arguments: argparse.Namespace) -> bool:
+    return sys.stderr.isatty() and not arguments.no_progress
+
+
 def _scratch(arguments: argparse.Namespace, out: Path) -> Path:
     """A directory in the file system of the result, which has the room, unless another is named."""
     if arguments.scratch is not None:
+        if not Path(arguments.scratch).is_dir():
+            raise ValueError(f"--scratch {arguments.scratch} is not a directory: expected one with room for the tables")
         return Path(arguments.scratch)
     return next(parent for parent in out.absolute().parents if parent.is_dir())
 
@@ -83,7 +92,7 @@ def _forecast(partitioner: Any) -> str:
 def _report(manifest: Manifest, out: Path, seconds: float) -> list[str]:
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    lines = [manifest.summary()]
+    lines = [manifest.summary(), *_balanced(manifest)]
     if manifest.is_hetero:
         for nodes in manifest.node_types:
             lines.append(f"  {nodes.node_type}: {nodes.num_nodes} nodes, balance {nodes.balance_ratio:.3f}")
@@ -97,6 +106,21 @@ def _report(manifest: Manifest, out: Path, seconds: float) -> list[str]:
         f"{out}: {format_size(num_bytes)} in {len(manifest.files)} files, in {seconds:.1f} s, at most "
         f"{format_size(peak)} of memory, mapped files included"
     )
+    return lines
+
+
+def _balanced(manifest: Manifest) -> list[str]:
+    lines = []
+    for nodes in manifest.node_types:
+        for each in nodes.balanced_labels[:_MOST_LABELS]:
+            label = ", ".join(map(str, each.label)) or "all"
+            counts = " ".join(map(str, each.part_num_nodes))
+            lines.append(
+                f"  {nodes.node_type}, {label}: {each.num_nodes} nodes ({counts}), balance {each.balance_ratio:.3f}"
+            )
+        if len(nodes.balanced_labels) > _MOST_LABELS:
+            least = min(each.balance_ratio for each in nodes.balanced_labels)
+            lines.append(f"  {nodes.node_type}: {len(nodes.balanced_labels)} labels, the least even {least:.3f}")
     return lines
 
 

@@ -75,8 +75,7 @@ class FennelPartitioner(AdjacencyPartitioner):
         for number in range(self.num_passes):
             num_cut = _core.fennel_pass(
                 adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, edge_cap,
-                base_penalty(adjacency) * TEMPERING**number, number == 0,
-                number == 0 or edges is not None, self.random_seed, owner,
+                base_penalty(adjacency) * TEMPERING**number, number == 0, self.random_seed, owner,
             )  # fmt: skip
             logger.debug("pass %d cuts %d of %d edges", number + 1, num_cut, adjacency.num_edges)
             if number == 0 or num_cut < fewest:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from glt.partition.npy_file import FileEntry
 from glt.partition.read_forecast import ReadForecast
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 3  # 1: no types; 2: no attributes, no hotness, no caches
+VERSION: Final = 3  # 1: no types; 2: no attributes, no relabelling, no balance, no hotness, no caches
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class NodeTypeEntry:
         has_time: Whether there are node times.
         attrs: Named tables, if any.
         balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
+        offsets: With relabelling, where the ids of each partition begin, and the number of nodes: ``[num_parts + 1]``;
+            else None.
         forecast: Where features will be read from; None without hotness or without features.
     """
 
@@ -73,6 +76,7 @@ class NodeTypeEntry:
     has_time: bool
     attrs: dict[str, FeatureEntry]
     balanced_labels: tuple[LabelEntry, ...]
+    offsets: tuple[int, ...] | None
     forecast: ReadForecast | None
 
 
@@ -93,6 +97,7 @@ class EdgeTypeEntry:
         has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
         attrs: Named tables, if any.
+        offsets: As of nodes.
     """
 
     edge_type: EdgeType
@@ -106,6 +111,7 @@ class EdgeTypeEntry:
     has_weight: bool
     has_time: bool
     attrs: dict[str, FeatureEntry]
+    offsets: tuple[int, ...] | None
 
     @property
     def has_rows(self) -> bool:
@@ -161,6 +167,11 @@ class Manifest:
             tuple(entry.edge_type for entry in self.edge_types),
             self.is_hetero,
         )
+
+    @property
+    def is_relabelled(self) -> bool:
+        """Whether ids are those that the partitioner gave, with ``relabel=True``."""
+        return self.node_types[0].offsets is not None
 
     @property
     def num_nodes(self) -> int:
@@ -298,9 +309,20 @@ def _label(entry: dict[str, Any]) -> LabelEntry:
     return LabelEntry(**{**entry, "label": tuple(entry["label"]), "part_num_nodes": tuple(entry["part_num_nodes"])})
 
 
+def _offsets(entry: dict[str, Any]) -> tuple[int, ...] | None:
+    if entry["offsets"] is None:
+        return None
+    counts = entry["part_num_nodes"] if "part_num_nodes" in entry else entry["part_num_edges"]
+    expected = tuple(accumulate(counts, initial=0))
+    if tuple(entry["offsets"]) != expected:
+        raise ValueError(f"offsets = {entry['offsets']}: expected {list(expected)}, the sums of the partitions' counts")
+    return expected
+
+
 def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
     parsed = {
         "part_num_nodes": tuple(entry["part_num_nodes"]),
+        "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
         "forecast": _forecast(entry["forecast"]),
@@ -314,6 +336,7 @@ def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
     parsed = {
         "edge_type": tuple(entry["edge_type"]),
         "part_num_edges": tuple(entry["part_num_edges"]),
+        "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
         "attrs": _features(entry["attrs"]),
     }
@@ -330,6 +353,9 @@ def _parse(document: dict[str, Any]) -> Manifest:
     }
     manifest = Manifest(**{**document, **parsed})
     _ = manifest.schema  # raises where the types do not fit together
+    types: list[NodeTypeEntry | EdgeTypeEntry] = [*manifest.node_types, *manifest.edge_types]
+    if any((each.offsets is not None) != manifest.is_relabelled for each in types):
+        raise ValueError("offsets are given of some types only: expected all of them, or none")
     return manifest
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from glt.channel.size import parse_size
+from glt.partition.inputs.fields import map_npy
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ METHODS: Final = {
         "glt.partition.fennel_partitioner", "FennelPartitioner", frozenset({"random_seed", "imbalance", "num_passes"}),
         "few edges between partitions, in bounded memory",
     ),
+    "assigned": Method(
+        "glt.partition.assigned_partitioner", "AssignedPartitioner", frozenset({"owners"}),
+        "as --owners says",
+    ),
 }  # fmt: skip
 
 DESCRIPTION: Final = (
@@ -62,7 +68,7 @@ DESCRIPTION: Final = (
 
 # Flags whose values a partitioner takes under the same name.
 _PASSED: Final = ("random_seed", "imbalance", "objtype", "num_passes", "chunk_size", "num_threads", "sort_memory_bytes",
-                  "relabel", "balance_edges", "cache_ratio", "cache_memory_budget")  # fmt: skip
+                  "relabel", "balance_edges", "cache_ratio", "cache_memory_budget", "owners")  # fmt: skip
 _OWN: Final = frozenset().union(*(method.options for method in METHODS.values()))
 _SIZES: Final = ("sort_memory_bytes", "cache_memory_budget")
 
@@ -90,6 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--imbalance", type=float, metavar="X", help="by how much a partition may exceed the mean (default: 0.05)")
     add("--objtype", choices=("cut", "vol"), help="what METIS minimises (default: cut)")
     add("--passes", type=int, dest="num_passes", metavar="N", help="most passes of fennel over the edges (default: 12)")
+    add("--owners", action="append", metavar="FILE", help="an .npy file of the partition of each node; of a graph of "
+        "types TYPE=FILE, once for each type")  # fmt: skip
     add("--balance", action="append", metavar="NAME",
         help="spread nodes of each value of this table evenly: label, or an attribute such as train_mask; may be given "
         "again")  # fmt: skip
@@ -154,9 +162,25 @@ def partitioner_options(given: argparse.Namespace) -> dict[str, Any]:
             f"{name} = {options[name]!r} is not for --method {given.method}: it is for {', '.join(takers)}"
         )
     for name in options.keys() & set(_SIZES):
-        options[name] = parse_size(options[name])
+        options[name] = parse_size(options[name], name)
+    if given.method == "assigned":
+        options["owners"] = _owners(options.get("owners", []))
     options["edge_assign_strategy"] = "by_dst" if given.edge_dir == "in" else "by_src"
     return options
+
+
+def _owners(given: list[str]) -> Any:
+    if not given:
+        raise ValueError("--method assigned needs --owners")
+    if len(given) == 1 and "=" not in given[0]:
+        return map_npy(Path(given[0]))
+    owners = {}
+    for each in given:
+        node_type, equals, path = each.partition("=")
+        if not equals:
+            raise ValueError(f"--owners {each}: expected TYPE=FILE for each type of nodes")
+        owners[node_type] = map_npy(Path(path))
+    return owners
 
 
 def reader_options(given: argparse.Namespace) -> dict[str, Any]:

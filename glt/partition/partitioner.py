@@ -6,11 +6,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypedDict
+from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
 import torch
 
+from glt.data.arrays import from_array
 from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments, layout
 from glt.partition.balance import Balance
@@ -19,6 +21,7 @@ from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
 from glt.partition.hotness_input import PartHotness
+from glt.partition.load import load_id_map
 from glt.partition.manifest import (
     EdgeTypeEntry,
     FeatureEntry,
@@ -32,6 +35,7 @@ from glt.partition.node_cache import CacheInput, CachePlan
 from glt.partition.npy_file import BLOCK_BYTES
 from glt.partition.partition_writer import PartitionWriter
 from glt.partition.read_forecast import ReadForecast
+from glt.partition.relabelling import relabel_edges, relabel_nodes
 from glt.partition.rows import Array, Rows
 from glt.partition.staging import require_free, require_space, staging
 
@@ -42,6 +46,7 @@ PerEdgeType = Array | Mapping[EdgeType, Array]
 NamedNodeTables = Mapping[str, Array] | Mapping[NodeType, Mapping[str, Array]]
 NamedEdgeTables = Mapping[str, Array] | Mapping[EdgeType, Mapping[str, Array]]
 NodeLabelTables = Array | Sequence[Array]
+IdsOf = torch.Tensor | dict[NodeType, torch.Tensor] | dict[EdgeType, torch.Tensor]
 PartsOf = Array | Sequence[Array]
 Hotness = PartsOf | Sequence[Mapping[NodeType, Array]] | Mapping[NodeType, PartsOf]
 
@@ -64,6 +69,7 @@ class GraphArguments(TypedDict, total=False):
     cache_memory_budget: int | Mapping[NodeType, int]
     balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None
     balance_edges: bool
+    relabel: bool
     num_threads: int | None
     sort_memory_bytes: int | None
     node_attrs: NamedNodeTables | None
@@ -127,6 +133,11 @@ class PartitionerBase(ABC):
             combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
             told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
         balance_edges: Whether partitions shall own equally many edges too.
+        relabel: Give nodes and edges new ids, of which each partition owns a range: first those of partition 0 in their
+            old order, then those of partition 1, type by type; an edge goes with its owner. A loaded book is then
+            ``num_parts + 1`` numbers, where it is 5 to 8 bytes per node else, and per edge where edges have features.
+            All that is sampled from the directory speaks of the new ids, seeds included;
+            :meth:`glt.distributed.DistDataset.map_to_original` and :class:`IdMap` lead back.
         num_threads: Threads, 1 to 1024; default: one for each core that this process may use. The result does not
             depend on it.
         sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
@@ -179,6 +190,7 @@ class PartitionerBase(ABC):
         node_time: PerNodeType | None = None,
         balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None = None,
         balance_edges: bool = False,
+        relabel: bool = False,
         num_threads: int | None = None,
         sort_memory_bytes: int | None = None,
         node_attrs: NamedNodeTables | None = None,
@@ -201,6 +213,9 @@ class PartitionerBase(ABC):
         )
         self.edge_assign_strategy = arguments.strategy(edge_assign_strategy)
         self.device = arguments.host_device(device)
+        if not isinstance(relabel, bool):
+            raise TypeError(f"relabel = {relabel!r}: expected True or False")
+        self.relabel = relabel
         edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
         self.graph = GraphInput.of(
             edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
@@ -249,25 +264,41 @@ class PartitionerBase(ABC):
             self.sort_memory_bytes // self.num_threads,
             self.chunk_size,
             self.assign_node_bytes,
+            self.relabel,
         )
         return expected.with_more(self.caches.most_bytes(self.num_parts, self.graph.nodes))
 
-    def partition(self, progress: bool = False) -> Manifest:
+    @overload
+    def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
+
+    @overload
+    def partition(self, progress: bool = False, *, return_mapping: Literal[True]) -> tuple[Manifest, IdsOf, IdsOf]: ...
+
+    def partition(
+        self, progress: bool = False, return_mapping: bool = False
+    ) -> Manifest | tuple[Manifest, IdsOf, IdsOf]:
         """Writes the partition directory.
 
         Args:
             progress: Whether to draw a tqdm bar of bytes: edges read, scratch files and result written.
+            return_mapping: With ``relabel``, whether to return the original ids too, as DGL's ``partition_graph`` does.
 
         Returns:
             The manifest: counts, edge cut, balance, checksums and the run id. Its summary is logged at level INFO, the
             forecast before the work begins.
+            With ``return_mapping`` also the original id of each new node id, ``[num_nodes]``, and of each new edge id,
+            ``[num_edges]``: int32 or int64 tensors mapped from the directory, dicts by type where the graph has types.
 
         Raises:
             PartitionError: If ``output_dir`` is not empty, or its file system lacks the space that is forecast.
-            TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, or a partition has more than
-                2**32 - 1 rows of edge features.
+            TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, a partition has more than
+                2**32 - 1 rows of edge features, or a mapping is asked for where nothing is relabelled.
             OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
         """
+        if return_mapping and not self.relabel:
+            raise ValueError(
+                "return_mapping = True: expected relabel=True at construction; ids stay those of the input without it"
+            )
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
         with staging(self.output_dir) as root:
             expected = self.forecast()
@@ -276,7 +307,16 @@ class PartitionerBase(ABC):
             books = [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
             manifest = self._write(root, books, strategy_arguments, expected.work_bytes if progress else None)
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
-        return manifest
+        if not return_mapping:
+            return manifest
+        schema = manifest.schema
+        of_nodes, of_edges = (
+            [from_array(load_id_map(self.output_dir, type_, verify=False).original) for type_ in types]
+            for types in (schema.node_types, schema.edge_types)
+        )
+        if not schema.is_hetero:
+            return manifest, of_nodes[0], of_edges[0]
+        return manifest, schema.by_node_type(of_nodes), schema.by_edge_type(of_edges)
 
     def _book(self, at: int, nodes: NodeInput) -> Book:
         where = f"{type(self).__name__}.assign_nodes"
@@ -299,12 +339,14 @@ class PartitionerBase(ABC):
         thread_bytes = self.sort_memory_bytes // self.num_threads
         try:
             writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance)
+            for idx in range(self.num_parts):  # one that owns nothing has a directory too
+                (root / layout.part(idx)).mkdir()
             reads = []
             for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
                 plan = self.caches.plan(at, nodes, book)
                 reads.append(None if plan is None else plan.forecast)
-                _write_nodes(writer, nodes, book, plan)
-            graphs = [_write_edges(writer, edges, books, thread_bytes) for edges in self.graph.edges]
+                _write_nodes(writer, nodes, book, self.relabel, plan)
+            graphs = [_write_edges(writer, edges, books, thread_bytes, self.relabel) for edges in self.graph.edges]
         finally:
             if bar is not None:
                 bar.close()
@@ -317,11 +359,11 @@ class PartitionerBase(ABC):
             time_level=self.graph.time_level,
             is_hetero=self.graph.schema.is_hetero,
             node_types=tuple(
-                _node_entry(nodes, book, self.balance.entries(at, book), read)
+                _node_entry(nodes, book, self.balance.entries(at, book), self.relabel, read)
                 for at, (nodes, book, read) in enumerate(zip(self.graph.nodes, books, reads, strict=True))
             ),
             edge_types=tuple(
-                _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts)
+                _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts, self.relabel)
                 for edges, counts in zip(self.graph.edges, graphs, strict=True)
             ),
             files=writer.files,
@@ -331,9 +373,12 @@ class PartitionerBase(ABC):
         return manifest
 
 
-def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None) -> None:
+def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, relabel: bool, plan: CachePlan | None) -> None:
     node_type = nodes.node_type
-    writer.nodes(node_type, book)
+    if relabel:
+        relabel_nodes(writer, node_type, book)
+    else:
+        writer.nodes(node_type, book)
     if nodes.feat is not None:
         writer.node_rows(partial(layout.node_feat, node_type=node_type), nodes.feat, book)
     if nodes.label is not None:
@@ -343,26 +388,32 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: Ca
     for name, rows in nodes.attrs.items():
         writer.node_rows(partial(layout.node_attr, node_type=node_type, name=name), rows, book)
     if plan is not None:
+        new_id = book.position() if relabel and any(ids.size for ids in plan.ids) else None
         for idx, ids in enumerate(plan.ids):
             if ids.size:
-                writer.cache(idx, nodes, ids)
+                writer.cache(idx, nodes, ids, new_id)
 
 
 def _write_edges(
-    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int
+    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
 ) -> tuple[tuple[int, ...], int]:
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes)
+    edge_id = relabel_edges(writer, edges, books[edges.expanded]) if relabel else None
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, edge_id)
     edge_type = edges.edge_type
     tables = [] if edges.feat is None else [(partial(layout.edge_feat, edge_type=edge_type), edges.feat)]
     for name, rows in edges.attrs.items():
         tables.append((partial(layout.edge_attr, edge_type=edge_type, name=name), rows))
     if tables:
-        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges)
+        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges
 
 
 def _node_entry(
-    nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...], reads: ReadForecast | None
+    nodes: NodeInput,
+    book: Book,
+    balanced_labels: tuple[LabelEntry, ...],
+    relabelled: bool,
+    reads: ReadForecast | None,
 ) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
@@ -374,12 +425,13 @@ def _node_entry(
         has_time=nodes.time is not None,
         attrs=_attr_entries(nodes.attrs),
         balanced_labels=balanced_labels,
+        offsets=_offsets(book.counts) if relabelled else None,
         forecast=reads,
     )
 
 
 def _edge_entry(
-    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int
+    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
 ) -> EdgeTypeEntry:
     edge_cut_ratio = num_cut_edges / max(edges.num_edges, 1)
     row_bytes = 0 if neighbors.feat is None else neighbors.feat.array[:1].nbytes
@@ -395,6 +447,7 @@ def _edge_entry(
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
         attrs=_attr_entries(edges.attrs),
+        offsets=_offsets(part_num_edges) if relabelled else None,
     )
 
 
@@ -404,3 +457,7 @@ def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
 
 def _attr_entries(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
     return {name: FeatureEntry(rows.torch_dtype, rows.row_shape) for name, rows in attrs.items()}
+
+
+def _offsets(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(accumulate(counts, initial=0))

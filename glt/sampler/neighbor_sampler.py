@@ -387,7 +387,7 @@ class NeighborSampler(BaseSampler):
                 f"sample_prob with time_attr = {self.time_attr!r}: which edges are early enough depends on the seed; "
                 "use glt.sampler.hotness_from_counts(loader, num_nodes)"
             )
-        if any(topology.row_of is not None for topology in self.graph.topologies):
+        if any(topology.book is not None for topology in self.graph.topologies):
             raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
         for name, value, low in (("batch_size", batch_size, 1), ("num_batches", num_batches, 0)):
             if value is None and low == 0:

@@ -20,14 +20,14 @@ def degree_class(degree):
     return (int(degree).bit_length() + 2) // 3
 
 
-def replay(indptr, indices, num_parts, label, label_cap, edges, edge_cap, penalty, before, hubs_first, owner):
+def replay(indptr, indices, num_parts, label, label_cap, edges, edge_cap, penalty, before, owner):
     """Asserts that ``owner`` is what a pass may give; returns the edges cut. ``before`` None: the first pass."""
     num_nodes = indptr.size - 1
     mean_nodes = np.bincount(label, minlength=label_cap.size) / num_parts
     mean_edges = edges.sum() / num_parts
     nodes_in, edges_in = np.zeros((label_cap.size, num_parts)), np.zeros(num_parts)
     now = np.full(num_nodes, -1) if before is None else before.astype(np.int64)
-    order = sorted(range(num_nodes), key=lambda v: -degree_class(indptr[v + 1] - indptr[v]) if hubs_first else 0)
+    order = sorted(range(num_nodes), key=lambda v: -degree_class(indptr[v + 1] - indptr[v]) if before is None else 0)
     for v in order:
         neighbors = indices[indptr[v] : indptr[v + 1]]
         known = now[neighbors[neighbors != v]]
@@ -37,7 +37,7 @@ def replay(indptr, indices, num_parts, label, label_cap, edges, edge_cap, penalt
         assert room[owner[v]]
         if both.any():
             cost = np.sqrt(nodes_in[label[v]] / mean_nodes[label[v]])
-            cost += np.sqrt(edges_in / mean_edges) if mean_edges else 0
+            cost += np.sqrt(edges_in / mean_edges) * edges[v] / edges.mean() if mean_edges else 0
             score = np.where(both, votes - penalty * cost, -np.inf)
             assert both[owner[v]] and score[owner[v]] >= score.max() - 1e-9
         else:
@@ -56,11 +56,10 @@ def replay(indptr, indices, num_parts, label, label_cap, edges, edge_cap, penalt
     num_edges=st.integers(0, 100),
     num_parts=st.sampled_from([1, 2, 3, 7, 40, 300]),
     num_labels=st.integers(1, 3),
-    hubs_first=st.booleans(),
     penalty=st.sampled_from([0.0, 0.3, 2.0]),
     dtype=st.sampled_from([np.int32, np.int64]),
 )
-def test_every_choice_is_a_best_one(seed, num_nodes, num_edges, num_parts, num_labels, hubs_first, penalty, dtype):
+def test_every_choice_is_a_best_one(seed, num_nodes, num_edges, num_parts, num_labels, penalty, dtype):
     generator = np.random.default_rng(seed)
     indptr, indices = random_graph(generator, num_nodes, num_edges, dtype)
     label = generator.integers(0, num_labels, num_nodes).astype(np.uint16)
@@ -71,10 +70,10 @@ def test_every_choice_is_a_best_one(seed, num_nodes, num_edges, num_parts, num_l
     before = None
     for is_first in (True, False, False):
         num_cut = _core.fennel_pass(
-            indptr, indices, num_parts, label, cap, edges, edge_cap, penalty, is_first, hubs_first, seed, owner
+            indptr, indices, num_parts, label, cap, edges, edge_cap, penalty, is_first, seed, owner
         )
         wanted = replay(
-            indptr, indices, num_parts, label, cap, edges, edge_cap, penalty, before, hubs_first, owner.astype(np.int64)
+            indptr, indices, num_parts, label, cap, edges, edge_cap, penalty, before, owner.astype(np.int64)
         )  # fmt: skip
         assert num_cut == wanted
         before = owner.copy()
@@ -110,7 +109,7 @@ def test_ties_depend_on_the_seed_and_nothing_else():
 
     def owners(seed):
         owner = np.zeros(1000, np.uint8)
-        _core.fennel_pass(indptr, indices, 4, None, np.array([1000]), None, 0, 0.0, True, True, seed, owner)
+        _core.fennel_pass(indptr, indices, 4, None, np.array([1000]), None, 0, 0.0, True, seed, owner)
         return owner
 
     assert (owners(1) == owners(1)).all() and (owners(1) != owners(2)).any()
@@ -155,7 +154,6 @@ def test_bad_input_is_refused(change, error, message):
         "edge_cap": 0,
         "penalty": 1.0,
         "is_first": False,
-        "hubs_first": False,
         "rng_seed": 0,
         "owner": np.zeros(3, np.uint8),
     }

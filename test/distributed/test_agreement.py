@@ -28,7 +28,6 @@ def label_links(trainer: Trainer, path: Path) -> list[int]:
         return [each for batch in loader for each in batch[RATES].edge_label.tolist()]
 
 
-@pytest.mark.timeout(120)
 def test_a_label_means_the_same_on_all_ranks(typed_world: Callable[..., TypedWorld]) -> None:
     with Cluster(3, label_links, typed_world(2).path) as cluster:
         assert cluster.results() == [[1, 2, 3, 0, 0, 0], [2, 3, 2, 0, 0, 0], []]
@@ -44,7 +43,6 @@ def differ(trainer: Trainer, path: Path, label_file: str, drawn: Any) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("option", ["whole_node_label_file", "weights of negatives"])
 def test_options_of_one_rank_are_refused(typed_world: Callable[..., TypedWorld], tmp_path: Path, option: str) -> None:
     torch.save(torch.arange(90), tmp_path / "y.pt")

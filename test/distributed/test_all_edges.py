@@ -40,7 +40,6 @@ def seeds_of_all(trainer: Trainer, path: Path) -> list[tuple[int, list[int], int
     return found
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_each_edge_is_a_seed_of_one_trainer(typed_world: Callable[..., TypedWorld], edge_dir: str) -> None:
     world = typed_world(2, edge_dir)

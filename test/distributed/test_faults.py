@@ -17,6 +17,7 @@ from dist_world import NUM_NODES, World, join, options
 from promptness import expect_prompt
 
 import glt
+from glt.distributed import rendezvous
 from glt.testing_cluster import Cluster, Outcome, Trainer, take_census
 
 
@@ -40,9 +41,8 @@ def after(outcomes: list[Outcome], start: float) -> None:
         expect_prompt(outcome.at_s - start, f"trainer {rank} to notice")
 
 
-@pytest.mark.timeout(300)
 def test_a_killed_worker_is_named_everywhere(world: Callable[..., World]) -> None:
-    with Cluster(2, endless, world(2).path, "mp", {"num_workers": 2}, deadline_s=240) as cluster:
+    with Cluster(2, endless, world(2).path, "mp", {"num_workers": 2}) as cluster:
         pids = [cluster.hear(rank) for rank in range(2)]
         victim = max(pids[1])
         start = time.monotonic()
@@ -58,13 +58,12 @@ def test_a_killed_worker_is_named_everywhere(world: Callable[..., World]) -> Non
             assert "Task was destroyed" not in cluster.output(rank)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("victims_trainer", [0, 1])
 def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(
     world: Callable[..., World], victims_trainer: int
 ) -> None:
     """Of three trainers, the first to notice ends, and the third may miss that one's worker before the dead one."""
-    with Cluster(3, endless, world(3).path, "mp", deadline_s=240) as cluster:
+    with Cluster(3, endless, world(3).path, "mp") as cluster:
         pids = [cluster.hear(rank) for rank in range(3)]
         (victim,) = pids[victims_trainer]
         start = time.monotonic()
@@ -77,10 +76,9 @@ def test_a_killed_worker_is_named_by_those_who_hear_of_its_consequences_first(
         cluster.expect_nothing_left()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mode", "victim"), [("mp", 1), ("mp", 0), ("collocated", 1), ("collocated", 0)])
 def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., World], mode: str, victim: int) -> None:
-    with Cluster(2, endless, world(2).path, mode, deadline_s=240) as cluster:
+    with Cluster(2, endless, world(2).path, mode) as cluster:
         for rank in range(2):
             cluster.hear(rank)
         start = time.monotonic()
@@ -93,9 +91,8 @@ def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., Worl
         cluster.expect_nothing_left()
 
 
-@pytest.mark.timeout(300)
 def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> None:
-    with Cluster(2, endless, private_world.path, "mp", deadline_s=240) as cluster:
+    with Cluster(2, endless, private_world.path, "mp") as cluster:
         for rank in range(2):
             cluster.hear(rank)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
@@ -117,13 +114,12 @@ def start_with_damage(trainer: Trainer, path: Path, num_workers: int) -> None:
     glt.distributed.DistNeighborLoader(data, [4], torch.arange(50), collect_features=True, worker_options=given)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("world_size", "num_workers"), [(2, 2), (3, 1)])
 def test_workers_that_cannot_start_are_named_everywhere(
     private_world: World, world_size: int, num_workers: int
 ) -> None:
     """Also by a third trainer, which the first one, with the store in it, must not leave behind without a word."""
-    with Cluster(world_size, start_with_damage, private_world.path, num_workers, deadline_s=240) as cluster:
+    with Cluster(world_size, start_with_damage, private_world.path, num_workers) as cluster:
         for rank in range(world_size):
             cluster.hear(rank)
         file = private_world.path / "part1" / "node_feat" / "node.npy"
@@ -148,6 +144,8 @@ def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None
     data = join(trainer, path, given["partition_idx"])
     if given.get("skip"):
         return
+    if "handshake_s" in given:
+        rendezvous._HANDSHAKE_S = given["handshake_s"]
     trainer.say(time.monotonic())
     with glt.distributed.DistNeighborLoader(
         data, given["num_neighbors"], given.get("seeds", torch.arange(20)), batch_size=given["batch_size"],
@@ -157,7 +155,6 @@ def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None
             pass
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("per_rank", "error_type", "words"),
     [
@@ -173,16 +170,15 @@ def create(trainer: Trainer, path: Path, per_rank: list[dict[str, Any]]) -> None
 def test_options_that_differ_between_ranks(
     world: Callable[..., World], per_rank: list[dict[str, Any]], error_type: str, words: list[str]
 ) -> None:
-    with Cluster(2, create, world(2).path, per_rank, deadline_s=150) as cluster:
+    with Cluster(2, create, world(2).path, per_rank) as cluster:
         for outcome in cluster.outcomes():
             assert outcome.error_type == error_type, outcome
             assert all(word in outcome.error for word in words), outcome.error
         cluster.expect_nothing_left()
 
 
-@pytest.mark.timeout(200)
 def test_partitions_of_different_runs(world: Callable[..., World], private_world: World) -> None:
-    with Cluster(2, create_from, [world(2).path, private_world.path], deadline_s=150) as cluster:
+    with Cluster(2, create_from, [world(2).path, private_world.path]) as cluster:
         for outcome in cluster.outcomes():
             assert outcome.error_type == "RendezvousError" and "partitioning run" in outcome.error, outcome
 
@@ -191,32 +187,29 @@ def create_from(trainer: Trainer, paths: list[Path]) -> None:
     create(trainer, paths[trainer.rank], [{}, {}])
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_rank_that_never_creates_its_loader(world: Callable[..., World], missing: int) -> None:
     per_rank: list[dict[str, Any]] = [{"options": {"rpc_timeout": 2.0}}, {"options": {"rpc_timeout": 2.0}}]
     per_rank[missing]["skip"] = True
-    with Cluster(2, create, world(2).path, per_rank, deadline_s=150) as cluster:
+    with Cluster(2, create, world(2).path, per_rank) as cluster:
         outcome = cluster.outcomes()[1 - missing]
         assert outcome.error_type == "RendezvousError" and "rank" in outcome.error and str(missing) in outcome.error
         cluster.expect_nothing_left()
 
 
-@pytest.mark.timeout(200)
 def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> None:
     with socket.socket() as other_program:
         other_program.bind(("", 0))
         other_program.listen()
         port = other_program.getsockname()[1]
-        per_rank: list[dict[str, Any]] = [{"options": {"master_port": port}}] * 2
-        with Cluster(2, create, world(2).path, per_rank, deadline_s=150) as cluster:
+        per_rank: list[dict[str, Any]] = [{"options": {"master_port": port}, "handshake_s": 2.0}] * 2
+        with Cluster(2, create, world(2).path, per_rank) as cluster:
             outcomes = cluster.outcomes()
             after(outcomes, max(cluster.hear(rank) for rank in range(2)))
             for outcome in outcomes:
                 assert outcome.error_type == "RendezvousError" and str(port) in outcome.error, outcome
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("given", "error_type", "words"),
     [
@@ -230,7 +223,7 @@ def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> No
 def test_wrong_arguments_of_one_rank(
     world: Callable[..., World], given: dict[str, Any], error_type: str, words: list[str]
 ) -> None:
-    with Cluster(1, create, world(1).path, [given], deadline_s=150) as cluster:
+    with Cluster(1, create, world(1).path, [given]) as cluster:
         (outcome,) = cluster.outcomes()
         assert outcome.error_type == error_type and all(word in outcome.error for word in words), outcome
 
@@ -253,10 +246,9 @@ def raise_in_the_loop(trainer: Trainer, path: Path, mode: str, long_step: bool) 
                         trainer.hear()
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World], mode: str) -> None:
-    with Cluster(2, raise_in_the_loop, world(2).path, mode, False, deadline_s=150) as cluster:
+    with Cluster(2, raise_in_the_loop, world(2).path, mode, False) as cluster:
         cluster.hear(1)
         cluster.hear(0)
         start = time.monotonic()
@@ -268,9 +260,8 @@ def test_an_exception_of_the_trainer_is_not_held_back(world: Callable[..., World
         assert "has reported ZeroDivisionError: the model's own mistake" in second.error, second
 
 
-@pytest.mark.timeout(200)
 def test_a_trainer_that_is_busy_hears_why_another_one_has_ended(world: Callable[..., World]) -> None:
-    with Cluster(2, raise_in_the_loop, world(2).path, "collocated", True, deadline_s=150) as cluster:
+    with Cluster(2, raise_in_the_loop, world(2).path, "collocated", True) as cluster:
         cluster.hear(1)
         cluster.hear(0)
         cluster.say(0)

@@ -141,8 +141,7 @@ def hold_the_interpreter(trainer: Trainer, path: Path) -> int:
         return len(list(loader))
 
 
-@pytest.mark.timeout(200)
 def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead(world: Callable[..., World]) -> None:
-    with Cluster(2, hold_the_interpreter, world(2).path, deadline_s=150) as cluster:
+    with Cluster(2, hold_the_interpreter, world(2).path) as cluster:
         assert cluster.results() == [5, 5]
         cluster.expect_nothing_left()

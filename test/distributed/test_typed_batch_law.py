@@ -56,8 +56,8 @@ NODE_TIMES = [
 ]
 
 
-def compare(world: TypedWorld, mode: str, given: dict[str, Any], cases: list[Case], deadline_s: float = 150.0) -> None:
-    with Cluster(world.num_parts, run_cases, world.path, mode, given, cases, deadline_s=deadline_s) as cluster:
+def compare(world: TypedWorld, mode: str, given: dict[str, Any], cases: list[Case]) -> None:
+    with Cluster(world.num_parts, run_cases, world.path, mode, given, cases) as cluster:
         by_rank = cluster.results()
         cluster.expect_nothing_left()
     for rank, results in enumerate(by_rank):
@@ -76,7 +76,6 @@ DEFAULT_GRID = [(2, "collocated", "in", False), (2, "mp", "out", False), (4, "co
                 (1, "collocated", "out", False)]  # fmt: skip
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("parts", "mode", "edge_dir", "read_local"), GRID if FULL else DEFAULT_GRID)
 def test_batches_are_the_same_everywhere(
     typed_world: Callable[..., TypedWorld], parts: int, mode: str, edge_dir: str, read_local: bool
@@ -86,7 +85,6 @@ def test_batches_are_the_same_everywhere(
     compare(typed_world(parts, edge_dir), mode, {"worker_concurrency": 3, "read_local": read_local}, cases)
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("parts", "mode", "edge_dir", "read_local"), GRID if FULL else DEFAULT_GRID)
 def test_options_give_the_same_batches_everywhere(
     typed_world: Callable[..., TypedWorld], parts: int, mode: str, edge_dir: str, read_local: bool
@@ -95,7 +93,6 @@ def test_options_give_the_same_batches_everywhere(
     compare(typed_world(parts, edge_dir), mode, {"worker_concurrency": 3, "read_local": read_local}, cases)
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("parts", "mode", "edge_dir", "read_local"), GRID if FULL else DEFAULT_GRID[:1])
 def test_times_of_nodes_give_the_same_batches_everywhere(
     typed_world: Callable[..., TypedWorld], parts: int, mode: str, edge_dir: str, read_local: bool

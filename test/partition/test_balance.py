@@ -95,7 +95,7 @@ def test_a_manifest_with_other_fields_of_labels_is_refused(tmp_path):
     content = {key: value for key, value in document.items() if key != "run_id"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     document["run_id"] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(document, indent=1) + "\n")
     with pytest.raises(PartitionError, match=r"does not follow version 3 of the format.*colour"):
         Manifest.read(tmp_path / "parts")
 

@@ -14,7 +14,7 @@ import pytest
 from input_world import plain, run_id, typed
 
 from glt.cli import main
-from glt.partition import Manifest
+from glt.partition import AssignedPartitioner, FennelPartitioner, Manifest, MetisPartitioner
 from glt.partition.partition_options import METHODS
 
 pa = pytest.importorskip("pyarrow")
@@ -46,7 +46,7 @@ def refused(capsys: pytest.CaptureFixture[str], status: int, words: list[str], *
 
 def test_a_program_of_its_own(tmp_path):
     """All else is tested in this process."""
-    source = arrays_in(tmp_path / "in", plain())
+    arrays_in(tmp_path / "in", plain())
     command = [sys.executable, "-m", "glt", "partition", "in", "--out", "parts", "--num-parts", "3", "--seed", "4"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
@@ -55,9 +55,6 @@ def test_a_program_of_its_own(tmp_path):
     assert manifest.run_id in done.stdout and "forecast: 50 nodes and 400 edges" in done.stdout
     assert (manifest.num_parts, manifest.edge_dir, manifest.arguments) == (3, "in", {"random_seed": 4})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "parts"]
-    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert again.returncode == 2 and again.stderr.startswith("glt partition: output_dir") and source.exists()
-    assert again.stderr.count("\n") == 1
 
 
 def test_flags_of_tables_name_columns(tmp_path, capsys):
@@ -77,6 +74,34 @@ def test_flags_of_tables_name_columns(tmp_path, capsys):
     assert glt_partition(tmp_path / "e.parquet", "--out", tmp_path / "out/parts", "--num-parts", 3, *flags) == 0
     assert Manifest.read(tmp_path / "out/parts").run_id == run_id(tmp_path / "wanted", arguments)
     assert run_id(tmp_path / "again", arguments) in capsys.readouterr().out
+
+
+def test_methods_are_the_partitioners(tmp_path, capsys):
+    arguments = plain()
+    source = arrays_in(tmp_path / "in", arguments)
+    label, mask = arguments["node_label"], arguments["node_attrs"]["train_mask"]
+    balance = {"balance_ntypes": [label, mask], "balance_edges": True}
+    flags = ["--imbalance", 0.1, "--passes", 3, "--balance", "label", "--balance", "train_mask", "--balance-edges"]
+    assert glt_partition(source, "--out", tmp_path / "got", "--num-parts", 2, "--method", "fennel", *flags) == 0
+    wanted = FennelPartitioner(
+        tmp_path / "wanted", 2, **arguments, **balance, edge_assign_strategy="by_dst", imbalance=0.1, num_passes=3
+    ).partition()
+    assert Manifest.read(tmp_path / "got").run_id == wanted.run_id
+    assert "  node, 0, 1: " in capsys.readouterr().out
+    owners = np.arange(50) % 3
+    np.save(tmp_path / "owners.npy", owners)
+    flags = ["--method", "assigned", "--owners", tmp_path / "owners.npy", "--edge-dir", "out"]
+    assert glt_partition(source, "--out", tmp_path / "a", "--num-parts", 3, *flags) == 0
+    assigned = AssignedPartitioner(tmp_path / "b", 3, **arguments, owners=owners).partition()
+    assert Manifest.read(tmp_path / "a").run_id == assigned.run_id
+    pytest.importorskip("pymetis")
+    assert (
+        glt_partition(source, "--out", tmp_path / "m", "--num-parts", 2, *["--method", "metis"], "--objtype", "vol")
+        == 0
+    )
+    metis = MetisPartitioner(tmp_path / "n", 2, **arguments, edge_assign_strategy="by_dst", objtype="vol").partition()
+    assert Manifest.read(tmp_path / "m").run_id == metis.run_id
+    assert "MetisPartitioner: 50 nodes" in capsys.readouterr().out
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):
@@ -108,10 +133,15 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
             "--imbalance", 0.1)  # fmt: skip
     refused(capsys, 2, ["'lots'", "512KB"], source, *out, "--cache-memory", "lots")
     refused(capsys, 2, ["--balance colour", "label, train_mask, year"], source, *out, "--balance", "colour")
+    refused(capsys, 2, ["needs --owners"], source, *out, "--method", "assigned")
+    refused(capsys, 2, ["--owners a: expected TYPE"], source, *out, "--method", "assigned", "--owners", "a",
+            "--owners", "b")  # fmt: skip
     refused(capsys, 2, ["--seeds is for --hotness seeds"], source, *out, "--seeds", "train_mask")
     refused(capsys, 2, ["needs --seeds and --num-neighbors"], source, *out, "--hotness", "seeds")
+    refused(capsys, 2, ["--scratch", "is not a directory"], source, *out, "--scratch", tmp_path / "no")
     refused(capsys, 2, ["edges", "does not apply"], source, *out, "--src", "a")
     (tmp_path / "file").touch()
+    refused(capsys, 2, ["output_dir", "is not empty"], source, "--out", tmp_path, "--num-parts", 2)
     refused(capsys, 2, ["output_dir", "is a file"], source, "--out", tmp_path / "file", "--num-parts", 2)
     np.save(source / "edge_index.npy", np.array([[0, 50], [0, 0]]))
     refused(capsys, 2, ["edge_index[0][1] = 50 is outside [0, 50)"], source, *out)

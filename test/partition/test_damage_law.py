@@ -31,6 +31,8 @@ def arguments(name: str, shift: int) -> dict:
             "node_label": np.arange(14) + shift,
             "edge_weight": generator.random(50) + shift,
             "edge_time": generator.integers(0, 9, 50) + shift,
+            "node_attrs": {"train_mask": np.arange(14) % 3 == shift, "split": np.arange(14) + shift},
+            "edge_attrs": {"kind": np.arange(50) + shift},
         }
     likes, knows = ("a", "likes", "b"), ("a", "knows", "a")
     world = {
@@ -40,6 +42,8 @@ def arguments(name: str, shift: int) -> dict:
         "node_label": {"b": np.arange(6) + shift},
         "edge_feat": {knows: np.arange(20) + shift},
         "edge_weight": {likes: generator.random(30) + shift},
+        "node_attrs": {"b": {"train_mask": np.arange(6) % 3 == shift}},
+        "edge_attrs": {likes: {"kind": np.arange(30) + shift}},
     }
     if name == "edge times":
         return world | {"edge_time": {likes: generator.integers(0, 9, 30) + shift}}

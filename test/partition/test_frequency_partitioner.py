@@ -128,7 +128,7 @@ def test_types(tmp_path: Path, form: str) -> None:
         assert max(entry.part_num_nodes) - min(entry.part_num_nodes) <= 1
         assert (entry.forecast is not None) == (entry.node_type == "paper")  # of authors there are no features
     if form != "one for all":
-        owner = load_partition(tmp_path / "parts", 0).nodes[0].book
+        owner = load_partition(tmp_path / "parts", 0).nodes[0].book.owners()
         best = np.sort(lists["paper"][0] - lists["paper"][1])[11:].sum() + lists["paper"][1].sum()
         got = local_reads(lists["paper"], owner)
         assert best - np.abs(lists["paper"][0] - lists["paper"][1]).min() - 0.2 < got <= best + 1e-4

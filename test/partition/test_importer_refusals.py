@@ -81,7 +81,7 @@ def test_nothing_of_pygs_pickles_is_executed(pyg_source, tmp_path):
 def test_nothing_of_graphbolts_pickles_is_executed(peers, tmp_path):
     source = shutil.copytree(peers / "dgl_homo_gb", tmp_path / "source")
     torch.save(Malice(tmp_path / "executed"), source / "part0/fused_csc_sampling_graph.pt")
-    refused(import_dgl, source, tmp_path / "out", "fused_csc_sampling_graph.pt", "mkdir", leave_out=["train_mask"])
+    refused(import_dgl, source, tmp_path / "out", "fused_csc_sampling_graph.pt", "mkdir")
     assert not (tmp_path / "executed").exists()
 
 
@@ -119,7 +119,7 @@ def test_what_is_missing_of_pyg_is_named(pyg_source, tmp_path, file):
 @pytest.mark.parametrize("file", ["part0/graph.dgl", "part1/node_feat.dgl", "part1/edge_feat.dgl"])
 def test_what_is_missing_of_dgl_is_named(dgl_source, tmp_path, file):
     (dgl_source / file).unlink()
-    refused(import_dgl, dgl_source, tmp_path / "out", file, "is missing", leave_out=["train_mask"])
+    refused(import_dgl, dgl_source, tmp_path / "out", file, "is missing")
 
 
 def test_features_that_a_second_run_of_glt_appended_are_refused(glt_source, tmp_path):
@@ -183,7 +183,7 @@ def test_a_type_that_leads_out_of_the_directory_is_refused(pyg_source, tmp_path)
 def test_a_partition_config_of_dgl_that_does_not_fit_is_refused(dgl_source, tmp_path, change, words):
     config = json.loads((dgl_source / "homo.json").read_text())
     (dgl_source / "homo.json").write_text(json.dumps({**config, **change}))
-    refused(import_dgl, dgl_source, tmp_path / "out", "homo.json", words, leave_out=["train_mask"])
+    refused(import_dgl, dgl_source, tmp_path / "out", "homo.json", words)
 
 
 def test_arguments_of_import_dgl_that_do_not_fit_are_refused(peers, tmp_path):
@@ -196,12 +196,12 @@ def test_arguments_of_import_dgl_that_do_not_fit_are_refused(peers, tmp_path):
         ({"node_label": torch.ones(20)}, ValueError, "node_label is given, but the imported directory holds it too"),
     ):
         with pytest.raises(error, match=message):
-            import_dgl(source, out, leave_out=["train_mask"], **options)
+            import_dgl(source, out, **options)
 
 
 def test_a_table_that_some_partitions_lack_is_refused(dgl_source, tmp_path):
     write_tensors(dgl_source / "part1/node_feat.dgl", {"_N/other": np.arange(10)})
-    refused(import_dgl, dgl_source, tmp_path / "out", "part1/node_feat.dgl holds ['other']", leave_out=["train_mask"])
+    refused(import_dgl, dgl_source, tmp_path / "out", "part1/node_feat.dgl holds ['other']")
 
 
 @pytest.mark.parametrize("name", ["glt_homo", "glt_hetero", "dgl_homo", "dgl_csc", "dgl_hetero_gb", "dgl_homo_gb"])
@@ -222,7 +222,7 @@ def test_a_damaged_file_is_never_anything_but_a_value_error(peers, tmp_path, nam
                 import_glt(source, tmp_path / f"out{trial}")
             else:
                 tables = {"edge_weight": "w"} if name.startswith("dgl_hetero") else None
-                import_dgl(source, tmp_path / f"out{trial}", leave_out=["train_mask"], tables=tables)
+                import_dgl(source, tmp_path / f"out{trial}", tables=tables)
             outcomes.add("imported")
         except ValueError as error:
             outcomes.add("refused")

@@ -37,7 +37,7 @@ def given(peers):
 
 
 def owners(root, node_type=0):
-    return np.asarray(load_all(root)[0].nodes[node_type].book)
+    return load_all(root)[0].nodes[node_type].book.owners()
 
 
 def test_a_directory_of_glt_keeps_ids_features_and_owners(peers, given, tmp_path):
@@ -148,18 +148,20 @@ def test_a_heterogeneous_directory_of_pyg(given, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["dgl_homo", "dgl_csc"])
 def test_a_directory_of_dgl_with_its_mappings_has_the_original_ids(peers, given, tmp_path, name):
     maps = {kind: mapping(peers, name, kind.removeprefix("orig_")) for kind in ("orig_nids", "orig_eids")}
-    manifest = import_dgl(peers / name, tmp_path / "out", leave_out=["train_mask"], **maps)
+    manifest = import_dgl(peers / name, tmp_path / "out", **maps)
     tables = {key: given[key] for key in ("node_feat", "node_label", "edge_feat")}
+    tables["node_attrs"] = {"train_mask": np.uint8(given["node_label"] % 3 == 0)}  # DGL stores no bool
     assert_union_is_the_input(load_all(tmp_path / "out"), NUM_NODES, given["edge_index"], **tables)
     assert manifest.edge_dir == "in"
     assert manifest.arguments["part_method"] in ("metis", "random")
 
 
 def test_a_directory_of_dgl_without_mappings_keeps_the_ids_that_dgl_gave(peers, given, tmp_path):
-    import_dgl(peers / "dgl_homo/homo.json", tmp_path / "out", leave_out=["train_mask"])
+    import_dgl(peers / "dgl_homo/homo.json", tmp_path / "out")
     nids, eids = (mapping(peers, "dgl_homo", kind).numpy() for kind in ("nids", "eids"))
     edges = np.argsort(nids)[given["edge_index"][:, eids]]
     tables = {"node_feat": given["node_feat"][nids], "node_label": nids, "edge_feat": given["edge_feat"][eids]}
+    tables["node_attrs"] = {"train_mask": np.uint8(nids % 3 == 0)}
     assert_union_is_the_input(load_all(tmp_path / "out"), NUM_NODES, edges, **tables)
     assert (np.diff(owners(tmp_path / "out").astype(int)) >= 0).all()  # DGL's ids are contiguous by partition
 
@@ -178,11 +180,33 @@ def test_a_heterogeneous_directory_of_dgl(peers, given, tmp_path, name):
     )
 
 
+def test_tables_of_dgl_keep_their_names_or_are_left_out(peers, given, tmp_path):
+    maps = {kind: mapping(peers, "dgl_hetero", kind.removeprefix("orig_")) for kind in ("orig_nids", "orig_eids")}
+    edges = hetero_edges(given, A_X_B, A_Z_A, B_Y_A)
+    import_dgl(peers / "dgl_hetero", tmp_path / "named", tables={"node_label": "feat", "node_feat": "label"}, **maps)
+    tables = {"node_label": {"a": given["a_feat"]}, "node_feat": {"b": np.arange(9)}}
+    tables["edge_attrs"] = {A_X_B: {"w": np.arange(40.0, dtype=np.float32)}}
+    assert_union_is_the_input(load_all(tmp_path / "named"), HETERO_NODES, edges, **tables)
+    import_dgl(peers / "dgl_hetero", tmp_path / "bare", leave_out=["w", "feat", "label"], **maps)
+    assert_union_is_the_input(load_all(tmp_path / "bare"), HETERO_NODES, edges)
+
+
+def test_tables_of_dgl_may_have_any_name(peers, tmp_path):
+    source = shutil.copytree(peers / "dgl_homo", tmp_path / "dgl")
+    names = ("self", "ids", "origin", "row", "col", "first")
+    for part in range(2):
+        write_tensors(source / f"part{part}/node_feat.dgl", {f"_N/{name}": np.arange(10) for name in names})
+        (source / f"part{part}/edge_feat.dgl").unlink()
+    config = json.loads((source / "homo.json").read_text())
+    for part in range(2):
+        del config[f"part-{part}"]["edge_feats"]
+    (source / "homo.json").write_text(json.dumps(config))
+    import_dgl(source, tmp_path / "out")
+    assert sorted(load_all(tmp_path / "out")[0].nodes[0].attrs) == sorted(names)
+
+
 def test_a_graphbolt_directory_gives_the_same_run_as_the_plain_one(peers, tmp_path):
-    runs = [
-        import_dgl(peers / name, tmp_path / name, leave_out=["train_mask"]).run_id
-        for name in ("dgl_homo", "dgl_homo_gb")
-    ]
+    runs = [import_dgl(peers / name, tmp_path / name).run_id for name in ("dgl_homo", "dgl_homo_gb")]
     assert runs[0] == runs[1] == Manifest.read(tmp_path / "dgl_homo").run_id
 
 

@@ -65,6 +65,17 @@ def test_named_tables_are_reported_and_masks_counted(tmp_path):
     assert count.part_counts == tuple(int(mask[ids].sum()) for ids in parts)
 
 
+def test_what_the_partitioner_was_asked_to_balance_is_reported(world, tmp_path, capsys):
+    RandomPartitioner(tmp_path / "parts", 2, **world.arguments(), balance_ntypes=np.arange(10) < 4).partition()
+    balanced = inspect_partitions(tmp_path / "parts").nodes[0].balanced
+    assert [(each.label, each.part_num_nodes, each.balance_ratio) for each in balanced] == [
+        ((0,), (3, 3), 1.0),
+        ((1,), (2, 2), 1.0),
+    ]
+    assert main(["inspect", str(tmp_path / "parts")]) == 0
+    assert "  balanced 1: 4 (2 2), balance 1.000" in capsys.readouterr().out
+
+
 def test_bytes_per_host(directory):
     def size(pattern):
         return sum(path.stat().st_size for path in directory.glob(pattern) if path.is_file())

@@ -11,7 +11,7 @@ import torch
 from partition_world import World, assert_union_is_the_input, bits, hetero_world, load_all
 
 from glt.errors import PartitionError
-from glt.partition import FrequencyPartitioner, RandomPartitioner, inspect_partitions, load_partition
+from glt.partition import FrequencyPartitioner, RandomPartitioner, inspect_partitions, layout, load_partition
 
 HOTNESS = [np.array([9.0, 8, 7, 6, 5, 4, 3, 2, 1, 0]), np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 5.0])]
 
@@ -52,7 +52,7 @@ def test_a_cache_holds_the_hottest_nodes_of_others(
     root = tmp_path / "parts"
     manifest = RandomPartitioner(root, 2, hotness=HOTNESS, **room, **world.arguments()).partition()
     parts = load_all(root)
-    owner = parts[0].nodes[0].book
+    owner = parts[0].nodes[0].book.owners()
     assert cached(root) == expected(owner, most)
     forecast = manifest.node_types[0].forecast
     assert forecast is not None and forecast.num_cached == tuple(map(len, cached(root)))
@@ -90,7 +90,7 @@ def test_types(tmp_path: Path, partitioner: Any) -> None:
                 continue
             cache = node.cache
             assert cache is not None and cache.ids.size == int(ratio[node_type] * given["num_nodes"][node_type])
-            assert (node.book[cache.ids] != part.index).all() and (np.diff(cache.ids) > 0).all()
+            assert (node.book.owners(cache.ids) != part.index).all() and (np.diff(cache.ids) > 0).all()
             np.testing.assert_array_equal(bits(cache.feat), bits(given["node_feat"][node_type])[cache.ids])
             np.testing.assert_array_equal(cache.time, given["node_time"][node_type][cache.ids])
             assert (cache.label is None) == (node_type != "paper")
@@ -113,6 +113,20 @@ def test_named_tables_are_cached_too(tmp_path: Path, world: World) -> None:
             np.testing.assert_array_equal(cache.attrs[name], table[cache.ids])
     bare = RandomPartitioner(tmp_path / "bare", 2, node_attrs=attrs, **world.arguments()).forecast()
     assert expected.result_bytes - bare.result_bytes == 2 * 2 * 45
+
+
+def test_relabelled_nodes_are_cached_by_their_new_ids(tmp_path: Path, world: World) -> None:
+    given = {"hotness": HOTNESS, "cache_ratio": 0.4} | world.arguments()
+    for relabel in (False, True):
+        RandomPartitioner(tmp_path / str(relabel), 2, relabel=relabel, **given).partition()
+    for plain, part in zip(load_all(tmp_path / "False"), load_all(tmp_path / "True"), strict=True):
+        kept, cache = plain.nodes[0].cache, part.nodes[0].cache
+        assert kept is not None and cache is not None and (np.diff(cache.ids) > 0).all()
+        assert not set(cache.ids) & set(part.nodes[0].ids)
+        original = np.load(tmp_path / "True" / layout.node_map("node"))[cache.ids]
+        assert sorted(original) == kept.ids.tolist()
+        np.testing.assert_array_equal(cache.feat, world.node_feat[original])
+        np.testing.assert_array_equal(cache.label, world.node_label[original])
 
 
 def test_several_types_are_forecast_together(tmp_path: Path) -> None:

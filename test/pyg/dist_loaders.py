@@ -17,10 +17,9 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from job import Job
-from partitioned import Partitioned
 from torch import Tensor
 from torch_geometric.loader.utils import get_edge_label_index, get_input_nodes
-from torch_geometric.sampler import NegativeSampling, NumNeighbors
+from torch_geometric.sampler import NumNeighbors
 
 import glt.loader
 
@@ -62,7 +61,7 @@ class Distributed:
         given["_num_workers"] = max(1, options.pop("num_workers", 0))
         given["_order"] = options.pop("sampler", None)
         given["_arguments"] = arguments | options
-        given["_partitioned"] = self.job.partitions.of(
+        given["_graph_dir"] = self.job.partitions.of(
             data, arguments["time_attr"], arguments["weight_attr"], self._edge_type(arguments)
         )
         # With an order of the caller's, each epoch has seeds of its own, and so a loader.
@@ -73,7 +72,7 @@ class Distributed:
 
     def _make(self, arguments: dict[str, Any]) -> tuple[Any, Any]:
         made = self.job.loader(
-            self._partitioned, self.kind, self._num_workers, with_edge=True, collect_features=True, **arguments
+            self._graph_dir, self.kind, self._num_workers, with_edge=True, collect_features=True, **arguments
         )
         return made, self.local(self.data, **arguments, random_seed=made.random_seed)
 
@@ -99,7 +98,7 @@ class Distributed:
 
     def _checked(self, batch: Any, local: Any) -> Any:
         self.job.num_batches += 1
-        batch = as_of(self.data, batch, self._partitioned)
+        batch = as_of(self.data, batch)
         assert_same(batch, local)
         return batch if self.transform is None else self.transform(batch)
 
@@ -152,12 +151,10 @@ class LinkNeighborLoader(Distributed, torch_geometric.loader.LinkNeighborLoader)
     ) -> None:  # fmt: skip
         given = locals()
         edge_type, edges = get_edge_label_index(data, edge_label_index)
-        if neg_sampling_ratio:
-            neg_sampling = NegativeSampling("binary", neg_sampling_ratio)  # PyG's old name for it
         arguments = {name: given[name] for name in (*_SAMPLING, "edge_label", "edge_label_time")}
         arguments |= {
             "num_neighbors": num_neighbors, "edge_label_index": edges if edge_type is None else (edge_type, edges),
-            "neg_sampling": neg_sampling,
+            "neg_sampling": neg_sampling, "neg_sampling_ratio": neg_sampling_ratio,
         }  # fmt: skip
         self._init(data, arguments, transform, options)
 
@@ -180,31 +177,29 @@ class _WithNumNeighbors:
         self.num_neighbors = NumNeighbors(num_neighbors)
 
 
-def as_of(data: Any, batch: Any, partitioned: Partitioned) -> Any:
-    """The batch with the names of attributes that the data has. Batches of partitions, which do not remember whether
-    the data said ``num_nodes`` or left it to be inferred, always say it: here only if the data does."""
+def as_of(data: Any, batch: Any) -> Any:
+    """The batch as PyG's: partitions do not remember whether the data said ``num_nodes`` or left it to be inferred, and
+    their batches always say it; here only if the data does."""
     batch = copy.copy(batch)
     said = {store._key for store in data.stores if "num_nodes" in store}
     for store in batch.stores:
-        if store._key not in said and "num_nodes" in store:
-            assert store.num_nodes == len(store.n_id)
-            del store["num_nodes"]
-        for ours, theirs in partitioned.names.get(store._key, {}).items():
-            if ours != theirs and ours in store:
-                store[theirs] = store[ours]
-                del store[ours]
+        if store._key not in said:
+            assert store.pop("num_nodes", len(store.get("n_id", ()))) == len(store.get("n_id", ()))
     return batch
 
 
 def assert_same(batch: Any, local: Any) -> None:
-    """Compares what partitions have of a batch with the local one."""
+    """Compares a batch with the local one, which may have attributes of the graph as a whole besides."""
     assert type(batch) is type(local)
-    stores = {store._key: store for store in local.stores}
-    for store in batch.stores:
-        for name, value in store.items():
-            wanted = stores[store._key]
-            if name in ("edge_index", "e_id", "num_sampled_edges") and "edge_index" not in wanted:
-                continue  # a partition has room for edges even where the data says nothing of them
-            other = wanted[name]
-            same = torch.equal(value, other.to(value.dtype)) if isinstance(value, Tensor) else value == other
-            assert same, f"{store._key}, {name}: {value} in place of {other}"
+    stores = {store._key: store for store in batch.stores}
+    for wanted in local.stores:
+        store = stores[wanted._key]
+        for name in dict.fromkeys([*wanted.keys(), *store.keys()]):
+            if name not in store:
+                assert not wanted.is_node_attr(name) and not wanted.is_edge_attr(name), f"{wanted._key} has no {name}"
+            elif name not in wanted:  # a partition has room for edges even where the data says nothing of them
+                assert name in ("edge_index", "e_id", "num_sampled_edges") and "edge_index" not in wanted, name
+            else:
+                value, other = store[name], wanted[name]
+                same = torch.equal(value, other.to(value.dtype)) if isinstance(value, Tensor) else value == other
+                assert same, f"{wanted._key}, {name}: {value} in place of {other}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from other_trainer import GROUP, OtherTrainer
-from partitioned import Partitioned, Partitions
+from partitioned import Partitions
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, MpDistSamplingWorkerOptions
@@ -45,11 +45,11 @@ class Job:
         self.num_batches = 0
         self.remote_bytes = 0
 
-    def loader(self, partitioned: Partitioned, kind: str, num_workers: int, **arguments: Any) -> Any:
+    def loader(self, graph_dir: Path, kind: str, num_workers: int, **arguments: Any) -> Any:
         """Makes a loader; it is shut down at the end of the test.
 
         Args:
-            partitioned: The graph.
+            graph_dir: The graph, partitioned.
             kind: Which class of :mod:`glt.distributed`.
             num_workers: Sampling processes, in worker mode.
             **arguments: Of the loader.
@@ -59,9 +59,9 @@ class Job:
             options = MpDistSamplingWorkerOptions(**self._shared, num_workers=num_workers, channel_size="16MB")
         number = next(self._numbers)
         if self._other is not None:
-            self._other.begin(number, partitioned.path, kind, options, arguments)
+            self._other.begin(number, graph_dir, kind, options, arguments)
         try:
-            data = DistDataset().load(partitioned.path, 0)
+            data = DistDataset().load(graph_dir, 0)
             made = getattr(glt.distributed, kind)(data, worker_options=options, **arguments)
         except BaseException:
             if self._other is not None and self._other.outcome() is None:

@@ -97,7 +97,7 @@ def test_pygs_tests_pass(pygs_tests, tmp_path, mode):
     assert_passed(outcomes, output)
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3700)
 @pytest.mark.parametrize(
     ("mode", "num_parts", "read_local"),
     [("collocated", 1, True), ("collocated", 2, True), ("collocated", 2, False), ("worker", 1, True),
@@ -105,7 +105,7 @@ def test_pygs_tests_pass(pygs_tests, tmp_path, mode):
 )  # fmt: skip
 def test_pygs_tests_pass_on_distributed_loaders(pygs_tests, tmp_path, mode, num_parts, read_local):
     outcomes, batches, output = run(
-        pygs_tests, FILES, tmp_path / "report.xml", 1700, GLT_PYG_MODE=mode, GLT_PYG_PARTS=str(num_parts),
+        pygs_tests, FILES, tmp_path / "report.xml", 3600, GLT_PYG_MODE=mode, GLT_PYG_PARTS=str(num_parts),
         GLT_PYG_READ_LOCAL=str(int(read_local)),
     )  # fmt: skip
     assert_passed(outcomes, output)

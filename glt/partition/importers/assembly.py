@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,8 @@ class Assembly:
         self._dtypes: dict[str, str] = {}
         self._names: set[str] | None = None  # of the tables, once a piece was given
 
-    def add(self, origin: Path, ids: object, **pieces: object) -> None:
-        """Gives the rows of ``ids [n]``: of each table, a tensor or array ``[n, ...]``.
+    def add(self, origin: Path, ids: object, pieces: Mapping[str, object], first: int = 0) -> None:
+        """Gives the rows of ``ids [n] - first``: of each table by name, a tensor or array ``[n, ...]``.
 
         Raises:
             PartitionError: If an id is out of range or was given before, or tables disagree; names ``origin``.
@@ -52,7 +53,7 @@ class Assembly:
         step = max(1, _CHUNK_BYTES // max(row_bytes, 64))
         for begin in range(0, wanted.size, step):
             at = slice(begin, begin + step)
-            chunk = self._fresh(origin, wanted[at].astype(np.int64, copy=False))
+            chunk = self._fresh(origin, wanted[at].astype(np.int64, copy=False) - first)
             for name, rows in given.items():
                 self._columns[name][chunk] = rows.array[at]
 

@@ -175,8 +175,10 @@ class _Reader:
                     edges[at].add(
                         origin,
                         _original_ids(self._eids[at], ids),
-                        row=_original_ids(self._nids[source], src),
-                        col=_original_ids(self._nids[target], dst),
+                        {
+                            "row": _original_ids(self._nids[source], src),
+                            "col": _original_ids(self._nids[target], dst),
+                        },
                     )
         for each in edges:
             each.tables(config.path)  # raises where an edge is missing
@@ -203,7 +205,7 @@ class _Reader:
             for at, tables in enumerate(pieces):
                 first, size = int(ranges.first[part, at]), int(ranges.sizes[part, at])
                 if tables and size:
-                    found[at].add(path, _original_ids(originals[at], np.arange(first, first + size)), **tables)
+                    found[at].add(path, _original_ids(originals[at], np.arange(first, first + size)), tables)
                     given.add(at)
         by_name: dict[str, list[Array | None]] = {}
         for at in sorted(given):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from typing_extensions import Unpack
 
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
@@ -169,7 +169,7 @@ class _Edges:
                 ids = np.arange(begin, begin + each.row.size)
             begin += each.row.size
             weight = {} if each.weight is None else {"weight": each.weight}
-            edges.add(each.directory, ids, row=each.row, col=each.col, **weight)
+            edges.add(each.directory, ids, {"row": each.row, "col": each.col, **weight})
         return edges, edges.tables(self._root)
 
     def strategy(self, wanted: str | None) -> str:
@@ -230,10 +230,10 @@ def _feat(parts: Sequence[Path], name: str, type_: _Type, num_rows: int, scratch
         feats, ids = directory / "feats.pkl", directory / "ids.pkl"
         if not feats.exists() and not ids.exists():
             continue  # a partition without rows, or with a cache only
-        pairs = zip(read_pickles(feats), read_pickles(ids), strict=True)
         try:
-            for rows, at in pairs:
-                table.add(feats, at, feat=rows if isinstance(rows, torch.Tensor) else None)
+            with closing(read_pickles(feats)) as chunks, closing(read_pickles(ids)) as chunks_of_ids:
+                for rows, at in zip(chunks, chunks_of_ids, strict=True):
+                    table.add(feats, at, {"feat": rows})
         except ValueError as error:
             if isinstance(error, PartitionError):
                 raise

@@ -64,7 +64,7 @@ class Imported:
             ("edge_attrs", self.schema.by_edge_type, self.edge_attrs),
         ):
             if attrs:
-                tables[name] = {key: self._argument(kind, values) for key, values in attrs.items()}
+                tables[name] = self._argument(kind, _by_position(attrs))
         twice = sorted(tables.keys() & graph.keys())
         if twice:
             raise ValueError(f"{twice[0]} is given, but the imported directory holds it too: leave it out")
@@ -87,6 +87,15 @@ class Imported:
         if not self.schema.is_hetero:
             return values[0]
         return {key: value for key, value in by_type(values).items() if value is not None} or None
+
+
+def _by_position(attrs: Mapping[str, list[Array | None]]) -> list[dict[str, Array] | None]:
+    """From a list by type for each name to a dict by name for each type, None of a type without tables."""
+    by_type = [
+        {name: table for name, table in zip(attrs, tables, strict=True) if table is not None}
+        for tables in zip(*attrs.values(), strict=True)
+    ]
+    return [tables or None for tables in by_type]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.errors import PartitionError
+from glt.partition.arguments import chunks
 from glt.partition.importers.assembly import Assembly, EdgeAssembly, integers
 from glt.partition.importers.imported import (
     Imported,
@@ -118,7 +119,7 @@ class _Reader:
             ids = integers(path, "node ids", entry(path, stored, "id" if self._schema.is_hetero else "global_id"))
             require_owned(path, self._owners[at], ids, part, f"node of type {name!r}")
             feat = entry(path, stored, "feats", "x")
-            self._nodes[at].add(path, ids, **({} if feat is None else {"feat": feat}))
+            self._nodes[at].add(path, ids, {} if feat is None else {"feat": feat})
             if "time" in stored:  # of all nodes, in every partition
                 self._node_time[at] = stored["time"]
 
@@ -126,17 +127,18 @@ class _Reader:
         path, feats = directory / "graph.pt", directory / "edge_feats.pt"
         tables = dict(self._by_type(feats, self._schema.edge_types))
         for at, (edge_type, stored) in enumerate(self._by_type(path, self._schema.edge_types)):
-            ids = integers(path, "edge_id", entry(path, stored, "edge_id")) - self._first_edge[at]
+            ids = integers(path, "edge_id", entry(path, stored, "edge_id"))
             row, col = (integers(path, name, entry(path, stored, name)) for name in ("row", "col"))
             require_owned(path, self._owners[self._schema.node_index(edge_type[2])], col, part, "destination")
-            table, given = tables[edge_type], {}
+            table, first = tables[edge_type], int(self._first_edge[at])
+            given: dict[str, Any] = {"row": row, "col": col}
             if "feats" in table:
-                if not np.array_equal(integers(feats, "global_id", entry(feats, table, "global_id")), ids):
+                if not _equal(integers(feats, "global_id", entry(feats, table, "global_id")), ids, first):
                     raise PartitionError(f"{feats} has other edges than {path.name}: they are of different runs")
                 given["feat"] = entry(feats, table, "feats", "edge_attr")
             if "edge_time" in table:
                 given["time"] = table["edge_time"]
-            self._edges[at].add(path, ids, row=row, col=col, **given)
+            self._edges[at].add(path, ids, given, first)
 
     def _by_type(self, path: Path, types: tuple[Any, ...]) -> list[tuple[Any, Any]]:
         stored = read_torch(path)
@@ -147,6 +149,13 @@ class _Reader:
             if not isinstance(value, Mapping):
                 raise PartitionError(f"{path} holds a {type(value).__name__} for {each}: expected a dict")
         return by_type
+
+
+def _equal(ids: np.ndarray, others: np.ndarray, first: int) -> bool:
+    """Tells whether ``ids`` are ``others`` counted from ``first``."""
+    return ids.size == others.size and all(
+        np.array_equal(chunk, others[begin : begin + chunk.size] - first) for begin, chunk in chunks(ids)
+    )
 
 
 def _meta(path: Path) -> tuple[int, Schema]:

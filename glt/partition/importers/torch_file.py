@@ -13,7 +13,7 @@ import io
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -69,7 +69,7 @@ def read_torch(path: Path) -> Any:
         return _Unpickler(io.BytesIO(archive.read("data.pkl")), archive.storage).load()
 
 
-def read_pickles(path: Path) -> Iterator[Any]:
+def read_pickles(path: Path) -> Generator[Any, None, None]:
     """Yields the objects of pickles that follow each other in a file, one at a time in memory.
 
     Raises:

@@ -54,7 +54,8 @@ def map_npy(path: Path) -> np.ndarray:
 
 
 def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -> dict[str, np.ndarray]:
-    """Reads arrays ``[rows, ...]`` of a table; no more than a record batch of them is in memory.
+    """Reads arrays ``[rows, ...]`` of a table; no more than a record batch of them is in memory, of CSV a few blocks
+    of 1 MiB that pyarrow reads ahead.
 
     Raises:
         ImportError: Without pyarrow.

@@ -14,7 +14,7 @@ import numpy as np
 _PARQUET: Final = (".parquet", ".pq")
 _CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _BATCH_ROWS: Final = 1 << 16
-_BLOCK_BYTES: Final = 4 << 20
+_BLOCK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
