@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from glt.partition.rows import Rows, as_torch_dtype
+from glt.partition.rows import Rows, as_torch_dtype, require_plain
 
 # The reference's text says "by_des" where its code says "by_dst"; both mean the destination.
 STRATEGIES: Final = {"by_src": "by_src", "by_dst": "by_dst", "by_des": "by_dst"}
@@ -73,6 +73,7 @@ def edge_index(name: str, value: object, bounds: tuple[tuple[str, int], tuple[st
             f"{name} is a {type(value).__name__}{f' of {got}' if got is not None else ''}: expected a dense tensor "
             "or array of int32 or int64, shape [2, num_edges]; convert it first"
         )
+    require_plain(name, value)
     if value.ndim != 2 or value.shape[0] != 2:
         hint = f"; pass {name}.T" if value.ndim == 2 and value.shape[1] == 2 else ""
         raise ValueError(f"{name} has shape {list(value.shape)}: expected [2, num_edges]{hint}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from glt.data.schema import Schema
 from glt.partition.arguments import chunks
+from glt.partition.rows import require_plain
+
+_MOST: Final = 1e290  # 2**32 of them, the most nodes that a type has, have a sum
 
 # Of one node type, one array [num_nodes] per partition; the same array where they do not differ.
 PartHotness = tuple[np.ndarray, ...]
@@ -71,14 +74,15 @@ def _array(name: str, value: object, num_nodes: int) -> np.ndarray:
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
         got = getattr(value, "dtype", type(value).__name__)
         raise TypeError(f"{name} is of {got}: expected a tensor or array of real numbers, [{num_nodes}]")
+    require_plain(name, value)
     if value.shape != (num_nodes,):
         raise ValueError(f"{name} has shape {list(value.shape)}: expected one number per node, [{num_nodes}]")
     hotness = value if value.dtype in (np.float32, np.float64) else value.astype(np.float32)
     for begin, piece in chunks(hotness):
-        bad = np.flatnonzero(~((piece >= 0) & (piece < np.inf)))
+        bad = np.flatnonzero(~((piece >= 0) & (piece <= _MOST)))
         if bad.size:
             raise ValueError(
-                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite numbers of at least 0, such as the "
-                "probabilities of NeighborSampler.sample_prob"
+                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite numbers of at least 0, whose "
+                f"sum is finite too: at most {_MOST:g}, such as the probabilities of NeighborSampler.sample_prob"
             )
     return hotness

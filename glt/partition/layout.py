@@ -40,8 +40,11 @@ def node_type_name(node_type: NodeType) -> str:
     """Returns the name that stands for ``node_type`` in paths.
 
     Letters, digits, ``-``, ``.``, ``~`` and single inner ``_`` stand for themselves; everything else (``/``, spaces,
-    letters beyond ASCII, ``__``) is percent-encoded, so that different types never share a file.
+    letters beyond ASCII, ``__``) is percent-encoded, so that different types never share a file. So are the names
+    ``.`` and ``..``, which file systems give a meaning of their own.
     """
+    if node_type in (".", ".."):
+        return node_type.replace(".", "%2E")
     return re.sub("^_|_$|_(?=_)|(?<=_)_", "%5F", quote(node_type, safe="", errors="surrogatepass"))
 
 

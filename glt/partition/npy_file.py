@@ -148,7 +148,11 @@ def scratch_file(directory: Path, num_bytes: int) -> Iterator[int]:
     """Yields the descriptor of a nameless file in ``directory``, which the kernel frees even after SIGKILL."""
     with tempfile.TemporaryFile(dir=directory) as file:
         if num_bytes:
-            os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error here, not hours later
+            try:
+                os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error here, not hours later
+            except OSError as error:  # of a descriptor: it says nowhere which disk
+                where = f"{directory} (a scratch file of {num_bytes / 1e9:.3g} GB)"
+                raise OSError(error.errno, error.strerror, where) from error
         yield file.fileno()
 
 

@@ -114,7 +114,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "holds the graph in memory")  # fmt: skip
     add("--seeds", metavar="NAME", help="a mask among the attributes of nodes, or an .npy file of ids; of a graph of "
         "types TYPE=NAME. Partition i is read for the i-th of N equal pieces of them")  # fmt: skip
-    add("--num-neighbors", type=_hops, metavar="K,K,...", help="neighbours per hop, -1 for all")
+    add("--num-neighbors", type=_hops, metavar="K,K,...",
+        help="neighbours per hop, -1 for all; =-1,... where that comes first")  # fmt: skip
     add("--batch-size", type=int, metavar="N", help="seeds of a batch (default: that of sample_prob)")
     add("--cache-ratio", type=float, metavar="X", help="share of the nodes of a type of which each partition keeps "
         "copies that it does not own")  # fmt: skip

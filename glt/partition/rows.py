@@ -91,6 +91,13 @@ def is_storage_of(dtype: np.dtype, torch_dtype: str) -> bool:
     return isinstance(wanted, torch.dtype) and torch_dtype_name(dtype) == torch_dtype
 
 
+def require_plain(name: str, value: np.ndarray) -> None:
+    """Raises TypeError for arrays that mean something else than their elements, or are indexed otherwise."""
+    if isinstance(value, np.ma.MaskedArray | np.matrix):
+        hint = "fill it with .filled(...)" if isinstance(value, np.ma.MaskedArray) else "pass np.asarray(...) of it"
+        raise TypeError(f"{name} is a {type(value).__name__}: expected a plain numpy.ndarray or a torch.Tensor; {hint}")
+
+
 def _as_array(name: str, value: object) -> tuple[np.ndarray, str]:
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
@@ -107,6 +114,7 @@ def _as_array(name: str, value: object) -> tuple[np.ndarray, str]:
         return (tensor if raw is None else tensor.view(raw)).numpy(), torch_dtype
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name} is a {type(value).__name__}: expected a torch.Tensor or a numpy.ndarray")
+    require_plain(name, value)
     try:
         return value, torch_dtype_name(value.dtype)
     except TypeError as error:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from glt import _core
 from glt.data.arrays import as_ids
@@ -133,6 +134,9 @@ def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[
     found = []
     for t, given in enumerate(schema.per_node_type("seeds", seeds)):
         name = f"seeds[{schema.node_types[t]!r}]" if schema.is_hetero else "seeds"
+        if getattr(given, "dtype", None) in (torch.bool, np.bool_) and given.shape != (num_nodes[t],):
+            shape = list(given.shape)
+            raise ValueError(f"{name} is a mask of shape {shape}: expected one bool per node, [{num_nodes[t]}]")
         ids = np.empty(0, np.int64) if given is None else as_ids(given, name).numpy()
         bad = np.flatnonzero((ids < 0) | (ids >= num_nodes[t]))
         if bad.size:

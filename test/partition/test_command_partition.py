@@ -157,6 +157,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
     source = arrays_in(tmp_path / "in", plain())
     out = ["--out", tmp_path / "parts", "--num-parts", 2]
     refused(capsys, 2, ["nothing", "found none"], tmp_path / "nothing", *out)
+    refused(capsys, 2, ["path is empty"], "", *out)  # not the working directory
     refused(capsys, 2, ["num_parts = 0"], source, "--out", tmp_path / "parts", "--num-parts", 0)
     refused(capsys, 2, ["imbalance = 0.1 is not for --method random", "metis, fennel"], source, *out,
             "--imbalance", 0.1)  # fmt: skip

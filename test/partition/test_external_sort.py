@@ -1,11 +1,15 @@
 """Whatever passes through scratch files, and on however many threads: the bytes of an in-memory sort."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 
 from glt import _core
 from glt.partition import RandomPartitioner, load_partition
 from glt.partition.graph_writer import SortMemory
+from glt.partition.npy_file import scratch_file
 
 NUM_NODES, NUM_EDGES, HUB_EDGES = 3000, 40_000, 15_000
 
@@ -132,3 +136,16 @@ def test_an_interrupt_ends_the_native_passes(tmp_path, graph):
 def test_a_chunk_may_be_larger_than_any_table(tmp_path, graph):
     few, _ = run(tmp_path / "a", graph, 1 << 30, 2, chunk_size=2**63 - 1)
     assert few == run(tmp_path / "b", graph, 1 << 30, 1)[0]
+
+
+def test_no_room_for_a_nameless_file_names_its_directory(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with (
+        pytest.raises(OSError, match=f"{tmp_path} .a scratch file of 2 GB.") as raised,
+        scratch_file(tmp_path, 2 * 10**9),
+    ):
+        pytest.fail("unreachable")
+    assert raised.value.errno == errno.ENOSPC

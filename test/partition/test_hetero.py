@@ -239,3 +239,22 @@ def test_plain_names_stand_for_themselves():
     assert layout.node_type_name("field_of-study.2") == "field_of-study.2"
     assert layout.node_type_name("../__a") == "..%2F%5F%5Fa"
     assert layout.node_type_name("\0\ud800") == "%00%ED%A0%80"
+
+
+def test_names_that_file_systems_give_a_meaning_of_their_own(tmp_path):
+    """Of a type called "..", files lay a directory higher; one called "." wrote what it did not find again."""
+    names = (".", "..", "%2E", "...")
+    tables = {name: {name: np.arange(4) + at} for at, name in enumerate(names)}
+    edge_index = {(src, "..", dst): np.array([[0, 1], [2, 3]]) for src, dst in zip(names, names[::-1], strict=True)}
+    world = {
+        "num_nodes": dict.fromkeys(names, 4),
+        "edge_index": edge_index,
+        "node_feat": {name: np.arange(4.0) * at for at, name in enumerate(names)},
+        "node_attrs": tables,
+        "edge_attrs": {edge_type: {".": np.arange(2)} for edge_type in edge_index},
+    }
+    hotness = dict.fromkeys(names, np.ones(4))
+    RandomPartitioner(tmp_path / "parts", 2, **world, hotness=hotness, cache_ratio=0.5).partition()
+    parts = load_all(tmp_path / "parts")
+    assert_union_is_the_input(parts, **world)
+    assert all(nodes.cache.ids.size == 2 for part in parts for nodes in part.nodes)

@@ -177,6 +177,7 @@ def test_all_seeds_at_once_are_certain() -> None:
     [
         ({"seeds": [0, 400]}, IndexError, r"seeds\[1\] = 400 is outside \[0, 400\)"),
         ({"seeds": []}, ValueError, "seeds is empty"),
+        ({"seeds": np.arange(401) < 5}, ValueError, r"seeds is a mask of shape \[401\]: .*\[400\]"),
         ({"seeds": {"node": [1]}}, TypeError, "seeds is a dict by type"),
         ({"seeds": [0.5]}, TypeError, "seeds has dtype torch.float"),
         ({"seeds": [1], "num_nodes": 399}, ValueError, "num_nodes = 399: expected at least 400"),

@@ -49,6 +49,8 @@ def read_graph(
         KeyError, TypeError, ValueError: If what is there does not fit; names the file and the place in it.
         OSError: If it cannot be read, or there is no room in ``scratch_dir``.
     """
+    if not os.fspath(path):  # which Path takes for the working directory
+        raise ValueError("path is empty: expected a directory or a file; '.' is the working directory")
     path, scratch = Path(path), Path(scratch_dir)
     is_table = False
     options: dict[str, Any] = {"weight_attr": weight_attr, "time_attr": time_attr}
