@@ -45,7 +45,8 @@ def collate(
         for i, per_hop in enumerate(by_type):
             stores[f"{'n' if name == 'num_sampled_nodes' else 'e'}{i}"][name] = per_hop
     if subgraph_type == "bidirectional":
-        columns = {path.split("/")[0] for path in tensors if path.rpartition("/")[2].startswith("e")} - {"edge_index"}
+        parts = [path.rpartition("/") for path in tensors]  # names may have slashes too
+        columns = {name for name, _, place in parts if place.startswith("e")} - {"edge_index"}
         _make_bidirectional(data, columns)
     return data
 

@@ -65,7 +65,7 @@ class LoaderOptions:
                 raise TypeError(f"{name} = {flag!r}: expected True or False")
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
-        if self.filter_per_worker not in (None, True, False):
+        if self.filter_per_worker is not None and not isinstance(self.filter_per_worker, bool):
             raise TypeError(f"filter_per_worker = {self.filter_per_worker!r}: expected None, True or False")
         conflicts.refuse(data="DistDataset", filter_per_worker=self.filter_per_worker)
         if not _is_positive_integer(self.batch_size):
@@ -75,8 +75,8 @@ class LoaderOptions:
         if self.to_device is not None:
             try:
                 device = torch.device(self.to_device)
-            except RuntimeError as error:
-                raise ValueError(
+            except (TypeError, RuntimeError) as error:
+                raise (TypeError if isinstance(error, TypeError) else ValueError)(
                     f"to_device = {self.to_device!r}: expected a device such as 'cpu' ({error})"
                 ) from error
             if device.type == "cuda" and not torch.cuda.is_available():

@@ -138,8 +138,8 @@ class Rendezvous:
         """Says that this trainer needs its peers no more, and waits until they all say so or are gone.
 
         Until then others may still ask this trainer's samplers. Returns the ranks that did not finish: those that gave
-        no sign of life any more, which are not waited for, and those that the deadline overtook; all others, at once,
-        if this trainer has given up.
+        no sign of life any more, which are not waited for, those that have reported a failure, and those that the
+        deadline overtook; all others where the failure is this trainer's own, at once if it has given up.
 
         Args:
             timeout_s: Deadline in seconds; None: as long as those waited for give signs of life.
@@ -157,6 +157,10 @@ class Rendezvous:
                 waiting = [rank for rank in waiting if rank not in silent]
                 if waiting:
                     time.sleep(POLL_S)
+            if not waiting and self.store.check(["failed"]):
+                # Who failed takes no leave: nobody is to wait for that. All see the same, reports coming before "done".
+                failed = [rank for rank in self._others() if self.store.check([f"failed/{rank}"])]
+                silent = sorted({*silent, *(failed or self._others())})
         except RuntimeError:
             pass  # the store is gone: rank 0, which hosts it, finished or died, and nobody can be waited for
         finally:

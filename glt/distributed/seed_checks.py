@@ -110,6 +110,8 @@ def checked_seeds(input_nodes: Any, data: DistDataset) -> tuple[int, dict[str, T
 
 def checked_input_id(input_id: Any, num_seeds: int) -> Tensor:
     """Returns one id per seed, int64."""
+    if not isinstance(input_id, np.ndarray) or input_id.dtype.kind not in "iu":
+        input_id = as_tensor("input_id", input_id, f"one id per seed, [{num_seeds}]")
     ids = as_ids(input_id, "input_id")
     if len(ids) != num_seeds:
         raise ValueError(f"input_id has {len(ids)} elements: expected one per seed, {num_seeds}")

@@ -48,6 +48,8 @@ def _by_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], 
         return (_counts("num_neighbors", values),) * len(schema.edge_types)
     given = {_edge_type(key): _counts(f"num_neighbors[{key!r}]", value) for key, value in values.items()}
     unknown = [t for t in given if t not in schema.edge_types]
+    if not given and not schema.is_hetero:
+        raise ValueError(f"num_neighbors = {num_neighbors!r}: expected a list with one count per hop")
     if unknown or not schema.is_hetero:
         raise ValueError(
             f"num_neighbors names edge type {(unknown or list(given))[0]}: Not all edge types specified in "

@@ -28,6 +28,7 @@ def plain_graph() -> Data:
     data.embedding = torch.arange(NUM_NODES * 6).view(NUM_NODES, 2, 3).bfloat16()
     data.edge_weight = torch.arange(NUM_EDGES).remainder(7).double()
     data.kind = torch.arange(NUM_EDGES, dtype=torch.uint8)
+    data["edge/kind"] = torch.arange(NUM_EDGES)
     return data
 
 
@@ -37,6 +38,7 @@ def typed_graph(root: Path) -> HeteroData:
     data["item"].seen = torch.arange(60, dtype=torch.int16)
     data["ghost"].seen = torch.empty(0, dtype=torch.int16)
     data[RATES].kind = torch.arange(1400).view(700, 2)
+    data[RATES]["kind/e0"] = torch.arange(700)
     data["tag", "on", "item"].train_mask = torch.arange(80) % 5 == 0
     return data
 
@@ -74,16 +76,21 @@ def test_a_graph_without_types(tmp_path: Path, mode: str) -> None:
     arguments = graph_arguments(data, weight_attr="edge_weight")
     RandomPartitioner(tmp_path / "parts", 2, **arguments, edge_assign_strategy="by_dst").partition()
     seeds = {"input_nodes": torch.arange(0, NUM_NODES, 11)}
-    compare(data, tmp_path / "parts", mode, [seeds, seeds | {"weight_attr": "edge_weight"}][: 1 + (mode != "mp")])
+    given = [seeds, seeds | {"weight_attr": "edge_weight"}, seeds | {"subgraph_type": "bidirectional"}]
+    compare(data, tmp_path / "parts", mode, given[: 1 if mode == "mp" else 3])
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
 def test_a_graph_of_types(tmp_path: Path) -> None:
     data = typed_graph(tmp_path)
     arguments = graph_arguments(data, weight_attr="weight", time_attr="time")
     RandomPartitioner(tmp_path / "typed", 2, **arguments, edge_assign_strategy="by_dst").partition()
     seeds = {"input_nodes": ("item", torch.arange(0, 60, 7))}
-    given = [seeds, seeds | {"weight_attr": "weight"}, seeds | {"time_attr": "time", "disjoint": True}]
+    given = [
+        seeds, seeds | {"weight_attr": "weight"}, seeds | {"time_attr": "time", "disjoint": True},
+        seeds | {"subgraph_type": "bidirectional"},
+    ]  # fmt: skip
     compare(data, tmp_path / "typed", "collocated", given)
 
 
@@ -92,10 +99,11 @@ def test_a_dataset_offers_the_tables_of_its_partition(tmp_path: Path) -> None:
     RandomPartitioner(tmp_path / "typed", 2, **graph_arguments(data, time_attr="time")).partition()
     own = glt.distributed.DistDataset().load(tmp_path / "typed", 1)
     assert own.node_attrs.keys() == {"user", "item", "ghost"} and own.node_attrs["user"].keys() == {"train_mask"}
-    assert own.edge_attrs[RATES].keys() == {"kind", "weight"}
+    assert own.edge_attrs[RATES].keys() == {"kind", "kind/e0", "weight"}
     nodes = torch.from_numpy(own.own.nodes[0].ids)
     assert torch.equal(own.node_attrs["user"]["train_mask"][nodes], data["user"].train_mask[nodes])
     plain = plain_graph()
     RandomPartitioner(tmp_path / "plain", 2, **graph_arguments(plain)).partition()
     own = glt.distributed.DistDataset().load(tmp_path / "plain", 0)
-    assert own.node_attrs.keys() == {"train_mask", "embedding"} and own.edge_attrs.keys() == {"edge_weight", "kind"}
+    assert own.node_attrs.keys() == {"train_mask", "embedding"}
+    assert own.edge_attrs.keys() == {"edge_weight", "kind", "edge/kind"}

@@ -244,6 +244,37 @@ def test_loaders_may_end_in_another_order_on_each_rank(world: Callable[..., Worl
         cluster.expect_nothing_left()
 
 
+def fail_when_others_are_served(trainer: Trainer, path: Path) -> float:
+    """The second trainer fails once the first has all its batches. How long the first takes to go on without it."""
+    data = join(trainer, path)
+    try:
+        with make(trainer, data, "collocated") as loader:
+            assert len(list(loader)) == len(loader)
+            trainer.say("served")
+            trainer.hear()
+            if trainer.rank == 1:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        trainer.say("failed")
+    start = time.monotonic()
+    loader.shutdown()
+    with make(trainer, data, "collocated") as loader:
+        assert len(list(loader)) == len(loader)
+    return time.monotonic() - start
+
+
+def test_a_trainer_that_failed_is_not_waited_for_to_take_leave(world: Callable[..., World]) -> None:
+    with Cluster(2, fail_when_others_are_served, world(2).path) as cluster:
+        assert [cluster.hear(rank) for rank in range(2)] == ["served"] * 2
+        cluster.say(1)
+        assert cluster.hear(1) == "failed"
+        start = time.monotonic()
+        cluster.say(0)
+        cluster.results()
+        expect_prompt(time.monotonic() - start, "to go on without a trainer that failed", within_s=15)
+        cluster.expect_nothing_left()
+
+
 def fork_and_stop(trainer: Trainer, path: Path) -> str:
     """A forked child that ends takes nothing along; a stopped worker is not waited for for ever."""
     data = join(trainer, path)

@@ -55,6 +55,15 @@ def test_options_that_the_directory_cannot_serve(plain: DistDataset) -> None:
             nodes(plain, IDS, **{option: "a"})
 
 
+def test_values_that_are_no_such_thing_are_named(plain: DistDataset) -> None:
+    for given, kind in (
+        ({"num_neighbors": {}}, ValueError), ({"input_id": "ids"}, TypeError), ({"to_device": 3.5}, TypeError),
+        ({"filter_per_worker": 0}, TypeError),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=rf"^{next(iter(given))} .*expected"):
+            glt.distributed.DistNeighborLoader(plain, **{"num_neighbors": [2], "input_nodes": IDS, **given})
+
+
 def test_options_that_exclude_each_other(typed: DistDataset) -> None:
     for given, both in (
         ({"weight_attr": "w", "time_attr": "t", "input_time": IDS}, "weight_attr.*time_attr"),
