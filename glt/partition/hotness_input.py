@@ -12,7 +12,7 @@ from glt.data.schema import Schema
 from glt.partition.arguments import chunks
 from glt.partition.rows import require_plain
 
-_MOST: Final = 1e290  # 2**32 of them, the most nodes that a type has, have a sum
+_MOST: Final = 1e30  # a float32 holds it, and the sum of 2**32 of them, the most nodes that a type has, is finite
 
 # Of one node type, one array [num_nodes] per partition; the same array where they do not differ.
 PartHotness = tuple[np.ndarray, ...]
