@@ -250,6 +250,7 @@ def scatter_rows(
 ) -> None: ...
 def edge_sort_plan(
     num_edges: int,
+    num_ids: int,
     weight_bytes: int,
     has_time: bool,
     indices_width: int,
@@ -270,6 +271,8 @@ def count_rows(
 def sort_edges(
     rows: np.ndarray,
     cols: np.ndarray,
+    edge_ids: np.ndarray | None,
+    num_ids: int,
     weight: np.ndarray | None,
     time: np.ndarray | None,
     time_of_neighbor: bool,

@@ -40,10 +40,13 @@ struct Column {
   }
 };
 
-// The edges of one type as the user has them: may be mapped, and is read front to back.
+// The edges of one type as the user has them, or those of them that a machine has: may be mapped, and is read front to
+// back.
 struct EdgeList {
   Ids row, col;  // [num_edges], the end whose row an edge joins, and the other one
   int64_t num_edges;
+  std::optional<Column> id;  // [num_edges] integers below num_ids; without: an edge's id is its position
+  int64_t num_ids;
   int64_t num_nodes, num_neighbors;  // bounds of row and col
   std::optional<Column> weight;      // [num_edges], float or double
   std::optional<Column> time;        // [num_edges] integers, or [num_neighbors] where an edge has its neighbour's time
@@ -59,7 +62,7 @@ struct RecordLayout {
   static constexpr int kMaxWords = 8;
 
   explicit RecordLayout(const EdgeList& edges) {
-    if (edges.num_edges > int64_t{1} << 32) high_id = words++;
+    if (edges.num_ids > int64_t{1} << 32) high_id = words++;
     if (edges.weight) {
       weight_bytes = edges.weight->width;
       weight = words;
@@ -86,8 +89,9 @@ struct RecordLayout {
   void pack(const EdgeList& edges, int64_t edge, uint32_t position, int64_t neighbor, uint32_t* record) const {
     record[0] = position;
     record[1] = static_cast<uint32_t>(neighbor);
-    record[2] = static_cast<uint32_t>(edge);
-    if (high_id) record[high_id] = static_cast<uint32_t>(static_cast<uint64_t>(edge) >> 32);
+    const auto id = static_cast<uint64_t>(edges.id ? edges.id->integer(edge) : edge);
+    record[2] = static_cast<uint32_t>(id);
+    if (high_id) record[high_id] = static_cast<uint32_t>(id >> 32);
     if (weight) std::memcpy(record + weight, edges.weight->at(edge), weight_bytes);
     if (time) {
       const int64_t value = edges.time->integer(edges.time_of_neighbor ? neighbor : edge);

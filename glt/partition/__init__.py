@@ -2,6 +2,7 @@
 
 from glt.partition.adjacency_partitioner import AdjacencyPartitioner
 from glt.partition.assigned_partitioner import AssignedPartitioner
+from glt.partition.distributed import partition_distributed
 from glt.partition.fennel_partitioner import FennelPartitioner
 from glt.partition.forecast import Forecast
 from glt.partition.importers import import_dgl, import_glt, import_pyg
@@ -34,5 +35,6 @@ __all__ = [
     "import_pyg",
     "inspect_partitions",
     "load_partition",
+    "partition_distributed",
     "read_graph",
 ]

@@ -34,18 +34,19 @@ class SortMemory:
     @classmethod
     def of(cls, edges: EdgeInput, num_neighbors: int, thread_bytes: int) -> SortMemory:
         weight_bytes = 0 if edges.weight is None else edges.weight.itemsize
-        indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_edges)
+        indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_ids)
         return cls(
             *_core.edge_sort_plan(
-                edges.num_edges, weight_bytes, edges.has_time, indices.itemsize, edge_ids.itemsize, thread_bytes
+                edges.num_edges, edges.num_ids, weight_bytes, edges.has_time, indices.itemsize, edge_ids.itemsize,
+                thread_bytes,
             )
-        )
+        )  # fmt: skip
 
 
 def write_graph(
     writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int
 ) -> tuple[tuple[int, ...], int]:
-    """Writes each partition's rows, columns and edge ids, and with them weights and times.
+    """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times.
 
     Edges are read twice, front to back: once to count those of each row, once to sort them. Memory is 12 bytes per
     node at the expanded end, and ``SortMemory.thread_bytes`` for each thread.
@@ -53,7 +54,7 @@ def write_graph(
     Args:
         writer: Where to.
         edges: The edges of one type.
-        books: Of all node types.
+        books: Of all node types. That of the expanded end may have the nodes of ``writer.parts`` alone.
         thread_bytes: Memory of each thread for sorting.
 
     Returns:
@@ -74,9 +75,10 @@ def write_graph(
     time = edges.time if edges.time is not None else edges.neighbor_time
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
         _core.sort_edges(
-            edges.row_ids, edges.col_ids, edges.weight, time, edges.time is None, num_neighbors, position,
-            book.offset.tolist(), indptr, [[file.rows for file in array] for array in files],
-            id_dtype(num_neighbors).itemsize, id_dtype(edges.num_edges).itemsize, scratch, thread_bytes,
+            edges.row_ids, edges.col_ids, edges.edge_ids, edges.num_ids, edges.weight, time, edges.time is None,
+            num_neighbors, position, book.offset[[*writer.parts, -1]].tolist(), indptr,
+            [[file.rows for file in array] for array in files],
+            id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize, scratch, thread_bytes,
             num_threads=writer.num_threads, tick=writer.advance,
         )  # fmt: skip
     for array in files:
@@ -85,8 +87,8 @@ def write_graph(
 
 
 def _write_indptr(writer: PartitionWriter, edges: EdgeInput, book: Book, indptr: np.ndarray) -> None:
-    for idx, count in enumerate(book.counts):
-        file = writer.writer(layout.graph(idx, edges.edge_type, "indptr"), indptr.dtype, (count + 1,))
+    for idx in writer.parts:
+        file = writer.writer(layout.graph(idx, edges.edge_type, "indptr"), indptr.dtype, (book.counts[idx] + 1,))
         first, end = book.offset[idx], book.offset[idx + 1] + 1
         for begin in range(first, end, CHUNK_ROWS):
             writer.advance(file.write(indptr[begin : min(begin + CHUNK_ROWS, end)] - indptr[first]))
@@ -97,7 +99,7 @@ def _files(
     writer: PartitionWriter, edges: EdgeInput, book: Book, num_neighbors: int, counts: Sequence[int]
 ) -> list[list[NpyWriter]]:
     """Begins the files of the arrays of ``_core.sort_edges``, in its order; none of what there is not."""
-    indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_edges)
+    indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_ids)
     arrays = [
         ("indices", indices, True),
         ("edge_ids", edge_ids, True),
@@ -114,7 +116,7 @@ def _files(
     return [
         [
             writer.writer(layout.graph(idx, edges.edge_type, name), dtype, (size(name, idx),))
-            for idx in range(book.num_parts if wanted else 0)
+            for idx in (writer.parts if wanted else ())
         ]
         for name, dtype, wanted in arrays
     ]

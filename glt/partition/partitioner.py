@@ -2,17 +2,17 @@
 
 import json
 import logging
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 
 import torch
 
 from glt.data.schema import EdgeType, NodeType
-from glt.partition import arguments, layout
+from glt.partition import arguments
 from glt.partition.balance import Balance
 from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
@@ -27,8 +27,8 @@ from glt.partition.manifest import (
     balance_ratio,
     installed_version,
 )
-from glt.partition.npy_file import BLOCK_BYTES
-from glt.partition.partition_writer import PartitionWriter
+from glt.partition.npy_file import BLOCK_BYTES, FileEntry
+from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.rows import Array, Rows
 from glt.partition.staging import require_free, require_space, staging
 
@@ -140,6 +140,14 @@ class PartitionerBase(ABC):
     balances: ClassVar[frozenset[str]] = frozenset()
     """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
 
+    needs_graph: ClassVar[bool] = True
+    """Whether :meth:`assign_nodes` looks at edges or tables of ``self.graph``. One that does not, but at ids and
+    ``self.balance`` alone, may say False, and :func:`partition_distributed` takes it."""
+
+    node_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Its own arguments that have an element for each node, such as ``owners``: :func:`partition_distributed` takes
+    slices of them."""
+
     assign_node_bytes: int = 9
     """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
 
@@ -242,10 +250,13 @@ class PartitionerBase(ABC):
             expected = self.forecast()
             logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
             require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
-            books = [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
-            manifest = self._write(root, books, strategy_arguments, expected.work_bytes if progress else None)
+            manifest = self._write(root, self.books(), strategy_arguments, expected.work_bytes if progress else None)
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
         return manifest
+
+    def books(self) -> list[Book]:
+        """Returns the book of each node type, from :meth:`assign_nodes`."""
+        return [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
 
     def _book(self, at: int, nodes: NodeInput) -> Book:
         where = f"{type(self).__name__}.assign_nodes"
@@ -267,58 +278,69 @@ class PartitionerBase(ABC):
         advance = bar.update if bar is not None else lambda _: None
         thread_bytes = self.sort_memory_bytes // self.num_threads
         try:
-            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance)
+            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance, range(self.num_parts))
             for nodes, book in zip(self.graph.nodes, books, strict=True):
                 _write_nodes(writer, nodes, book)
             graphs = [_write_edges(writer, edges, books, thread_bytes) for edges in self.graph.edges]
         finally:
             if bar is not None:
                 bar.close()
-        manifest = Manifest(
-            num_parts=self.num_parts,
-            edge_dir=self.graph.edge_dir,
-            strategy=type(self).__name__,
-            arguments=strategy_arguments,
-            checksum_block_bytes=BLOCK_BYTES,
-            time_level=self.graph.time_level,
-            is_hetero=self.graph.schema.is_hetero,
-            node_types=tuple(
-                _node_entry(nodes, book, self.balance.entries(at, book))
-                for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True))
-            ),
-            edge_types=tuple(
-                _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts)
-                for edges, counts in zip(self.graph.edges, graphs, strict=True)
-            ),
-            files=writer.files,
-            glt_version=installed_version(),
-        ).signed()
+        manifest = self.manifest(self.graph, books, graphs, writer.files, strategy_arguments)
         manifest.write(root)  # last: a directory without it does not load
         return manifest
 
+    def manifest(
+        self,
+        graph: GraphInput,
+        books: Sequence[Book],
+        graphs: Sequence[tuple[tuple[int, ...], int]],
+        files: Mapping[str, FileEntry],
+        strategy_arguments: dict[str, Any],
+    ) -> Manifest:
+        """Returns the manifest of a run.
+
+        Args:
+            graph: The graph, or a slice of it.
+            books: Of all node types.
+            graphs: Of each edge type the number of edges of each partition, and of edges whose ends have different
+                owners.
+            files: By path.
+            strategy_arguments: See :meth:`strategy_arguments`.
+        """
+        return Manifest(
+            num_parts=self.num_parts,
+            edge_dir=graph.edge_dir,
+            strategy=type(self).__name__,
+            arguments=strategy_arguments,
+            checksum_block_bytes=BLOCK_BYTES,
+            time_level=graph.time_level,
+            is_hetero=graph.schema.is_hetero,
+            node_types=tuple(
+                _node_entry(nodes, book, self.balance.entries(at, book))
+                for at, (nodes, book) in enumerate(zip(graph.nodes, books, strict=True))
+            ),
+            edge_types=tuple(
+                _edge_entry(edges, graph.nodes[edges.neighbor], *counts)
+                for edges, counts in zip(graph.edges, graphs, strict=True)
+            ),
+            files=dict(sorted(files.items())),
+            glt_version=installed_version(),
+        ).signed()
+
 
 def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
-    node_type = nodes.node_type
-    writer.nodes(node_type, book)
-    if nodes.feat is not None:
-        writer.node_rows(partial(layout.node_feat, node_type=node_type), nodes.feat, book)
-    if nodes.label is not None:
-        writer.node_rows(partial(layout.node_label, node_type=node_type), nodes.label, book)
+    writer.nodes(nodes.node_type, book)
+    for path_of, rows in node_tables(nodes):
+        writer.node_rows(path_of, rows, book)
     if nodes.time is not None:
-        writer.node_times(node_type, nodes.time, book)
-    for name, rows in nodes.attrs.items():
-        writer.node_rows(partial(layout.node_attr, node_type=node_type, name=name), rows, book)
+        writer.node_times(nodes.node_type, nodes.time, book)
 
 
 def _write_edges(
     writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int
 ) -> tuple[tuple[int, ...], int]:
     part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes)
-    edge_type = edges.edge_type
-    tables = [] if edges.feat is None else [(partial(layout.edge_feat, edge_type=edge_type), edges.feat)]
-    for name, rows in edges.attrs.items():
-        tables.append((partial(layout.edge_attr, edge_type=edge_type, name=name), rows))
-    if tables:
+    if tables := edge_tables(edges):
         writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges)
     return part_num_edges, num_cut_edges
 
@@ -340,11 +362,13 @@ def _node_entry(nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry,
 def _edge_entry(
     edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int
 ) -> EdgeTypeEntry:
-    edge_cut_ratio = num_cut_edges / max(edges.num_edges, 1)
-    row_bytes = 0 if neighbors.feat is None else neighbors.feat.array[:1].nbytes
+    num_edges = sum(part_num_edges)
+    edge_cut_ratio = num_cut_edges / max(num_edges, 1)
+    feat = neighbors.feat
+    row_bytes = 0 if feat is None else feat.array.itemsize * math.prod(feat.row_shape)
     return EdgeTypeEntry(
         edge_type=edges.edge_type,
-        num_edges=edges.num_edges,
+        num_edges=num_edges,
         part_num_edges=part_num_edges,
         balance_ratio=balance_ratio(part_num_edges),
         num_cut_edges=num_cut_edges,
