@@ -20,6 +20,7 @@ import torch.distributed as dist
 from glt.errors import PeerLost, RemoteError
 
 _ROLE: Final = "partitioning rank"
+_DYING_S: Final = 2.0  # a process that is killed closes its connections first
 
 
 class Exchange:
@@ -42,8 +43,7 @@ class Exchange:
             )
         self._timeout = timedelta(seconds=timeout_s)
         self._is_mine = group is None
-        # A group of one's own has this deadline, and gloo, whatever the default group is for.
-        self._group = dist.new_group(timeout=self._timeout, backend="gloo") if group is None else group
+        self._group = self._new_group() if group is None else group
         self.rank, self.world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
         if self.rank < 0:
             raise ValueError("group: this process is no member of it; call partition_distributed in its members only")
@@ -118,6 +118,17 @@ class Exchange:
         self._collective(data, torch.from_numpy(np.concatenate([*flat, np.empty(0, np.uint8)])), sizes, sent)
         return [each.numpy() for each in data.split(sizes)], theirs[:, 1].bool().tolist()
 
+    def _new_group(self) -> dist.ProcessGroup:
+        # A group of one's own has this deadline, and gloo, whatever the default group is for.
+        try:
+            return dist.new_group(timeout=self._timeout, backend="gloo")
+        except RuntimeError as error:
+            raise PeerLost(
+                f"rank {dist.get_rank()} of {dist.get_world_size()} did not find all others within timeout_s = "
+                f"{self._timeout.total_seconds():g} s: expected all ranks to call partition_distributed; see the "
+                "output of those that did not"
+            ) from error
+
     def _collective(
         self, output: torch.Tensor, given: torch.Tensor, sizes: list[int] | None, sent: list[int] | None
     ) -> None:
@@ -130,21 +141,22 @@ class Exchange:
             if time.monotonic() - begin >= 0.9 * self._timeout.total_seconds():
                 why = f"not all of them came within timeout_s = {self._timeout.total_seconds():g} s"
             else:
-                why = "the connection to one of them broke"
+                why = f"the connection to one of them broke{self._gone()}"
             raise PeerLost(
-                f"rank {self.rank} of {self.world_size} lost other ranks at {self.stage}: {why}{self._gone()} "
-                f"({str(error).splitlines()[0]}); see their output for the cause, and run all of them again"
+                f"rank {self.rank} of {self.world_size} lost other ranks at {self.stage}: {why}; see their output for "
+                "the cause, and run all of them again"
             ) from error
 
     def _gone(self) -> str:
         """Names the ranks of this host whose processes have ended."""
         here = socket.gethostname()
-        gone = [
-            f"rank {rank} (pid {peer['pid']})"
-            for rank, peer in enumerate(self._peers)
-            if peer["host"] == here and not _is_running(peer["pid"])
-        ]
-        return f"; of this host {', '.join(gone)} ended" if gone else ""
+        neighbors = [(rank, peer["pid"]) for rank, peer in enumerate(self._peers) if peer["host"] == here]
+        deadline = time.monotonic() + _DYING_S
+        while not (gone := [f"rank {rank} (pid {pid})" for rank, pid in neighbors if not _is_running(pid)]):
+            if time.monotonic() > deadline:
+                return ""
+            time.sleep(0.01)
+        return f", and of this host {', '.join(gone)} ended"
 
     def _remote_error(self, rank: int, what: dict[str, str]) -> RemoteError:
         peer: dict[str, Any] = self._peers[rank] if self._peers else {"host": "an unknown host", "pid": -1}

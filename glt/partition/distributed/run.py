@@ -133,26 +133,23 @@ def _assigner(
             "them; assign nodes elsewhere and pass AssignedPartitioner with owners, or use RandomPartitioner (a "
             "partitioner of yours that does not look at edges says needs_graph = False)"
         )
-    of_nodes = partitioner.node_arguments | {"balance_ntypes"}
-    agree(exchange, {"the arguments given": sorted(arguments)})
-    for name in sorted(of_nodes & arguments.keys()):
-        arguments[name] = gather_argument(exchange, name, arguments[name], round_bytes)
+    for name in sorted(partitioner.node_arguments | {"balance_ntypes"}):
+        whole = gather_argument(exchange, name, arguments.get(name), round_bytes)
+        if name in arguments:
+            arguments[name] = whole
     no_edges: Any = np.empty((2, 0), np.int64)
     if isinstance(edge_index, Mapping):
         no_edges = dict.fromkeys(edge_index, no_edges)
     assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
     schema = assigner.graph.schema
-    agree(
-        exchange,
-        {
-            "num_parts": assigner.num_parts,
-            "node types": schema.node_types,
-            "num_nodes": tuple(nodes.num_nodes for nodes in assigner.graph.nodes),
-            "edge types": schema.edge_types,
-            "edge_assign_strategy": assigner.edge_assign_strategy,
-            "strategy arguments": assigner.strategy_arguments(),
-        },
-    )
+    counts = {nodes.node_type: nodes.num_nodes for nodes in assigner.graph.nodes}
+    given = {
+        "num_parts": assigner.num_parts,
+        "num_nodes": counts if schema.is_hetero else assigner.graph.nodes[0].num_nodes,
+        "edge_index.keys()": schema.edge_types,
+        "edge_assign_strategy": assigner.edge_assign_strategy,
+    }
+    agree(exchange, given | assigner.strategy_arguments())
     return assigner
 
 
