@@ -1,11 +1,15 @@
 """Whatever passes through scratch files, and on however many threads: the bytes of an in-memory sort."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from glt import _core
 from glt.partition import RandomPartitioner, load_partition
-from glt.partition.graph_writer import SortMemory
+from glt.partition.book import Book
+from glt.partition.graph_writer import SortMemory, write_graph
+from glt.partition.partition_writer import PartitionWriter
 
 NUM_NODES, NUM_EDGES, HUB_EDGES = 3000, 40_000, 15_000
 
@@ -132,3 +136,21 @@ def test_an_interrupt_ends_the_native_passes(tmp_path, graph):
 def test_a_chunk_may_be_larger_than_any_table(tmp_path, graph):
     few, _ = run(tmp_path / "a", graph, 1 << 30, 2, chunk_size=2**63 - 1)
     assert few == run(tmp_path / "b", graph, 1 << 30, 1)[0]
+
+
+@pytest.mark.parametrize("sort_memory_bytes", [1, 1 << 30])
+def test_some_edges_of_many_keep_their_ids(tmp_path, graph, sort_memory_bytes):
+    """As ranks sort the edges that they own, whose ids are beyond 32 bits in a graph of that size."""
+    ids = np.arange(NUM_EDGES) * 2**20 + 7
+    (edges,) = RandomPartitioner(tmp_path / "unused", 1, **graph).graph.edges
+    some = replace(edges, edge_ids=ids, id_bound=int(ids[-1]) + 1)
+    writer = PartitionWriter(tmp_path / "parts", 1, 2, lambda _: None, [1])
+    writer.root.mkdir()
+    book = Book.of(np.full(NUM_NODES, 1, np.uint8), 3)
+    counts, _ = write_graph(writer, some, [book], sort_memory_bytes)
+    assert counts == (0, NUM_EDGES, 0)
+    order = np.argsort(edges.row_ids, kind="stable")
+    directory = tmp_path / "parts" / "part1" / "graph" / "node__to__node"
+    np.testing.assert_array_equal(np.load(directory / "edge_ids.npy"), ids[order])
+    np.testing.assert_array_equal(np.load(directory / "indices.npy"), edges.col_ids[order])
+    assert not (tmp_path / "parts" / "part0").exists()
