@@ -21,6 +21,15 @@ def batch_key(rng_seed: int, epoch: int, batch: int) -> int: ...
 def rank_seed(job_seed: int, rank: int) -> int: ...
 def shuffle(items: np.ndarray, rng_seed: int, epoch: int) -> None: ...
 
+class Book:
+    """The owner of each id, from an array or from ranges of ids; see csrc/core/owner.h."""
+
+    num_ids: int
+    num_parts: int
+    def __init__(self, owner: np.ndarray, num_parts: int) -> None: ...
+    @staticmethod
+    def of_ranges(offset: np.ndarray) -> Book: ...
+
 class Csr:
     num_rows: int
     num_nodes: int
@@ -34,7 +43,7 @@ class Csr:
         num_nodes: int | None = None,
         num_neighbor_nodes: int | None = None,
         check_indices: bool = True,
-        book: np.ndarray | None = None,
+        book: Book | None = None,
         part: int = 0,
         weight_sum: np.ndarray | None = None,
         weight_guide: np.ndarray | None = None,
@@ -219,9 +228,41 @@ def gather_rows(
     row_of: np.ndarray | None = None,
     positions: np.ndarray | None = None,
     num_threads: int = 1,
+    first_id: int = 0,
 ) -> None: ...
-def group_by_owner(book: np.ndarray, num_parts: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-def require_owned(book: np.ndarray, ids: np.ndarray, part: int) -> None: ...
+def group_by_owner(book: Book, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def find_owners(book: Book, ids: np.ndarray) -> np.ndarray: ...
+def require_owned(book: Book, ids: np.ndarray, part: int) -> None: ...
+
+class RowIndex:
+    """Which ids have a row in a small table; see csrc/core/row_index.h."""
+
+    num_rows: int
+    num_ids: int
+    def __init__(self, ids: np.ndarray, num_ids: int) -> None: ...
+    def split(
+        self, ids: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
+
+doubt_unit: float
+
+def find_mutual(csr: Csr, back: Csr, mutual: np.ndarray, num_threads: int = 1) -> None: ...
+def find_repeated(csr: Csr, repeated: np.ndarray, num_threads: int = 1) -> None: ...
+def add_doubt(
+    csr: Csr,
+    num_neighbors: Sequence[int],
+    weighted: bool,
+    replace: bool,
+    hop: int,
+    expanded: np.ndarray,
+    neighbor: np.ndarray,
+    doubt: np.ndarray,
+    mutual: np.ndarray | None = None,
+    back: Csr | None = None,
+    back_neighbors: Sequence[int] = (),
+    repeated: np.ndarray | None = None,
+    num_threads: int = 1,
+) -> None: ...
 
 class BlockFile:
     """Fills a new file in any order, with a CRC-32 for each block."""
@@ -271,8 +312,6 @@ def count_rows(
 def sort_edges(
     rows: np.ndarray,
     cols: np.ndarray,
-    edge_ids: np.ndarray | None,
-    num_ids: int,
     weight: np.ndarray | None,
     time: np.ndarray | None,
     time_of_neighbor: bool,
@@ -287,4 +326,7 @@ def sort_edges(
     thread_bytes: int,
     num_threads: int = 1,
     tick: Callable[[int], object] | None = None,
+    neighbor_id: np.ndarray | None = None,
+    edge_id: np.ndarray | None = None,
+    num_ids: int | None = None,
 ) -> None: ...

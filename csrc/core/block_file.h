@@ -13,6 +13,10 @@ namespace glt {
 void write_at(int fd, int64_t offset, const void* data, int64_t num_bytes, const std::string& path);
 void read_at(int fd, int64_t offset, void* data, int64_t num_bytes, const std::string& path);
 
+// Gives back the room of a range that is not needed any more, where the file system can: what was not written to disk
+// yet never has to be. The range reads as zeros then, or as before.
+void forget_at(int fd, int64_t offset, int64_t num_bytes);
+
 // The file is opened for each piece: a partitioner may have thousands of files under way.
 class BlockFile {
  public:

@@ -1,7 +1,8 @@
 // Compressed sparse rows: a view of them, and their construction from an edge list.
 //
 // The same structure serves both directions: over out-edges it is a CSR (row = source), over in-edges a CSC
-// (row = destination). A partition keeps rows only for the nodes it owns; `row_of` then maps a node to its row.
+// (row = destination). A partition keeps rows only for the nodes it owns, which are any, and mapped to rows by
+// `row_of`, or a range.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ struct CsrView {
   const uint64_t* weight_sum = nullptr;    // [num_edges], inclusive prefix sums within each row
   const uint32_t* weight_guide = nullptr;  // [weight_guide_size(num_rows, num_edges)]
   const int64_t* time = nullptr;           // [num_edges], never falling within a row; null: edges have no time
-  const uint32_t* row_of = nullptr;        // [num_nodes], node -> row; null: the row is the node id
+  const uint32_t* row_of = nullptr;        // [num_nodes], node -> row; null: node - first_node
+  int64_t first_node = 0;                  // the node of row 0, where `part` owns a range of them
   std::optional<Book> book;                // owners of [num_nodes] nodes, of which those of `part` have rows here
   int64_t part = 0;
   int64_t num_rows = 0;

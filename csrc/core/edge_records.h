@@ -45,12 +45,14 @@ struct Column {
 struct EdgeList {
   Ids row, col;  // [num_edges], the end whose row an edge joins, and the other one
   int64_t num_edges;
-  std::optional<Column> id;  // [num_edges] integers below num_ids; without: an edge's id is its position
-  int64_t num_ids;
   int64_t num_nodes, num_neighbors;  // bounds of row and col
   std::optional<Column> weight;      // [num_edges], float or double
   std::optional<Column> time;        // [num_edges] integers, or [num_neighbors] where an edge has its neighbour's time
   bool time_of_neighbor = false;
+  // What rows are to say where nodes and edges are relabelled, or where these are some of the edges.
+  const uint32_t* neighbor_id = nullptr;  // [num_neighbors], id of each neighbour; null: its own
+  std::optional<Column> edge_id;          // [num_edges] integers, id of each edge; without: its position
+  int64_t num_ids;                        // bound of ids of edges
 };
 
 // Which words a record has: position of its row, neighbour, edge id (its high word only where ids need it), weight
@@ -88,10 +90,10 @@ struct RecordLayout {
 
   void pack(const EdgeList& edges, int64_t edge, uint32_t position, int64_t neighbor, uint32_t* record) const {
     record[0] = position;
-    record[1] = static_cast<uint32_t>(neighbor);
-    const auto id = static_cast<uint64_t>(edges.id ? edges.id->integer(edge) : edge);
+    const int64_t id = edges.edge_id ? edges.edge_id->integer(edge) : edge;
+    record[1] = edges.neighbor_id ? edges.neighbor_id[neighbor] : static_cast<uint32_t>(neighbor);
     record[2] = static_cast<uint32_t>(id);
-    if (high_id) record[high_id] = static_cast<uint32_t>(id >> 32);
+    if (high_id) record[high_id] = static_cast<uint32_t>(static_cast<uint64_t>(id) >> 32);
     if (weight) std::memcpy(record + weight, edges.weight->at(edge), weight_bytes);
     if (time) {
       const int64_t value = edges.time->integer(edges.time_of_neighbor ? neighbor : edge);

@@ -32,9 +32,9 @@ struct SortPlan {
 
 // Where rows go: the rows of all partitions, one partition after the other.
 struct RowOrder {
-  const uint32_t* position;  // [num_nodes], by node
-  Book owner;                // [num_nodes], by node
-  Book neighbor_owner;       // [num_neighbors], by neighbour
+  const uint32_t* position;   // [num_nodes], by node
+  OwnerArray owner;           // [num_nodes], by node
+  OwnerArray neighbor_owner;  // [num_neighbors], by neighbour
 };
 
 // Pass 1: fills indptr [num_nodes + 1], by position, and returns the number of edges whose ends have different owners.

@@ -24,7 +24,7 @@ class Chunk {
                       " is outside [0, ", spec.num_ids, ")");
         __builtin_prefetch(spec.row_of + id, 0, 2);
       }
-      row_[i] = id;
+      row_[i] = static_cast<int64_t>(static_cast<uint64_t>(id) - static_cast<uint64_t>(spec.first_id));
     }
     if (spec.row_of)
       for (int64_t i = 0; i < n_; ++i) row_[i] = spec.row_of[row_[i]];

@@ -14,8 +14,9 @@ struct GatherSpec {
   int64_t row_bytes;
   const int64_t* ids;  // [n]; null: 0, 1, 2, ... (a scatter, with positions)
   int64_t n;
-  const uint32_t* row_of = nullptr;     // [num_ids], id -> row; null: the row is the id
-  int64_t num_ids = 0;                  // ids are in [0, num_ids)
+  const uint32_t* row_of = nullptr;     // [num_ids], id -> row; null: id - first_id
+  int64_t num_ids = 0;                  // with row_of, ids are in [0, num_ids)
+  int64_t first_id = 0;                 // the id of row 0
   const uint32_t* positions = nullptr;  // [n], where in `out` each row goes; null: 0, 1, 2, ...
   std::byte* out;                       // [num_out, row_bytes]
   int64_t num_out;

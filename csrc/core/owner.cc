@@ -19,10 +19,10 @@ void group_by_owner(const Book& book, const int64_t* ids, int64_t n, int64_t* gr
   require(n <= UINT32_MAX, n, " ids at once: expected fewer than 2^32");
   std::fill_n(begin, book.num_parts + 1, 0);
   std::visit(
-      [&](auto* owner) {
+      [&](const auto& owner) {
         for (int64_t i = 0; i < n; ++i) {
           check_id(book, ids, i);
-          __builtin_prefetch(owner + ids[i], 0, 2);
+          prefetch_owner(owner, ids[i]);
         }
         for (int64_t i = 0; i < n; ++i) {
           const int64_t part = owner[ids[i]];
@@ -42,15 +42,26 @@ void group_by_owner(const Book& book, const int64_t* ids, int64_t n, int64_t* gr
   begin[0] = 0;
 }
 
-void require_owned(const Book& book, const int64_t* ids, int64_t n, int64_t part) {
+void find_owners(const Book& book, const int64_t* ids, int64_t n, int64_t* owners) {
   std::visit(
-      [&](auto* owner) {
+      [&](const auto& owner) {
         for (int64_t i = 0; i < n; ++i) {
           check_id(book, ids, i);
-          __builtin_prefetch(owner + ids[i], 0, 2);
+          owners[i] = owner[ids[i]];
+        }
+      },
+      book.owner);
+}
+
+void require_owned(const Book& book, const int64_t* ids, int64_t n, int64_t part) {
+  std::visit(
+      [&](const auto& owner) {
+        for (int64_t i = 0; i < n; ++i) {
+          check_id(book, ids, i);
+          prefetch_owner(owner, ids[i]);
         }
         for (int64_t i = 0; i < n; ++i)
-          require_index(owner[ids[i]] == part, "ids[", i, "] = ", ids[i], " belongs to partition ",
+          require_index(owns(owner, part, ids[i]), "ids[", i, "] = ", ids[i], " belongs to partition ",
                         static_cast<int64_t>(owner[ids[i]]), ", not here (partition ", part,
                         "): ask the partition that owns it");
       },

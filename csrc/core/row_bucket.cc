@@ -20,6 +20,7 @@ void RowBucket::place_all(int scratch) {
   const int64_t n = range_.num_edges();
   records_.resize(n * layout_.words);
   read_at(scratch, range_.first_edge * layout_.bytes(), records_.data(), n * layout_.bytes(), "scratch file");
+  forget_at(scratch, range_.first_edge * layout_.bytes(), n * layout_.bytes());
   for (int64_t i = 0; i < n; ++i) place(records_.data() + i * layout_.words);
 }
 

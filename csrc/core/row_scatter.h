@@ -23,7 +23,7 @@ struct ScatterSpec {
   const std::byte* table;  // [n], rows of row_bytes, one every row_stride bytes
   int64_t row_bytes, row_stride;
   int64_t n;
-  Book book;
+  OwnerArray book;
   std::optional<Ids> ids;      // [n]: row i belongs to the owner of ids[i]; without: to that of first + i
   int64_t first;               // row number of table[0] in the whole table
   int64_t chunk_rows;          // rows dealt with at a time by each thread

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "core/check.h"
 
@@ -11,9 +12,9 @@ namespace {
 // Row numbers count within their owner's arrays: of a node owned elsewhere, the row here would be another node's.
 void require_owned_rows(const CsrView& csr, const int64_t* nodes, int64_t n, const char* name, int64_t first_index) {
   std::visit(
-      [&](auto* owner) {
+      [&](const auto& owner) {
         for (int64_t i = 0; i < n; ++i)
-          require_index(owner[nodes[i]] == csr.part, name, "[", first_index + i, "] = ", nodes[i],
+          require_index(owns(owner, csr.part, nodes[i]), name, "[", first_index + i, "] = ", nodes[i],
                         " belongs to partition ", static_cast<int64_t>(owner[nodes[i]]), ", not here (partition ",
                         csr.part, "): ask the partition that owns it");
       },
@@ -30,15 +31,19 @@ void locate_rows(const CsrView& csr, const int64_t* nodes, int64_t n, RowSpans& 
   size_t owner_bytes = 0;
   if (csr.book)
     std::visit(
-        [&](auto* p) {
-          owner = reinterpret_cast<const std::byte*>(p);
-          owner_bytes = sizeof(*p);
+        [&](const auto& p) {
+          if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(p)>>) {
+            owner = reinterpret_cast<const std::byte*>(p);
+            owner_bytes = sizeof(*p);
+          }
         },
         csr.book->owner);
+  const bool is_whole = !csr.row_of && !csr.book;
   for (int64_t i = 0; i < n; ++i) {
     require_index(static_cast<uint64_t>(nodes[i]) < static_cast<uint64_t>(csr.num_nodes), name, "[", first_index + i,
                   "] = ", nodes[i], " is outside [0, ", csr.num_nodes, ") (num_nodes = ", csr.num_nodes, ")");
-    prefetch(csr.row_of ? static_cast<const void*>(csr.row_of + nodes[i]) : csr.indptr + nodes[i]);
+    if (is_whole) prefetch(csr.indptr + nodes[i]);
+    if (csr.row_of) prefetch(csr.row_of + nodes[i]);
     if (owner) prefetch(owner + owner_bytes * static_cast<size_t>(nodes[i]));
   }
   if (csr.book) require_owned_rows(csr, nodes, n, name, first_index);
@@ -49,8 +54,13 @@ void locate_rows(const CsrView& csr, const int64_t* nodes, int64_t n, RowSpans& 
                     " has no row in this partition: ask the partition that owns it");
       prefetch(csr.indptr + out.row[i]);
     }
-  } else {
+  } else if (is_whole) {
     std::copy_n(nodes, n, out.row.data());
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      out.row[i] = nodes[i] - csr.first_node;
+      prefetch(csr.indptr + out.row[i]);
+    }
   }
   for (int64_t i = 0; i < n; ++i) {
     const int64_t row = out.row[i];

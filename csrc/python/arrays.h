@@ -50,15 +50,15 @@ inline Ids read_ids(const py::array& a, const char* name) {
 }
 
 // The owner of each id, in any of the widths that partitioners write.
-inline Book book_of(const py::array& owner, int64_t num_parts) {
-  Book book{static_cast<const uint8_t*>(nullptr), owner.size(), num_parts};
-  if (py::isinstance<py::array_t<uint8_t>>(owner))
-    book.owner = read<uint8_t>(owner, "book");
-  else if (py::isinstance<py::array_t<uint16_t>>(owner))
-    book.owner = read<uint16_t>(owner, "book");
+inline OwnerArray owner_array(const py::array& a, int64_t num_parts, const char* name) {
+  OwnerArray array{static_cast<const uint8_t*>(nullptr), a.size(), num_parts};
+  if (py::isinstance<py::array_t<uint8_t>>(a))
+    array.owner = read<uint8_t>(a, name);
+  else if (py::isinstance<py::array_t<uint16_t>>(a))
+    array.owner = read<uint16_t>(a, name);
   else
-    book.owner = read<uint32_t>(owner, "book");
-  return book;
+    array.owner = read<uint32_t>(a, name);
+  return array;
 }
 
 inline void require_size(const py::array& a, const char* name, int64_t size) {

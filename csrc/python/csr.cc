@@ -47,16 +47,16 @@ void require_fits(const py::array& out, const char* name, int64_t largest) {
 
 Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids, std::optional<py::array> row_of,
          std::optional<int64_t> num_nodes, std::optional<int64_t> num_neighbor_nodes, bool check_indices,
-         std::optional<py::array> book, int64_t part, std::optional<py::array> weight_sum,
+         std::shared_ptr<const PartitionBook> book, int64_t part, std::optional<py::array> weight_sum,
          std::optional<py::array> weight_guide, std::optional<py::array> time)
     : indptr_(std::move(indptr)),
       indices_(std::move(indices)),
       edge_ids_(std::move(edge_ids)),
       row_of_(std::move(row_of)),
-      book_(std::move(book)),
       weight_sum_(std::move(weight_sum)),
       weight_guide_(std::move(weight_guide)),
-      time_(std::move(time)) {
+      time_(std::move(time)),
+      book_(std::move(book)) {
   view_.indptr = read<int64_t>(indptr_, "indptr");
   require(indptr_.size() >= 1, "indptr is empty: expected num_rows + 1 elements");
   view_.indices = read_ids(indices_, "indices");
@@ -69,13 +69,24 @@ Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids,
     view_.edge_ids = read_ids(*edge_ids_, "edge_ids");
     view_.has_edge_ids = true;
   }
-  view_.row_of = optional_rows(row_of_, view_.num_nodes);
-  require(row_of_ || view_.num_nodes == view_.num_rows, "num_nodes = ", view_.num_nodes, " but indptr has ",
-          view_.num_rows, " rows: pass row_of to map nodes to rows");
   if (book_) {
-    require_size(*book_, "book", view_.num_nodes);
-    view_.book = book_of(*book_, part + 1);
+    require(book_->view().num_ids == view_.num_nodes, "book has ", book_->view().num_ids, " ids: expected ",
+            view_.num_nodes);
+    require(part >= 0 && part < book_->view().num_parts, "part = ", part, ": expected 0 to ",
+            book_->view().num_parts - 1);
+    view_.book = book_->view();
     view_.part = part;
+  }
+  view_.row_of = optional_rows(row_of_, view_.num_nodes);
+  if (book_ && book_->has_ranges()) {
+    const auto [first, count] = book_->range(part);
+    require(!row_of_, "row_of: expected none beside a book of ranges, which says what the rows are");
+    require(count == view_.num_rows, "partition ", part, " owns ", count, " nodes but indptr has ", view_.num_rows,
+            " rows: expected one for each");
+    view_.first_node = first;
+  } else {
+    require(row_of_ || view_.num_nodes == view_.num_rows, "num_nodes = ", view_.num_nodes, " but indptr has ",
+            view_.num_rows, " rows: pass row_of to map nodes to rows");
   }
   require(weight_sum_.has_value() == weight_guide_.has_value(),
           "weight_sum and weight_guide belong together: pass both, as build_weights made them, or neither");
@@ -96,7 +107,7 @@ Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids,
 void register_csr(py::module_& m) {
   py::class_<Csr, std::shared_ptr<Csr>>(m, "Csr")
       .def(py::init<py::array, py::array, std::optional<py::array>, std::optional<py::array>, std::optional<int64_t>,
-                    std::optional<int64_t>, bool, std::optional<py::array>, int64_t, std::optional<py::array>,
+                    std::optional<int64_t>, bool, std::shared_ptr<PartitionBook>, int64_t, std::optional<py::array>,
                     std::optional<py::array>, std::optional<py::array>>(),
            py::arg("indptr"), py::arg("indices"), py::arg("edge_ids") = py::none(), py::arg("row_of") = py::none(),
            py::arg("num_nodes") = py::none(), py::arg("num_neighbor_nodes") = py::none(),

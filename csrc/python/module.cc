@@ -2,6 +2,7 @@
 
 namespace glt::python {
 void register_rng(pybind11::module_& m);
+void register_book(pybind11::module_& m);
 void register_csr(pybind11::module_& m);
 void register_fennel(pybind11::module_& m);
 void register_exclusions(pybind11::module_& m);
@@ -9,6 +10,8 @@ void register_batch(pybind11::module_& m);
 void register_one_hop(pybind11::module_& m);
 void register_induced_rows(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
+void register_row_index(pybind11::module_& m);
+void register_hotness(pybind11::module_& m);
 void register_block_pool(pybind11::module_& m);
 void register_partition_files(pybind11::module_& m);
 void register_shm_ring(pybind11::module_& m);
@@ -24,6 +27,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The native core of glt: NumPy arrays in, NumPy arrays out; knows no torch.";
   m.attr("has_cuda") = static_cast<bool>(GLT_HAS_CUDA);
   glt::python::register_rng(m);
+  glt::python::register_book(m);  // before what takes books
   glt::python::register_csr(m);
   glt::python::register_fennel(m);
   glt::python::register_exclusions(m);
@@ -31,6 +35,8 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_one_hop(m);
   glt::python::register_induced_rows(m);
   glt::python::register_gather(m);
+  glt::python::register_row_index(m);
+  glt::python::register_hotness(m);
   glt::python::register_block_pool(m);
   glt::python::register_partition_files(m);
   glt::python::register_shm_ring(m);

@@ -28,10 +28,10 @@ std::vector<RowFile> row_files(const std::vector<PyRowFile>& given) {
   return files;
 }
 
-Book full_book(const py::array& owner, int64_t num_parts, const char* name) {
+OwnerArray full_book(const py::array& owner, int64_t num_parts, const char* name) {
   require(num_parts >= 1, "num_parts = ", num_parts, ": expected at least 1");
   require_contiguous(owner, name);
-  return book_of(owner, num_parts);
+  return owner_array(owner, num_parts, name);
 }
 
 // A column of numbers of one of the kinds of `kinds`, as NumPy spells them; need not be contiguous.
@@ -193,19 +193,15 @@ void register_sort(py::module_& m) {
       py::arg("indptr"), py::arg("num_threads") = 1, py::arg("tick") = py::none());
   m.def(
       "sort_edges",
-      [](const py::array& rows, const py::array& cols, std::optional<py::array> edge_ids, int64_t num_ids,
-         std::optional<py::array> weight, std::optional<py::array> time, bool time_of_neighbor, int64_t num_neighbors,
-         const py::array& position, std::vector<int64_t> first_row, py::array indptr, const PyGraphFiles& files,
-         int64_t indices_width, int64_t edge_ids_width, int scratch, int64_t thread_bytes, int num_threads,
-         std::optional<py::function> tick) {
+      [](const py::array& rows, const py::array& cols, std::optional<py::array> weight, std::optional<py::array> time,
+         bool time_of_neighbor, int64_t num_neighbors, const py::array& position, std::vector<int64_t> first_row,
+         py::array indptr, const PyGraphFiles& files, int64_t indices_width, int64_t edge_ids_width, int scratch,
+         int64_t thread_bytes, int num_threads, std::optional<py::function> tick, std::optional<py::array> neighbor_id,
+         std::optional<py::array> edge_id, std::optional<int64_t> num_ids) {
         EdgeList edges = edge_list(rows, cols, position.size(), num_neighbors);
-        edges.num_ids = num_ids;
-        require(num_ids >= edges.num_edges, "num_ids = ", num_ids, ": expected at least the number of edges, ",
-                edges.num_edges);
-        if (edge_ids) {
-          require_size(*edge_ids, "edge_ids", edges.num_edges);
-          edges.id = read_column(*edge_ids, "edge_ids", "i", "integers");
-        }
+        edges.num_ids = num_ids.value_or(edges.num_edges);
+        require(edges.num_ids >= edges.num_edges, "num_ids = ", edges.num_ids,
+                ": expected at least the number of edges, ", edges.num_edges);
         if (weight) {
           require_size(*weight, "weight", edges.num_edges);
           edges.weight = read_column(*weight, "weight", "f", "float32 or float64");
@@ -215,6 +211,11 @@ void register_sort(py::module_& m) {
           require_size(*time, "time", time_of_neighbor ? num_neighbors : edges.num_edges);
           edges.time = read_column(*time, "time", "iu", "integers");
           edges.time_of_neighbor = time_of_neighbor;
+        }
+        if (neighbor_id) edges.neighbor_id = read_positions(*neighbor_id, num_neighbors);
+        if (edge_id) {
+          require_size(*edge_id, "edge_id", edges.num_edges);
+          edges.edge_id = read_column(*edge_id, "edge_id", "iu", "integers");
         }
         const SortPlan plan = plan_of(edges, indices_width, edge_ids_width, thread_bytes);
         RowOrder order{};
@@ -242,11 +243,13 @@ void register_sort(py::module_& m) {
         sort_edges(edges, order, plan, indices_width, edge_ids_width, offsets, graphs, scratch, threads, told);
       },
       "Writes the rows of all partitions: files[array][partition], arrays being indices, edge_ids, weight_sum, "
-      "weight_guide and, sorted by time, indices, edge_ids and time.",
-      py::arg("rows"), py::arg("cols"), py::arg("edge_ids"), py::arg("num_ids"), py::arg("weight"), py::arg("time"),
-      py::arg("time_of_neighbor"), py::arg("num_neighbors"), py::arg("position"), py::arg("first_row"),
-      py::arg("indptr"), py::arg("files"), py::arg("indices_width"), py::arg("edge_ids_width"), py::arg("scratch"),
-      py::arg("thread_bytes"), py::arg("num_threads") = 1, py::arg("tick") = py::none());
+      "weight_guide and, sorted by time, indices, edge_ids and time. neighbor_id [num_neighbors] and edge_id "
+      "[num_edges], below num_ids, are written in place of neighbours and positions of edges.",
+      py::arg("rows"), py::arg("cols"), py::arg("weight"), py::arg("time"), py::arg("time_of_neighbor"),
+      py::arg("num_neighbors"), py::arg("position"), py::arg("first_row"), py::arg("indptr"), py::arg("files"),
+      py::arg("indices_width"), py::arg("edge_ids_width"), py::arg("scratch"), py::arg("thread_bytes"),
+      py::arg("num_threads") = 1, py::arg("tick") = py::none(), py::arg("neighbor_id") = py::none(),
+      py::arg("edge_id") = py::none(), py::arg("num_ids") = py::none());
 }
 
 }  // namespace

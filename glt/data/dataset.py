@@ -198,7 +198,7 @@ class Dataset:
                 where = f"[{(self.schema.node_types if level == 'node' else self.schema.edge_types)[t]!r}]"
             feature = table if isinstance(table, Feature) else Feature(as_rows(table, label + where))
             expected = self.num_nodes_of[t] if level == "node" else _num_edge_rows(self.graphs[t].topology)
-            if feature.row_of is None and len(feature) != expected and (level == "node" or len(feature) < expected):
+            if feature.has_row_per_id and len(feature) != expected and (level == "node" or len(feature) < expected):
                 raise ValueError(f"{label}{where} has {len(feature)} rows: expected one per {level}, {expected}")
             (self.node_tables if level == "node" else self.edge_tables)[t][name] = feature
 
@@ -344,6 +344,6 @@ _LABELS = {"x": "node_features", "y": "node_labels", "edge_attr": "edge_features
 
 def _num_edge_rows(topology: Topology) -> int:
     """One more than the largest edge id."""
-    if topology.edge_ids is None or topology.row_of is not None:
+    if topology.edge_ids is None or topology.book is not None:
         return topology.num_edges
     return int(topology.edge_ids.max()) + 1 if topology.num_edges else 0

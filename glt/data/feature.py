@@ -10,6 +10,7 @@ from torch import Tensor
 from glt import _core
 from glt.data import pool
 from glt.data.arrays import Packed, as_ids, as_numpy
+from glt.data.partition_book import PartitionBook
 
 
 class Feature:
@@ -17,25 +18,27 @@ class Feature:
 
     Args:
         tensor: The rows, shape ``[num_rows, ...]``, any dtype. Used in place if contiguous, else copied once.
-        row_of: Row of each id ``[num_ids]``, uint32, where only some ids have rows (a partition). Default: the id.
-        owner: Partition of each id ``[num_ids]``, uint8, uint16 or uint32, and the partition whose rows these are,
-            where ``row_of`` counts within the owner's rows: looking up what it does not own is then refused.
+        row_of: Row of each id ``[num_ids]``, uint32, where only some ids have rows. Default: the id.
+        owned: A book and the partition whose rows these are, in place of ``row_of``: looking up what that does not own
+            is then refused.
 
     Raises:
         TypeError, ValueError: If ``tensor`` is not a CPU tensor of at least one dimension.
     """
 
-    def __init__(self, tensor: Tensor, row_of: Tensor | None = None, owner: tuple[Tensor, int] | None = None) -> None:
+    def __init__(
+        self, tensor: Tensor, row_of: Tensor | None = None, owned: tuple[PartitionBook, int] | None = None
+    ) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"tensor has type {type(tensor).__name__}: expected a torch.Tensor")
         if tensor.dim() == 0 or tensor.device.type != "cpu":
             raise ValueError(f"tensor has shape {tuple(tensor.shape)} on {tensor.device}: expected rows in CPU memory")
         self.tensor = tensor.detach().contiguous()
-        self.row_of = row_of
-        self.owner = owner
+        self.row_of = row_of if owned is None else owned[0].row_of
+        self.owned = owned
         self._table = as_numpy(self.tensor)
-        self._row_of = None if row_of is None else row_of.numpy()
-        self._book = None if owner is None else owner[0].numpy()
+        self._row_of = None if self.row_of is None else self.row_of.numpy()
+        self._first_id = 0 if owned is None else owned[0].first_id(owned[1])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -49,6 +52,11 @@ class Feature:
     def row_shape(self) -> torch.Size:
         """Shape of one row."""
         return self.tensor.shape[1:]
+
+    @property
+    def has_row_per_id(self) -> bool:
+        """Whether the row of an id is the id: not so of a partition, which has rows of some ids only."""
+        return self.row_of is None and self.owned is None
 
     def __len__(self) -> int:
         return len(self.tensor)
@@ -79,8 +87,8 @@ class Feature:
             TypeError, ValueError: If the dtype, shape or layout of an argument does not fit.
         """
         ids = as_ids(ids, "ids")
-        if self.owner is not None and self._book is not None:
-            _core.require_owned(self._book, ids.numpy(), self.owner[1])
+        if self.owned is not None:
+            _core.require_owned(self.owned[0].native, ids.numpy(), self.owned[1])
         if out is None:
             if positions is not None:
                 raise ValueError("positions needs out: the rows in between must come from somewhere")
@@ -88,19 +96,18 @@ class Feature:
         elif out.dtype != self.dtype:
             raise TypeError(f"out has dtype {out.dtype}: expected {self.dtype}, the table's")
         where = None if positions is None else positions.numpy()
-        _core.gather_rows(self._table, ids.numpy(), as_numpy(out), self._row_of, where, num_threads)
+        _core.gather_rows(self._table, ids.numpy(), as_numpy(out), self._row_of, where, num_threads, self._first_id)
         return out
 
     def __getitem__(self, ids: Tensor) -> Tensor:
         return self.gather(ids)
 
     def __getstate__(self) -> dict[str, Any]:
-        owner = None if self.owner is None else (Packed.of(self.owner[0]), self.owner[1])
-        return {"tensor": Packed.of(self.tensor), "row_of": Packed.of(self.row_of), "owner": owner}
+        row_of = None if self.owned else Packed.of(self.row_of)
+        return {"tensor": Packed.of(self.tensor), "row_of": row_of, "owned": self.owned}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        owner = state["owner"] and (Packed.open(state["owner"][0]), state["owner"][1])
-        self.__init__(Packed.open(state["tensor"]), Packed.open(state["row_of"]), owner)  # type: ignore[misc]
+        self.__init__(Packed.open(state["tensor"]), Packed.open(state["row_of"]), state["owned"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"Feature(shape={tuple(self.shape)}, dtype={self.dtype})"

@@ -47,7 +47,7 @@ class DatasetFeatureStore(FeatureStore):
             self._tables[None] = {**dataset.edge_tables[0], **self._tables[None]}
         for group, tables in self._tables.items():
             for name, feature in tables.items():
-                if feature.row_of is not None:
+                if not feature.has_row_per_id:
                     raise ValueError(f"table {name!r} of {group!r} has rows for some ids only: expected one per id")
 
     def _find(self, attr: TensorAttr) -> Feature | None:

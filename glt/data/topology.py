@@ -14,6 +14,7 @@ from glt.data.arrays import Packed, as_numpy
 from glt.data.edge_index import endpoints
 from glt.data.edge_times import TimedEdges, as_times
 from glt.data.edge_weights import EdgeWeights, as_weights
+from glt.data.partition_book import PartitionBook
 
 Size = tuple[int, int]
 
@@ -44,8 +45,7 @@ class Topology:
         edge_ids: Edge ids ``[E]``, int32 or int64; None where an id is the position in ``indices``.
         weights: :class:`~glt.data.edge_weights.EdgeWeights`, or None.
         by_time: :class:`~glt.data.edge_times.TimedEdges`, or None.
-        row_of: Row of each node ``[num_nodes]``, uint32, where rows exist for some nodes only (a partition); else None.
-        owner, part: Partition of each node, and which one these rows are of; None and 0 where rows are of all nodes.
+        book, part: Owners of the nodes, and the partition that these rows are of; None and 0 where all nodes have rows.
 
     Raises:
         IndexError: If an id is outside the graph; names the first.
@@ -60,8 +60,7 @@ class Topology:
     layout: str
     num_nodes: int
     num_neighbor_nodes: int
-    row_of: Tensor | None = None
-    owner: Tensor | None = None
+    book: PartitionBook | None = None
     part: int = 0
     _trusted: bool = True
 
@@ -119,8 +118,7 @@ class Topology:
         num_nodes: int | Size | None = None,
         weights: tuple[Tensor, Tensor] | None = None,
         by_time: tuple[Tensor, Tensor | None, Tensor] | None = None,
-        row_of: Tensor | None = None,
-        owner: Tensor | None = None,
+        book: PartitionBook | None = None,
         part: int = 0,
         trusted: bool = False,
     ) -> Topology:
@@ -135,10 +133,8 @@ class Topology:
                 rows, for both ends.
             weights: ``(weight_sum, weight_guide)`` as :class:`~glt.data.edge_weights.EdgeWeights` has them.
             by_time: ``(indices, edge_ids, time)`` as :class:`~glt.data.edge_times.TimedEdges` has them.
-            row_of: Row of each node ``[num_nodes]``, uint32, where only some nodes have rows.
-            owner: Partition of each node ``[num_nodes]``, uint8, uint16 or uint32, where ``row_of`` counts within the
-                owner's rows: sampling then refuses nodes that are not of ``part``.
-            part: The partition that these rows are of.
+            book: Owners of the nodes, where these rows are of those of one partition: sampling then refuses others.
+            part: Which partition.
             trusted: True skips the check that every neighbour id is in range and times do not fall (checksummed files).
 
         Raises:
@@ -154,7 +150,7 @@ class Topology:
         self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
         self.weights = None if weights is None else EdgeWeights(*weights)
         self.by_time = None if by_time is None else TimedEdges(*by_time)
-        self.row_of, self.owner, self.part = row_of, owner, part
+        self.book, self.part = book, part
         self._trusted = trusted
         _ = self.csr  # validates
         if self.by_time is not None:
@@ -167,7 +163,7 @@ class Topology:
         Raises:
             ValueError: If there would be fewer nodes than now, or these rows are a partition's.
         """
-        if self.row_of is not None or size[0] < self.size[0] or size[1] < self.size[1]:
+        if self.book is not None or size[0] < self.size[0] or size[1] < self.size[1]:
             raise ValueError(f"size = {size}: expected at least {self.size}, of a graph that has a row for every node")
         if size == self.size:
             return self
@@ -204,10 +200,11 @@ class Topology:
         return self._view(self.by_time.indices, self.by_time.edge_ids, time=self.by_time.time.numpy())
 
     def _view(self, indices: Tensor, edge_ids: Tensor | None, **columns: np.ndarray) -> _core.Csr:
-        ids, row_of, owner = (None if t is None else t.numpy() for t in (edge_ids, self.row_of, self.owner))
+        row_of, book = (None, None) if self.book is None else (self.book.row_of, self.book.native)
+        ids, rows = (None if t is None else t.numpy() for t in (edge_ids, row_of))
         return _core.Csr(
-            self.indptr.numpy(), indices.numpy(), ids, row_of, self.num_nodes, self.num_neighbor_nodes,
-            not self._trusted, owner, self.part, **columns,
+            self.indptr.numpy(), indices.numpy(), ids, rows, self.num_nodes, self.num_neighbor_nodes,
+            not self._trusted, book, self.part, **columns,
         )  # fmt: skip
 
     def coo(self) -> Tensor:
@@ -216,7 +213,7 @@ class Topology:
         Raises:
             ValueError: If these rows are a partition's.
         """
-        if self.row_of is not None:
+        if self.book is not None:
             raise ValueError("these rows are of a partition: expected a graph that has a row for every node")
         ends = torch.empty(2, self.num_edges, dtype=torch.int64)
         neighbor = int(self.layout == "CSR")
@@ -251,13 +248,11 @@ class Topology:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {k: v for k, v in self.__dict__.items() if k not in ("csr", "csr_unweighted", "csr_by_time")}
-        state |= {name: Packed.of(state[name]) for name in ("row_of", "owner") if name in state}
         if self.weights is not None:
             state["weights"] = tuple(Packed.of(array) for array in self.weights)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state |= {name: Packed.open(state[name]) for name in ("row_of", "owner") if name in state}
         if state.get("weights") is not None:
             state["weights"] = EdgeWeights(*(Packed.open(array) for array in state["weights"]))
         self.__dict__.update(state)

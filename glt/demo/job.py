@@ -75,7 +75,7 @@ def run(task: NodeTask, options: Options) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="glt-demo-") as work_dir:
         partition_dir = options.partition_dir or str(Path(work_dir, "partitions"))
         manifest = _partition(task, partition_dir, options)
-        owner = torch.from_numpy(load_partition(partition_dir, 0).nodes[0].book.astype("int64"))
+        owner = torch.from_numpy(load_partition(partition_dir, 0).nodes[0].book.owners())
         job = Job(
             options=options,
             partition_dir=partition_dir,

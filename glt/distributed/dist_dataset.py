@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt.data.arrays import from_array
 from glt.data.feature import Feature
-from glt.data.schema import NodeType, Schema
+from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.local_partition import LocalPartition
 from glt.errors import PartitionError
-from glt.partition import load_partition
+from glt.partition import IdMap, NodePart, load_partition
+from glt.partition.id_map import checked_ids
 from glt.partition.manifest import Manifest
 
 LabelFile = str | os.PathLike[str]
@@ -32,8 +34,9 @@ class DistDataset:
         num_nodes_of, num_edges_of: Of the whole graph, by type.
         num_neighbor_nodes_of: By edge type, nodes of the type that is not expanded.
         edge_dir: ``'out'`` for directories written with ``by_src``, ``'in'`` with ``by_dst``.
-        node_books: By node type, the owner of each node of the whole graph, smallest unsigned dtype.
-        edge_books: By edge type, the owner of each edge; None without edge features or attributes.
+        node_books: By node type, the :class:`~glt.data.partition_book.PartitionBook` of all nodes of the whole graph.
+        edge_books: By edge type, that of all edges; None where edges have no tables and no
+            new ids.
         whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
         own: Graphs and tables of the partition.
     """
@@ -57,8 +60,9 @@ class DistDataset:
             partition_idx: Which partition, in ``[0, num_parts)``.
             graph_mode: ``'CPU'`` or ``'ZERO_COPY'``; see :class:`glt.data.Graph`.
             whole_node_label_file: A ``.pt`` file (a tensor, read without unpickling anything else) or ``.npy`` file
-                with the labels of all nodes, in place of labels stored with the partition. Of a heterogeneous graph, a
-                dict of such files by node type; types that it does not name keep the stored ones.
+                with the labels of all nodes, in place of labels stored with the partition; also of a relabelled graph
+                in the order of the original ids. Of a heterogeneous graph, a dict of such files by node type; types
+                that it does not name keep the stored ones.
             verify: Compare files with their checksums: those up to 64 MiB whole, larger ones in eight places.
 
         Returns:
@@ -93,13 +97,16 @@ class DistDataset:
         self.ends = schema.ends(self.edge_dir)
         self.num_neighbor_nodes_of = tuple(self.num_nodes_of[neighbor] for _, neighbor in self.ends)
         self.whole_node_labels = tuple(
-            None if path is None else Feature(_read_labels(Path(path), schema, t, self.num_nodes_of[t]))
-            for t, path in enumerate(files)
+            None if path is None else Feature(_read_labels(Path(path), schema, t, self.num_nodes_of[t]), rows)
+            for t, (path, rows) in enumerate(zip(files, map(_original_rows, part.nodes), strict=True))
         )
         self._labelled = [labels is not None for labels in self.whole_node_labels]
         self.own = LocalPartition.of(part, graph_mode, self._labelled)
         self.node_books = tuple(node.book for node in part.nodes)
         self.edge_books = tuple(edge.book for edge in part.edges)
+        self._id_maps = {
+            "node": tuple(node.id_map for node in part.nodes), "edge": tuple(edge.id_map for edge in part.edges)
+        }  # fmt: skip
         return self
 
     def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:
@@ -181,6 +188,54 @@ class DistDataset:
         by_type = [{name: own[name] for name in each} for each, own in zip(names, tables, strict=True)]
         return self._face(kind, [each or None for each in by_type]) if self.schema.is_hetero else by_type[0]
 
+    @property
+    def node_map(self) -> Any:
+        """Original id of each node of the whole graph, ``[num_nodes]`` int32 or int64, mapped, or a dict by node type;
+        None where the graph was partitioned without ``relabel``. What :func:`glt.partition.to_original_order` takes."""
+        return self._originals("node")
+
+    @property
+    def edge_map(self) -> Any:
+        """Original id of each edge of the whole graph; as :attr:`node_map`, by edge type."""
+        return self._originals("edge")
+
+    def map_to_original(self, ids: Any, type_: NodeType | EdgeType | None = None) -> Tensor:
+        """Returns the ids that nodes or edges had in the input of the partitioner.
+
+        Args:
+            ids: Ids as batches have them, such as ``n_id`` and ``e_id``: integers of any shape.
+            type_: A node type or an edge type; None stands for the nodes of a homogeneous graph, whose edges are
+                ``("node", "to", "node")``.
+
+        Returns:
+            An int64 tensor of the same shape; the ids themselves where the graph was partitioned without ``relabel``.
+
+        Raises:
+            IndexError: If there is no such id; names the first.
+            KeyError: If there is no such type; names those there are.
+            TypeError: If ``ids`` are no integers.
+        """
+        found, num_ids = self._id_map(type_)
+        return checked_ids(ids, num_ids) if found is None else found.to_original(ids)
+
+    def map_from_original(self, ids: Any, type_: NodeType | EdgeType | None = None) -> Tensor:
+        """Returns the ids that original nodes or edges have here, for example of seeds; as :meth:`map_to_original`."""
+        found, num_ids = self._id_map(type_)
+        return checked_ids(ids, num_ids) if found is None else found.to_new(ids)
+
+    def _id_map(self, type_: NodeType | EdgeType | None) -> tuple[IdMap | None, int]:
+        if type_ is None or isinstance(type_, str):
+            at = self.schema.node_index(type_)
+            return self._id_maps["node"][at], self.num_nodes_of[at]
+        at = self.schema.edge_index(type_)
+        return self._id_maps["edge"][at], self.num_edges_of[at]
+
+    def _originals(self, kind: str) -> Any:
+        if not self.manifest.is_relabelled:
+            return None
+        maps = self._id_maps[kind]
+        return self._face(kind, [None if of is None else from_array(of.original) for of in maps])
+
     def _face(self, kind: str, values: Sequence[Any]) -> Any:
         if not self.schema.is_hetero:
             return values[0]
@@ -201,6 +256,14 @@ class DistDataset:
             f"DistDataset(partition {self.partition_idx} of {self.num_partitions}, num_nodes={self.num_nodes}, "
             f"num_edges={self.num_edges}, edge_dir={self.edge_dir!r})"
         )
+
+
+def _original_rows(nodes: NodePart) -> Tensor | None:
+    """Rows of a table in the order of the original ids, as a feature looks them up; None where those are the ids."""
+    if nodes.id_map is None:
+        return None
+    original = nodes.id_map.original  # a view where int32 holds the ids, which are never negative
+    return from_array(original.view(np.uint32) if original.itemsize == 4 else original.astype(np.uint32))
 
 
 def _label_files(schema: Schema, given: Any) -> list[Any]:

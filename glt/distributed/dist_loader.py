@@ -257,9 +257,10 @@ class DistLoader:
         ``collate_s`` it made ``Data`` of them; summed over batches, on the samplers: ``sampling_s`` and
         ``gathering_s`` of native work, ``remote_s`` waiting for other partitions, ``blocked_s`` waiting for room in
         the channel: several batches wait at once, so that sums may exceed the time that passed. ``remote_bytes`` came
-        from other partitions; ``remote_node_ratio`` is the share of nodes whose rows did (0 without
-        ``collect_features``). ``channel_*`` are the counters of :meth:`glt.channel.Channel.stats`, summed over
-        workers, until the loader is shut down.
+        from other partitions. ``num_remote_nodes`` were nodes whose rows did, ``num_cached_nodes`` such whose rows the
+        partition's cache had (both 0 without ``collect_features``); ``remote_node_ratio`` is the share of all nodes
+        that are remote, ``cache_hit_ratio`` that of cached ones among cached and remote ones. ``channel_*`` are the
+        counters of :meth:`glt.channel.Channel.stats`, summed over workers, until the loader is shut down.
         """
         return self._stats.to_dict({} if self._closed else self._backend.stats())
 

@@ -21,8 +21,8 @@ from glt.distributed.row_lookup import RowLookup, Specs, in_message
 from glt.sampler.config import SamplingConfig
 
 # What a batch reports about its own making, in this order, as float64 in the message's "stats".
-STATS = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "num_remote_nodes", "num_nodes", "num_edges",
-         "remote_bytes")  # fmt: skip
+STATS = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "num_remote_nodes", "num_cached_nodes",
+         "num_nodes", "num_edges", "remote_bytes")  # fmt: skip
 
 
 @dataclass
@@ -109,6 +109,7 @@ class DistNeighborSampler:
             for each in rows:
                 specs |= each.specs
             stats["num_remote_nodes"] = sum(each.num_remote for each in rows if each.kind == "node")
+            stats["num_cached_nodes"] = sum(each.num_cached for each in rows)
             for t, labels in enumerate(self.dataset.whole_node_labels):
                 if labels is not None:
                     specs[in_message("y", "node", t)] = (labels.dtype, (num_nodes[t], *labels.row_shape))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data.partition_book import PartitionBook
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,17 @@ class Frontier:
 
     @classmethod
     def of(
-        cls, batch: _core.Batch, node_type: int, book: np.ndarray, num_parts: int, seed_time: Tensor | None,
+        cls, batch: _core.Batch, node_type: int, book: PartitionBook, seed_time: Tensor | None,
         disjoint: bool,
     ) -> Frontier:  # fmt: skip
         """Sorts the frontier of a batch by owner.
 
         Args:
+            book: Owners of the nodes of the type.
             seed_time: Time of each tree; None without times.
             disjoint: Whether the batch has trees.
         """
-        nodes, positions, bounds = _core.group_by_owner(book, num_parts, batch.frontier(node_type))
+        nodes, positions, bounds = book.group(batch.frontier(node_type))
         tree = batch.frontier_trees(node_type)[positions] if disjoint else None
         time = None if seed_time is None or tree is None else seed_time.numpy()[tree]
         return cls(nodes, positions, bounds, tree, time)

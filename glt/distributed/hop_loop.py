@@ -158,7 +158,5 @@ class HopLoop:
         data = self.dataset
         for r, (t, _) in enumerate(data.ends):
             if found[t] is None and self.config.num_neighbors[r][hop] != 0:
-                found[t] = Frontier.of(
-                    batch, t, data.node_books[t], data.num_partitions, start.seed_time, self.config.disjoint
-                )
+                found[t] = Frontier.of(batch, t, data.node_books[t], start.seed_time, self.config.disjoint)
         return found

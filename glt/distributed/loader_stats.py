@@ -29,6 +29,7 @@ class LoaderStats:
     def to_dict(self, channel: Mapping[str, float]) -> dict[str, float]:
         """See :meth:`glt.distributed.DistNeighborLoader.stats`."""
         nodes = self._stages["num_nodes"]
+        remote, cached = self._stages["num_remote_nodes"], self._stages["num_cached_nodes"]
         return {
             "num_batches": self.num_batches,
             "num_seeds": self.num_seeds,
@@ -38,6 +39,9 @@ class LoaderStats:
             "collate_s": self.collate_s,
             **{name: self._stages[name] for name in ("sampling_s", "remote_s", "gathering_s", "blocked_s")},
             "remote_bytes": int(self._stages["remote_bytes"]),
-            "remote_node_ratio": self._stages["num_remote_nodes"] / nodes if nodes else 0.0,
+            "num_remote_nodes": int(remote),
+            "num_cached_nodes": int(cached),
+            "remote_node_ratio": remote / nodes if nodes else 0.0,
+            "cache_hit_ratio": cached / (cached + remote) if cached else 0.0,
             **{f"channel_{name}": value for name, value in channel.items()},
         }

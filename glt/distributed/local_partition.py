@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
 from glt.data.feature import Feature
 from glt.data.graph import Graph
+from glt.data.partition_book import PartitionBook
 from glt.data.schema import Schema
 from glt.data.topology import Topology, layout_of
+from glt.distributed.node_cache import NodeCache
 from glt.distributed.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest
-from glt.partition import Partition
+from glt.partition import NodePart, Partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,18 +27,20 @@ class LocalPartition:
     Attributes:
         index: Which partition.
         schema: The types there are; in all that follows, a type is its position.
-        node_ids: By node type, the nodes that it owns, ascending.
+        nodes: By node type, what was loaded.
         graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
         node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'``, ``'time'`` and named ones.
         edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
+        node_caches: By node type, copies of rows that other partitions own; None without.
     """
 
     index: int
     schema: Schema
-    node_ids: tuple[np.ndarray, ...]
+    nodes: tuple[NodePart, ...]
     graphs: tuple[Graph, ...]
     node_tables: tuple[dict[str, Feature], ...]
     edge_tables: tuple[dict[str, Feature], ...]
+    node_caches: tuple[NodeCache | None, ...]
 
     @classmethod
     def of(cls, part: Partition, graph_mode: str, labelled: Sequence[bool]) -> LocalPartition:
@@ -49,13 +52,19 @@ class LocalPartition:
             labelled: By node type, whether labels come from elsewhere, so that those of the partition do not count.
         """
         counts = [entry.num_nodes for entry in part.manifest.node_types]
-        rows = [torch.from_numpy(node.row) for node in part.nodes]
-        books = [torch.from_numpy(node.book) for node in part.nodes]
         node_tables: list[dict[str, Feature]] = []
+        node_caches: list[NodeCache | None] = []
         edge_tables: list[dict[str, Feature]] = []
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
-            node_tables.append(_tables(named, rows[t], (books[t], part.index)))
+            node_tables.append(_tables(named, (node.book, part.index)))
+            cache = None
+            if node.cache is not None:
+                kept = node.cache
+                copied = {"x": kept.feat, "y": kept.label, "time": kept.time, **kept.attrs}
+                tables = {name: Feature(_tensor(copied[name])) for name in node_tables[t]}
+                cache = NodeCache.of(kept.ids, counts[t], tables)
+            node_caches.append(cache)
         graphs = []
         ends = part.schema.ends(part.manifest.edge_dir)
         sides = part.schema.ends("out")
@@ -63,8 +72,7 @@ class LocalPartition:
             shared: dict[str, Any] = {
                 "layout": layout_of(part.manifest.edge_dir),
                 "num_nodes": (counts[sides[r][0]], counts[sides[r][1]]),
-                "row_of": rows[ends[r][0]],
-                "owner": books[ends[r][0]],
+                "book": part.nodes[ends[r][0]].book,
                 "part": part.index,
                 "trusted": True,  # the sampler still refuses ids out of range, when it meets them
             }
@@ -78,14 +86,11 @@ class LocalPartition:
                 weights = torch.from_numpy(edge.weight_sum), torch.from_numpy(edge.weight_guide)
             topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
             graphs.append(Graph(topology, graph_mode))
-            if edge.row is None or edge.book is None:
-                edge_tables.append({})
-            else:
-                owner = (torch.from_numpy(edge.book), part.index)
-                edge_tables.append(_tables({"edge_attr": edge.feat, **edge.attrs}, torch.from_numpy(edge.row), owner))
+            named = {"edge_attr": edge.feat, **edge.attrs}
+            edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index)))
         return cls(
-            part.index, part.schema, tuple(node.ids for node in part.nodes), tuple(graphs),
-            tuple(node_tables), tuple(edge_tables),
+            part.index, part.schema, part.nodes, tuple(graphs),
+            tuple(node_tables), tuple(edge_tables), tuple(node_caches),
         )  # fmt: skip
 
     def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:
@@ -136,10 +141,8 @@ class LocalPartition:
         topology = self.graphs[edge_type].topology
         by_name = self.schema.edge_types[edge_type]
         center = self.schema.node_index(by_name[2] if topology.edge_dir == "in" else by_name[0])
-        nodes = torch.from_numpy(self.node_ids[center]).long()
+        nodes = torch.from_numpy(self.nodes[center].ids)  # in the order of the rows
         assert topology.edge_ids is not None, "partitions have them"
-        if topology.row_of is not None:
-            nodes = nodes[topology.row_of[nodes].long().argsort()]
         centers = torch.repeat_interleave(nodes, topology.degrees, output_size=topology.num_edges)
         neighbors = topology.indices.long()
         ids, order = topology.edge_ids.long().sort()
@@ -170,7 +173,7 @@ class LocalPartition:
         if time is None or len(time) == 0:
             return None
         row = int(time.tensor.numpy().argmin())  # rows ascend with ids
-        return int(self.node_ids[asked.node_type][row]), int(time.tensor[row])
+        return int(self.nodes[asked.node_type].owned[row]), int(time.tensor[row])
 
     def tables(self, kind: str, type_: int) -> dict[str, Feature]:
         """The tables of a type of nodes or edges.
@@ -190,8 +193,8 @@ class LocalPartition:
         return types[type_]
 
 
-def _tables(named: dict[str, Any], row_of: Tensor, owner: tuple[Tensor, int]) -> dict[str, Feature]:
-    return {name: Feature(_tensor(rows), row_of, owner) for name, rows in named.items() if rows is not None}
+def _tables(named: dict[str, Any], owned: tuple[PartitionBook, int]) -> dict[str, Feature]:
+    return {name: Feature(_tensor(rows), owned=owned) for name, rows in named.items() if rows is not None}
 
 
 def _tensor(array: Any) -> Tensor:

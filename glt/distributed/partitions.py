@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt import _core
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.local_partition import LocalPartition
@@ -164,9 +163,8 @@ class Partitions:
 
     def by_owner(self, node_type: int, nodes: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Sorts nodes by owner: partition, its nodes, and where they stand in ``nodes``."""
-        book, num_parts = self.dataset.node_books[node_type], self.dataset.num_partitions
-        grouped, positions, bounds = _core.group_by_owner(book, num_parts, nodes)
-        groups = [(part, slice(bounds[part], bounds[part + 1])) for part in range(num_parts)]
+        grouped, positions, bounds = self.dataset.node_books[node_type].group(nodes)
+        groups = [(part, slice(bounds[part], bounds[part + 1])) for part in range(self.dataset.num_partitions)]
         return [(part, grouped[group], positions[group]) for part, group in groups if group.start != group.stop]
 
     def ask(self, part: int, requests: Sequence[Request]) -> list[asyncio.Future[Tensor]]:

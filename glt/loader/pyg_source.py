@@ -40,6 +40,6 @@ def as_pyg(data: Any) -> Any:
 
 def _put(store: Any, tables: Any) -> None:
     for name, feature in tables.items():
-        if feature.row_of is not None:
+        if not feature.has_row_per_id:
             raise ValueError(f"{name} is a Feature with row_of, as partitions have: this loader needs one row per id")
         store[name] = feature.tensor

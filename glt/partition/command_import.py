@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         library = libraries.add_parser(name, help=help_)
         library.add_argument("source", help=source)
         library.add_argument("--out", required=True, help="the directory to write; new or empty")
+        library.add_argument(
+            "--relabel", action="store_true", help="make ids contiguous by partition, with maps back to the source's"
+        )
         if name != "pyg":
             library.add_argument(
                 "--renumber-edges", action="store_true", help="number edges anew where the source stored no ids of them"
@@ -71,7 +74,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> Manifest:
     source, out = arguments.source, arguments.out
-    options: dict[str, Any] = {"progress": sys.stderr.isatty()}
+    options: dict[str, Any] = {"progress": sys.stderr.isatty(), "relabel": arguments.relabel}
     if arguments.library == "pyg":
         return import_pyg(source, out, **options)
     options["renumber_edges"] = arguments.renumber_edges

@@ -78,7 +78,8 @@ def _lines(report: Inspection) -> list[str]:
         report.root,
         f"  run {report.run_id}, format version {report.version}, written by glt {report.glt_version}",
         f"  {report.strategy}({arguments}): {report.num_parts} partitions, edge_dir '{report.edge_dir}'"
-        + (f", times of {report.time_level}s" if report.time_level else ""),
+        + (f", times of {report.time_level}s" if report.time_level else "")
+        + (", ids relabelled to be contiguous" if report.is_relabelled else ""),
         f"  {_count(report.num_nodes, 'node')}, {_count(report.num_edges, 'edge')}, "
         f"edge cut {report.edge_cut_ratio:.1%}",
     ]
@@ -88,10 +89,14 @@ def _lines(report: Inspection) -> list[str]:
     for nodes in report.nodes:
         lines.append(f"nodes {nodes.node_type}: {_spread(nodes.num_nodes, nodes.part_num_nodes, nodes.balance_ratio)}")
         lines += [f"  {name}: {table}" for name, table in nodes.tables.items()]
+        if nodes.forecast is not None:
+            lines.append(f"  {nodes.forecast.summary()}")
         lines += [
             f"  {each.table} = {each.value}: {_spread(sum(each.part_counts), each.part_counts, each.balance_ratio)}"
             for each in nodes.values
         ]
+        if any(nodes.part_cache_bytes):
+            lines.append(f"  caches: {', '.join(map(format_size, nodes.part_cache_bytes))}")
         lines += [
             f"  balanced {' '.join(map(str, each.label)) or 'as a type'}: "
             f"{_spread(each.num_nodes, each.part_num_nodes, each.balance_ratio)}"

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 GAMMA: Final = 1.5  # exponent of a partition's cost in its size, the paper's choice
 TEMPERING: Final = 1.5  # how much dearer load is in each pass than in the one before
+WORTH_A_PASS: Final = 0.01  # of the edges cut
 
 
 class FennelPartitioner(AdjacencyPartitioner):
@@ -30,7 +31,10 @@ class FennelPartitioner(AdjacencyPartitioner):
     massive scale graphs", WSDM 2014). Further passes know where the last one put all nodes (Nishimura and Ugander,
     "Restreaming graph partitioning: simple versatile algorithms for advanced balancing", KDD 2013); load becomes dearer
     from pass to pass, and of all passes the assignment that cuts the fewest edges is taken. After two passes in
-    succession that improved nothing there are no more.
+    succession that gained less than 1% there are no more.
+
+    In graphs with hubs, few edges are cut where most of them share a partition, whose nodes are as many as any other's:
+    with ``balance_edges`` more edges are cut, but work is even too.
 
     Memory is two books and 9 bytes per node of all types (17 with ``balance_edges``, 2 more with ``balance_ntypes``),
     whatever the number of edges: these lie in both directions in a scratch file, which each pass reads in order. Making
@@ -71,19 +75,18 @@ class FennelPartitioner(AdjacencyPartitioner):
         edges = self.owned_edges()
         edge_cap = 0 if edges is None else int(edges.sum() / self.num_parts * (1 + self.imbalance)) + 1
         owner = np.zeros(adjacency.num_nodes, owner_dtype(self.num_parts))
-        best, fewest, num_worse = owner, -1, 0
+        best, fewest, num_idle = owner, -1, 0
         for number in range(self.num_passes):
             num_cut = _core.fennel_pass(
                 adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, edge_cap,
                 base_penalty(adjacency) * TEMPERING**number, number == 0, self.random_seed, owner,
             )  # fmt: skip
-            logger.debug("pass %d cuts %d of %d edges", number + 1, num_cut, adjacency.num_edges)
+            logger.info("pass %d cuts %d of %d edges", number + 1, num_cut, adjacency.num_edges)
+            num_idle = num_idle + 1 if number > 0 and num_cut > (1 - WORTH_A_PASS) * fewest else 0
             if number == 0 or num_cut < fewest:
-                best, fewest, num_worse = owner.copy(), num_cut, 0
-            else:
-                num_worse += 1
-                if num_worse == 2:
-                    break
+                best, fewest = owner.copy(), num_cut
+            if num_idle == 2:
+                break
         return best
 
     def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,7 +16,7 @@ from glt.partition.npy_file import BLOCK_BYTES, npy_bytes
 from glt.partition.rows import Rows
 
 # Measured on a virtual machine of two Zen 4 cores, and rounded; a guess on any other.
-EDGE_NS: Final = 100  # of one thread: counting, spreading and sorting an edge
+EDGE_NS: Final = 150  # of one thread: counting, spreading and sorting an edge
 BYTE_NS: Final = 1.5  # of one thread: copying a byte of a row, its checksum included
 NODE_NS: Final = 150  # assigning a node at random, and everything else that one thread does alone
 DISK_BYTES_PER_S: Final = 500e6
@@ -52,6 +52,10 @@ class Forecast:
         """Free space that is needed in the file system of the directory."""
         return self.result_bytes + self.scratch_bytes
 
+    def with_more(self, num_bytes: int) -> Forecast:
+        """Returns the forecast of a result that has so many bytes more."""
+        return replace(self, result_bytes=self.result_bytes + num_bytes, work_bytes=self.work_bytes + num_bytes)
+
     def summary(self) -> str:
         """Returns the forecast in one line."""
         return (
@@ -62,7 +66,13 @@ class Forecast:
 
 
 def forecast(
-    graph: GraphInput, num_parts: int, num_threads: int, thread_bytes: int, chunk_size: int, assign_node_bytes: int
+    graph: GraphInput,
+    num_parts: int,
+    num_threads: int,
+    thread_bytes: int,
+    chunk_size: int,
+    assign_node_bytes: int,
+    relabel: bool = False,
 ) -> Forecast:
     """Forecasts a run.
 
@@ -73,9 +83,10 @@ def forecast(
         thread_bytes: Memory of each for sorting edges.
         chunk_size: Feature rows that each copies at a time.
         assign_node_bytes: Memory that the assignment takes per node of a type.
+        relabel: Whether nodes and edges get new ids.
     """
     owner = owner_dtype(num_parts)
-    sizes = _Sizes(num_parts)
+    sizes = _Sizes(num_parts, relabel)
     peaks = [assign_node_bytes * max(nodes.num_nodes for nodes in graph.nodes)]
     scratch, read, spread = [0], 0, 0
     for nodes in graph.nodes:
@@ -87,6 +98,8 @@ def forecast(
         memory = SortMemory.of(edges, num_neighbors, thread_bytes)
         sort_bytes = memory.thread_bytes * min(num_threads, edges.num_edges / memory.bucket_edges)
         peaks.append(12 * num_nodes + int(sort_bytes))
+        if relabel and edges.neighbor != edges.expanded:
+            peaks[-1] += 4 * num_neighbors
         peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in edges.tables]
         scratch.append(memory.scratch_bytes)
         read += edges.row_ids.nbytes + edges.col_ids.nbytes
@@ -116,8 +129,8 @@ def _row_bytes(rows: Rows) -> int:
 class _Sizes:
     """Adds up the files of a directory, manifest included."""
 
-    def __init__(self, num_parts: int) -> None:
-        self.num_parts = num_parts
+    def __init__(self, num_parts: int, relabel: bool) -> None:
+        self.num_parts, self.relabel = num_parts, relabel
         self.result_bytes = 1000
 
     def add(self, data_bytes: int, num_files: int) -> None:
@@ -126,9 +139,12 @@ class _Sizes:
 
     def add_nodes(self, nodes: NodeInput, owner: np.dtype) -> None:
         num_nodes = nodes.num_nodes
-        self.add(num_nodes * owner.itemsize, 1)
-        self.add(num_nodes * 4, 1)
-        self.add(num_nodes * 8, self.num_parts)
+        if self.relabel:
+            self.add(num_nodes * 2 * id_dtype(num_nodes).itemsize, 2)
+        else:
+            self.add(num_nodes * owner.itemsize, 1)
+            self.add(num_nodes * 4, 1)
+            self.add(num_nodes * 8, self.num_parts)
         for rows in nodes.tables:
             self.add(num_nodes * _row_bytes(rows), self.num_parts)
         if nodes.time is not None:
@@ -143,7 +159,9 @@ class _Sizes:
             self.add(num_edges * 8 + _core.weight_guide_size(num_nodes, num_edges) * 4, 2 * self.num_parts)
         if edges.has_time:
             self.add(num_edges * (ids + 8), 3 * self.num_parts)
-        if edges.tables:
+        if self.relabel:
+            self.add(num_edges * 2 * id_dtype(num_edges).itemsize, 2)
+        elif edges.tables:
             self.add(num_edges * (owner.itemsize + 4), 2)
         for rows in edges.tables:
             self.add(num_edges * _row_bytes(rows), self.num_parts)

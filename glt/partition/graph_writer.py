@@ -44,7 +44,11 @@ class SortMemory:
 
 
 def write_graph(
-    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int
+    writer: PartitionWriter,
+    edges: EdgeInput,
+    books: Sequence[Book],
+    thread_bytes: int,
+    edge_id: np.ndarray | None = None,
 ) -> tuple[tuple[int, ...], int]:
     """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times.
 
@@ -56,6 +60,8 @@ def write_graph(
         edges: The edges of one type.
         books: Of all node types. That of the expanded end may have the nodes of ``writer.parts`` alone.
         thread_bytes: Memory of each thread for sorting.
+        edge_id: With relabelling, the new id of each edge ``[num_edges]``: neighbours have theirs too then, which takes
+            4 bytes more for each node at that end.
 
     Returns:
         The number of edges of each partition, and how many edges have ends of different owners.
@@ -72,14 +78,17 @@ def write_graph(
     _write_indptr(writer, edges, book, indptr)
     files = _files(writer, edges, book, num_neighbors, counts)
     memory = SortMemory.of(edges, num_neighbors, thread_bytes)
+    neighbor_id = None
+    if edge_id is not None:
+        neighbor_id = position if neighbor_book is book else neighbor_book.position()
     time = edges.time if edges.time is not None else edges.neighbor_time
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
         _core.sort_edges(
-            edges.row_ids, edges.col_ids, edges.edge_ids, edges.num_ids, edges.weight, time, edges.time is None,
-            num_neighbors, position, book.offset[[*writer.parts, -1]].tolist(), indptr,
-            [[file.rows for file in array] for array in files],
+            edges.row_ids, edges.col_ids, edges.weight, time, edges.time is None, num_neighbors, position,
+            book.offset[[*writer.parts, -1]].tolist(), indptr, [[file.rows for file in array] for array in files],
             id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize, scratch, thread_bytes,
-            num_threads=writer.num_threads, tick=writer.advance,
+            num_threads=writer.num_threads, tick=writer.advance, neighbor_id=neighbor_id,
+            edge_id=edges.edge_ids if edge_id is None else edge_id, num_ids=edges.num_ids,
         )  # fmt: skip
     for array in files:
         writer.close(array)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from glt.data.schema import NodeType
 from glt.errors import PartitionError
 from glt.partition import layout
 from glt.partition.inspection_report import BadFile, EdgeReport, HostReport, Inspection, NodeReport
@@ -60,6 +61,7 @@ def inspect_partitions(
         arguments=manifest.arguments,
         edge_dir=manifest.edge_dir,
         is_hetero=manifest.is_hetero,
+        is_relabelled=manifest.is_relabelled,
         time_level=manifest.time_level,
         num_parts=manifest.num_parts,
         parts=parts,
@@ -158,8 +160,15 @@ def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unread
             entry.balance_ratio,
             _tables(stored, time=entry.has_time),
             tuple(values),
+            tuple(_cache_bytes(manifest, part, entry.node_type) for part in range(manifest.num_parts)),
             entry.balanced_labels,
+            entry.forecast,
         )
+
+
+def _cache_bytes(manifest: Manifest, part: int, node_type: NodeType) -> int:
+    directory = f"{layout.part(part)}/cache/{layout.node_type_name(node_type)}/"
+    return sum(entry.num_bytes for path, entry in manifest.files.items() if path.startswith(directory))
 
 
 def _edge_reports(manifest: Manifest) -> Iterator[EdgeReport]:

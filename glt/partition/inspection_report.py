@@ -8,6 +8,7 @@ from typing import Any
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.label_counts import ValueCount
 from glt.partition.manifest import LabelEntry
+from glt.partition.read_forecast import ReadForecast
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class NodeReport:
         tables: dtype and row shape of each table, by name: ``feat``, ``label``, ``time``, and named ones.
         values: How often each value of boolean and integer tables, such as masks and classes, is in each partition
             that is here.
+        part_cache_bytes: Size of each partition's cache of nodes of this type that others own, their ids included.
         balanced: What the partitioner was asked to balance (``balance_ntypes``), and how far it came.
+        forecast: Where features will be read from, and what caches will answer; None without hotness.
     """
 
     node_type: NodeType
@@ -31,7 +34,9 @@ class NodeReport:
     balance_ratio: float
     tables: dict[str, str]
     values: tuple[ValueCount, ...]
+    part_cache_bytes: tuple[int, ...]
     balanced: tuple[LabelEntry, ...]
+    forecast: ReadForecast | None
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Inspection:
         strategy, arguments: The partitioner and what determined its result.
         edge_dir: ``"out"`` or ``"in"``.
         is_hetero: Whether the graph has types.
+        is_relabelled: Whether ids were made contiguous by partition (``relabel=True``), with maps back.
         time_level: Whose times edges have: ``"edge"``, ``"node"`` or None.
         num_parts: Partitions of the run.
         parts: Those of them that are here; a host needs its own only.
@@ -104,6 +110,7 @@ class Inspection:
     arguments: dict[str, Any]
     edge_dir: str
     is_hetero: bool
+    is_relabelled: bool
     time_level: str | None
     num_parts: int
     parts: tuple[int, ...]

@@ -5,6 +5,7 @@
     manifest.json                                     types in order, counts, attributes, checksums of all files
     node_book/<type>.npy, node_row/<type>.npy         owner of each node, and its row in the arrays of its owner
     edge_book/<type>.npy, edge_row/<type>.npy         the same of edges; only of types with edge features or attributes
+    {node,edge}_map/<type>.npy, {node,edge}_map_inverse/<type>.npy     with relabel, in place of the books: see below
     part<i>/node_ids/<type>.npy                       the nodes that partition i owns, ascending: one row each in
     part<i>/{node_feat,node_label,node_time}/<type>.npy
     part<i>/graph/<type>/{indptr,indices,edge_ids}.npy         rows of those nodes, edges in the order of the input
@@ -13,6 +14,12 @@
     part<i>/edge_feat/<type>.npy                      by ascending edge id
     part<i>/node_attr/<type>/<name>.npy               named tables of the owned nodes, such as train_mask
     part<i>/edge_attr/<type>/<name>.npy               named tables of the owned edges, by ascending edge id
+    part<i>/cache/<type>/{ids,feat,label,time}.npy    copies of rows of others, by ascending id; only with a cache
+    part<i>/cache/<type>/attr/<name>.npy              the same of named tables
+
+With ``relabel`` partition ``i`` owns the nodes ``offsets[i]`` to ``offsets[i + 1] - 1`` of a type, and edges likewise,
+``offsets`` being those of the manifest's entry of the type. Rows count from there, so there are no books and no
+``node_ids``; the maps tell which nodes and edges of the input these are.
 
 A homogeneous graph is a typed one whose types are called ``node`` and ``node__to__node`` (law 2). Books and
 ``part<i>`` are all that a host with partition ``i`` needs.
@@ -77,6 +84,26 @@ def edge_row(edge_type: EdgeType) -> str:
     return f"edge_row/{edge_type_name(edge_type)}.npy"
 
 
+def node_map(node_type: NodeType) -> str:
+    """With relabel: the original id of each node, int32 or int64, ``[num_nodes]``; ascending in each partition."""
+    return f"node_map/{node_type_name(node_type)}.npy"
+
+
+def node_map_inverse(node_type: NodeType) -> str:
+    """With relabel: the id of each original node, int32 or int64, ``[num_nodes]``."""
+    return f"node_map_inverse/{node_type_name(node_type)}.npy"
+
+
+def edge_map(edge_type: EdgeType) -> str:
+    """With relabel: the original id of each edge, int32 or int64, ``[num_edges]``; ascending in each partition."""
+    return f"edge_map/{edge_type_name(edge_type)}.npy"
+
+
+def edge_map_inverse(edge_type: EdgeType) -> str:
+    """With relabel: the id of each original edge, int32 or int64, ``[num_edges]``."""
+    return f"edge_map_inverse/{edge_type_name(edge_type)}.npy"
+
+
 def part(partition_idx: int) -> str:
     """The directory that holds what partition ``partition_idx`` owns."""
     return f"part{partition_idx}"
@@ -121,3 +148,14 @@ def node_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
 def edge_attr(partition_idx: int, edge_type: EdgeType, name: str) -> str:
     """A named table of the owned edges, by ascending edge id."""
     return f"{part(partition_idx)}/edge_attr/{edge_type_name(edge_type)}/{node_type_name(name)}.npy"
+
+
+def cache(partition_idx: int, node_type: NodeType, array: str) -> str:
+    """An array of the cache of a partition: ``ids``, int64, ascending, nodes that others own; and copies of their rows:
+    ``feat``, and ``label`` and ``time`` where nodes of the type have them."""
+    return f"{part(partition_idx)}/cache/{node_type_name(node_type)}/{array}.npy"
+
+
+def cache_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
+    """A named table of the nodes in the cache of a partition."""
+    return cache(partition_idx, node_type, f"attr/{node_type_name(name)}")

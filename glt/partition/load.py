@@ -3,18 +3,38 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from glt.data.schema import Schema
+from glt.data.partition_book import PartitionBook
+from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition import layout
 from glt.partition.arguments import integer
+from glt.partition.id_map import IdMap
 from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 from glt.partition.npy_file import WHOLE_BYTES, FileEntry, map_file
 from glt.partition.rows import Array, as_torch_dtype
+
+
+@dataclass(frozen=True, eq=False)
+class CachePart:
+    """Copies of rows that other partitions own, of the nodes of one type that this one is expected to read most.
+
+    Attributes:
+        ids: Their ids, ascending, ``[cached]`` int64.
+        feat: Their features, ``[cached, ...]``.
+        label, time: Their labels and times, or None where nodes of the type have none.
+        attrs: Their rows of named tables.
+    """
+
+    ids: np.ndarray
+    feat: Array
+    label: Array | None
+    time: np.ndarray | None
+    attrs: dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,22 +42,30 @@ class NodePart:
     """The nodes of one type: what every partition knows of all of them, and what this one owns.
 
     Attributes:
-        book: Owner of every node of the graph, ``[num_nodes]``, smallest unsigned dtype.
-        row: Row of every node inside the arrays of its owner, ``[num_nodes]`` uint32.
-        ids: Ids of the owned nodes, ascending, ``[rows]`` int64: row ``r`` belongs to node ``ids[r]``.
+        book: Owner of every node of the graph, and its row in the arrays of its owner.
         feat: Features of the owned nodes, ``[rows, ...]``, or None.
         label: Labels of the owned nodes, ``[rows, ...]``, or None.
         time: Times of the owned nodes, ``[rows]`` int64, or None.
         attrs: Named tables of the owned nodes, ``[rows, ...]``.
+        id_map: Original ids, where nodes were relabelled, else None.
+        owned: The owned nodes: their ids, ascending, ``[rows]`` int64, mapped, or a range of ids where nodes were
+            relabelled.
+        cache: Rows of some nodes of other partitions, or None.
     """
 
-    book: np.ndarray
-    row: np.ndarray
-    ids: np.ndarray
+    book: PartitionBook
     feat: Array | None
     label: Array | None
     time: np.ndarray | None
     attrs: dict[str, Array]
+    id_map: IdMap | None
+    owned: np.ndarray | range
+    cache: CachePart | None
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Ids of the owned nodes, ascending, ``[rows]`` int64: row ``r`` belongs to node ``ids[r]``."""
+        return np.arange(self.owned.start, self.owned.stop) if isinstance(self.owned, range) else self.owned
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +91,16 @@ class EdgePart:
     Attributes:
         indptr: Where the edges of each row begin, ``[rows + 1]`` int64.
         indices: Id of the node at the other end of each edge, ``[edges]``, int32 or int64.
-        edge_ids: Id of each edge, its position in the partitioner's ``edge_index``; ascending inside a row.
+        edge_ids: Id of each edge, ascending inside a row: its position in the partitioner's ``edge_index``, or where
+            edges were relabelled, in the same list sorted by owner.
         weight_sum, weight_guide: What ``_core.build_weights`` made of the weights of these rows (``[edges]`` uint64,
             ``[_core.weight_guide_size(rows, edges)]`` uint32); None without weights.
         by_time: The same edges sorted by time; None without times.
         feat: Features of the owned edges by ascending edge id, ``[edges, ...]``, or None.
-        book: Owner of every edge of the graph, ``[num_edges]``; only with edge features or attributes.
-        row: Row of every edge inside these tables of its owner, ``[num_edges]`` uint32; likewise.
+        book: Owner of every edge of the graph, and its row in the tables of its owner; None where edges have neither
+            tables nor new ids.
         attrs: Named tables of the owned edges by ascending edge id, ``[edges, ...]``.
+        id_map: Original ids, where edges were relabelled, else None.
     """
 
     indptr: np.ndarray
@@ -80,9 +110,9 @@ class EdgePart:
     weight_guide: np.ndarray | None
     by_time: TimedEdges | None
     feat: Array | None
-    book: np.ndarray | None
-    row: np.ndarray | None
+    book: PartitionBook | None
     attrs: dict[str, Array]
+    id_map: IdMap | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +185,35 @@ def load_partition(
     )
 
 
+def load_id_map(
+    root_dir: str | os.PathLike[str], type_: NodeType | EdgeType | None = None, verify: bool = True
+) -> IdMap:
+    """Maps the original ids of the nodes or edges of one type, of a directory written with ``relabel=True``.
+
+    Args:
+        root_dir: What the partitioner was given as ``output_dir``; only the manifest and the maps need to be there.
+        type_: A node type or an edge type; None stands for the only node type. Of a homogeneous graph ``"node"`` or
+            ``("node", "to", "node")``.
+        verify: Whether to compare contents with the checksums, as :func:`load_partition` does.
+
+    Raises:
+        PartitionError: If the directory was not relabelled, or something is missing, truncated or altered.
+        KeyError: If there is no such type; names those there are.
+    """
+    root = Path(os.path.abspath(root_dir))
+    manifest = Manifest.read(root)
+    files = _Files(root, manifest, verify, WHOLE_BYTES)
+    if type_ is None or isinstance(type_, str):
+        nodes = manifest.node_types[manifest.schema.node_index(type_)]
+        found = _node_map(files, nodes)
+    else:
+        edges = manifest.edge_types[manifest.schema.edge_index(type_)]
+        found = _edge_map(files, edges)
+    if found is None:
+        raise PartitionError(f"{root} was written without relabel=True: its ids are those of the input")
+    return found
+
+
 @dataclass(frozen=True)
 class _Files:
     root: Path
@@ -184,6 +243,14 @@ class _Files:
     def _table(self, path: str) -> Array:
         return as_torch_dtype(self.map(path), self._entry(path).torch_dtype)
 
+    def book(self, offsets: tuple[int, ...] | None, owner: str, row: str) -> PartitionBook:
+        if offsets is not None:
+            return PartitionBook.of_ranges(offsets)
+        return PartitionBook.of_arrays(self.map(owner), self.map(row), self.manifest.num_parts)
+
+    def id_map(self, offsets: tuple[int, ...] | None, original: str, new: str) -> IdMap | None:
+        return None if offsets is None else IdMap(self.map(original), self.map(new))
+
     def _entry(self, path: str) -> FileEntry:
         if path not in self.manifest.files:
             raise PartitionError(
@@ -195,14 +262,44 @@ class _Files:
 def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
     node_type = entry.node_type
     return NodePart(
-        book=files.map(layout.node_book(node_type)),
-        row=files.map(layout.node_row(node_type)),
-        ids=files.map(layout.node_ids(index, node_type)),
+        book=files.book(entry.offsets, layout.node_book(node_type), layout.node_row(node_type)),
         feat=files.table(entry.feat, layout.node_feat(index, node_type)),
         label=files.table(entry.label, layout.node_label(index, node_type)),
         time=files.map_if(entry.has_time, layout.node_time(index, node_type)),
         attrs=files.tables(entry.attrs, partial(layout.node_attr, index, node_type)),
+        id_map=_node_map(files, entry),
+        owned=(
+            range(*entry.offsets[index : index + 2])
+            if entry.offsets is not None
+            else files.map(layout.node_ids(index, node_type))
+        ),
+        cache=_cache_part(files, index, entry),
     )
+
+
+def _cache_part(files: _Files, index: int, entry: NodeTypeEntry) -> CachePart | None:
+    if entry.forecast is None or entry.forecast.num_cached[index] == 0:
+        return None
+    path_of = partial(layout.cache, index, entry.node_type)
+    feat = files.table(entry.feat, path_of("feat"))
+    assert feat is not None, "a forecast is of features"
+    return CachePart(
+        ids=files.map(path_of("ids")),
+        feat=feat,
+        label=files.table(entry.label, path_of("label")),
+        time=files.map_if(entry.has_time, path_of("time")),
+        attrs=files.tables(entry.attrs, partial(layout.cache_attr, index, entry.node_type)),
+    )
+
+
+def _node_map(files: _Files, entry: NodeTypeEntry) -> IdMap | None:
+    name = entry.node_type
+    return files.id_map(entry.offsets, layout.node_map(name), layout.node_map_inverse(name))
+
+
+def _edge_map(files: _Files, entry: EdgeTypeEntry) -> IdMap | None:
+    name = entry.edge_type
+    return files.id_map(entry.offsets, layout.edge_map(name), layout.edge_map_inverse(name))
 
 
 def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
@@ -220,7 +317,11 @@ def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
         weight_guide=files.map_if(entry.has_weight, path_of("weight_guide")),
         by_time=by_time,
         feat=files.table(entry.feat, layout.edge_feat(index, edge_type)),
-        book=files.map_if(entry.has_rows, layout.edge_book(edge_type)),
-        row=files.map_if(entry.has_rows, layout.edge_row(edge_type)),
+        book=(
+            files.book(entry.offsets, layout.edge_book(edge_type), layout.edge_row(edge_type))
+            if entry.has_rows or entry.offsets is not None
+            else None
+        ),
         attrs=files.tables(entry.attrs, partial(layout.edge_attr, index, edge_type)),
+        id_map=_edge_map(files, entry),
     )

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +13,10 @@ from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
 from glt.partition import layout
 from glt.partition.npy_file import FileEntry
+from glt.partition.read_forecast import ReadForecast
 
 FORMAT: Final = "glt-partition"
-VERSION: Final = 3  # 1: no types; 2: no attributes
+VERSION: Final = 3  # 1: no types; 2: no attributes, no relabelling, no caches, no balance
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class NodeTypeEntry:
         has_time: Whether there are node times.
         attrs: Named tables, if any.
         balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
+        offsets: With relabelling, where the ids of each partition begin, and the number of nodes: ``[num_parts + 1]``;
+            else None.
+        forecast: Where features will be read from; None without hotness or without features.
     """
 
     node_type: NodeType
@@ -71,6 +76,8 @@ class NodeTypeEntry:
     has_time: bool
     attrs: dict[str, FeatureEntry]
     balanced_labels: tuple[LabelEntry, ...]
+    offsets: tuple[int, ...] | None
+    forecast: ReadForecast | None
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ class EdgeTypeEntry:
         has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
         attrs: Named tables, if any.
+        offsets: As of nodes.
     """
 
     edge_type: EdgeType
@@ -103,6 +111,7 @@ class EdgeTypeEntry:
     has_weight: bool
     has_time: bool
     attrs: dict[str, FeatureEntry]
+    offsets: tuple[int, ...] | None
 
     @property
     def has_rows(self) -> bool:
@@ -160,6 +169,11 @@ class Manifest:
         )
 
     @property
+    def is_relabelled(self) -> bool:
+        """Whether ids are those that the partitioner gave, with ``relabel=True``."""
+        return self.node_types[0].offsets is not None
+
+    @property
     def num_nodes(self) -> int:
         """Nodes of all types in all partitions."""
         return sum(entry.num_nodes for entry in self.node_types)
@@ -184,6 +198,11 @@ class Manifest:
         """Share of all edges whose ends have different owners."""
         return sum(entry.num_cut_edges for entry in self.edge_types) / max(self.num_edges, 1)
 
+    @property
+    def forecast(self) -> ReadForecast | None:
+        """Where node features of all types will be read from; None without hotness."""
+        return ReadForecast.of_all([entry.forecast for entry in self.node_types if entry.forecast is not None])
+
     def summary(self) -> str:
         """Returns the report of a run in one line; of several types, the least balanced and the most remote count."""
         nodes = min(entry.balance_ratio for entry in self.node_types)
@@ -192,11 +211,12 @@ class Manifest:
         labels = [label.balance_ratio for entry in self.node_types for label in entry.balanced_labels]
         of_labels = f", of {len(labels)} labels {min(labels):.3f}" if labels else ""
         types = f" of {len(self.node_types)} and {len(self.edge_types)} types" if self.is_hetero else ""
+        reads = "" if self.forecast is None else self.forecast.summary() + ", "
         return (
             f"{self.strategy}: {self.num_nodes} nodes and {self.num_edges} edges{types} in {self.num_parts} "
             f"partitions, edge_dir '{self.edge_dir}', edge cut {self.edge_cut_ratio:.1%}, balance of nodes "
             f"{nodes:.3f}{of_labels} and of edges {edges:.3f} (mean over largest), {remote:.1f} remote feature bytes "
-            f"per edge, run {self.run_id}"
+            f"per edge, {reads}run {self.run_id}"
         )
 
     def signed(self) -> "Manifest":
@@ -277,6 +297,10 @@ def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
     return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
 
 
+def _forecast(entry: dict[str, Any] | None) -> ReadForecast | None:
+    return None if entry is None else ReadForecast(**{name: tuple(values) for name, values in entry.items()})
+
+
 def _features(entries: dict[str, Any]) -> dict[str, FeatureEntry]:
     return {name: FeatureEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in entries.items()}
 
@@ -285,11 +309,23 @@ def _label(entry: dict[str, Any]) -> LabelEntry:
     return LabelEntry(**{**entry, "label": tuple(entry["label"]), "part_num_nodes": tuple(entry["part_num_nodes"])})
 
 
+def _offsets(entry: dict[str, Any]) -> tuple[int, ...] | None:
+    if entry["offsets"] is None:
+        return None
+    counts = entry["part_num_nodes"] if "part_num_nodes" in entry else entry["part_num_edges"]
+    expected = tuple(accumulate(counts, initial=0))
+    if tuple(entry["offsets"]) != expected:
+        raise ValueError(f"offsets = {entry['offsets']}: expected {list(expected)}, the sums of the partitions' counts")
+    return expected
+
+
 def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
     parsed = {
         "part_num_nodes": tuple(entry["part_num_nodes"]),
+        "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
         "label": _feature(entry["label"]),
+        "forecast": _forecast(entry["forecast"]),
         "attrs": _features(entry["attrs"]),
         "balanced_labels": tuple(map(_label, entry["balanced_labels"])),
     }
@@ -300,6 +336,7 @@ def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
     parsed = {
         "edge_type": tuple(entry["edge_type"]),
         "part_num_edges": tuple(entry["part_num_edges"]),
+        "offsets": _offsets(entry),
         "feat": _feature(entry["feat"]),
         "attrs": _features(entry["attrs"]),
     }
@@ -316,6 +353,9 @@ def _parse(document: dict[str, Any]) -> Manifest:
     }
     manifest = Manifest(**{**document, **parsed})
     _ = manifest.schema  # raises where the types do not fit together
+    types: list[NodeTypeEntry | EdgeTypeEntry] = [*manifest.node_types, *manifest.edge_types]
+    if any((each.offsets is not None) != manifest.is_relabelled for each in types):
+        raise ValueError("offsets are given of some types only: expected all of them, or none")
     return manifest
 
 

@@ -64,6 +64,8 @@ class PartitionWriter:
         self.num_threads = num_threads
         self.advance = advance
         self._chunk_size = chunk_size
+        for idx in parts:  # one that owns nothing has a directory too
+            (root / layout.part(idx)).mkdir()
 
     def nodes(self, node_type: NodeType, book: Book) -> None:
         """Writes the node book, the row of each node, and the ids of each partition."""
@@ -74,13 +76,13 @@ class PartitionWriter:
             for idx, count in enumerate(book.counts)
         ]
         pieces = (np.arange(begin, begin + owner.size) for begin, owner in chunks(book.owner))
-        self._scatter(ids, pieces, book.owner, None, CHUNK_IDS, places=place)
+        self._scatter(_rows(ids), pieces, book.owner, None, CHUNK_IDS, places=place)
         self.close([place, *ids])
 
     def node_rows(self, path_of: Callable[[int], str], rows: Rows, book: Book) -> None:
         """Writes each partition's rows of a table that has one row per node."""
         writers = self.row_writers(path_of, rows, book.counts)
-        self._scatter(writers, self._pieces(rows.array), book.owner, None, self._chunk_size)
+        self._scatter(_rows(writers), self._pieces(rows.array), book.owner, None, self._chunk_size)
         self.close(writers)
 
     def node_times(self, node_type: NodeType, time: np.ndarray, book: Book) -> None:
@@ -90,8 +92,35 @@ class PartitionWriter:
             self.writer(layout.node_time(idx, node_type), int64, (count,)) for idx, count in enumerate(book.counts)
         ]
         pieces = (piece.astype(int64) for _, piece in chunks(time))
-        self._scatter(writers, pieces, book.owner, None, CHUNK_IDS)
+        self._scatter(_rows(writers), pieces, book.owner, None, CHUNK_IDS)
         self.close(writers)
+
+    def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_ids: np.ndarray | None) -> None:
+        """Writes a partition's copies of rows of nodes that others own.
+
+        Args:
+            partition_idx: The partition.
+            nodes: The nodes of one type, with features.
+            ids: Which of them, ascending.
+            new_ids: What they are called where nodes are relabelled, else None.
+        """
+        path_of = partial(layout.cache, partition_idx, nodes.node_type)
+        if new_ids is not None:
+            order = np.argsort(new_ids)
+            ids, new_ids = ids[order], new_ids[order]
+        self.array(path_of("ids"), ids if new_ids is None else new_ids)
+        tables = {path_of("feat"): nodes.feat, path_of("label"): nodes.label}
+        for name, rows in nodes.attrs.items():
+            tables[layout.cache_attr(partition_idx, nodes.node_type, name)] = rows
+        for path, table in tables.items():
+            if table is not None:
+                shape = (ids.size, *table.row_shape)
+                writer = self.writer(path, table.array.dtype, shape, table.torch_dtype)
+                for begin in range(0, ids.size, self._chunk_size):
+                    self.advance(writer.write(table.array[ids[begin : begin + self._chunk_size]]))
+                self.close([writer])
+        if nodes.time is not None:
+            self.array(path_of("time"), nodes.time[ids].astype(np.int64, copy=False))
 
     def edge_rows(
         self,
@@ -99,6 +128,7 @@ class PartitionWriter:
         tables: Sequence[Table],
         book: Book,
         counts: Sequence[int],
+        with_book: bool = True,
     ) -> None:
         """Writes each partition's rows of edges by ascending edge id, with the edge book and the row of each edge.
 
@@ -107,21 +137,24 @@ class PartitionWriter:
             tables: One row per edge, and the path of each partition's rows.
             book: Owners of the nodes at the expanded ends.
             counts: Number of edges of each partition.
+            with_book: Whether to write the edge book and the rows: not where edges are relabelled.
         """
-        where = owners, places = self.edge_books(edges.edge_type, book.owner.dtype, counts)
+        where = self.edge_books(edges.edge_type, book.owner.dtype, counts) if with_book else ()
+        books = where
         for path_of, rows in tables:
             writers = self.row_writers(path_of, rows, counts)
-            self._scatter(writers, self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, *where)
+            files = _rows(writers)
+            self._scatter(files, self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, *where)
             self.close(writers)
             where = ()  # all tables have the same
-        self.close([owners, places])
+        self.close(books)
 
     def edge_books(self, edge_type: EdgeType, owner_dtype: np.dtype, counts: Sequence[int]) -> tuple[NpyWriter, ...]:
         """Begins the edge book and the file of the row of each edge, given the number of edges of each partition."""
         if max(counts) > np.iinfo(np.uint32).max:
             raise ValueError(
                 f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but their rows are "
-                "numbered in 32 bits: use more partitions"
+                "numbered in 32 bits: use more partitions, or relabel=True"
             )
         shape = (sum(counts),)
         return (
@@ -129,11 +162,32 @@ class PartitionWriter:
             self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), shape),
         )
 
-    def array(self, path: str, array: np.ndarray) -> None:
-        """Writes one array as it is."""
-        writer = self.writer(path, array.dtype, array.shape)
+    def owned(self, path: str, dtype: np.dtype, offset: np.ndarray, owner: np.ndarray, ids: np.ndarray | None) -> None:
+        """Writes which positions each partition owns: those of partition 0, ascending, then those of partition 1, ...
+
+        Args:
+            path: Of the one file.
+            dtype: Of the positions.
+            offset: Where those of each partition begin in the file, and their number ``[num_parts + 1]``.
+            owner: Owner of each node.
+            ids: Node of each position; None: the position itself.
+        """
+        file = self.writer(path, dtype, (int(offset[-1]),))
+        block, header_bytes = file.rows
+        files = [(block, header_bytes + dtype.itemsize * begin) for begin in offset[:-1].tolist()]
+        pieces = (
+            np.arange(begin, min(begin + CHUNK_IDS, offset[-1]), dtype=dtype)
+            for begin in range(0, int(offset[-1]), CHUNK_IDS)
+        )
+        self._scatter(files, pieces, owner, ids, CHUNK_IDS)
+        self.close([file])
+
+    def array(self, path: str, array: np.ndarray, dtype: np.dtype | None = None) -> None:
+        """Writes one array as it is, or as a dtype that holds its numbers too."""
+        dtype = array.dtype if dtype is None else dtype
+        writer = self.writer(path, dtype, array.shape)
         for _, piece in chunks(array):
-            self.advance(writer.write(piece))
+            self.advance(writer.write(piece.astype(dtype, copy=False)))
         self.close([writer])
 
     def writer(self, path: str, dtype: np.dtype, shape: tuple[int, ...], torch_dtype: str | None = None) -> NpyWriter:
@@ -165,7 +219,7 @@ class PartitionWriter:
 
     def _scatter(
         self,
-        writers: Sequence[NpyWriter],
+        files: Sequence[_core.RowFile],
         pieces: Iterator[np.ndarray],
         owner: np.ndarray,
         ids: np.ndarray | None,
@@ -173,8 +227,7 @@ class PartitionWriter:
         owners: NpyWriter | None = None,
         places: NpyWriter | None = None,
     ) -> None:
-        filled = np.zeros(len(writers), np.int64)
-        files = [writer.rows for writer in writers]
+        filled = np.zeros(len(files), np.int64)
         begin = 0
         for piece in pieces:
             end = begin + len(piece)
@@ -184,3 +237,7 @@ class PartitionWriter:
                 chunk_rows=chunk_rows, num_threads=self.num_threads, tick=self.advance,
             )  # fmt: skip
             begin = end
+
+
+def _rows(writers: Sequence[NpyWriter]) -> list[_core.RowFile]:
+    return [writer.rows for writer in writers]

@@ -6,11 +6,14 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypedDict
+from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
+import numpy as np
 import torch
 
+from glt.data.arrays import from_array
 from glt.data.schema import EdgeType, NodeType
 from glt.partition import arguments
 from glt.partition.balance import Balance
@@ -18,6 +21,8 @@ from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
+from glt.partition.hotness_input import PartHotness
+from glt.partition.load import load_id_map
 from glt.partition.manifest import (
     EdgeTypeEntry,
     FeatureEntry,
@@ -27,8 +32,11 @@ from glt.partition.manifest import (
     balance_ratio,
     installed_version,
 )
+from glt.partition.node_cache import CacheInput, CachePlan
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry
 from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
+from glt.partition.read_forecast import ReadForecast
+from glt.partition.relabelling import relabel_edges, relabel_nodes
 from glt.partition.rows import Array, Rows
 from glt.partition.staging import require_free, require_space, staging
 
@@ -39,6 +47,9 @@ PerEdgeType = Array | Mapping[EdgeType, Array]
 NamedNodeTables = Mapping[str, Array] | Mapping[NodeType, Mapping[str, Array]]
 NamedEdgeTables = Mapping[str, Array] | Mapping[EdgeType, Mapping[str, Array]]
 NodeLabelTables = Array | Sequence[Array]
+IdsOf = torch.Tensor | dict[NodeType, torch.Tensor] | dict[EdgeType, torch.Tensor]
+PartsOf = Array | Sequence[Array]
+Hotness = PartsOf | Sequence[Mapping[NodeType, Array]] | Mapping[NodeType, PartsOf]
 
 
 class GraphArguments(TypedDict, total=False):
@@ -54,8 +65,12 @@ class GraphArguments(TypedDict, total=False):
     edge_weight: PerEdgeType | None
     edge_time: PerEdgeType | None
     node_time: PerNodeType | None
+    hotness: Hotness | None
+    cache_ratio: float | Mapping[NodeType, float]
+    cache_memory_budget: int | Mapping[NodeType, int]
     balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None
     balance_edges: bool
+    relabel: bool
     num_threads: int | None
     sort_memory_bytes: int | None
     node_attrs: NamedNodeTables | None
@@ -119,6 +134,11 @@ class PartitionerBase(ABC):
             combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
             told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
         balance_edges: Whether partitions shall own equally many edges too.
+        relabel: Give nodes and edges new ids, of which each partition owns a range: first those of partition 0 in their
+            old order, then those of partition 1, type by type; an edge goes with its owner. A loaded book is then
+            ``num_parts + 1`` numbers, where it is 5 to 8 bytes per node else, and per edge where edges have features.
+            All that is sampled from the directory speaks of the new ids, seeds included;
+            :meth:`glt.distributed.DistDataset.map_to_original` and :class:`IdMap` lead back.
         num_threads: Threads, 1 to 1024; default: one for each core that this process may use. The result does not
             depend on it.
         sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
@@ -127,6 +147,14 @@ class PartitionerBase(ABC):
         node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
             ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
             dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
+        hotness: Optional: how often each partition's trainers read each node, from
+            :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
+            one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
+            node type, or a list of dicts. The manifest then says which share of feature reads is expected to be remote.
+        cache_ratio: With ``hotness``: each partition keeps copies of the rows of the hottest nodes that it does not
+            own, of types with features, up to this share of the nodes of each type, in [0, 1]; or a dict by node type.
+        cache_memory_budget: The same in bytes of a partition's copies and their ids, per node type. With both, the
+            smaller cache is made; 0 does not limit.
 
     Not every partitioner can balance; :attr:`balances` says which arguments one takes.
 
@@ -150,6 +178,8 @@ class PartitionerBase(ABC):
 
     assign_node_bytes: int = 9
     """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
+    hotness_argument: ClassVar[str] = "hotness"
+    """What the argument is called that ``hotness`` comes from."""
 
     def __init__(
         self,
@@ -169,10 +199,14 @@ class PartitionerBase(ABC):
         node_time: PerNodeType | None = None,
         balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None = None,
         balance_edges: bool = False,
+        relabel: bool = False,
         num_threads: int | None = None,
         sort_memory_bytes: int | None = None,
         node_attrs: NamedNodeTables | None = None,
         edge_attrs: NamedEdgeTables | None = None,
+        hotness: Hotness | None = None,
+        cache_ratio: float | Mapping[NodeType, float] = 0.0,
+        cache_memory_budget: int | Mapping[NodeType, int] = 0,
     ) -> None:
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
@@ -188,6 +222,9 @@ class PartitionerBase(ABC):
         )
         self.edge_assign_strategy = arguments.strategy(edge_assign_strategy)
         self.device = arguments.host_device(device)
+        if not isinstance(relabel, bool):
+            raise TypeError(f"relabel = {relabel!r}: expected True or False")
+        self.relabel = relabel
         edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
         self.graph = GraphInput.of(
             edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
@@ -200,7 +237,16 @@ class PartitionerBase(ABC):
                     f"{name} is given, but {type(self).__name__} does not balance by it: use a partitioner that does, "
                     "such as FennelPartitioner, or leave it out"
                 )
+        self.caches = CacheInput.of(
+            self.graph.schema, [nodes.num_nodes for nodes in self.graph.nodes], self.num_parts, self.hotness_argument,
+            hotness, cache_ratio, cache_memory_budget,
+        )  # fmt: skip
         require_free(self.output_dir)
+
+    @property
+    def hotness(self) -> tuple[PartHotness | None, ...]:
+        """By node type, ``[num_nodes]`` numbers for each partition; None where none were given."""
+        return self.caches.hotness
 
     @abstractmethod
     def assign_nodes(self, node_type: int, num_nodes: int) -> Array:
@@ -220,31 +266,48 @@ class PartitionerBase(ABC):
 
     def forecast(self) -> Forecast:
         """Returns what :meth:`partition` will take: memory, disk and time."""
-        return forecast(
+        expected = forecast(
             self.graph,
             self.num_parts,
             self.num_threads,
             self.sort_memory_bytes // self.num_threads,
             self.chunk_size,
             self.assign_node_bytes,
+            self.relabel,
         )
+        return expected.with_more(self.caches.most_bytes(self.num_parts, self.graph.nodes))
 
-    def partition(self, progress: bool = False) -> Manifest:
+    @overload
+    def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
+
+    @overload
+    def partition(self, progress: bool = False, *, return_mapping: Literal[True]) -> tuple[Manifest, IdsOf, IdsOf]: ...
+
+    def partition(
+        self, progress: bool = False, return_mapping: bool = False
+    ) -> Manifest | tuple[Manifest, IdsOf, IdsOf]:
         """Writes the partition directory.
 
         Args:
             progress: Whether to draw a tqdm bar of bytes: edges read, scratch files and result written.
+            return_mapping: With ``relabel``, whether to return the original ids too, as DGL's ``partition_graph`` does.
 
         Returns:
             The manifest: counts, edge cut, balance, checksums and the run id. Its summary is logged at level INFO, the
             forecast before the work begins.
+            With ``return_mapping`` also the original id of each new node id, ``[num_nodes]``, and of each new edge id,
+            ``[num_edges]``: int32 or int64 tensors mapped from the directory, dicts by type where the graph has types.
 
         Raises:
             PartitionError: If ``output_dir`` is not empty, or its file system lacks the space that is forecast.
-            TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, or a partition has more than
-                2**32 - 1 rows of edge features.
+            TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, a partition has more than
+                2**32 - 1 rows of edge features, or a mapping is asked for where nothing is relabelled.
             OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
         """
+        if return_mapping and not self.relabel:
+            raise ValueError(
+                "return_mapping = True: expected relabel=True at construction; ids stay those of the input without it"
+            )
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
         with staging(self.output_dir) as root:
             expected = self.forecast()
@@ -252,7 +315,16 @@ class PartitionerBase(ABC):
             require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
             manifest = self._write(root, self.books(), strategy_arguments, expected.work_bytes if progress else None)
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
-        return manifest
+        if not return_mapping:
+            return manifest
+        schema = manifest.schema
+        of_nodes, of_edges = (
+            [from_array(load_id_map(self.output_dir, type_, verify=False).original) for type_ in types]
+            for types in (schema.node_types, schema.edge_types)
+        )
+        if not schema.is_hetero:
+            return manifest, of_nodes[0], of_edges[0]
+        return manifest, schema.by_node_type(of_nodes), schema.by_edge_type(of_edges)
 
     def books(self) -> list[Book]:
         """Returns the book of each node type, from :meth:`assign_nodes`."""
@@ -279,13 +351,16 @@ class PartitionerBase(ABC):
         thread_bytes = self.sort_memory_bytes // self.num_threads
         try:
             writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance, range(self.num_parts))
-            for nodes, book in zip(self.graph.nodes, books, strict=True):
-                _write_nodes(writer, nodes, book)
-            graphs = [_write_edges(writer, edges, books, thread_bytes) for edges in self.graph.edges]
+            reads = []
+            for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
+                plan = self.caches.plan(at, nodes, book)
+                reads.append(None if plan is None else plan.forecast)
+                _write_nodes(writer, nodes, book, plan, self.relabel)
+            graphs = [_write_edges(writer, edges, books, thread_bytes, self.relabel) for edges in self.graph.edges]
         finally:
             if bar is not None:
                 bar.close()
-        manifest = self.manifest(self.graph, books, graphs, writer.files, strategy_arguments)
+        manifest = self.manifest(self.graph, books, reads, graphs, writer.files, strategy_arguments)
         manifest.write(root)  # last: a directory without it does not load
         return manifest
 
@@ -293,6 +368,7 @@ class PartitionerBase(ABC):
         self,
         graph: GraphInput,
         books: Sequence[Book],
+        reads: Sequence[ReadForecast | None],
         graphs: Sequence[tuple[tuple[int, ...], int]],
         files: Mapping[str, FileEntry],
         strategy_arguments: dict[str, Any],
@@ -302,6 +378,7 @@ class PartitionerBase(ABC):
         Args:
             graph: The graph, or a slice of it.
             books: Of all node types.
+            reads: Of all node types, what caches are expected to save.
             graphs: Of each edge type the number of edges of each partition, and of edges whose ends have different
                 owners.
             files: By path.
@@ -316,11 +393,11 @@ class PartitionerBase(ABC):
             time_level=graph.time_level,
             is_hetero=graph.schema.is_hetero,
             node_types=tuple(
-                _node_entry(nodes, book, self.balance.entries(at, book))
-                for at, (nodes, book) in enumerate(zip(graph.nodes, books, strict=True))
+                _node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
+                for at, (nodes, book, read) in enumerate(zip(graph.nodes, books, reads, strict=True))
             ),
             edge_types=tuple(
-                _edge_entry(edges, graph.nodes[edges.neighbor], *counts)
+                _edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel)
                 for edges, counts in zip(graph.edges, graphs, strict=True)
             ),
             files=dict(sorted(files.items())),
@@ -328,24 +405,39 @@ class PartitionerBase(ABC):
         ).signed()
 
 
-def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
-    writer.nodes(nodes.node_type, book)
+def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None, relabel: bool) -> None:
+    if relabel:
+        relabel_nodes(writer, nodes.node_type, book)
+    else:
+        writer.nodes(nodes.node_type, book)
     for path_of, rows in node_tables(nodes):
         writer.node_rows(path_of, rows, book)
     if nodes.time is not None:
         writer.node_times(nodes.node_type, nodes.time, book)
+    if plan is not None and any(ids.size for ids in plan.ids):
+        new_id = book.position() if relabel else None
+        for idx, ids in enumerate(plan.ids):
+            if ids.size:
+                writer.cache(idx, nodes, ids, None if new_id is None else new_id[ids].astype(np.int64))
 
 
 def _write_edges(
-    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int
+    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
 ) -> tuple[tuple[int, ...], int]:
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes)
+    edge_id = relabel_edges(writer, edges, books[edges.expanded]) if relabel else None
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, edge_id)
     if tables := edge_tables(edges):
-        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges)
+        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges
 
 
-def _node_entry(nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...]) -> NodeTypeEntry:
+def _node_entry(
+    nodes: NodeInput,
+    book: Book,
+    balanced_labels: tuple[LabelEntry, ...],
+    reads: ReadForecast | None,
+    relabelled: bool,
+) -> NodeTypeEntry:
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
@@ -356,11 +448,13 @@ def _node_entry(nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry,
         has_time=nodes.time is not None,
         attrs=_attr_entries(nodes.attrs),
         balanced_labels=balanced_labels,
+        offsets=_offsets(book.counts) if relabelled else None,
+        forecast=reads,
     )
 
 
 def _edge_entry(
-    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int
+    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
 ) -> EdgeTypeEntry:
     num_edges = sum(part_num_edges)
     edge_cut_ratio = num_cut_edges / max(num_edges, 1)
@@ -378,6 +472,7 @@ def _edge_entry(
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
         attrs=_attr_entries(edges.attrs),
+        offsets=_offsets(part_num_edges) if relabelled else None,
     )
 
 
@@ -387,3 +482,7 @@ def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
 
 def _attr_entries(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
     return {name: FeatureEntry(rows.torch_dtype, rows.row_shape) for name, rows in attrs.items()}
+
+
+def _offsets(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(accumulate(counts, initial=0))

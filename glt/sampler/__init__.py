@@ -3,12 +3,21 @@
 from typing import TYPE_CHECKING, Any
 
 from glt.sampler.config import SamplingConfig
+from glt.sampler.hotness import hotness_from_counts, hotness_from_degrees
 from glt.sampler.seed_order import BatchIndex, SeedOrder
 
 if TYPE_CHECKING:
     from glt.sampler.neighbor_sampler import NeighborOutput, NeighborSampler
 
-__all__ = ["BatchIndex", "NeighborOutput", "NeighborSampler", "SamplingConfig", "SeedOrder"]
+__all__ = [
+    "BatchIndex",
+    "NeighborOutput",
+    "NeighborSampler",
+    "SamplingConfig",
+    "SeedOrder",
+    "hotness_from_counts",
+    "hotness_from_degrees",
+]
 
 
 def __getattr__(name: str) -> Any:

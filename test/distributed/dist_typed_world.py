@@ -103,7 +103,9 @@ def edges_of(seed: int) -> dict[Any, Tensor]:
     }  # fmt: skip
 
 
-def write_typed_world(root: Path, num_parts: int, edge_dir: str = "in", time_level: str = "edge") -> TypedWorld:
+def write_typed_world(
+    root: Path, num_parts: int, edge_dir: str = "in", time_level: str = "edge", **given: Any
+) -> TypedWorld:
     rng = np.random.default_rng(6)
     edge_index = edges_of(5)
     weight = torch.from_numpy(rng.random(700))
@@ -123,7 +125,7 @@ def write_typed_world(root: Path, num_parts: int, edge_dir: str = "in", time_lev
     RandomPartitioner(
         world.path, num_parts, NUM_NODES, edge_index, world.node_feat, world.edge_feat, node_label=world.node_label,
         edge_weight=world.edge_weight, edge_time=world.edge_time or None, node_time=world.node_time or None,
-        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src",
+        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src", **given,
     ).partition()  # fmt: skip
     return world
 

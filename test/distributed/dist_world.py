@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import glt
-from glt.partition import RandomPartitioner
+from glt.partition import PartitionerBase, RandomPartitioner
 from glt.testing import SmallGraph, random_graph
 from glt.testing_cluster import Trainer
 
@@ -34,15 +34,18 @@ class World:
         return random_graph(NUM_NODES, NUM_EDGES, seed=3)
 
 
-def write_world(root: Path, num_parts: int, edge_dir: str = "in", tables: str = "xye") -> World:
+def write_world(
+    root: Path, num_parts: int, edge_dir: str = "in", tables: str = "xye",
+    partitioner: type[PartitionerBase] = RandomPartitioner, **options: Any,
+) -> World:  # fmt: skip
     """``tables``: ``x`` float32 features, ``b`` bfloat16 features, ``y`` labels, ``e`` edge features."""
     graph = random_graph(NUM_NODES, NUM_EDGES, seed=3)
     x = graph.x.bfloat16() if "b" in tables else graph.x if "x" in tables else None
     y = graph.y if "y" in tables else None
     edge_attr = graph.edge_attr if "e" in tables else None
-    RandomPartitioner(
-        root / "parts", num_parts, NUM_NODES, graph.edge_index, x, edge_attr, node_label=y,
-        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src",
+    partitioner(
+        root / "parts", num_parts, NUM_NODES, graph.edge_index, node_feat=x, edge_feat=edge_attr, node_label=y,
+        edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src", **options,
     ).partition()  # fmt: skip
     return World(root / "parts", num_parts, edge_dir, x, y, edge_attr)
 

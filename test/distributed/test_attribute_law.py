@@ -93,7 +93,7 @@ def test_a_dataset_offers_the_tables_of_its_partition(tmp_path: Path) -> None:
     own = glt.distributed.DistDataset().load(tmp_path / "typed", 1)
     assert own.node_attrs.keys() == {"user", "item", "ghost"} and own.node_attrs["user"].keys() == {"train_mask"}
     assert own.edge_attrs[RATES].keys() == {"kind", "weight"}
-    nodes = torch.from_numpy(own.own.node_ids[0])
+    nodes = torch.from_numpy(own.own.nodes[0].ids)
     assert torch.equal(own.node_attrs["user"]["train_mask"][nodes], data["user"].train_mask[nodes])
     plain = plain_graph()
     RandomPartitioner(tmp_path / "plain", 2, **graph_arguments(plain)).partition()

@@ -135,7 +135,7 @@ def test_what_fails_stays_with_its_batch(parts: list[glt.distributed.DistDataset
     assert remote is not None
     with pytest.raises(IndexError, match="partition"):
         remote.result(60)
-    mine = torch.from_numpy((parts[0].node_books[0] == 0).nonzero()[0])[:3]
+    mine = torch.from_numpy((parts[0].node_books[0].owners() == 0).nonzero()[0])[:3]
     only_seeds = glt.distributed.DistNeighborSampler(parts[0], config([0]), router, loop)
     sampled = loop.submit(lambda: only_seeds.sample(start_of(mine), 5))
     assert sampled is not None and sampled.result(60).specs["n_id/n0"][1] == (3,)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from dist_world import World
 
 from glt import _core
 from glt.data import Feature, Topology
+from glt.data.partition_book import PartitionBook
 from glt.distributed import DistDataset
 
 
@@ -31,7 +32,7 @@ def test_rows_of_another_partition_are_refused(dataset: DistDataset, name: str) 
     book = (dataset.edge_books if name == "edge_features" else dataset.node_books)[0]
     assert book is not None
     table = getattr(dataset, name)
-    mine, other = _split(book, part)
+    mine, other = _split(book.owners(), part)
     assert len(table[mine]) == len(mine)
     with pytest.raises(IndexError, match=rf"ids\[1\] = {other} belongs to partition {1 - part}, not here"):
         table[torch.tensor([int(mine[0]), other])]
@@ -39,7 +40,7 @@ def test_rows_of_another_partition_are_refused(dataset: DistDataset, name: str) 
 
 def test_rows_of_nodes_of_another_partition_are_refused(dataset: DistDataset) -> None:
     part = dataset.partition_idx
-    mine, other = _split(dataset.node_books[0], part)
+    mine, other = _split(dataset.node_books[0].owners(), part)
     csr = dataset.graph.csr
     assert _core.OneHop(csr, mine.numpy(), 3, False, 1, 0, with_edge=False).num_edges > 0
     with pytest.raises(
@@ -48,20 +49,42 @@ def test_rows_of_nodes_of_another_partition_are_refused(dataset: DistDataset) ->
         _core.OneHop(csr, np.array([int(mine[0]), other]), 3, False, 1, 0, with_edge=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32])
-def test_a_topology_takes_books_of_every_width(dtype: torch.dtype) -> None:
-    rows: dict[str, Any] = {
-        "num_nodes": 3,
-        "row_of": torch.tensor([0, 0, 1], dtype=torch.uint32),
-        "owner": torch.tensor([1, 0, 1]).to(dtype),
-        "part": 1,
-    }
-    topology = Topology.from_rows(torch.tensor([0, 1, 2]), torch.tensor([2, 1]), **rows)
-    assert _core.OneHop(topology.csr, np.array([0, 2]), -1, False, 1, 0, with_edge=False).num_edges == 2
-    with pytest.raises(IndexError, match=r"\[0\] = 1 belongs to partition 0, not here \(partition 1\)"):
-        _core.OneHop(topology.csr, np.array([1]), -1, False, 1, 0, with_edge=False)
-    with pytest.raises(ValueError, match="book has 2 elements: expected 3"):
-        Topology.from_rows(torch.tensor([0, 1]), torch.tensor([2]), **(rows | {"owner": torch.zeros(2, dtype=dtype)}))
+def _book(kind: str) -> PartitionBook:
+    """Three ids, of which partition 1 owns the last two."""
+    if kind == "ranges":
+        return PartitionBook.of_ranges([0, 1, 3])
+    return PartitionBook.of_arrays(np.array([0, 1, 1], kind), np.array([0, 0, 1], np.uint32), 2)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "ranges"])
+@pytest.mark.parametrize("pickled", [False, True])
+def test_tables_and_rows_take_books_of_every_kind(kind: str, pickled: bool) -> None:
+    book = _book(kind)
+    topology = Topology.from_rows(torch.tensor([0, 1, 2]), torch.tensor([2, 0]), num_nodes=3, book=book, part=1)
+    table = Feature(torch.tensor([7.0, 8.0]), owned=(book, 1))
+    if pickled:
+        book, topology, table = pickle.loads(pickle.dumps((book, topology, table)))
+    assert (book.num_ids, book.num_parts, book.has_ranges) == (3, 2, kind == "ranges")
+    assert book.owners().tolist() == [0, 1, 1] and book.rows().tolist() == [0, 0, 1]
+    assert book.owners(np.array([2, 0])).tolist() == [1, 0] and book.rows([2, 0]).tolist() == [1, 0]
+    assert _core.OneHop(topology.csr, np.array([1, 2]), -1, False, 1, 0, with_edge=False).num_edges == 2
+    with pytest.raises(IndexError, match=r"\[0\] = 0 belongs to partition 0, not here \(partition 1\)"):
+        _core.OneHop(topology.csr, np.array([0]), -1, False, 1, 0, with_edge=False)
+    assert table[torch.tensor([2, 1, 2])].tolist() == [8.0, 7.0, 8.0]
+    with pytest.raises(IndexError, match=r"ids\[1\] = 0 belongs to partition 0, not here \(partition 1\)"):
+        table[torch.tensor([1, 0])]
+    for bad in (3, -1):
+        with pytest.raises(IndexError, match=rf"ids\[0\] = {bad} is outside \[0, 3\)"):
+            book.rows([bad])
+    with pytest.raises(ValueError, match="book has 3 ids: expected 4"):
+        Topology.from_rows(torch.tensor([0, 1, 2]), torch.tensor([2, 0]), num_nodes=4, book=book, part=1)
+
+
+def test_a_book_without_a_row_for_each_owner_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"row_of is torch.uint32 \[2\]: expected uint32, one row per owner, \[3\]"):
+        PartitionBook.of_arrays(np.zeros(3, np.uint8), np.zeros(2, np.uint32), 1)
+    with pytest.raises(ValueError, match=r"row_of is torch\.int64"):
+        PartitionBook.of_arrays(np.zeros(3, np.uint8), np.zeros(3, np.int64), 1)
 
 
 def test_a_table_without_owner_is_read_as_before() -> None:

@@ -22,6 +22,7 @@ from glt.testing import random_graph
 from glt.testing_cluster import Cluster, Trainer
 
 NUM_FEATS, NUM_CLASSES = 12, 5
+FREQUENCY = "frequency-partitions"  # the text has both partitioners write "graph-partitions"
 
 
 def preprocess(root_dir: str) -> None:
@@ -54,6 +55,36 @@ def preprocess(root_dir: str) -> None:
         device=torch.device("cpu"),  # device used for partitioning
     )
     random_partitioner.partition()
+
+    # Initialize the graph store for sampling.
+    csr_topo = glt.data.Topology(edge_index=data.edge_index, layout="CSR")
+    graph = glt.data.Graph(csr_topo, mode="ZERO_COPY")
+
+    # Calculate the sampling probabilities.
+    num_partitions = 2
+    probs = []
+    glt_sampler = glt.sampler.NeighborSampler(graph, num_neighbors=[15, 10, 5])
+    train_idx = split_idx["train"].split(400)
+    for pidx in range(num_partitions):
+        seeds = train_idx[pidx]
+        prob = glt_sampler.sample_prob(seeds, node_num)
+        probs.append(prob)
+
+    # Partition graph data with the sampling probabilities.
+    freq_partitioner = glt.partition.FrequencyPartitioner(
+        output_dir=osp.join(root_dir, FREQUENCY),
+        num_parts=2,
+        num_nodes=node_num,
+        edge_index=data.edge_index,
+        probs=probs,
+        node_feat=data.x,
+        edge_feat=None,
+        edge_assign_strategy="by_src",  # assign graph edges by src node.
+        chunk_size=10000,  # chunk size for node assignment
+        cache_ratio=0.2,  # cache 20% hottest graph nodes
+        device=torch.device("cpu"),  # device used for partitioning
+    )
+    freq_partitioner.partition()
 
 
 def train(trainer: Trainer, root_dir: str) -> list[Any]:
@@ -111,12 +142,13 @@ def train(trainer: Trainer, root_dir: str) -> list[Any]:
             num_seen += batch.batch_size
     train_loader.shutdown()
 
+    frequency = glt.distributed.DistDataset().load(osp.join(root_dir, FREQUENCY), trainer.rank)  # the same, cached
     collocated_options = glt.distributed.CollocatedDistSamplingWorkerOptions(
         master_addr="localhost",
         master_port=trainer.port,
     )
     train_loader = glt.distributed.DistNeighborLoader(
-        data=dist_dataset,
+        data=frequency,
         num_neighbors=[15, 10, 5],
         input_nodes=train_idx,
         batch_size=1024 // 8,

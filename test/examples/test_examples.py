@@ -79,7 +79,7 @@ def test_trainers_may_have_different_numbers_of_seeds_even_none(tmp_path, capsys
     )
     task = synthetic_graph(800, num_classes=4)
     run(replace(task, train_idx=task.train_idx[:64]), replace(options, epochs=1))
-    owner = torch.from_numpy(load_partition(options.partition_dir, 0).nodes[0].book.astype(np.int64))
+    owner = torch.from_numpy(load_partition(options.partition_dir, 0).nodes[0].book.owners())
     lopsided = replace(task, train_idx=owned_by(0, owner, task.train_idx), test_idx=owned_by(1, owner, task.test_idx))
 
     result = run(lopsided, options)  # in the same partition directory, which is reused

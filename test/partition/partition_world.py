@@ -138,8 +138,8 @@ def _assert_nodes(parts: list[NodePart], num_nodes: int, feat: Any, label: Any, 
     seen = np.zeros(num_nodes, np.int64)
     for idx, part in enumerate(parts):
         seen[part.ids] += 1
-        np.testing.assert_array_equal(part.ids, np.flatnonzero(part.book == idx))
-        np.testing.assert_array_equal(part.row[part.ids], np.arange(part.ids.size))
+        np.testing.assert_array_equal(part.ids, np.flatnonzero(part.book.owners() == idx))
+        np.testing.assert_array_equal(part.book.rows(part.ids), np.arange(part.ids.size))
         assert part.attrs.keys() == attrs.keys()
         named = [(part.attrs[name], attrs[name]) for name in attrs]
         for got, wanted in ((part.feat, feat), (part.label, label), *named):
@@ -183,11 +183,11 @@ def _assert_edges(
                 np.testing.assert_array_equal(part.by_time.indices[at], col_ids[later])
                 np.testing.assert_array_equal(part.by_time.time[at], time[later])
         assert (part.feat is None) == (feat is None) and part.attrs.keys() == attrs.keys()
-        assert (part.book is None) == (part.row is None) == (feat is None and not attrs)
-        if part.book is not None and part.row is not None:
-            owned = np.flatnonzero(part.book == idx)
+        assert (part.book is None) == (feat is None and not attrs and part.id_map is None)
+        if part.feat is not None or part.attrs:
+            owned = np.flatnonzero(part.book.owners() == idx)
             np.testing.assert_array_equal(owned, np.sort(part.edge_ids))
-            np.testing.assert_array_equal(part.row[owned], np.arange(owned.size))
+            np.testing.assert_array_equal(part.book.rows(owned), np.arange(owned.size))
             named = [(part.attrs[name], attrs[name]) for name in attrs]
             for got, wanted in [*([] if feat is None else [(part.feat, feat)]), *named]:
                 assert torch.as_tensor(got).dtype == torch.as_tensor(wanted).dtype

@@ -11,6 +11,8 @@ from partition_world import BY_ADJACENCY, hetero_world
 from glt.partition import FennelPartitioner, Manifest, RandomPartitioner
 from glt.partition.adjacency import Adjacency
 from glt.partition.balance import label_caps
+from glt.partition.metis_partitioner import forecast_bytes
+from glt.partition.staging import remove_stale, scratch_directory
 
 both = pytest.mark.parametrize("partitioner", BY_ADJACENCY)
 
@@ -203,3 +205,39 @@ def test_adjacency_is_the_edges_both_ways_without_loops(tmp_path, num_threads, t
 def test_bad_arguments_are_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         FennelPartitioner(tmp_path / "parts", 2, 3, np.zeros((2, 1), np.int64), **options)
+
+
+def test_scratch_files_vanish_with_their_run_or_in_the_next_one(tmp_path):
+    target = tmp_path / "parts"
+    with pytest.raises(RuntimeError), scratch_directory(target) as directory:
+        (directory / "adjacency").touch()
+        remove_stale(target)
+        assert (directory / "adjacency").exists()  # its run is alive
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    directory.mkdir()  # as a killed run leaves it: nobody holds its lock
+    remove_stale(target)
+    assert list(tmp_path.iterdir()) == []
+
+
+@both
+def test_an_error_while_assigning_leaves_nothing(tmp_path, partitioner, monkeypatch):
+    num_nodes, edge_index = communities(size=20)
+    made = partitioner(tmp_path / "parts", 2, num_nodes, edge_index)
+    monkeypatch.setattr(made, "assign_all", lambda *_: np.zeros(1, np.uint8))
+    with pytest.raises(ValueError, match="expected one owner per node"):
+        made.partition()
+    assert list(tmp_path.iterdir()) == []
+
+
+@both
+def test_the_forecast_covers_the_assignment(tmp_path, partitioner):
+    num_nodes, edge_index = communities(size=2000)
+    options = {"sort_memory_bytes": 1 << 20, "num_threads": 1}
+    plain = RandomPartitioner(tmp_path / "parts", 4, num_nodes, edge_index, **options).forecast()
+    expected = partitioner(tmp_path / "parts", 4, num_nodes, edge_index, **options).forecast()
+    num_edges = edge_index.shape[1]
+    assert expected.disk_bytes >= 56 * num_edges and expected.seconds > plain.seconds
+    assert expected.peak_memory_bytes >= plain.peak_memory_bytes
+    if partitioner is not FennelPartitioner:
+        assert expected.peak_memory_bytes >= forecast_bytes(num_nodes, 2 * num_edges, 0, "cut")

@@ -14,7 +14,7 @@ def test_owners_are_kept_and_the_union_is_the_input(world, tmp_path):
     ).partition()
     parts = load_all(tmp_path / "parts")
     assert_union_is_the_input(parts, **arguments)
-    np.testing.assert_array_equal(parts[0].nodes[0].book, owners)
+    np.testing.assert_array_equal(parts[0].nodes[0].book.owners(), owners)
     assert manifest.part_num_nodes == (4, 0, 6)
     assert manifest.arguments["by"] == "hand" and len(manifest.arguments["owners_digest"]) == 32
 
@@ -25,7 +25,7 @@ def test_owners_by_type_and_types_without_nodes_need_none(tmp_path):
     AssignedPartitioner(tmp_path / "parts", 2, **world, owners=owners).partition()
     parts = load_all(tmp_path / "parts")
     assert_union_is_the_input(parts, **world)
-    np.testing.assert_array_equal(parts[0].nodes[0].book, owners["paper"])
+    np.testing.assert_array_equal(parts[0].nodes[0].book.owners(), owners["paper"])
 
 
 def test_the_same_owners_give_the_same_run(world, tmp_path):

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from input_world import plain, run_id, typed
 
 from glt.cli import main
-from glt.partition import AssignedPartitioner, FennelPartitioner, Manifest, MetisPartitioner
+from glt.data import Dataset
+from glt.partition import AssignedPartitioner, FennelPartitioner, Manifest, MetisPartitioner, RandomPartitioner
 from glt.partition.partition_options import METHODS
+from glt.sampler import NeighborSampler
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -94,6 +97,9 @@ def test_methods_are_the_partitioners(tmp_path, capsys):
     assert glt_partition(source, "--out", tmp_path / "a", "--num-parts", 3, *flags) == 0
     assigned = AssignedPartitioner(tmp_path / "b", 3, **arguments, owners=owners).partition()
     assert Manifest.read(tmp_path / "a").run_id == assigned.run_id
+    assert glt_partition(source, "--out", tmp_path / "r", "--num-parts", 2, "--relabel", "--edge-dir", "out") == 0
+    relabelled = RandomPartitioner(tmp_path / "s", 2, **arguments, relabel=True).partition()
+    assert Manifest.read(tmp_path / "r").run_id == relabelled.run_id
     pytest.importorskip("pymetis")
     assert (
         glt_partition(source, "--out", tmp_path / "m", "--num-parts", 2, *["--method", "metis"], "--objtype", "vol")
@@ -102,6 +108,29 @@ def test_methods_are_the_partitioners(tmp_path, capsys):
     metis = MetisPartitioner(tmp_path / "n", 2, **arguments, edge_assign_strategy="by_dst", objtype="vol").partition()
     assert Manifest.read(tmp_path / "m").run_id == metis.run_id
     assert "MetisPartitioner: 50 nodes" in capsys.readouterr().out
+
+
+def test_hotness_is_that_of_degrees_or_of_equal_pieces_of_the_seeds(tmp_path, capsys):
+    frequency = pytest.importorskip("glt.partition.frequency_partitioner")
+    arguments = plain()
+    source = arrays_in(tmp_path / "in", arguments)
+    common = ["--num-parts", 2, "--method", "frequency", "--cache-ratio", 0.1]
+    flags = ["--hotness", "seeds", "--seeds", "train_mask", "--num-neighbors", "3,2", "--batch-size", 4]
+    assert glt_partition(source, "--out", tmp_path / "seeds", *common, *flags) == 0
+    assert glt_partition(source, "--out", tmp_path / "degree", *common, "--hotness", "degree") == 0
+    sampler = NeighborSampler(Dataset.from_arrays(arguments["edge_index"], 50), [3, 2])
+    seeds = torch.from_numpy(np.flatnonzero(arguments["node_attrs"]["train_mask"]))
+    half = len(seeds) // 2
+    probs = [sampler.sample_prob(piece, batch_size=4) for piece in (seeds[:half], seeds[half:])]
+    degrees = np.bincount(arguments["edge_index"][0], minlength=50) / 400
+    for name, hotness in (("seeds", probs), ("degree", degrees.astype(np.float32))):
+        wanted = frequency.FrequencyPartitioner(
+            tmp_path / f"wanted {name}", 2, **arguments, probs=hotness, cache_ratio=0.1, edge_assign_strategy="by_dst"
+        ).partition()
+        assert Manifest.read(tmp_path / name).run_id == wanted.run_id
+    refused(capsys, 2, ["add --hotness"], source, "--out", tmp_path / "no", *common)
+    refused(capsys, 2, ["--seeds colour: no nodes have that"], source, "--out", tmp_path / "no", *common, *flags[:3],
+            "colour", *flags[4:])  # fmt: skip
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from glt.errors import PartitionError
 from glt.partition import Manifest, RandomPartitioner, inspect_partitions, load_partition
 
-WORLDS = ["homogeneous", "edge times", "node times"]
+WORLDS = ["homogeneous", "relabelled", "edge times", "node times"]
 
 
 def arguments(name: str, shift: int) -> dict:
     """A graph of the kind with every table that there is; ``shift`` changes the numbers in them, but no shape."""
     generator = np.random.default_rng(0)
-    if name == "homogeneous":
+    if name in ("homogeneous", "relabelled"):
         return {
             "num_nodes": 14,
             "edge_index": generator.integers(0, 14, (2, 50)),
@@ -33,6 +33,7 @@ def arguments(name: str, shift: int) -> dict:
             "edge_time": generator.integers(0, 9, 50) + shift,
             "node_attrs": {"train_mask": np.arange(14) % 3 == shift, "split": np.arange(14) + shift},
             "edge_attrs": {"kind": np.arange(50) + shift},
+            "relabel": name == "relabelled",
         }
     likes, knows = ("a", "likes", "b"), ("a", "knows", "a")
     world = {
@@ -154,12 +155,13 @@ def test_a_directory_in_place_of_a_file_and_a_file_in_place_of_a_directory(runs)
         assert_load_refuses(root, path)
         (root / path).rmdir()
         (runs / "kept").rename(root / path)
-    (root / "node_book").rename(runs / "kept")
-    (root / "node_book").write_text("")
-    with pytest.raises(PartitionError, match=r"node_book/.* is missing"):
+    directory = root / files(root)[0].partition("/")[0]
+    directory.rename(runs / "kept")
+    directory.write_text("")
+    with pytest.raises(PartitionError, match=rf"{directory}/.* is missing"):
         load_partition(root, 0)
-    (root / "node_book").unlink()
-    (runs / "kept").rename(root / "node_book")
+    directory.unlink()
+    (runs / "kept").rename(directory)
 
 
 def test_every_file_of_another_run_is_refused_where_it_differs(runs):

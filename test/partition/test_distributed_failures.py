@@ -117,7 +117,7 @@ def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
             assert kind == wanted[0] and wanted[1] in text, (name, rank, raised[rank][at])
     for rank in range(3):
         kind, text = raised[rank][len(CASES)]
-        assert kind == "ValueError" and "FennelPartitioner: it assigns nodes by the edges" in text
+        assert kind == "ValueError" and "FennelPartitioner: its assignment needs the whole graph" in text
         assert "pass AssignedPartitioner with owners" in text
     for rank in (0, 1):
         (first, text), (second, late) = raised[rank][len(CASES) + 1 :]

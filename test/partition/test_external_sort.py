@@ -144,8 +144,8 @@ def test_some_edges_of_many_keep_their_ids(tmp_path, graph, sort_memory_bytes):
     ids = np.arange(NUM_EDGES) * 2**20 + 7
     (edges,) = RandomPartitioner(tmp_path / "unused", 1, **graph).graph.edges
     some = replace(edges, edge_ids=ids, id_bound=int(ids[-1]) + 1)
+    (tmp_path / "parts").mkdir()
     writer = PartitionWriter(tmp_path / "parts", 1, 2, lambda _: None, [1])
-    writer.root.mkdir()
     book = Book.of(np.full(NUM_NODES, 1, np.uint8), 3)
     counts, _ = write_graph(writer, some, [book], sort_memory_bytes)
     assert counts == (0, NUM_EDGES, 0)

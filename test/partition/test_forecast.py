@@ -17,9 +17,10 @@ def num_bytes(root):
     return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
 
 
+@pytest.mark.parametrize("relabel", [False, True])
 @pytest.mark.parametrize("time_level", ["edge", "node", None])
-def test_the_size_of_the_result(tmp_path, time_level):
-    partitioner = RandomPartitioner(tmp_path / "parts", 3, **hetero_world(time_level))
+def test_the_size_of_the_result(tmp_path, time_level, relabel):
+    partitioner = RandomPartitioner(tmp_path / "parts", 3, **hetero_world(time_level), relabel=relabel)
     forecast = partitioner.forecast()
     assert isinstance(forecast, Forecast) and forecast.scratch_bytes == 0
     partitioner.partition()
@@ -27,13 +28,14 @@ def test_the_size_of_the_result(tmp_path, time_level):
     assert 1 <= forecast.result_bytes / num_bytes(tmp_path / "parts") < 1.3
 
 
-def test_the_size_of_a_larger_result_and_of_its_scratch_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("relabel", [False, True])
+def test_the_size_of_a_larger_result_and_of_its_scratch_file(tmp_path, monkeypatch, relabel):
     num_nodes, num_edges = 5000, 50_000
     rng = np.random.default_rng(0)
     partitioner = RandomPartitioner(
         tmp_path / "parts", 2, num_nodes, rng.integers(0, num_nodes, (2, num_edges)),
         node_feat=np.zeros((num_nodes, 100), np.float32), edge_weight=np.ones(num_edges, np.float32),
-        edge_time=np.arange(num_edges), edge_feat=np.zeros((num_edges, 3)), num_threads=2,
+        edge_time=np.arange(num_edges), edge_feat=np.zeros((num_edges, 3)), num_threads=2, relabel=relabel,
     )  # fmt: skip
     partitioner.sort_memory_bytes = 2  # below what users may ask for: the edges pass through a scratch file
     made = []
@@ -46,7 +48,8 @@ def test_the_size_of_a_larger_result_and_of_its_scratch_file(tmp_path, monkeypat
     assert forecast.result_bytes == pytest.approx(num_bytes(tmp_path / "parts"), rel=0.01)
 
 
-def test_the_bar_counts_what_was_forecast(tmp_path, monkeypatch):
+@pytest.mark.parametrize("relabel", [False, True])
+def test_the_bar_counts_what_was_forecast(tmp_path, monkeypatch, relabel):
     totals = {}
 
     class Bar:
@@ -62,7 +65,9 @@ def test_the_bar_counts_what_was_forecast(tmp_path, monkeypatch):
     monkeypatch.setattr("tqdm.tqdm", Bar)
     num_edges = 50_000
     edge_index = np.random.default_rng(0).integers(0, 5000, (2, num_edges))
-    partitioner = RandomPartitioner(tmp_path / "parts", 2, 5000, edge_index, edge_weight=np.ones(num_edges))
+    partitioner = RandomPartitioner(
+        tmp_path / "parts", 2, 5000, edge_index, edge_weight=np.ones(num_edges), relabel=relabel
+    )
     partitioner.sort_memory_bytes = 64
     partitioner.partition(progress=True)
     assert totals["closed"] and totals["done"] == pytest.approx(totals["total"], rel=0.01)

@@ -81,7 +81,7 @@ def test_union_of_partitions_of_any_graph_is_the_input(tmp_path_factory, partiti
     assert_union_is_the_input(parts, **world)
     assert manifest.num_edges == sum(edges.shape[1] for edges in world["edge_index"].values())
     assert manifest.part_num_edges == tuple(sum(edge.edge_ids.size for edge in part.edges) for part in parts)
-    books = manifest.schema.by_node_type(np.asarray(node.book, np.int64) for node in parts[0].nodes)
+    books = manifest.schema.by_node_type(node.book.owners() for node in parts[0].nodes)
     for entry, edges in zip(manifest.edge_types, world["edge_index"].values(), strict=True):
         src, _, dst = entry.edge_type
         assert entry.num_cut_edges == np.count_nonzero(books[src][edges[0]] != books[dst][edges[1]])
@@ -120,8 +120,8 @@ def test_weights_are_those_of_the_whole_rows(tmp_path, dtype, strategy):
         _core.build_weights(edges.indptr, weight[edges.edge_ids], np.empty(edges.indices.size, np.uint64), guide)
         np.testing.assert_array_equal(edges.weight_guide, guide)
         _core.Csr(
-            edges.indptr, edges.indices, edges.edge_ids, part.nodes[0].row, num_nodes, num_nodes, True,
-            part.nodes[0].book, part.index, edges.weight_sum, edges.weight_guide,
+            edges.indptr, edges.indices, edges.edge_ids, part.nodes[0].book.row_of.numpy(), num_nodes, num_nodes, True,
+            part.nodes[0].book.native, part.index, edges.weight_sum, edges.weight_guide,
         )  # fmt: skip
 
 
@@ -165,17 +165,17 @@ def test_a_graph_of_one_type_has_the_files_of_a_homogeneous_one(world, tmp_path)
 def test_node_types_are_partitioned_independently(tmp_path):
     world = hetero_world()
     RandomPartitioner(tmp_path / "all", 4, **world, random_seed=9).partition()
-    books = [node.book for node in load_partition(tmp_path / "all", 0).nodes]
+    books = [node.book.owners() for node in load_partition(tmp_path / "all", 0).nodes]
     assert not np.array_equal(books[0][:11], books[1])
     equal = {"num_nodes": {"a": 500, "b": 500}, "edge_index": {}}
     RandomPartitioner(tmp_path / "equal", 2, **equal).partition()
-    first, second = (node.book for node in load_partition(tmp_path / "equal", 0).nodes)
+    first, second = (node.book.owners() for node in load_partition(tmp_path / "equal", 0).nodes)
     # Two even random splits of 500 agree on 250 nodes, give or take 11.2; 6 standard deviations: P < 2e-9.
     assert abs(int((first == second).sum()) - 250) < 68
     fewer = {"num_nodes": {"paper": 23, "author": 11}, "edge_index": {CITES: world["edge_index"][CITES]}}
     RandomPartitioner(tmp_path / "fewer", 4, **fewer, random_seed=9).partition()
     for book, node in zip(books, load_partition(tmp_path / "fewer", 0).nodes, strict=False):
-        np.testing.assert_array_equal(node.book, book)
+        np.testing.assert_array_equal(node.book.owners(), book)
 
 
 def test_the_order_of_types_is_the_users_and_part_of_the_run_id(tmp_path):

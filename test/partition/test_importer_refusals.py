@@ -199,6 +199,11 @@ def test_arguments_of_import_dgl_that_do_not_fit_are_refused(peers, tmp_path):
             import_dgl(source, out, **options)
 
 
+def test_mappings_that_some_partitions_lack_are_refused(dgl_source, tmp_path):
+    write_tensors(dgl_source / "part0/orig_nids.dgl", {"_N": np.arange(10)})
+    refused(import_dgl, dgl_source, tmp_path / "out", "part1/orig_nids.dgl is missing")
+
+
 def test_a_table_that_some_partitions_lack_is_refused(dgl_source, tmp_path):
     write_tensors(dgl_source / "part1/node_feat.dgl", {"_N/other": np.arange(10)})
     refused(import_dgl, dgl_source, tmp_path / "out", "part1/node_feat.dgl holds ['other']")
@@ -249,5 +254,6 @@ def test_the_command_imports_and_says_what_came_of_it(peers, tmp_path, capsys):
 
 
 def test_the_command_imports_pyg(pyg_source, tmp_path, capsys):
-    assert main(["import", "pyg", str(pyg_source), "--out", str(tmp_path / "out")]) == 0
+    assert main(["import", "pyg", str(pyg_source), "--out", str(tmp_path / "out"), "--relabel"]) == 0
     assert "edge_dir 'in'" in capsys.readouterr().out
+    assert load_all(tmp_path / "out")[0].manifest.is_relabelled

@@ -37,7 +37,7 @@ def given(peers):
 
 
 def owners(root, node_type=0):
-    return np.asarray(load_all(root)[0].nodes[node_type].book)
+    return load_all(root)[0].nodes[node_type].book.owners()
 
 
 def test_a_directory_of_glt_keeps_ids_features_and_owners(peers, given, tmp_path):

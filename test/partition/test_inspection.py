@@ -76,6 +76,15 @@ def test_what_the_partitioner_was_asked_to_balance_is_reported(world, tmp_path, 
     assert "  balanced 1: 4 (2 2), balance 1.000" in capsys.readouterr().out
 
 
+def test_relabelled_directories_say_so_and_are_sound(world, tmp_path, capsys):
+    RandomPartitioner(tmp_path / "parts", 2, **world.arguments(), relabel=True).partition()
+    report = inspect_partitions(tmp_path / "parts", verify=True)
+    assert report.is_relabelled and not report.bad and report.nodes[0].part_cache_bytes == (0, 0)
+    assert main(["inspect", str(tmp_path / "parts")]) == 0
+    shown = capsys.readouterr().out
+    assert "ids relabelled to be contiguous" in shown and "caches" not in shown
+
+
 def test_bytes_per_host(directory):
     def size(pattern):
         return sum(path.stat().st_size for path in directory.glob(pattern) if path.is_file())

@@ -12,6 +12,7 @@ import pytest
 
 from glt.errors import GltError, PartitionError
 from glt.partition import RandomPartitioner, load_partition, npy_file
+from glt.partition.manifest import VERSION
 
 FILES = [
     "node_book/node.npy",
@@ -169,8 +170,8 @@ def test_a_missing_directory_and_a_directory_of_something_else_are_refused(tmp_p
 def test_a_later_version_is_refused_by_number(directory):
     path = directory / "manifest.json"
     document = json.loads(path.read_text())
-    path.write_text(json.dumps({**document, "version": 4}))
-    refused(directory, "manifest.json has version 4: this glt", "reads version 3")
+    path.write_text(json.dumps({**document, "version": VERSION + 1}))
+    refused(directory, f"manifest.json has version {VERSION + 1}: this glt", f"reads version {VERSION}")
 
 
 def test_a_directory_of_another_kind_of_graph_is_refused(directory):

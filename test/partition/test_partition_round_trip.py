@@ -1,3 +1,5 @@
+import mmap
+
 import numpy as np
 import pytest
 import torch
@@ -66,7 +68,7 @@ def test_union_of_partitions_is_the_input(
         assert max(manifest.part_num_nodes) - min(manifest.part_num_nodes) <= 1
     assert manifest.part_num_nodes == tuple(part.nodes[0].ids.size for part in parts)
     assert manifest.part_num_edges == tuple(part.edges[0].indices.size for part in parts)
-    owner = np.asarray(parts[0].nodes[0].book, np.int64)
+    owner = parts[0].nodes[0].book.owners()
     cut = np.count_nonzero(owner[edge_index[0]] != owner[edge_index[1]])
     assert manifest.edge_cut_ratio == cut / max(edge_index.shape[1], 1)
 
@@ -125,11 +127,14 @@ def test_loaded_arrays_are_maps_that_torch_takes_without_a_copy_or_a_warning(dir
     part = load_partition(directory, 0)
     both = {**vars(part.nodes[0]), **{f"edge_{k}": v for k, v in vars(part.edges[0]).items()}}
     arrays = [value for value in both.values() if isinstance(value, np.ndarray)]
-    assert len(arrays) == 11
+    assert len(arrays) == 7
     for array in arrays:
         assert isinstance(array, np.memmap) and array.mode == "c"
         assert torch.from_numpy(array).data_ptr() == array.ctypes.data
         assert array.ctypes.data % 64 == 0
+    for book in (part.nodes[0].book, part.edges[0].book):
+        for tensor in (book.owner, book.row_of):
+            assert tensor.data_ptr() % mmap.PAGESIZE == 128  # mapped, behind the header
 
 
 def test_writing_to_a_loaded_array_does_not_reach_the_disk(directory):
@@ -140,8 +145,8 @@ def test_writing_to_a_loaded_array_does_not_reach_the_disk(directory):
 
 def test_narrow_dtypes_where_ids_fit(directory):
     part = load_partition(directory, 1)
-    assert (part.nodes[0].book.dtype, part.nodes[0].row.dtype) == (np.uint8, np.uint32)
-    assert (part.edges[0].book.dtype, part.edges[0].row.dtype) == (np.uint8, np.uint32)
+    assert (part.nodes[0].book.owner.dtype, part.nodes[0].book.row_of.dtype) == (torch.uint8, torch.uint32)
+    assert (part.edges[0].book.owner.dtype, part.edges[0].book.row_of.dtype) == (torch.uint8, torch.uint32)
     assert (part.edges[0].indptr.dtype, part.edges[0].indices.dtype, part.edges[0].edge_ids.dtype) == (
         np.int64,
         np.int32,
@@ -154,9 +159,9 @@ def test_a_graph_without_edges_and_more_partitions_than_nodes(tmp_path):
     root, edge_index = tmp_path / "parts", np.empty((2, 0), np.int64)
     manifest = RandomPartitioner(root, 300, 2, edge_index, node_feat=np.ones((2, 0))).partition()
     assert sorted(manifest.part_num_nodes) == [0] * 298 + [1] * 2
-    for idx in {0, *load_partition(root, 0).nodes[0].book.tolist()}:
+    for idx in {0, *load_partition(root, 0).nodes[0].book.owners().tolist()}:
         part = load_partition(root, idx)
-        assert part.nodes[0].book.dtype == np.uint16
+        assert part.nodes[0].book.owner.dtype == torch.uint16
         assert part.edges[0].indices.size == 0 and part.nodes[0].feat.shape == (manifest.part_num_nodes[idx], 0)
 
 

@@ -68,7 +68,7 @@ def partition_distributed(
     extra, the sort's own, and 8 bytes per node with node times.
 
     Args:
-        partitioner: A class that assigns nodes without looking at edges, such as :class:`RandomPartitioner`, or
+        partitioner: A class that assigns nodes by their ids, such as :class:`RandomPartitioner`, or
             :class:`AssignedPartitioner` for an assignment made elsewhere, ``owners`` being slices too.
         output_dir: As of :class:`PartitionerBase`; may differ between ranks.
         num_parts: As of :class:`PartitionerBase`. More than there are ranks is usual, fewer is possible.
@@ -82,7 +82,7 @@ def partition_distributed(
         round_bytes: Memory for rows that arrive at a time. The result does not depend on it.
         arguments: Other arguments of ``partitioner``. Node and edge tables, ``balance_ntypes`` and ``owners`` are
             slices too; all others are the same on all ranks, but ``chunk_size``, ``num_threads`` and
-            ``sort_memory_bytes`` may differ.
+            ``sort_memory_bytes`` may differ. ``relabel``, ``hotness`` and caches are refused.
 
     Returns:
         The manifest, the same on all ranks.
@@ -129,14 +129,20 @@ def _assigner(
         raise TypeError(f"partitioner = {partitioner!r}: expected a subclass of PartitionerBase")
     if partitioner.needs_graph:
         raise ValueError(
-            f"partitioner = {partitioner.__name__}: it assigns nodes by the edges of the whole graph, and no rank has "
-            "them; assign nodes elsewhere and pass AssignedPartitioner with owners, or use RandomPartitioner (a "
-            "partitioner of yours that does not look at edges says needs_graph = False)"
+            f"partitioner = {partitioner.__name__}: its assignment needs the whole graph, which no rank has; assign "
+            "nodes elsewhere and pass AssignedPartitioner with owners, or use RandomPartitioner (a partitioner of your "
+            "own that looks at ids only says needs_graph = False)"
         )
     for name in sorted(partitioner.node_arguments | {"balance_ntypes"}):
         whole = gather_argument(exchange, name, arguments.get(name), round_bytes)
         if name in arguments:
             arguments[name] = whole
+    for name in ("relabel", "hotness"):
+        if arguments.get(name) is not None and arguments[name] is not False:
+            raise ValueError(
+                f"{name} is given: partition_distributed neither relabels nor fills caches; leave it out, or partition "
+                "on one machine"
+            )
     no_edges: Any = np.empty((2, 0), np.int64)
     if isinstance(edge_index, Mapping):
         no_edges = dict.fromkeys(edge_index, no_edges)
@@ -184,7 +190,7 @@ class _Run:
             )  # fmt: skip
             graphs.append(files.write(leaders, thread_bytes))
         exchange.stage = "the end"
-        manifest = assigner.manifest(graph, books, graphs, self._files(writer), strategy_arguments)
+        manifest = assigner.manifest(graph, books, [None] * len(books), graphs, self._files(writer), strategy_arguments)
         if is_leader:
             manifest.write(directory.root)  # last: a directory without it does not load
         return manifest

@@ -8,19 +8,21 @@ which range belongs to which partition and type.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from typing_extensions import Unpack
 
 from glt.data.schema import EdgeType
 from glt.errors import PartitionError
-from glt.partition.importers.assembly import Assembly, EdgeAssembly, integers
+from glt.partition.importers.assembly import Assembly, EdgeAssembly
 from glt.partition.importers.dgl_config import DglConfig
-from glt.partition.importers.dgl_file import DglGraph, read_graph, read_tensors
+from glt.partition.importers.dgl_edges import OwnedEdges
+from glt.partition.importers.dgl_file import read_graph, read_tensors
 from glt.partition.importers.dgl_graphbolt import read_graphbolt
+from glt.partition.importers.dgl_mappings import Mapped, read_mapping
 from glt.partition.importers.dgl_ranges import Ranges
 from glt.partition.importers.imported import Imported, scratch_for
 from glt.partition.manifest import Manifest
@@ -31,8 +33,6 @@ _NODE_ROLES: Final = ("node_feat", "node_label", "node_time")
 _EDGE_ROLES: Final = ("edge_feat", "edge_weight", "edge_time")
 _USUAL: Final = {"node_feat": "feat", "node_label": "label", "edge_feat": "feat"}
 _CHUNK_EDGES: Final = 1 << 20
-
-Mapped = Any  # a tensor or array, or a dict of them by type, as DGL's return_mapping gives
 
 
 def import_dgl(
@@ -108,11 +108,11 @@ class _Reader:
         renumber_edges: bool,
     ) -> Imported:
         config = self._config
-        self._nids = self._original("orig_nids", orig_nids, config.node_names, config.nodes)
-        self._eids = self._original("orig_eids", orig_eids, config.edge_names, config.edges)
+        self._nids = read_mapping(config, "orig_nids", orig_nids, config.node_names, config.nodes)
+        self._eids = read_mapping(config, "orig_eids", orig_eids, config.edge_names, config.edges)
         edge_tables = self._tables("edge_feats", config.edge_names, config.edges, self._eids)
         edges, renumbered = self._read_edges(renumber_edges)
-        if renumbered and (edge_tables or orig_eids is not None):
+        if renumbered and (edge_tables or any(ids is not None for ids in self._eids)):
             raise PartitionError(
                 f"{config.path}: its GraphBolt graphs have no edge ids, so nothing tells to which edge a row of "
                 f"{[*edge_tables, 'orig_eids'][0]!r} belongs: partition again with store_eids=True, or leave it out"
@@ -158,16 +158,16 @@ class _Reader:
                 graph = read_graphbolt(origin)
             else:
                 raise PartitionError(f"{config.path} names no graph of partition {part}: expected 'part_graph'")
-            ends = _Ends(origin, config, part, graph)
-            if ends.edge_ids is None:
+            owned = OwnedEdges(origin, config, part, graph)
+            if owned.edge_ids is None:
                 renumbered = True
-                if not renumber or (len(edges) > 1 and ends.edge_types is None):
+                if not renumber or (len(edges) > 1 and owned.edge_types is None):
                     raise PartitionError(
                         f"{origin} was stored without edge ids: partition again with store_eids=True, or pass "
                         "renumber_edges=True (--renumber-edges) to number edges in the order of the files"
                     )
             for begin in range(0, graph.num_edges, _CHUNK_EDGES):
-                for at, ids, src, dst in ends.inner(begin, min(begin + _CHUNK_EDGES, graph.num_edges)):
+                for at, ids, src, dst in owned.read(begin, min(begin + _CHUNK_EDGES, graph.num_edges)):
                     if ids is None:
                         ids = np.arange(filled[at], filled[at] + src.size)
                     filled[at] += src.size
@@ -227,89 +227,6 @@ class _Reader:
                     f"tables[{role!r}] = {roles[role]!r}: {self._config.path} has no such table, only {sorted(tables)}"
                 )
         return {role: tables.pop(roles[role]) for role in mine if roles.get(role) in tables}
-
-    def _original(self, name: str, given: Mapped | None, types: list[str], ranges: Ranges) -> list[np.ndarray | None]:
-        """Returns the original id of each node or edge, by type; None where nothing says it."""
-        origin = Path(name)
-        if given is None:
-            paths = [self._config.path.parent / f"part{part}" / f"{name}.dgl" for part in range(self._config.num_parts)]
-            if not all(path.exists() for path in paths):
-                return [None] * len(types)
-            pieces = [read_tensors(path) for path in paths]
-            given = {
-                t: np.concatenate([np.asarray(p[t]) for p in pieces if t in p]) for t in {t for p in pieces for t in p}
-            }
-            origin = paths[0]
-        if not isinstance(given, Mapping):
-            if len(types) > 1:
-                raise TypeError(f"{name} is a {type(given).__name__}: expected a dict by type, the graph having types")
-            given = {types[0]: given}
-        by_name = {":".join(key) if isinstance(key, tuple) else key: value for key, value in given.items()}
-        result: list[np.ndarray | None] = []
-        for type_, total in zip(types, ranges.totals, strict=True):
-            ids = integers(origin, f"ids of {type_}", by_name.get(type_, np.empty(0, np.int64))).astype(np.int64)
-            if ids.size != total or not np.array_equal(np.sort(ids), np.arange(total)):
-                raise ValueError(
-                    f"{name} of {type_} from {origin} has {ids.size} ids: expected each of [0, {total}) once, as DGL's "
-                    "return_mapping gives"
-                )
-            result.append(ids)
-        return result
-
-
-class _Ends:
-    """The edges of one partition's graph, their ends and ids inside their types."""
-
-    def __init__(self, origin: Path, config: DglConfig, part: int, graph: DglGraph) -> None:
-        self._origin = origin
-        self._config = config
-        self._part = part
-        self._edges = graph.edges
-        self._node_ids = _table(origin, graph.ndata, "_ID", graph.num_nodes)
-        self.edge_ids = _table(origin, graph.edata, "_ID", graph.num_edges) if "_ID" in graph.edata else None
-        self.edge_types = _table(origin, graph.edata, "_TYPE", graph.num_edges) if "_TYPE" in graph.edata else None
-
-    def inner(self, begin: int, end: int) -> Iterator[tuple[int, np.ndarray | None, np.ndarray, np.ndarray]]:
-        """Yields edge type, ids (None where not stored), sources and destinations of the edges that the partition owns:
-        those with its destinations. The others are copies."""
-        origin, nodes = self._origin, self._config.nodes
-        src, dst, places = self._edges(begin, end)
-        owner, dst_type, dst = nodes.locate(origin, _taken(origin, self._node_ids, dst))
-        _, src_type, src = nodes.locate(origin, _taken(origin, self._node_ids, src))
-        inner = owner == self._part
-        src, src_type, dst, dst_type, places = (each[inner] for each in (src, src_type, dst, dst_type, places))
-        ids: np.ndarray | None = None
-        if self.edge_ids is not None:
-            _, edge_type, ids = self._config.edges.locate(origin, _taken(origin, self.edge_ids, places))
-        elif self.edge_types is not None:
-            edge_type = _taken(origin, self.edge_types, places)
-        else:
-            edge_type = np.zeros(places.size, np.int64)
-        for at, (source, target) in enumerate(self._config.schema.ends("out")):
-            mine = np.flatnonzero(edge_type == at)
-            if (src_type[mine] != source).any() or (dst_type[mine] != target).any():
-                raise PartitionError(
-                    f"{origin} has an edge of type {self._config.edge_names[at]} between nodes of other types: it is "
-                    "damaged, or of another run"
-                )
-            if mine.size:
-                yield at, None if ids is None else ids[mine], src[mine], dst[mine]
-
-
-def _table(origin: Path, tables: Mapping[str, Array], name: str, num_rows: int) -> np.ndarray:
-    if name not in tables:
-        raise PartitionError(f"{origin} has no table {name!r}: it is no partition of DGL")
-    ids = integers(origin, name, tables[name])
-    if ids.size != num_rows:
-        raise PartitionError(f"{origin} has {ids.size} rows of {name!r}: expected {num_rows}")
-    return ids
-
-
-def _taken(origin: Path, table: np.ndarray, at: np.ndarray) -> np.ndarray:
-    bad = np.flatnonzero((at < 0) | (at >= table.size))
-    if bad.size:
-        raise PartitionError(f"{origin} holds local id {at[bad[0]]}: expected less than {table.size}; it is damaged")
-    return table[at].astype(np.int64)
 
 
 def _original_ids(original: np.ndarray | None, ids: np.ndarray) -> np.ndarray:

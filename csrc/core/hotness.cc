@@ -1,0 +1,268 @@
+#include "core/hotness.h"
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "core/check.h"
+#include "core/edge_chance.h"
+#include "core/team.h"
+
+namespace glt {
+namespace {
+
+constexpr int64_t kMaxHops = 256;
+constexpr int64_t kRowsAtOnce = 1024;
+constexpr int64_t kAhead = 16;     // edges whose neighbours are fetched early
+constexpr double kMostDoubt = 32;  // a node that is missed with probability e^-32 is never missed
+constexpr double kAlmostOne = 1 - 1e-14;
+
+// Runs work(first, end) over pieces of [0, n) on several threads.
+template <typename Work>
+void in_pieces(int64_t n, int num_threads, const Work& work) {
+  std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto run = [&] {
+    try {
+      work([&](int64_t& first, int64_t& end) {
+        first = next.fetch_add(kRowsAtOnce);
+        end = std::min(n, first + kRowsAtOnce);
+        return first < n;
+      });
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      next.store(n);
+    }
+  };
+  run_with_helpers(static_cast<int>(std::min<int64_t>(num_threads - 1, n / kRowsAtOnce)), run, run);
+  if (error) std::rethrow_exception(error);
+}
+
+// -log(1 - p), as an integer in kDoubtUnit.
+int64_t doubt_of(double p) {
+  const double capped = std::clamp(p, 0.0, kAlmostOne);
+  const double doubt = capped < 0.01 ? capped * (1 + capped * (1.0 / 2 + capped * (1.0 / 3 + capped * (1.0 / 4))))
+                                     : -std::log1p(-capped);
+  return static_cast<int64_t>(doubt / kDoubtUnit + 0.5);
+}
+
+// Certain nodes stay certain, so that sums cannot overflow. An atomic addition waits for all memory accesses before it,
+// which a thread that is alone is spared.
+template <bool kShared>
+void add(int64_t* doubt, int64_t amount) {
+  constexpr auto kEnough = static_cast<int64_t>(kMostDoubt / kDoubtUnit);
+  if constexpr (kShared) {
+    std::atomic_ref<int64_t> sum(*doubt);
+    if (sum.load(std::memory_order_relaxed) < kEnough) sum.fetch_add(amount, std::memory_order_relaxed);
+  } else {
+    if (*doubt < kEnough) *doubt += amount;
+  }
+}
+
+template <bool kShared, typename Index>
+class HopSpread {
+ public:
+  HopSpread(const HotnessHop& at, const Index* indices, int64_t* doubt)
+      : at_(at), csr_(*at.csr), indices_(indices), doubt_(doubt) {}
+
+  // Passes on what the nodes [first, end) were found with.
+  void rows(int64_t first, int64_t end) {
+    for (int64_t v = first; v < end; ++v) {
+      const int64_t begin = csr_.indptr[v], stop = csr_.indptr[v + 1];
+      const float* found = at_.expanded + v * at_.num_columns;
+      if (begin == stop || found[at_.hop] <= 0) continue;  // found by a later hop: another call
+      for (int64_t j = 0; j <= at_.hop; ++j)
+        chance_[j] = EdgeChance(csr_, begin, stop, at_.num_neighbors[j], at_.weighted, at_.replace);
+      row(begin, stop, found);
+    }
+  }
+
+ private:
+  void row(int64_t begin, int64_t stop, const float* found) {
+    const bool even = !at_.weighted || !csr_.weight_sum;
+    const int64_t amount = even ? doubt_of(taken(begin, found).once) : 0;
+    for (int64_t e = begin; e < stop; ++e) {
+      prefetch(e + kAhead);
+      const int64_t u = indices_[e];
+      if (found == at_.neighbor + u * at_.num_columns) continue;  // a loop finds nobody new
+      const bool again = bit(at_.repeated, e), back = at_.hop > 0 && bit(at_.mutual, e);
+      if (even && !again && !back)
+        add<kShared>(doubt_ + u, amount);
+      else
+        add<kShared>(doubt_ + u, doubt_of((back ? taken_without(u, e, found) : taken(e, found)).of(again)));
+    }
+  }
+
+  static bool bit(const uint64_t* bits, int64_t e) { return bits && (bits[e >> 6] >> (e & 63) & 1); }
+
+  void prefetch(int64_t e) const {
+    if (e >= csr_.num_edges) return;
+    __builtin_prefetch(doubt_ + indices_[e], 1, 2);
+    if (at_.hop == 0 || !at_.mutual) return;
+    __builtin_prefetch(at_.neighbor + indices_[e] * at_.num_columns, 0, 2);
+    __builtin_prefetch(at_.back->indptr + indices_[e], 0, 2);
+  }
+
+  // Probability that an edge is taken by this hop, and that it and a parallel edge are both taken.
+  struct Taken {
+    double once = 0, twice = 0;
+
+    void add(double expanded, const EdgeChance& chance, int64_t e) {
+      const double one = chance(e);
+      once += expanded * one;
+      twice += expanded * chance.both(one);
+    }
+    // Of a repeated edge: that it is taken though the one before was not.
+    double of(bool repeated) const { return repeated && once < 1 ? (once - twice) / (1 - once) : once; }
+  };
+
+  Taken taken(int64_t e, const float* found) const {
+    Taken sum;
+    double before = 0;
+    for (int64_t j = 0; j <= at_.hop; ++j) {
+      sum.add(found[j] - before, chance_[j], e);
+      before = found[j];
+    }
+    return sum;
+  }
+
+  // The same of edge e, v -> u, as if u had not helped to find v: follows both directions of the edge hop by hop.
+  Taken taken_without(int64_t u, int64_t e, const float* found) const {
+    const float* found_u = at_.neighbor + u * at_.num_columns;
+    const int64_t degree_u = at_.back->indptr[u + 1] - at_.back->indptr[u];
+    Taken to_u;
+    to_u.add(found[0], chance_[0], e);
+    double to_v = found_u[0] * uniform_chance(at_.back_neighbors[0], degree_u, at_.replace);
+    // Probability of not having been found otherwise than by the other.
+    double missed_v = 1.0 - found[0], missed_u = 1.0 - found_u[0], before = to_u.once;
+    for (int64_t j = 1; j <= at_.hop; ++j) {
+      const double still_v = std::min(missed_v, (1.0 - found[j]) / (1.0 - std::min(to_v, kAlmostOne)));
+      to_u.add(missed_v - still_v, chance_[j], e);
+      if (j == at_.hop) break;
+      const double still_u = std::min(missed_u, (1.0 - found_u[j]) / (1.0 - std::min(before, kAlmostOne)));
+      to_v += (missed_u - still_u) * uniform_chance(at_.back_neighbors[j], degree_u, at_.replace);
+      missed_v = still_v;
+      missed_u = still_u;
+      before = to_u.once;
+    }
+    return to_u;
+  }
+
+  const HotnessHop& at_;
+  const CsrView& csr_;
+  const Index* indices_;
+  int64_t* doubt_;
+  EdgeChance chance_[kMaxHops];
+};
+
+// For each node of the neighbours' type of `back`, those with an edge to it, node after node: indptr and ids.
+struct Sources {
+  std::vector<int64_t> indptr;
+  std::vector<uint32_t> ids;
+
+  explicit Sources(const CsrView& back) : indptr(back.num_neighbor_nodes + 1), ids(back.num_edges) {
+    std::visit(
+        [&](auto* indices) {
+          for (int64_t e = 0; e < back.num_edges; ++e) ++indptr[indices[e] + 1];
+          for (int64_t v = 0; v < back.num_neighbor_nodes; ++v) indptr[v + 1] += indptr[v];
+          std::vector<int64_t> next(indptr.begin(), indptr.end() - 1);
+          for (int64_t u = 0; u < back.num_nodes; ++u)
+            for (int64_t e = back.indptr[u]; e < back.indptr[u + 1]; ++e)
+              ids[next[indices[e]]++] = static_cast<uint32_t>(u);
+        },
+        back.indices);
+  }
+};
+
+// Bits of consecutive edges, written a word at a time; the first and last word of a piece are shared with others.
+class BitWriter {
+ public:
+  explicit BitWriter(uint64_t* words) : words_(words) {}
+  ~BitWriter() { flush(); }
+  void set(int64_t bit) {
+    if (bit >> 6 != word_) {
+      flush();
+      word_ = bit >> 6;
+    }
+    bits_ |= uint64_t{1} << (bit & 63);
+  }
+
+ private:
+  void flush() {
+    if (bits_) std::atomic_ref<uint64_t>(words_[word_]).fetch_or(bits_, std::memory_order_relaxed);
+    bits_ = 0;
+  }
+
+  uint64_t* words_;
+  int64_t word_ = 0;
+  uint64_t bits_ = 0;
+};
+
+}  // namespace
+
+void add_doubt(const HotnessHop& at, int64_t* doubt, int num_threads) {
+  require(at.hop >= 0 && at.hop < kMaxHops && at.hop < at.num_columns, "hop = ", at.hop, ": expected 0 to ",
+          std::min(kMaxHops, at.num_columns) - 1);
+  const auto spread_all = [&]<typename Index>(const Index* indices, auto shared) {
+    in_pieces(at.csr->num_nodes, num_threads, [&](const auto& next_piece) {
+      HopSpread<decltype(shared)::value, Index> spread(at, indices, doubt);
+      for (int64_t first, end; next_piece(first, end);) spread.rows(first, end);
+    });
+  };
+  std::visit(
+      [&](auto* indices) {
+        if (num_threads > 1)
+          spread_all(indices, std::true_type{});
+        else
+          spread_all(indices, std::false_type{});
+      },
+      at.csr->indices);
+}
+
+void find_mutual(const CsrView& csr, const CsrView& back, uint64_t* mutual, int num_threads) {
+  require(back.num_nodes <= UINT32_MAX, "hotness: ", back.num_nodes, " nodes of one type: expected below 2^32");
+  std::fill_n(mutual, (csr.num_edges + 63) / 64, 0);
+  const Sources sources(back);
+  std::visit(
+      [&](auto* indices) {
+        in_pieces(csr.num_nodes, num_threads, [&](const auto& next_piece) {
+          std::vector<uint32_t> seen_by(back.num_nodes, UINT32_MAX);  // the last node that this one has an edge to
+          for (int64_t first, end; next_piece(first, end);) {
+            BitWriter bits(mutual);
+            for (int64_t v = first; v < end; ++v) {
+              for (int64_t i = sources.indptr[v]; i < sources.indptr[v + 1]; ++i)
+                seen_by[sources.ids[i]] = static_cast<uint32_t>(v);
+              for (int64_t e = csr.indptr[v]; e < csr.indptr[v + 1]; ++e)
+                if (seen_by[indices[e]] == static_cast<uint32_t>(v)) bits.set(e);
+            }
+          }
+        });
+      },
+      csr.indices);
+}
+
+void find_repeated(const CsrView& csr, uint64_t* repeated, int num_threads) {
+  require(csr.num_nodes <= UINT32_MAX, "hotness: ", csr.num_nodes, " nodes of one type: expected below 2^32");
+  std::fill_n(repeated, (csr.num_edges + 63) / 64, 0);
+  std::visit(
+      [&](auto* indices) {
+        in_pieces(csr.num_nodes, num_threads, [&](const auto& next_piece) {
+          std::vector<uint32_t> seen_by(csr.num_neighbor_nodes, UINT32_MAX);  // the last node that has an edge to it
+          for (int64_t first, end; next_piece(first, end);) {
+            BitWriter bits(repeated);
+            for (int64_t v = first; v < end; ++v)
+              for (int64_t e = csr.indptr[v]; e < csr.indptr[v + 1]; ++e) {
+                uint32_t& last = seen_by[indices[e]];
+                if (last == static_cast<uint32_t>(v)) bits.set(e);
+                last = static_cast<uint32_t>(v);
+              }
+          }
+        });
+      },
+      csr.indices);
+}
+
+}  // namespace glt

@@ -1,0 +1,110 @@
+#include "core/hotness.h"
+
+#include <memory>
+#include <vector>
+
+#include "python/csr.h"
+
+namespace glt::python {
+namespace {
+
+int64_t num_words(int64_t num_edges) {
+  return (num_edges + 63) / 64;
+}
+
+void require_whole(const CsrView& csr, const char* name) {
+  require(!csr.row_of && csr.num_rows == csr.num_nodes, name, " has ", csr.num_rows, " rows of ", csr.num_nodes,
+          " nodes: hotness needs the rows of all nodes, not a partition's");
+}
+
+// found(v, i) of all nodes: [num_nodes, num_columns].
+const float* read_found(const py::array& a, const char* name, int64_t num_nodes, int64_t num_columns) {
+  require(a.ndim() == 2 && a.shape(0) == num_nodes && a.shape(1) == num_columns, name, ": expected [", num_nodes, ", ",
+          num_columns, "]");
+  if (!py::isinstance<py::array_t<float>>(a)) throw py::type_error(text(name, ": expected float32"));
+  require_contiguous(a, name);
+  return static_cast<const float*>(a.data());
+}
+
+}  // namespace
+
+void register_hotness(py::module_& m) {
+  m.attr("doubt_unit") = kDoubtUnit;
+  m.def(
+      "find_mutual",
+      [](const Csr& csr, const Csr& back, py::array mutual, int num_threads) {
+        const CsrView &along = csr.view(), &against = back.view();
+        require_whole(along, "csr");
+        require_whole(against, "back");
+        require(along.num_nodes == against.num_neighbor_nodes && along.num_neighbor_nodes == against.num_nodes,
+                "back: expected edges between the same nodes as csr's, the other way");
+        require_size(mutual, "mutual", num_words(along.num_edges));
+        uint64_t* bits = write<uint64_t>(mutual, "mutual");
+        checked_threads(num_threads);
+        py::gil_scoped_release nogil;
+        find_mutual(along, against, bits, num_threads);
+      },
+      "Sets bit e of mutual [(num_edges + 63) // 64] uint64 where `back` has the reverse of edge e of csr.",
+      py::arg("csr"), py::arg("back"), py::arg("mutual"), py::arg("num_threads") = 1);
+
+  m.def(
+      "find_repeated",
+      [](const Csr& csr, py::array repeated, int num_threads) {
+        const CsrView& view = csr.view();
+        require_whole(view, "csr");
+        require_size(repeated, "repeated", num_words(view.num_edges));
+        uint64_t* bits = write<uint64_t>(repeated, "repeated");
+        checked_threads(num_threads);
+        py::gil_scoped_release nogil;
+        find_repeated(view, bits, num_threads);
+      },
+      "Sets bit e of repeated [(num_edges + 63) // 64] uint64 where an edge before e has the same ends.",
+      py::arg("csr"), py::arg("repeated"), py::arg("num_threads") = 1);
+
+  m.def(
+      "add_doubt",
+      [](const Csr& csr, const std::vector<int64_t>& num_neighbors, bool weighted, bool replace, int64_t hop,
+         const py::array& expanded, const py::array& neighbor, py::array doubt, std::optional<py::array> mutual,
+         std::shared_ptr<Csr> back, const std::vector<int64_t>& back_neighbors, std::optional<py::array> repeated,
+         int num_threads) {
+        const CsrView& view = csr.view();
+        require_whole(view, "csr");
+        require(expanded.ndim() == 2, "expanded: expected two dimensions");
+        HotnessHop at{};
+        at.csr = &view;
+        at.num_neighbors = num_neighbors.data();
+        at.weighted = weighted;
+        at.replace = replace;
+        at.hop = hop;
+        at.num_columns = expanded.shape(1);
+        at.expanded = read_found(expanded, "expanded", view.num_nodes, at.num_columns);
+        at.neighbor = read_found(neighbor, "neighbor", view.num_neighbor_nodes, at.num_columns);
+        require(hop >= 0 && hop < static_cast<int64_t>(num_neighbors.size()), "hop = ", hop, ": expected 0 to ",
+                static_cast<int64_t>(num_neighbors.size()) - 1);
+        if (mutual) {
+          require(back && back_neighbors.size() == num_neighbors.size(),
+                  "mutual: expected back and back_neighbors, one per hop, with it");
+          require_whole(back->view(), "back");
+          require(view.num_neighbor_nodes == back->view().num_nodes, "back: expected rows of csr's neighbours");
+          require_size(*mutual, "mutual", num_words(view.num_edges));
+          at.mutual = read<uint64_t>(*mutual, "mutual");
+          at.back = &back->view();
+          at.back_neighbors = back_neighbors.data();
+        }
+        if (repeated) {
+          require_size(*repeated, "repeated", num_words(view.num_edges));
+          at.repeated = read<uint64_t>(*repeated, "repeated");
+        }
+        require_size(doubt, "doubt", view.num_neighbor_nodes);
+        int64_t* sums = write<int64_t>(doubt, "doubt");
+        checked_threads(num_threads);
+        py::gil_scoped_release nogil;
+        add_doubt(at, sums, num_threads);
+      },
+      "Adds what one edge type contributes at one hop; see csrc/core/hotness.h.", py::arg("csr"),
+      py::arg("num_neighbors"), py::arg("weighted"), py::arg("replace"), py::arg("hop"), py::arg("expanded"),
+      py::arg("neighbor"), py::arg("doubt"), py::arg("mutual") = py::none(), py::arg("back") = nullptr,
+      py::arg("back_neighbors") = std::vector<int64_t>{}, py::arg("repeated") = py::none(), py::arg("num_threads") = 1);
+}
+
+}  // namespace glt::python

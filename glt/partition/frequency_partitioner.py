@@ -1,0 +1,172 @@
+"""Nodes go where they are read most."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from typing_extensions import Unpack  # which torch needs too
+
+from glt import _core
+from glt.data.schema import NodeType
+from glt.partition.arguments import CHUNK_IDS, integer
+from glt.partition.book import owner_dtype
+from glt.partition.hotness_input import PartHotness
+from glt.partition.partitioner import GraphArguments, Hotness, PartitionerBase, PerEdgeType, PerNodeType
+
+_SAMPLE = 1 << 19  # numbers that prices are found on: a round takes about num_parts times as many operations
+_ROUNDS = 30
+
+
+class FrequencyPartitioner(PartitionerBase):
+    """Gives each node to the partition that reads it most, as far as all are to own equally many.
+
+    Owners are chosen such that as many of the expected reads as possible are local, under the condition that the
+    partitions own equally many of the nodes that anybody reads, up to one, and equally many of the others, up to one in
+    all. That is an assignment problem, solved by its dual: each partition has a price, nodes choose what they gain most
+    from after paying, and prices rise where there are too many (Bertsekas, Annals of Operations Research 14, 1988).
+    Prices are found on a sample; then the nodes that lose least by it move from full to empty partitions. For two
+    partitions the result is the best there is. Nodes that nobody reads are dealt out at random.
+
+    The assignment of a node type is a function of ``(probs, num_parts, random_seed)`` alone.
+
+    Args:
+        probs: For each partition how likely each node is to be read by its trainers, from
+            :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds: a list of ``[num_nodes]`` tensors or
+            arrays; of a heterogeneous graph a dict of such lists by node type, or a list of dicts. Types without are
+            dealt out at random. It is also the ``hotness`` by which ``cache_ratio`` and ``cache_memory_budget`` fill
+            caches.
+        random_seed: Seed of the sample and of dealing out, in ``[0, 2**64)``.
+
+    The other arguments and the errors are those of :class:`PartitionerBase`. Peak memory beside its and the inputs is
+    16 bytes per node.
+    """
+
+    hotness_argument: ClassVar[str] = "probs"
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: PerEdgeType,
+        probs: Hotness,
+        node_feat: PerNodeType | None = None,
+        edge_feat: PerEdgeType | None = None,
+        *,
+        random_seed: int = 0,
+        **graph: Unpack[GraphArguments],
+    ) -> None:
+        self.random_seed = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed of what is left to chance")
+        if probs is None:
+            raise TypeError("probs is None: expected a list of one array [num_nodes] for each partition")
+        if graph.get("hotness") is not None:
+            raise ValueError("hotness and probs are both given: expected probs, by which caches are filled too")
+        graph["hotness"] = probs
+        super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
+
+    def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
+        hotness = self.hotness[node_type]
+        owner = np.empty(num_nodes, owner_dtype(self.num_parts))
+        read = np.zeros(num_nodes, bool)
+        for each in _distinct(hotness or ()):
+            read |= each > 0
+        hot = np.flatnonzero(read)
+        room = _shares(num_nodes, self.num_parts)
+        if hotness is not None and hot.size:
+            owner[hot] = assign_by_hotness(hotness, hot, self.num_parts, self.random_seed, node_type)
+            room = room - _shares(hot.size, self.num_parts)
+        cold = np.flatnonzero(~read)
+        _core.shuffle(cold, self.random_seed, node_type)
+        owner[cold] = np.repeat(np.arange(self.num_parts, dtype=owner.dtype), room)
+        return owner
+
+    def strategy_arguments(self) -> dict[str, Any]:
+        digest = hashlib.blake2b(digest_size=16)
+        for hotness in self.hotness:
+            for each in hotness or ():
+                digest.update(np.ascontiguousarray(each).data)
+        return {"random_seed": self.random_seed, "probs": digest.hexdigest()}
+
+
+def assign_by_hotness(
+    hotness: PartHotness, nodes: np.ndarray, num_parts: int, random_seed: int, node_type: int
+) -> np.ndarray:
+    """Returns the owner of each of ``nodes``, all partitions owning equally many up to one.
+
+    Args:
+        hotness: By partition, how often each node of the type is read.
+        nodes: Ids ``[n]``.
+        num_parts: Number of partitions.
+        random_seed, node_type: What the sample depends on.
+    """
+    target = _shares(nodes.size, num_parts)
+    sample = np.arange(nodes.size)
+    if nodes.size * num_parts > _SAMPLE:
+        _core.shuffle(sample, random_seed, node_type)
+        sample = np.sort(sample[: _SAMPLE // num_parts])
+    price = _prices(_values(hotness, nodes[sample]))
+    owner = np.empty(nodes.size, owner_dtype(num_parts))
+    for begin in range(0, nodes.size, CHUNK_IDS // num_parts + 1):
+        at = slice(begin, begin + CHUNK_IDS // num_parts + 1)
+        owner[at] = np.argmax(_values(hotness, nodes[at]) - price[:, None], axis=0)
+    _level(hotness, nodes, owner, target, price)
+    return owner
+
+
+def _prices(value: np.ndarray) -> np.ndarray:
+    """Prices ``[num_parts]`` at which about equally many of the columns of ``value [num_parts, n]`` choose each row."""
+    num_parts, n = value.shape
+    price = np.zeros(num_parts)
+    rank = n - max(1, n // num_parts)
+    gain = value.copy()
+    for _ in range(_ROUNDS if n > num_parts > 1 else 0):
+        before = price.copy()
+        for idx in range(num_parts):
+            gain[idx] = -np.inf
+            price[idx] = np.partition(value[idx] - gain.max(axis=0), rank)[rank]  # so many gain at least this
+            gain[idx] = value[idx] - price[idx]
+        if np.abs(price - before).max() <= 1e-9 * value.max():
+            break
+    return price
+
+
+def _level(hotness: PartHotness, nodes: np.ndarray, owner: np.ndarray, target: np.ndarray, price: np.ndarray) -> None:
+    """Moves nodes from partitions that own too many to others, those first that lose least; until all own their
+    target."""
+    num_parts = target.size
+    while True:
+        surplus = np.bincount(owner, minlength=num_parts) - target
+        full = int(np.argmax(surplus))
+        if surplus[full] <= 0:
+            return
+        # Each pass empties a partition down to its target, or fills another: at most 2 * num_parts passes.
+        members = np.flatnonzero(owner == full)
+        free = np.flatnonzero(surplus < 0)
+        gain = np.empty(members.size, np.float64)
+        best = np.empty(members.size, np.int64)
+        for begin in range(0, members.size, CHUNK_IDS // num_parts + 1):
+            at = slice(begin, begin + CHUNK_IDS // num_parts + 1)
+            value = _values(hotness, nodes[members[at]]) - price[:, None]
+            chosen = np.argmax(value[free], axis=0)
+            best[at] = free[chosen]
+            gain[at] = value[free[chosen], np.arange(chosen.size)] - value[full]
+        first = np.argsort(-gain, kind="stable")[: surplus[full]]
+        for idx in free:
+            moved = first[best[first] == idx][: -surplus[idx]]
+            owner[members[moved]] = idx
+
+
+def _values(hotness: PartHotness, nodes: np.ndarray) -> np.ndarray:
+    """Hotness of some nodes, ``[num_parts, n]``, float64."""
+    return np.stack([each[nodes] for each in hotness]).astype(np.float64, copy=False)
+
+
+def _shares(count: int, num_parts: int) -> np.ndarray:
+    """Splits a count evenly; the first partitions have one more."""
+    return count // num_parts + (np.arange(num_parts) < count % num_parts)
+
+
+def _distinct(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return list({id(each): each for each in arrays}.values())

@@ -1,0 +1,177 @@
+"""What caches hold on disk, and what they are expected to save."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from partition_world import World, assert_union_is_the_input, bits, hetero_world, load_all
+
+from glt.errors import PartitionError
+from glt.partition import FrequencyPartitioner, RandomPartitioner, inspect_partitions, load_partition
+
+HOTNESS = [np.array([9.0, 8, 7, 6, 5, 4, 3, 2, 1, 0]), np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 5.0])]
+
+
+def cached(root: Path) -> list[list[int]]:
+    found = [part.nodes[0].cache for part in load_all(root)]
+    return [[] if cache is None else cache.ids.tolist() for cache in found]
+
+
+def expected(owner: np.ndarray, most: int) -> list[list[int]]:
+    """The hottest nodes that others own, of equally hot ones the first."""
+    found = []
+    for idx, hotness in enumerate(HOTNESS):
+        order = sorted(
+            (node for node in range(10) if owner[node] != idx and hotness[node] > 0), key=lambda v: -hotness[v]
+        )
+        found.append(sorted(order[:most]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("room", "most"),
+    [
+        ({}, 0),
+        ({"cache_ratio": 0.2}, 2),
+        ({"cache_ratio": 0.39}, 3),
+        ({"cache_ratio": 1}, 10),
+        # 3 float32 features, an int64 label and the id: 28 bytes.
+        ({"cache_memory_budget": 57}, 2),
+        ({"cache_memory_budget": 27}, 0),
+        ({"cache_memory_budget": 280, "cache_ratio": 0.1}, 1),
+        ({"cache_memory_budget": 28, "cache_ratio": 0.5}, 1),
+    ],
+)
+def test_a_cache_holds_the_hottest_nodes_of_others(
+    tmp_path: Path, world: World, room: dict[str, Any], most: int
+) -> None:
+    root = tmp_path / "parts"
+    manifest = RandomPartitioner(root, 2, hotness=HOTNESS, **room, **world.arguments()).partition()
+    parts = load_all(root)
+    owner = parts[0].nodes[0].book.owners()
+    assert cached(root) == expected(owner, most)
+    forecast = manifest.node_types[0].forecast
+    assert forecast is not None and forecast.num_cached == tuple(map(len, cached(root)))
+    for idx, (part, ids) in enumerate(zip(parts, cached(root), strict=True)):
+        remote = HOTNESS[idx][owner != idx].sum()
+        assert forecast.num_reads[idx] == HOTNESS[idx].sum()
+        assert forecast.remote_ratio[idx] == pytest.approx(remote / HOTNESS[idx].sum())
+        assert forecast.hit_ratio[idx] == pytest.approx(HOTNESS[idx][ids].sum() / remote if remote else 0)
+        cache = part.nodes[0].cache
+        if cache is not None:
+            np.testing.assert_array_equal(cache.feat, world.node_feat[ids])
+            np.testing.assert_array_equal(cache.label, world.node_label[ids])
+            assert cache.time is None and cache.ids.dtype == np.int64
+    assert_union_is_the_input(parts, **world.arguments())
+    assert manifest.forecast == forecast  # of the only type
+    assert f"{forecast.total_remote_ratio:.1%} of feature reads expected to be remote" in manifest.summary()
+    assert ("nodes) answering" in manifest.summary()) == (most > 0)
+    assert inspect_partitions(root).nodes[0].forecast == forecast
+
+
+@pytest.mark.parametrize("partitioner", [RandomPartitioner, FrequencyPartitioner])
+def test_types(tmp_path: Path, partitioner: Any) -> None:
+    given = hetero_world("node")
+    rng = np.random.default_rng(0)
+    hotness = {t: [rng.random(n) for _ in range(3)] for t, n in given["num_nodes"].items()}
+    name = "probs" if partitioner is FrequencyPartitioner else "hotness"
+    ratio = {"paper": 0.3, "größe__x": 0.2}
+    partitioner(tmp_path / "parts", 3, cache_ratio=ratio, **{name: hotness}, **given).partition()
+    parts = load_all(tmp_path / "parts")
+    assert_union_is_the_input(parts, **given)
+    for part in parts:
+        for node_type, node in zip(part.schema.node_types, part.nodes, strict=True):
+            if node_type not in ratio:
+                assert node.cache is None  # no room, or no features
+                continue
+            cache = node.cache
+            assert cache is not None and cache.ids.size == int(ratio[node_type] * given["num_nodes"][node_type])
+            assert (node.book.owners(cache.ids) != part.index).all() and (np.diff(cache.ids) > 0).all()
+            np.testing.assert_array_equal(bits(cache.feat), bits(given["node_feat"][node_type])[cache.ids])
+            np.testing.assert_array_equal(cache.time, given["node_time"][node_type][cache.ids])
+            assert (cache.label is None) == (node_type != "paper")
+            if node_type == "paper":
+                assert cache.feat.dtype == torch.bfloat16
+
+
+def test_named_tables_are_cached_too(tmp_path: Path, world: World) -> None:
+    attrs = {"train_mask": np.arange(10) % 3 == 0, "z": np.arange(20.0).reshape(10, 2)}
+    # 28 bytes as above, a bool and two doubles: 45.
+    made = RandomPartitioner(
+        tmp_path / "parts", 2, hotness=np.ones(10), cache_memory_budget=95, node_attrs=attrs, **world.arguments()
+    )
+    expected = made.forecast()
+    made.partition()
+    for part in load_all(tmp_path / "parts"):
+        cache = part.nodes[0].cache
+        assert cache is not None and cache.ids.size == 2 and cache.attrs.keys() == attrs.keys()
+        for name, table in attrs.items():
+            np.testing.assert_array_equal(cache.attrs[name], table[cache.ids])
+    bare = RandomPartitioner(tmp_path / "bare", 2, node_attrs=attrs, **world.arguments()).forecast()
+    assert expected.result_bytes - bare.result_bytes == 2 * 2 * 45
+
+
+def test_several_types_are_forecast_together(tmp_path: Path) -> None:
+    given = hetero_world()
+    hotness = {"paper": np.ones(23), "größe__x": np.full(5, 10.0)}
+    manifest = RandomPartitioner(
+        tmp_path / "parts", 2, hotness=hotness, cache_ratio={"paper": 1.0, "größe__x": 0}, **given
+    ).partition()
+    forecast = manifest.forecast
+    assert forecast is not None and forecast.num_reads == (73, 73)
+    assert sum(forecast.num_cached) == 23 and forecast.num_remote_reads == pytest.approx(23 + 50)
+    assert forecast.total_remote_ratio == pytest.approx(50 / 146)
+    assert forecast.total_hit_ratio == pytest.approx(23 / 73)
+
+
+def test_one_partition_has_nothing_to_cache(tmp_path: Path, world: World) -> None:
+    hotness = np.arange(10)
+    manifest = RandomPartitioner(
+        tmp_path / "parts", 1, hotness=hotness, cache_ratio=0.5, **world.arguments()
+    ).partition()
+    assert cached(tmp_path / "parts") == [[]]
+    assert manifest.forecast is not None
+    assert manifest.forecast.total_remote_ratio == manifest.forecast.total_hit_ratio == 0
+
+
+def test_without_hotness_there_is_no_forecast(directory: Path) -> None:
+    manifest = load_partition(directory, 0).manifest
+    assert manifest.forecast is manifest.node_types[0].forecast is None
+
+
+@pytest.mark.parametrize("name", ["ids", "feat", "label"])
+def test_a_damaged_cache_is_named(tmp_path: Path, world: World, name: str) -> None:
+    root = tmp_path / "parts"
+    RandomPartitioner(root, 2, hotness=HOTNESS, cache_ratio=0.2, **world.arguments()).partition()
+    path = root / "part0" / "cache" / "node" / f"{name}.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PartitionError, match=f"part0/cache/node/{name}.npy was altered"):
+        load_partition(root, 0)
+    load_partition(root, 1)
+    path.unlink()
+    with pytest.raises(PartitionError, match=f"part0/cache/node/{name}.npy is missing"):
+        load_partition(root, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"cache_ratio": 0.1}, ValueError, r"cache_ratio = 0.1 without hotness: .*sample_prob"),
+        ({"cache_memory_budget": 10}, ValueError, r"cache_memory_budget = 10 without hotness"),
+        ({"hotness": HOTNESS, "cache_ratio": 1.5}, ValueError, r"cache_ratio = 1.5: expected a number in \[0, 1\]"),
+        ({"hotness": HOTNESS, "cache_ratio": "2%"}, TypeError, r"cache_ratio = '2%': expected a number in \[0, 1\]"),
+        ({"hotness": HOTNESS, "cache_memory_budget": -1}, ValueError, "cache_memory_budget = -1: expected 0 to"),
+        ({"hotness": HOTNESS, "cache_memory_budget": 1.5}, TypeError, "cache_memory_budget = 1.5: expected an integer"),
+        ({"hotness": HOTNESS[:1]}, ValueError, "hotness has 1 elements"),
+        ({"hotness": HOTNESS, "cache_ratio": {"node": 1}}, TypeError, "cache_ratio is a dict by type"),
+    ],
+)
+def test_refusals(tmp_path: Path, world: World, given: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        RandomPartitioner(tmp_path / "parts", 2, **given, **world.arguments())
