@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from distributed_run import Job, files_under, random_graph, run_jobs
+from distributed_run import Job, files_under, random_graph, run_jobs, slice_of
 from partition_world import hetero_world
 
 from glt.partition import AssignedPartitioner, RandomPartitioner, load_partition
+from glt.partition.distributed.outline import disk_bytes, forecast_of, outline
+from glt.partition.distributed.slices import EDGE_TABLES, NODE_TABLES, GraphSlice, _num_rows
+from glt.partition.graph_input import GraphInput
 from glt.testing_cluster import Cluster
 
 
@@ -47,6 +50,31 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "assigned": ("assigned", 3, 1 << 20, owners_of(hetero("edge", "by_dst", 3))),
     "topology": ("random", 3, 1 << 20, {"num_nodes": 9, "num_parts": 3, "edge_index": np.arange(16).reshape(2, 8) % 9}),
 }
+
+
+def test_the_forecast_is_that_of_the_whole_graph(tmp_path: Path) -> None:
+    given = hetero("edge", "by_src", 4)
+    partitioner = RandomPartitioner(tmp_path / "parts", **given)
+    part = slice_of(given, 1, 3)
+    tables = {name: part.get(name) for name in NODE_TABLES + EDGE_TABLES}
+    rows = [_num_rows(tables, node_type) for node_type in given["num_nodes"]]
+    num_edges = np.array([[each.num_edges, 0, 0] for each in partitioner.graph.edges]).T
+    names = (
+        "node_feat",
+        "edge_feat",
+        "node_label",
+        "edge_weight",
+        "edge_time",
+        "node_time",
+        "node_attrs",
+        "edge_attrs",
+    )
+    graph = GraphInput.of(
+        "out", given["num_nodes"], part["edge_index"], *(tables[name] for name in names), num_rows=rows
+    )
+    slices = GraphSlice(graph, np.array([rows, rows, rows]), num_edges)
+    assert forecast_of(partitioner, outline(slices)) == partitioner.forecast()
+    assert disk_bytes(partitioner, slices, [0]) > 1.9 * disk_bytes(partitioner, slices, [1]) > 0  # 2 of 4 partitions
 
 
 def test_the_same_bytes_as_one_machine(tmp_path: Path) -> None:

@@ -22,11 +22,13 @@ from glt.partition.distributed.directory import SharedDirectory, shared_staging
 from glt.partition.distributed.edge_files import EdgeFiles
 from glt.partition.distributed.exchange import Exchange
 from glt.partition.distributed.node_files import write_book, write_nodes
+from glt.partition.distributed.outline import disk_bytes
 from glt.partition.distributed.slices import EDGE_TABLES, NODE_TABLES, GraphSlice, gather_argument, gather_rows
 from glt.partition.manifest import Manifest
 from glt.partition.npy_file import FileEntry
 from glt.partition.partition_writer import PartitionWriter
 from glt.partition.partitioner import PartitionerBase, PerEdgeType, PerNodeType
+from glt.partition.staging import require_space
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,8 @@ def partition_distributed(
     Raises:
         TypeError, ValueError, KeyError, IndexError, PartitionError, OSError: As the partitioner; or ValueError if
             arguments differ between ranks or slices do not fit together. No directory is left behind.
-        RemoteError: If another rank has raised; with its error and traceback.
+        RemoteError: If another rank has raised; with its error and traceback. The leader of a directory, its lowest
+            rank, raises PartitionError where its file system lacks the space that is forecast.
         PeerLost: If another rank has died, or ``timeout_s`` has passed.
     """
     if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s > 0:
@@ -170,11 +173,15 @@ class _Run:
     def write(self, directory: SharedDirectory) -> Manifest:
         """Writes everything into the staging directory."""
         exchange, assigner, graph = self._exchange, self._assigner, self._slices.graph
+        exchange.stage = "the forecast"
+        here = [rank for rank, leader in enumerate(directory.leaders) if leader == exchange.rank]
+        if here:  # this rank leads
+            require_space(assigner.output_dir, disk_bytes(assigner, self._slices, here))
         exchange.stage = "the assignment of nodes"
         strategy_arguments = json.loads(json.dumps(assigner.strategy_arguments()))
         books = assigner.books()
         agree(exchange, {"what assign_nodes returned": [_digest(book) for book in books]})
-        is_leader = directory.leaders[exchange.rank] == exchange.rank
+        is_leader = bool(here)
         leaders = sorted(set(directory.leaders))
         writer = PartitionWriter(
             directory.root, assigner.chunk_size, assigner.num_threads, lambda _: None, self._parts.own
