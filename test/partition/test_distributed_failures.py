@@ -68,6 +68,11 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str], tuple[str, str] | None]]
         ("ValueError", "partitioner differs between ranks: rank 0 has 'RandomPartitioner', rank 2 has 'Fennel"),
         None,
     ),
+    "caches": (
+        graph_with(hotness=[np.ones(20)] * 3),
+        ("ValueError", "hotness is given: partition_distributed neither relabels nor fills caches"),
+        ("RemoteError", "builtins.ValueError: hotness is given"),
+    ),
     "a full disk": (
         graph_with(put=full_disk),
         ("OSError", "No space left on device"),
@@ -100,8 +105,7 @@ def fail_in_turn(trainer: Trainer, root: Path) -> list[tuple[str, str]]:
             except Exception as error:
                 raised.append((type(error).__name__, str(error)))
         trainer.say("ended")
-    else:
-        trainer.hear()
+    trainer.hear()  # whoever ended now would be missed
     return raised
 
 
@@ -109,7 +113,8 @@ def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
     with Cluster(3, fail_in_turn, tmp_path, preload=PRELOAD) as cluster:
         for rank in (0, 1):
             cluster.hear(rank)
-        cluster.say(2)
+        for rank in range(3):
+            cluster.say(rank)
         raised = cluster.results()
     for at, (name, (_, first, others)) in enumerate(CASES.items()):
         for rank, wanted in ((2, first), (0, others or first), (1, others or first)):
@@ -126,6 +131,13 @@ def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
         assert "at the beginning: not all of them came within timeout_s = 1 s; see" in late
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
     assert load_partition(tmp_path / "parts", 0).manifest.num_edges == 90
+
+
+def test_torch_distributed_must_be_there_and_deadlines_positive(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"torch.distributed is not initialized: call .*init_process_group\('gloo'\)"):
+        partition_distributed(RandomPartitioner, tmp_path / "parts", **graph_with())
+    with pytest.raises(ValueError, match="timeout_s = 0: expected seconds above 0"):
+        partition_distributed(RandomPartitioner, tmp_path / "parts", **graph_with(), timeout_s=0)
 
 
 def wait_to_be_killed(trainer: Trainer, root: Path, victim: int) -> None:

@@ -47,6 +47,9 @@ class Exchange:
         self.rank, self.world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
         if self.rank < 0:
             raise ValueError("group: this process is no member of it; call partition_distributed in its members only")
+        backends = dist.get_backend_config(self._group)
+        if "cpu:gloo" not in backends:
+            raise ValueError(f"group has the backends {backends!r}: expected gloo for host memory, 'cpu:gloo'")
         self.stage = "the beginning"
         self._is_over = False
         self._peers: list[dict[str, Any]] = []
