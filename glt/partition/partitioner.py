@@ -104,7 +104,8 @@ class PartitionerBase(ABC):
     for each thread. Where the edges of a type do not fit into the former, they pass through a scratch file in the file
     system of ``output_dir``, of 12 bytes per edge (16 with more than 2**32 edges), and what a weight has, and 8 with
     times. :meth:`forecast` tells all of it beforehand. A run that is killed leaves a directory that does not load, and
-    that the next run with the same ``output_dir`` on this host removes.
+    that the next run with the same ``output_dir`` on this host removes. A graph that no machine holds goes to
+    :func:`partition_distributed`.
 
     Args:
         output_dir: Directory to create. It appears in one rename when everything is written; until then a directory
