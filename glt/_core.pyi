@@ -291,6 +291,7 @@ def scatter_rows(
 ) -> None: ...
 def edge_sort_plan(
     num_edges: int,
+    num_ids: int,
     weight_bytes: int,
     has_time: bool,
     indices_width: int,
@@ -327,4 +328,5 @@ def sort_edges(
     tick: Callable[[int], object] | None = None,
     neighbor_id: np.ndarray | None = None,
     edge_id: np.ndarray | None = None,
+    num_ids: int | None = None,
 ) -> None: ...

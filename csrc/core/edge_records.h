@@ -40,7 +40,8 @@ struct Column {
   }
 };
 
-// The edges of one type as the user has them: may be mapped, and is read front to back.
+// The edges of one type as the user has them, or those of them that a machine has: may be mapped, and is read front to
+// back.
 struct EdgeList {
   Ids row, col;  // [num_edges], the end whose row an edge joins, and the other one
   int64_t num_edges;
@@ -48,9 +49,10 @@ struct EdgeList {
   std::optional<Column> weight;      // [num_edges], float or double
   std::optional<Column> time;        // [num_edges] integers, or [num_neighbors] where an edge has its neighbour's time
   bool time_of_neighbor = false;
-  // Where nodes and edges are relabelled: what rows are to say.
+  // What rows are to say where nodes and edges are relabelled, or where these are some of the edges.
   const uint32_t* neighbor_id = nullptr;  // [num_neighbors], id of each neighbour; null: its own
   std::optional<Column> edge_id;          // [num_edges] integers, id of each edge; without: its position
+  int64_t num_ids;                        // bound of ids of edges
 };
 
 // Which words a record has: position of its row, neighbour, edge id (its high word only where ids need it), weight
@@ -62,7 +64,7 @@ struct RecordLayout {
   static constexpr int kMaxWords = 8;
 
   explicit RecordLayout(const EdgeList& edges) {
-    if (edges.num_edges > int64_t{1} << 32) high_id = words++;
+    if (edges.num_ids > int64_t{1} << 32) high_id = words++;
     if (edges.weight) {
       weight_bytes = edges.weight->width;
       weight = words;

@@ -48,7 +48,7 @@ EdgeList edge_list(const py::array& rows, const py::array& cols, int64_t num_nod
   EdgeList edges{};
   edges.row = read_ids(rows, "rows");
   edges.col = read_ids(cols, "cols");
-  edges.num_edges = rows.size();
+  edges.num_edges = edges.num_ids = rows.size();
   edges.num_nodes = num_nodes;
   edges.num_neighbors = num_neighbors;
   return edges;
@@ -158,10 +158,11 @@ void register_scatter(py::module_& m) {
 void register_sort(py::module_& m) {
   m.def(
       "edge_sort_plan",
-      [](int64_t num_edges, int64_t weight_bytes, bool has_time, int64_t indices_width, int64_t edge_ids_width,
-         int64_t thread_bytes) {
+      [](int64_t num_edges, int64_t num_ids, int64_t weight_bytes, bool has_time, int64_t indices_width,
+         int64_t edge_ids_width, int64_t thread_bytes) {
         EdgeList edges{};
         edges.num_edges = num_edges;
+        edges.num_ids = num_ids;
         require(weight_bytes == 0 || weight_bytes == 4 || weight_bytes == 8, "weight_bytes = ", weight_bytes,
                 ": expected 0 (no weights), 4 or 8");
         if (weight_bytes) edges.weight = Column{nullptr, weight_bytes, static_cast<int>(weight_bytes)};
@@ -170,7 +171,7 @@ void register_sort(py::module_& m) {
         return py::make_tuple(plan.thread_bytes, plan.scratch_bytes, plan.bucket_edges);
       },
       "Returns (memory of each thread, bytes of the scratch file, edges of a bucket) of sort_edges.",
-      py::arg("num_edges"), py::arg("weight_bytes"), py::arg("has_time"), py::arg("indices_width"),
+      py::arg("num_edges"), py::arg("num_ids"), py::arg("weight_bytes"), py::arg("has_time"), py::arg("indices_width"),
       py::arg("edge_ids_width"), py::arg("thread_bytes"));
   m.def(
       "count_rows",
@@ -196,8 +197,11 @@ void register_sort(py::module_& m) {
          bool time_of_neighbor, int64_t num_neighbors, const py::array& position, std::vector<int64_t> first_row,
          py::array indptr, const PyGraphFiles& files, int64_t indices_width, int64_t edge_ids_width, int scratch,
          int64_t thread_bytes, int num_threads, std::optional<py::function> tick, std::optional<py::array> neighbor_id,
-         std::optional<py::array> edge_id) {
+         std::optional<py::array> edge_id, std::optional<int64_t> num_ids) {
         EdgeList edges = edge_list(rows, cols, position.size(), num_neighbors);
+        edges.num_ids = num_ids.value_or(edges.num_edges);
+        require(edges.num_ids >= edges.num_edges, "num_ids = ", edges.num_ids,
+                ": expected at least the number of edges, ", edges.num_edges);
         if (weight) {
           require_size(*weight, "weight", edges.num_edges);
           edges.weight = read_column(*weight, "weight", "f", "float32 or float64");
@@ -240,13 +244,12 @@ void register_sort(py::module_& m) {
       },
       "Writes the rows of all partitions: files[array][partition], arrays being indices, edge_ids, weight_sum, "
       "weight_guide and, sorted by time, indices, edge_ids and time. neighbor_id [num_neighbors] and edge_id "
-      "[num_edges] "
-      "are written in place of neighbours and positions of edges.",
+      "[num_edges], below num_ids, are written in place of neighbours and positions of edges.",
       py::arg("rows"), py::arg("cols"), py::arg("weight"), py::arg("time"), py::arg("time_of_neighbor"),
       py::arg("num_neighbors"), py::arg("position"), py::arg("first_row"), py::arg("indptr"), py::arg("files"),
       py::arg("indices_width"), py::arg("edge_ids_width"), py::arg("scratch"), py::arg("thread_bytes"),
       py::arg("num_threads") = 1, py::arg("tick") = py::none(), py::arg("neighbor_id") = py::none(),
-      py::arg("edge_id") = py::none());
+      py::arg("edge_id") = py::none(), py::arg("num_ids") = py::none());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 from glt.data.partition_book import PartitionBook
 from glt.partition.adjacency_partitioner import AdjacencyPartitioner
 from glt.partition.assigned_partitioner import AssignedPartitioner
+from glt.partition.distributed import partition_distributed
 from glt.partition.fennel_partitioner import FennelPartitioner
 from glt.partition.forecast import Forecast
 from glt.partition.frequency_partitioner import FrequencyPartitioner
@@ -42,6 +43,7 @@ __all__ = [
     "inspect_partitions",
     "load_id_map",
     "load_partition",
+    "partition_distributed",
     "read_graph",
     "to_original_order",
 ]

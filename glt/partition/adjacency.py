@@ -73,7 +73,9 @@ class Adjacency:
             [(_core.BlockFile(os.fsencode(path), num_ends * each.itemsize, BLOCK_BYTES), 0)]
             for path, each in zip(paths, (dtype, edge_ids), strict=True)
         ]
-        _, sort_bytes, _ = _core.edge_sort_plan(num_ends, 0, False, dtype.itemsize, edge_ids.itemsize, thread_bytes)
+        _, sort_bytes, _ = _core.edge_sort_plan(
+            num_ends, num_ends, 0, False, dtype.itemsize, edge_ids.itemsize, thread_bytes
+        )
         with scratch_file(directory, sort_bytes) as scratch:
             _core.sort_edges(
                 rows, cols, None, None, False, num_nodes, position, [0, num_nodes], indptr,

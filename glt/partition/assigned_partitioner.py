@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ class AssignedPartitioner(PartitionerBase):
     The other arguments are those of :class:`PartitionerBase`, as are the errors: beside them a TypeError, KeyError or
     ValueError where ``owners`` does not fit.
     """
+
+    needs_graph: ClassVar[bool] = False
+    node_arguments: ClassVar[frozenset[str]] = frozenset({"owners"})
 
     def __init__(
         self,

@@ -22,9 +22,9 @@ class NodeInput:
     Attributes:
         node_type: Their type.
         num_nodes: How many.
-        feat, label: One row per node, if given.
-        time: ``[num_nodes]`` integers, if given.
-        attrs: Named tables, one row per node.
+        feat, label: One row per node, if given; of a slice of the graph, of the nodes in it.
+        time: ``[num_nodes]`` integers, if given; likewise.
+        attrs: Named tables, one row per node; likewise.
     """
 
     node_type: NodeType
@@ -54,6 +54,8 @@ class EdgeInput:
         time: ``[num_edges]`` integers, if given.
         neighbor_time: Times of the neighbour's type, if given; an edge has the time of its neighbour.
         attrs: Named tables, one row per edge.
+        edge_ids: ``[num_edges]`` ids, where these are some of the edges; otherwise positions are ids.
+        id_bound: What ``edge_ids`` are below.
     """
 
     edge_type: EdgeType
@@ -67,6 +69,13 @@ class EdgeInput:
     time: np.ndarray | None
     neighbor_time: np.ndarray | None
     attrs: dict[str, Rows] = field(default_factory=dict)
+    edge_ids: np.ndarray | None = None
+    id_bound: int = 0
+
+    @property
+    def num_ids(self) -> int:
+        """How many edges there are, all together."""
+        return self.num_edges if self.edge_ids is None else self.id_bound
 
     @property
     def tables(self) -> list[Rows]:
@@ -75,7 +84,7 @@ class EdgeInput:
 
     @property
     def num_edges(self) -> int:
-        return self.edge_index.shape[1]
+        return self.row_ids.size
 
     @property
     def has_time(self) -> bool:
@@ -126,8 +135,12 @@ class GraphInput:
         node_time: Any,
         node_attrs: Any = None,
         edge_attrs: Any = None,
+        num_rows: list[int] | None = None,
     ) -> GraphInput:
         """Checks the arguments of a partitioner, which are tensors or arrays, or dicts of them by type.
+
+        ``num_rows`` says how many rows node tables have, by type, where they are those of a slice of the graph; else
+        they have ``num_nodes``.
 
         Raises:
             TypeError, ValueError: If an argument is unusable; names it, its type and value and what was expected.
@@ -148,8 +161,10 @@ class GraphInput:
         )
         # No partition owns a node of a graph without any, so one type alone needs at least one.
         low = 0 if schema.is_hetero else 1
+        rows: list[Any] = counts if num_rows is None else list(num_rows)
         nodes = tuple(
-            _nodes(schema, at, low, *given) for at, given in enumerate(zip(counts, feats, labels, times, strict=True))
+            _nodes(schema, at, low, *given)
+            for at, given in enumerate(zip(counts, rows, feats, labels, times, strict=True))
         )
         feats, weights, times = (
             schema.per_edge_type(name, value)
@@ -159,7 +174,7 @@ class GraphInput:
             _edges(schema, edge_dir, nodes, at, *given)
             for at, given in enumerate(zip(indexes, feats, weights, times, strict=True))
         )
-        of_nodes = named_rows("node_attrs", node_attrs, schema, [each.num_nodes for each in nodes], "node")
+        of_nodes = named_rows("node_attrs", node_attrs, schema, rows, "node")
         of_edges = named_rows("edge_attrs", edge_attrs, schema, [each.num_edges for each in edges], "edge")
         require_distinct(of_nodes, of_edges, schema)
         if node_time is not None and any("time" in named for named in of_nodes):
@@ -190,7 +205,9 @@ def _schema(num_nodes: object, edge_index: object) -> Schema:
     return schema
 
 
-def _nodes(schema: Schema, at: int, low: int, count: object, feat: object, label: object, time: object) -> NodeInput:
+def _nodes(
+    schema: Schema, at: int, low: int, count: object, rows: int, feat: object, label: object, time: object
+) -> NodeInput:
     node_type = schema.node_types[at]
     of_type = f"[{node_type!r}]" if schema.is_hetero else ""
     # Rows are numbered in 32 bits.
@@ -198,9 +215,9 @@ def _nodes(schema: Schema, at: int, low: int, count: object, feat: object, label
     return NodeInput(
         node_type,
         num_nodes,
-        feat=None if feat is None else Rows.of(f"node_feat{of_type}", feat, num_nodes, "node"),
-        label=None if label is None else Rows.of(f"node_label{of_type}", label, num_nodes, "node"),
-        time=None if time is None else arguments.time(f"node_time{of_type}", time, num_nodes, "node"),
+        feat=None if feat is None else Rows.of(f"node_feat{of_type}", feat, rows, "node"),
+        label=None if label is None else Rows.of(f"node_label{of_type}", label, rows, "node"),
+        time=None if time is None else arguments.time(f"node_time{of_type}", time, rows, "node"),
     )
 
 

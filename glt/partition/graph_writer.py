@@ -34,12 +34,13 @@ class SortMemory:
     @classmethod
     def of(cls, edges: EdgeInput, num_neighbors: int, thread_bytes: int) -> SortMemory:
         weight_bytes = 0 if edges.weight is None else edges.weight.itemsize
-        indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_edges)
+        indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_ids)
         return cls(
             *_core.edge_sort_plan(
-                edges.num_edges, weight_bytes, edges.has_time, indices.itemsize, edge_ids.itemsize, thread_bytes
+                edges.num_edges, edges.num_ids, weight_bytes, edges.has_time, indices.itemsize, edge_ids.itemsize,
+                thread_bytes,
             )
-        )
+        )  # fmt: skip
 
 
 def write_graph(
@@ -49,7 +50,7 @@ def write_graph(
     thread_bytes: int,
     edge_id: np.ndarray | None = None,
 ) -> tuple[tuple[int, ...], int]:
-    """Writes each partition's rows, columns and edge ids, and with them weights and times.
+    """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times.
 
     Edges are read twice, front to back: once to count those of each row, once to sort them. Memory is 12 bytes per
     node at the expanded end, and ``SortMemory.thread_bytes`` for each thread.
@@ -57,7 +58,7 @@ def write_graph(
     Args:
         writer: Where to.
         edges: The edges of one type.
-        books: Of all node types.
+        books: Of all node types. That of the expanded end may have the nodes of ``writer.parts`` alone.
         thread_bytes: Memory of each thread for sorting.
         edge_id: With relabelling, the new id of each edge ``[num_edges]``: neighbours have theirs too then, which takes
             4 bytes more for each node at that end.
@@ -84,9 +85,10 @@ def write_graph(
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
         _core.sort_edges(
             edges.row_ids, edges.col_ids, edges.weight, time, edges.time is None, num_neighbors, position,
-            book.offset.tolist(), indptr, [[file.rows for file in array] for array in files],
-            id_dtype(num_neighbors).itemsize, id_dtype(edges.num_edges).itemsize, scratch, thread_bytes,
-            num_threads=writer.num_threads, tick=writer.advance, neighbor_id=neighbor_id, edge_id=edge_id,
+            book.offset[[*writer.parts, -1]].tolist(), indptr, [[file.rows for file in array] for array in files],
+            id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize, scratch, thread_bytes,
+            num_threads=writer.num_threads, tick=writer.advance, neighbor_id=neighbor_id,
+            edge_id=edges.edge_ids if edge_id is None else edge_id, num_ids=edges.num_ids,
         )  # fmt: skip
     for array in files:
         writer.close(array)
@@ -94,8 +96,8 @@ def write_graph(
 
 
 def _write_indptr(writer: PartitionWriter, edges: EdgeInput, book: Book, indptr: np.ndarray) -> None:
-    for idx, count in enumerate(book.counts):
-        file = writer.writer(layout.graph(idx, edges.edge_type, "indptr"), indptr.dtype, (count + 1,))
+    for idx in writer.parts:
+        file = writer.writer(layout.graph(idx, edges.edge_type, "indptr"), indptr.dtype, (book.counts[idx] + 1,))
         first, end = book.offset[idx], book.offset[idx + 1] + 1
         for begin in range(first, end, CHUNK_ROWS):
             writer.advance(file.write(indptr[begin : min(begin + CHUNK_ROWS, end)] - indptr[first]))
@@ -106,7 +108,7 @@ def _files(
     writer: PartitionWriter, edges: EdgeInput, book: Book, num_neighbors: int, counts: Sequence[int]
 ) -> list[list[NpyWriter]]:
     """Begins the files of the arrays of ``_core.sort_edges``, in its order; none of what there is not."""
-    indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_edges)
+    indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_ids)
     arrays = [
         ("indices", indices, True),
         ("edge_ids", edge_ids, True),
@@ -123,7 +125,7 @@ def _files(
     return [
         [
             writer.writer(layout.graph(idx, edges.edge_type, name), dtype, (size(name, idx),))
-            for idx in range(book.num_parts if wanted else 0)
+            for idx in (writer.parts if wanted else ())
         ]
         for name, dtype, wanted in arrays
     ]

@@ -73,6 +73,12 @@ class NpyWriter:
         self._at += piece.nbytes
         return piece.nbytes
 
+    def put(self, first_row: int, rows: np.ndarray) -> None:
+        """Writes rows to their place; each row once, in any order."""
+        assert rows.dtype == self._dtype and rows.shape[1:] == self._shape[1:]
+        row_bytes = self._dtype.itemsize * math.prod(self._shape[1:])
+        self._file.write(self.rows[1] + first_row * row_bytes, np.ascontiguousarray(rows))
+
     def close(self) -> FileEntry:
         """Returns the entry of the file, which must be complete."""
         checksum = "".join(f"{crc:08x}" for crc in self._file.checksum())

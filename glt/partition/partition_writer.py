@@ -9,13 +9,37 @@ from pathlib import Path
 import numpy as np
 
 from glt import _core
-from glt.data.schema import NodeType
+from glt.data.schema import EdgeType, NodeType
 from glt.partition import layout
 from glt.partition.arguments import CHUNK_IDS, chunks
 from glt.partition.book import Book
 from glt.partition.graph_input import EdgeInput, NodeInput
 from glt.partition.npy_file import FileEntry, NpyWriter
 from glt.partition.rows import Rows
+
+Table = tuple[Callable[[int], str], Rows]  # and the path of each partition's rows of it
+
+
+def node_tables(nodes: NodeInput) -> list[Table]:
+    """Returns the tables of the nodes of one type and where they go."""
+    of_type = nodes.node_type
+    tables: list[Table] = [
+        (partial(path_of, node_type=of_type), rows)
+        for path_of, rows in ((layout.node_feat, nodes.feat), (layout.node_label, nodes.label))
+        if rows is not None
+    ]
+    return tables + [
+        (partial(layout.node_attr, node_type=of_type, name=name), rows) for name, rows in nodes.attrs.items()
+    ]
+
+
+def edge_tables(edges: EdgeInput) -> list[Table]:
+    """Returns the tables of the edges of one type and where they go."""
+    of_type = edges.edge_type
+    tables: list[Table] = [] if edges.feat is None else [(partial(layout.edge_feat, edge_type=of_type), edges.feat)]
+    return tables + [
+        (partial(layout.edge_attr, edge_type=of_type, name=name), rows) for name, rows in edges.attrs.items()
+    ]
 
 
 class PartitionWriter:
@@ -28,14 +52,20 @@ class PartitionWriter:
         chunk_size: Feature rows that each thread copies at a time.
         num_threads: Threads that work at the same time; what is written does not depend on it.
         advance: Called with the number of bytes after each piece of work.
+        parts: The partitions to write.
     """
 
-    def __init__(self, root: Path, chunk_size: int, num_threads: int, advance: Callable[[int], object]) -> None:
+    def __init__(
+        self, root: Path, chunk_size: int, num_threads: int, advance: Callable[[int], object], parts: Sequence[int]
+    ) -> None:
         self.root = root
+        self.parts = parts
         self.files: dict[str, FileEntry] = {}
         self.num_threads = num_threads
         self.advance = advance
         self._chunk_size = chunk_size
+        for idx in parts:  # one that owns nothing has a directory too
+            (root / layout.part(idx)).mkdir()
 
     def nodes(self, node_type: NodeType, book: Book) -> None:
         """Writes the node book, the row of each node, and the ids of each partition."""
@@ -51,7 +81,7 @@ class PartitionWriter:
 
     def node_rows(self, path_of: Callable[[int], str], rows: Rows, book: Book) -> None:
         """Writes each partition's rows of a table that has one row per node."""
-        writers = self._row_writers(path_of, rows, book.counts)
+        writers = self.row_writers(path_of, rows, book.counts)
         self._scatter(_rows(writers), self._pieces(rows.array), book.owner, None, self._chunk_size)
         self.close(writers)
 
@@ -95,7 +125,7 @@ class PartitionWriter:
     def edge_rows(
         self,
         edges: EdgeInput,
-        tables: Sequence[tuple[Callable[[int], str], Rows]],
+        tables: Sequence[Table],
         book: Book,
         counts: Sequence[int],
         with_book: bool = True,
@@ -109,24 +139,28 @@ class PartitionWriter:
             counts: Number of edges of each partition.
             with_book: Whether to write the edge book and the rows: not where edges are relabelled.
         """
-        edge_type, num_edges = edges.edge_type, edges.num_edges
-        if with_book and max(counts) > np.iinfo(np.uint32).max:
-            raise ValueError(
-                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but their rows are "
-                "numbered in 32 bits: use more partitions, or relabel=True"
-            )
-        where: tuple[NpyWriter, ...] = ()
-        if with_book:
-            owners = self.writer(layout.edge_book(edge_type), book.owner.dtype, (num_edges,))
-            where = (owners, self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), (num_edges,)))
+        where = self.edge_books(edges.edge_type, book.owner.dtype, counts) if with_book else ()
         books = where
         for path_of, rows in tables:
-            writers = self._row_writers(path_of, rows, counts)
+            writers = self.row_writers(path_of, rows, counts)
             files = _rows(writers)
             self._scatter(files, self._pieces(rows.array), book.owner, edges.row_ids, self._chunk_size, *where)
             self.close(writers)
             where = ()  # all tables have the same
         self.close(books)
+
+    def edge_books(self, edge_type: EdgeType, owner_dtype: np.dtype, counts: Sequence[int]) -> tuple[NpyWriter, ...]:
+        """Begins the edge book and the file of the row of each edge, given the number of edges of each partition."""
+        if max(counts) > np.iinfo(np.uint32).max:
+            raise ValueError(
+                f"edge_feat: a partition owns {max(counts)} edges of type {edge_type}, but their rows are "
+                "numbered in 32 bits: use more partitions, or relabel=True"
+            )
+        shape = (sum(counts),)
+        return (
+            self.writer(layout.edge_book(edge_type), owner_dtype, shape),
+            self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), shape),
+        )
 
     def owned(self, path: str, dtype: np.dtype, offset: np.ndarray, owner: np.ndarray, ids: np.ndarray | None) -> None:
         """Writes which positions each partition owns: those of partition 0, ascending, then those of partition 1, ...
@@ -159,6 +193,13 @@ class PartitionWriter:
     def writer(self, path: str, dtype: np.dtype, shape: tuple[int, ...], torch_dtype: str | None = None) -> NpyWriter:
         """Begins a file, to be handed to :meth:`close`."""
         return NpyWriter(self.root / path, dtype, shape, torch_dtype)
+
+    def row_writers(self, path_of: Callable[[int], str], rows: Rows, counts: Sequence[int]) -> list[NpyWriter]:
+        """Begins a table in each of ``parts``, given the number of rows of each partition."""
+        return [
+            self.writer(path_of(idx), rows.array.dtype, (counts[idx], *rows.row_shape), rows.torch_dtype)
+            for idx in self.parts
+        ]
 
     def close(self, writers: Sequence[NpyWriter]) -> None:
         """Notes files that are complete."""
@@ -196,12 +237,6 @@ class PartitionWriter:
                 chunk_rows=chunk_rows, num_threads=self.num_threads, tick=self.advance,
             )  # fmt: skip
             begin = end
-
-    def _row_writers(self, path_of: Callable[[int], str], rows: Rows, counts: Sequence[int]) -> list[NpyWriter]:
-        return [
-            self.writer(path_of(idx), rows.array.dtype, (count, *rows.row_shape), rows.torch_dtype)
-            for idx, count in enumerate(counts)
-        ]
 
 
 def _rows(writers: Sequence[NpyWriter]) -> list[_core.RowFile]:

@@ -2,10 +2,10 @@
 
 import json
 import logging
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
@@ -15,7 +15,7 @@ import torch
 
 from glt.data.arrays import from_array
 from glt.data.schema import EdgeType, NodeType
-from glt.partition import arguments, layout
+from glt.partition import arguments
 from glt.partition.balance import Balance
 from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
@@ -33,8 +33,8 @@ from glt.partition.manifest import (
     installed_version,
 )
 from glt.partition.node_cache import CacheInput, CachePlan
-from glt.partition.npy_file import BLOCK_BYTES
-from glt.partition.partition_writer import PartitionWriter
+from glt.partition.npy_file import BLOCK_BYTES, FileEntry
+from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.read_forecast import ReadForecast
 from glt.partition.relabelling import relabel_edges, relabel_nodes
 from glt.partition.rows import Array, Rows
@@ -104,7 +104,8 @@ class PartitionerBase(ABC):
     for each thread. Where the edges of a type do not fit into the former, they pass through a scratch file in the file
     system of ``output_dir``, of 12 bytes per edge (16 with more than 2**32 edges), and what a weight has, and 8 with
     times. :meth:`forecast` tells all of it beforehand. A run that is killed leaves a directory that does not load, and
-    that the next run with the same ``output_dir`` on this host removes.
+    that the next run with the same ``output_dir`` on this host removes. A graph that no machine holds goes to
+    :func:`partition_distributed`.
 
     Args:
         output_dir: Directory to create. It appears in one rename when everything is written; until then a directory
@@ -167,6 +168,14 @@ class PartitionerBase(ABC):
 
     balances: ClassVar[frozenset[str]] = frozenset()
     """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
+
+    needs_graph: ClassVar[bool] = True
+    """Whether :meth:`assign_nodes` looks at edges or tables of ``self.graph``. One that does not, but at ids and
+    ``self.balance`` alone, may say False, and :func:`partition_distributed` takes it."""
+
+    node_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Its own arguments that have an element for each node, such as ``owners``: :func:`partition_distributed` takes
+    slices of them."""
 
     assign_node_bytes: int = 9
     """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
@@ -305,8 +314,7 @@ class PartitionerBase(ABC):
             expected = self.forecast()
             logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
             require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
-            books = [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
-            manifest = self._write(root, books, strategy_arguments, expected.work_bytes if progress else None)
+            manifest = self._write(root, self.books(), strategy_arguments, expected.work_bytes if progress else None)
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
         if not return_mapping:
             return manifest
@@ -318,6 +326,10 @@ class PartitionerBase(ABC):
         if not schema.is_hetero:
             return manifest, of_nodes[0], of_edges[0]
         return manifest, schema.by_node_type(of_nodes), schema.by_edge_type(of_edges)
+
+    def books(self) -> list[Book]:
+        """Returns the book of each node type, from :meth:`assign_nodes`."""
+        return [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
 
     def _book(self, at: int, nodes: NodeInput) -> Book:
         where = f"{type(self).__name__}.assign_nodes"
@@ -339,9 +351,7 @@ class PartitionerBase(ABC):
         advance = bar.update if bar is not None else lambda _: None
         thread_bytes = self.sort_memory_bytes // self.num_threads
         try:
-            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance)
-            for idx in range(self.num_parts):  # one that owns nothing has a directory too
-                (root / layout.part(idx)).mkdir()
+            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance, range(self.num_parts))
             reads = []
             for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
                 plan = self.caches.plan(at, nodes, book)
@@ -351,43 +361,60 @@ class PartitionerBase(ABC):
         finally:
             if bar is not None:
                 bar.close()
-        manifest = Manifest(
-            num_parts=self.num_parts,
-            edge_dir=self.graph.edge_dir,
-            strategy=type(self).__name__,
-            arguments=strategy_arguments,
-            checksum_block_bytes=BLOCK_BYTES,
-            time_level=self.graph.time_level,
-            is_hetero=self.graph.schema.is_hetero,
-            node_types=tuple(
-                _node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
-                for at, (nodes, book, read) in enumerate(zip(self.graph.nodes, books, reads, strict=True))
-            ),
-            edge_types=tuple(
-                _edge_entry(edges, self.graph.nodes[edges.neighbor], *counts, self.relabel)
-                for edges, counts in zip(self.graph.edges, graphs, strict=True)
-            ),
-            files=writer.files,
-            glt_version=installed_version(),
-        ).signed()
+        manifest = self.manifest(self.graph, books, reads, graphs, writer.files, strategy_arguments)
         manifest.write(root)  # last: a directory without it does not load
         return manifest
 
+    def manifest(
+        self,
+        graph: GraphInput,
+        books: Sequence[Book],
+        reads: Sequence[ReadForecast | None],
+        graphs: Sequence[tuple[tuple[int, ...], int]],
+        files: Mapping[str, FileEntry],
+        strategy_arguments: dict[str, Any],
+    ) -> Manifest:
+        """Returns the manifest of a run.
+
+        Args:
+            graph: The graph, or a slice of it.
+            books: Of all node types.
+            reads: Of all node types, what caches are expected to save.
+            graphs: Of each edge type the number of edges of each partition, and of edges whose ends have different
+                owners.
+            files: By path.
+            strategy_arguments: See :meth:`strategy_arguments`.
+        """
+        return Manifest(
+            num_parts=self.num_parts,
+            edge_dir=graph.edge_dir,
+            strategy=type(self).__name__,
+            arguments=strategy_arguments,
+            checksum_block_bytes=BLOCK_BYTES,
+            time_level=graph.time_level,
+            is_hetero=graph.schema.is_hetero,
+            node_types=tuple(
+                _node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
+                for at, (nodes, book, read) in enumerate(zip(graph.nodes, books, reads, strict=True))
+            ),
+            edge_types=tuple(
+                _edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel)
+                for edges, counts in zip(graph.edges, graphs, strict=True)
+            ),
+            files=dict(sorted(files.items())),
+            glt_version=installed_version(),
+        ).signed()
+
 
 def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None, relabel: bool) -> None:
-    node_type = nodes.node_type
     if relabel:
-        relabel_nodes(writer, node_type, book)
+        relabel_nodes(writer, nodes.node_type, book)
     else:
-        writer.nodes(node_type, book)
-    if nodes.feat is not None:
-        writer.node_rows(partial(layout.node_feat, node_type=node_type), nodes.feat, book)
-    if nodes.label is not None:
-        writer.node_rows(partial(layout.node_label, node_type=node_type), nodes.label, book)
+        writer.nodes(nodes.node_type, book)
+    for path_of, rows in node_tables(nodes):
+        writer.node_rows(path_of, rows, book)
     if nodes.time is not None:
-        writer.node_times(node_type, nodes.time, book)
-    for name, rows in nodes.attrs.items():
-        writer.node_rows(partial(layout.node_attr, node_type=node_type, name=name), rows, book)
+        writer.node_times(nodes.node_type, nodes.time, book)
     if plan is not None and any(ids.size for ids in plan.ids):
         new_id = book.position() if relabel else None
         for idx, ids in enumerate(plan.ids):
@@ -400,11 +427,7 @@ def _write_edges(
 ) -> tuple[tuple[int, ...], int]:
     edge_id = relabel_edges(writer, edges, books[edges.expanded]) if relabel else None
     part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, edge_id)
-    edge_type = edges.edge_type
-    tables = [] if edges.feat is None else [(partial(layout.edge_feat, edge_type=edge_type), edges.feat)]
-    for name, rows in edges.attrs.items():
-        tables.append((partial(layout.edge_attr, edge_type=edge_type, name=name), rows))
-    if tables:
+    if tables := edge_tables(edges):
         writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges
 
@@ -434,11 +457,13 @@ def _node_entry(
 def _edge_entry(
     edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
 ) -> EdgeTypeEntry:
-    edge_cut_ratio = num_cut_edges / max(edges.num_edges, 1)
-    row_bytes = 0 if neighbors.feat is None else neighbors.feat.array[:1].nbytes
+    num_edges = sum(part_num_edges)
+    edge_cut_ratio = num_cut_edges / max(num_edges, 1)
+    feat = neighbors.feat
+    row_bytes = 0 if feat is None else feat.array.itemsize * math.prod(feat.row_shape)
     return EdgeTypeEntry(
         edge_type=edges.edge_type,
-        num_edges=edges.num_edges,
+        num_edges=num_edges,
         part_num_edges=part_num_edges,
         balance_ratio=balance_ratio(part_num_edges),
         num_cut_edges=num_cut_edges,

@@ -29,6 +29,7 @@ class RandomPartitioner(PartitionerBase):
     """
 
     balances: ClassVar[frozenset[str]] = frozenset({"balance_ntypes"})
+    needs_graph: ClassVar[bool] = False
 
     def __init__(
         self,

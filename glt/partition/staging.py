@@ -57,7 +57,7 @@ def staging(target: Path) -> Iterator[Path]:
     require_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(target)
-    temporary, lock = _locked_directory(target)
+    temporary, lock = locked_directory(target)
     try:
         yield temporary
         require_free(target)
@@ -73,7 +73,7 @@ def staging(target: Path) -> Iterator[Path]:
 def scratch_directory(target: Path) -> Iterator[Path]:
     """Yields a directory beside ``target`` for files that are no part of it; it vanishes in any case."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary, lock = _locked_directory(target)
+    temporary, lock = locked_directory(target)
     try:
         yield temporary
     finally:
@@ -102,7 +102,8 @@ def remove_stale(target: Path) -> None:
             os.close(lock)
 
 
-def _locked_directory(target: Path) -> tuple[Path, int]:
+def locked_directory(target: Path) -> tuple[Path, int]:
+    """Creates a staging directory of ``target`` and returns it, and the descriptor whose closing frees it."""
     while True:
         path = target.with_name(f"{target.name}.tmp-{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         path.mkdir()

@@ -157,3 +157,13 @@ def test_counts_are_at_least_one(field):
 def test_load_task_names_the_files_it_looked_for():
     with pytest.raises(FileNotFoundError, match=r"no file cora or data/cora\.npz"):
         load_task(Options(dataset="cora"))
+
+
+def test_the_ranks_of_torchrun_partition_their_slices_together(tmp_path):
+    done = start(
+        "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "examples/partition_distributed.py",
+        "--output_dir", tmp_path / "parts", "--num_parts", "3", "--num_nodes", "101", "--num_edges", "1001",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "RandomPartitioner: 101 nodes and 1001 edges in 3 partitions" in done.stderr
+    assert sum(load_partition(tmp_path / "parts", idx).nodes[0].ids.size for idx in range(3)) == 101

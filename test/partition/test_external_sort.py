@@ -2,14 +2,17 @@
 
 import errno
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from glt import _core
 from glt.partition import RandomPartitioner, load_partition
-from glt.partition.graph_writer import SortMemory
+from glt.partition.book import Book
+from glt.partition.graph_writer import SortMemory, write_graph
 from glt.partition.npy_file import scratch_file
+from glt.partition.partition_writer import PartitionWriter
 
 NUM_NODES, NUM_EDGES, HUB_EDGES = 3000, 40_000, 15_000
 
@@ -149,3 +152,21 @@ def test_no_room_for_a_nameless_file_names_its_directory(tmp_path, monkeypatch):
     ):
         pytest.fail("unreachable")
     assert raised.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("sort_memory_bytes", [1, 1 << 30])
+def test_some_edges_of_many_keep_their_ids(tmp_path, graph, sort_memory_bytes):
+    """As ranks sort the edges that they own, whose ids are beyond 32 bits in a graph of that size."""
+    ids = np.arange(NUM_EDGES) * 2**20 + 7
+    (edges,) = RandomPartitioner(tmp_path / "unused", 1, **graph).graph.edges
+    some = replace(edges, edge_ids=ids, id_bound=int(ids[-1]) + 1)
+    (tmp_path / "parts").mkdir()
+    writer = PartitionWriter(tmp_path / "parts", 1, 2, lambda _: None, [1])
+    book = Book.of(np.full(NUM_NODES, 1, np.uint8), 3)
+    counts, _ = write_graph(writer, some, [book], sort_memory_bytes)
+    assert counts == (0, NUM_EDGES, 0)
+    order = np.argsort(edges.row_ids, kind="stable")
+    directory = tmp_path / "parts" / "part1" / "graph" / "node__to__node"
+    np.testing.assert_array_equal(np.load(directory / "edge_ids.npy"), ids[order])
+    np.testing.assert_array_equal(np.load(directory / "indices.npy"), edges.col_ids[order])
+    assert not (tmp_path / "parts" / "part0").exists()
