@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.channel.available_memory import available_memory
+from glt.available_memory import available_memory
 from glt.channel.size import format_size
 
 

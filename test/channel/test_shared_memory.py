@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from glt.available_memory import available_memory
 from glt.channel import SharedMemory, SharedTensor, share_tensor
-from glt.channel.available_memory import available_memory
 
 SPAWN = multiprocessing.get_context("spawn")
 
