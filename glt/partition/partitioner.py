@@ -2,11 +2,9 @@
 
 import json
 import logging
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
@@ -23,21 +21,14 @@ from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
 from glt.partition.hotness_input import PartHotness
 from glt.partition.load import load_id_map
-from glt.partition.manifest import (
-    EdgeTypeEntry,
-    FeatureEntry,
-    LabelEntry,
-    Manifest,
-    NodeTypeEntry,
-    balance_ratio,
-    installed_version,
-)
+from glt.partition.manifest import Manifest, installed_version
+from glt.partition.manifest_entries import edge_entry, node_entry
 from glt.partition.node_cache import CacheInput, CachePlan
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry
 from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.read_forecast import ReadForecast
 from glt.partition.relabelling import relabel_edges, relabel_nodes
-from glt.partition.rows import Array, Rows
+from glt.partition.rows import Array
 from glt.partition.staging import require_free, require_space, staging
 
 logger = logging.getLogger(__name__)
@@ -394,11 +385,11 @@ class PartitionerBase(ABC):
             time_level=graph.time_level,
             is_hetero=graph.schema.is_hetero,
             node_types=tuple(
-                _node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
+                node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
                 for at, (nodes, book, read) in enumerate(zip(graph.nodes, books, reads, strict=True))
             ),
             edge_types=tuple(
-                _edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel)
+                edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel)
                 for edges, counts in zip(graph.edges, graphs, strict=True)
             ),
             files=dict(sorted(files.items())),
@@ -430,60 +421,3 @@ def _write_edges(
     if tables := edge_tables(edges):
         writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges
-
-
-def _node_entry(
-    nodes: NodeInput,
-    book: Book,
-    balanced_labels: tuple[LabelEntry, ...],
-    reads: ReadForecast | None,
-    relabelled: bool,
-) -> NodeTypeEntry:
-    return NodeTypeEntry(
-        node_type=nodes.node_type,
-        num_nodes=nodes.num_nodes,
-        part_num_nodes=book.counts,
-        balance_ratio=balance_ratio(book.counts),
-        feat=_feature_entry(nodes.feat),
-        label=_feature_entry(nodes.label),
-        has_time=nodes.time is not None,
-        attrs=_attr_entries(nodes.attrs),
-        balanced_labels=balanced_labels,
-        offsets=_offsets(book.counts) if relabelled else None,
-        forecast=reads,
-    )
-
-
-def _edge_entry(
-    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
-) -> EdgeTypeEntry:
-    num_edges = sum(part_num_edges)
-    edge_cut_ratio = num_cut_edges / max(num_edges, 1)
-    feat = neighbors.feat
-    row_bytes = 0 if feat is None else feat.array.itemsize * math.prod(feat.row_shape)
-    return EdgeTypeEntry(
-        edge_type=edges.edge_type,
-        num_edges=num_edges,
-        part_num_edges=part_num_edges,
-        balance_ratio=balance_ratio(part_num_edges),
-        num_cut_edges=num_cut_edges,
-        edge_cut_ratio=edge_cut_ratio,
-        remote_bytes_per_edge=edge_cut_ratio * row_bytes,
-        feat=_feature_entry(edges.feat),
-        has_weight=edges.weight is not None,
-        has_time=edges.has_time,
-        attrs=_attr_entries(edges.attrs),
-        offsets=_offsets(part_num_edges) if relabelled else None,
-    )
-
-
-def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
-    return None if rows is None else FeatureEntry(rows.torch_dtype, rows.row_shape)
-
-
-def _attr_entries(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
-    return {name: FeatureEntry(rows.torch_dtype, rows.row_shape) for name, rows in attrs.items()}
-
-
-def _offsets(counts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(accumulate(counts, initial=0))
