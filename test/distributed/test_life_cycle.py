@@ -133,6 +133,11 @@ def test_no_port_and_no_torch_distributed_says_what_to_do(world: Callable[..., W
             assert outcome.error_type == "RendezvousError" and "init_process_group" in outcome.error, outcome
 
 
+# How many more files and threads the last of several loaders may leave than the first: the store of rank 0 closes its
+# ends of two connections late, some time or other. Loaders that each leave something behind would leave more.
+STRAYS = 2
+
+
 def many_epochs(trainer: Trainer, path: Path, mode: str) -> list[tuple[int, int, int, int]]:
     """Census after every tenth of 50 epochs, then after each of a few loaders."""
     data = join(trainer, path)
@@ -149,19 +154,19 @@ def many_epochs(trainer: Trainer, path: Path, mode: str) -> list[tuple[int, int,
                 pass
             if epoch % 10 == 9:
                 count()
-    for _ in range(6 if mode == "collocated" else 2):
+    for _ in range(6 if mode == "collocated" else 4):
         with make(trainer, data, mode, 30) as loader:
             assert len(list(loader)) == 3
         del loader
         count()
 
-        def back_to_the_first() -> bool:
-            counts.pop()
-            count()
-            return all(now <= first for now, first in zip(counts[-1][:3], counts[5][:3], strict=True))
+    def back_to_the_first() -> bool:
+        counts.pop()
+        count()
+        return all(now - first <= STRAYS for now, first in zip(counts[-1][:3], counts[5][:3], strict=True))
 
-        # The other trainer ends its side of connections in its own time; what stays open after that is a leak.
-        eventually(back_to_the_first)
+    # The other trainer ends its side of connections in its own time; what stays open after the last loader is a leak.
+    eventually(back_to_the_first)
     return counts
 
 
@@ -174,7 +179,7 @@ def test_epochs_and_loaders_leave_nothing_behind(world: Callable[..., World], mo
             for what, column, late in (("fds", 0, 0), ("threads", 1, 2), ("ports", 2, 0)):
                 used = [c[column] for c in running]
                 assert max(used) - min(used) <= late, (what, counts)
-                assert after[-1][column] <= after[0][column], (what, counts)
+                assert after[-1][column] - after[0][column] <= STRAYS, (what, counts)
             assert running[-1][3] - running[1][3] < 8 << 20, [c[3] for c in counts]
         cluster.expect_nothing_left()
 
