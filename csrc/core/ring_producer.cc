@@ -81,10 +81,12 @@ bool RingProducer::try_reserve(uint64_t nbytes, Reservation& r) {
   std::lock_guard lock(mutex_);
   RingSlot& slot = view_.slot(tail_);
   if (slot.state.load(std::memory_order_acquire) != SlotState::kEmpty) return false;
+  // Before reclaiming: a consumer that reads everything in between must not look like one that keeps everything.
+  const bool all_read = view_.header().head.load() == tail_;
   reclaim();
   if (nbytes <= view_.inline_limit() && take_block(arena_.allocate(nbytes), r)) {
     r.data_ = view_.arena() + extents_[r.block_].offset;
-  } else if (nbytes > view_.inline_limit() || view_.header().head.load() == tail_) {
+  } else if (nbytes > view_.inline_limit() || all_read) {
     if (!try_private(nbytes, r)) return false;
   } else {
     return false;  // it fits once the consumer has read what is under way

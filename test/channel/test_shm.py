@@ -53,7 +53,8 @@ def produce(channel: ShmChannel, num_messages: int, num_nodes: int | None = None
 
 
 def test_two_processes_many_sizes_in_order() -> None:
-    channel = ShmChannel("256KB")
+    # Room for any message (70 KB at most) between two that the consumer holds: the last one, and the one it takes.
+    channel = ShmChannel("512KB")
     with process(produce, channel, 400):
         for index in range(400):
             message = channel.receive(60)

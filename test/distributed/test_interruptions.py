@@ -148,7 +148,9 @@ def test_ctrl_c_ends_trainers_and_workers(world: Callable[..., World], mode: str
             # It returns when the workers, too, have let go of the pipe: they have ended.
             _, errors = process.communicate(timeout=100)
             assert process.returncode == -signal.SIGINT, errors
-            assert errors.count("Traceback") == errors.count("KeyboardInterrupt") == 1, errors
+            assert errors.count("KeyboardInterrupt") == 1, errors
+            # One error; where it came while another was handled, Python shows that one first.
+            assert errors.count("Traceback") == 1 + errors.count("another exception occurred"), errors
         expect_prompt(time.monotonic() - start, "to end after Ctrl-C")
     finally:
         for process in running:
