@@ -21,6 +21,7 @@ from glt.distributed.collate import collate
 from glt.distributed.collocated import CollocatedSampler
 from glt.distributed.context import DistContext, require_context
 from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.epoch_start import EpochStart
 from glt.distributed.linger import abandon, end
 from glt.distributed.loader_stats import LoaderStats
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions
@@ -209,7 +210,7 @@ class DistLoader:
             raise RuntimeError("the loader was shut down: create a new one")
         self._epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         self._iteration += 1
-        self._backend.start_epoch(self._iteration, self._epoch)
+        self._backend.start_epoch(EpochStart(self._iteration, self._epoch, 0, self.random_seed))
         return self._batches(self._iteration)
 
     def _batches(self, iteration: int) -> Iterator[Data | HeteroData]:

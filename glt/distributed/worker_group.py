@@ -19,6 +19,7 @@ from glt.channel.error_message import rebuild_error
 from glt.channel.message import Message, MessageKind
 from glt.channel.shm import ShmChannel
 from glt.channel.size import format_size
+from glt.distributed.epoch_start import EpochStart
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.worker import WorkerSpec
 from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
@@ -120,10 +121,10 @@ class WorkerGroup:
             if time.monotonic() > deadline:
                 raise WorkerDied(f"{self._name(starting[0])} was not ready after {self.timeout_s:g} s")
 
-    def start_epoch(self, iteration: int, epoch: int) -> None:
+    def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
         for member in self._members:
-            self._command(member, {"iteration": iteration, "epoch": epoch})
+            self._command(member, start.to_json())
 
     def drain(self) -> None:
         """Ends sampling for this trainer. Requests of other trainers are still answered, by those workers that live."""
