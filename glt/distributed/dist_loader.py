@@ -8,7 +8,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,8 @@ from glt.distributed.worker_group import WorkerGroup
 from glt.errors import GltError
 from glt.sampler import conflicts
 from glt.sampler.config import SamplingConfig
+from glt.sampler.position import Begun, Position
+from glt.sampler.resumable import Resumable, as_json, crc32_of
 from glt.sampler.seed_order import SeedOrder, check_random_seed
 
 logger = logging.getLogger(__name__)
@@ -91,7 +93,7 @@ def _is_positive_integer(size: Any) -> bool:
         return False
 
 
-class DistLoader:
+class DistLoader(Resumable):
     """Iterates over the batches of this trainer; what a batch is sampled around is up to the kind of loader.
 
     Args:
@@ -142,9 +144,8 @@ class DistLoader:
                 rendezvous.give_up(error)
             raise
         self._stats = LoaderStats()
-        self._epoch = -1  # of the running iteration
-        self._next_epoch = 0
-        self._iteration = 0
+        self._position = Position()
+        self._seeds_crc32: int | None = None
         self._closed = False
         if rendezvous is not None and meeting is None:
             rendezvous.leave()
@@ -190,55 +191,72 @@ class DistLoader:
         """Number of batches per epoch."""
         return len(self.order)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``, in [0, 2^31); later ones count up from there. Without it, from 0.
+    def _num_batches(self) -> int:
+        return len(self.order)
 
-        Raises:
-            ValueError: If ``epoch`` is no such number.
-        """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**31:
-            raise ValueError(f"epoch = {epoch!r}: expected 0 to 2^31 - 1")
-        self._next_epoch = epoch
+    def _fingerprint(self) -> dict[str, Any]:
+        if self._seeds_crc32 is None:
+            self._seeds_crc32 = crc32_of(self.table.columns | self.table.extras)
+        return as_json(
+            {
+                "loader": type(self).__name__,
+                **{name: value for name, value in asdict(self.order).items() if name != "random_seed"},
+                **self.seeds.to_json(),
+                **self.config.to_json(),
+                "num_nodes": list(self.data.num_nodes_of),
+                "num_edges": list(self.data.num_edges_of),
+                "seeds_crc32": self._seeds_crc32,
+            }
+        )
+
+    def _take_seed(self, random_seed: int) -> None:
+        self.random_seed = random_seed
+        self.order = replace(self.order, random_seed=random_seed)
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
         """Begins an epoch; an earlier iteration that was left early ends with this.
 
         Raises:
-            RuntimeError: If the loader was shut down; from ``next``, also if a newer iteration began.
+            RuntimeError: If the loader was shut down; from ``next``, also if a newer iteration began, or a state was
+                loaded.
         """
         if self._closed:
             raise RuntimeError("the loader was shut down: create a new one")
-        self._epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        self._iteration += 1
-        self._backend.start_epoch(EpochStart(self._iteration, self._epoch, 0, self.random_seed))
-        return self._batches(self._iteration)
+        begun = self._position.begin(len(self))
+        self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
+        return self._batches(begun)
 
-    def _batches(self, iteration: int) -> Iterator[Data | HeteroData]:
-        for index in range(len(self)):
-            if iteration != self._iteration:
-                raise RuntimeError("this iteration has ended: a newer one of the same loader began")
+    def _batches(self, begun: Begun) -> Iterator[Data | HeteroData]:
+        for index in range(begun.first, len(self)):
+            if begun.iteration != self._position.iteration:
+                raise RuntimeError(
+                    "this iteration has ended: a newer one of the same loader began, or a state was loaded"
+                )
             if self._closed:
                 raise RuntimeError("the loader was shut down during this iteration")
             start = time.perf_counter()
-            message = self._receive(index)
+            message = self._receive(begun.iteration, index)
             received = time.perf_counter()
             batch = self._collate(message)
             self._stats.wait_s += received - start
             self._stats.collate_s += time.perf_counter() - received
-            yield batch if self.transform is None else self.transform(batch)
+            if self.transform is not None:
+                batch = self.transform(batch)
+            self._position.deliver(begun, index)
+            yield batch
 
-    def _receive(self, index: int) -> Message:
-        """The message of a batch of this iteration; those of iterations that were left early are dropped."""
+    def _receive(self, iteration: int, index: int) -> Message:
+        """The message of a batch of an iteration; those of iterations that were left early are dropped."""
         while True:
             try:
                 message = self._backend.receive(index)
-                if message.loader == self._iteration:
+                if message.loader == iteration:
                     message.raise_if_error()
             except GltError as error:
                 meeting = self._agreement.meeting
                 told = error if meeting is None else meeting.tell(error)
                 raise told from error.__cause__
-            if message.loader == self._iteration:
+            if message.loader == iteration:
                 assert message.index == index, f"batch {message.index} came in place of {index}"
                 return message
 

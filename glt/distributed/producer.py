@@ -78,7 +78,7 @@ class Producer:
         for batch in order.batches(start.epoch, first, self.step):
             reserved: asyncio.Future[None] = loop.create_future()
             task = loop.submit(
-                partial(self._produce, iteration, batch, batch.key(start.random_seed), previous, reserved),
+                partial(self._produce, iteration, batch, previous, reserved),
                 lambda: self._wanted != iteration or self._failed == iteration,
             )
             if task is None:
@@ -93,15 +93,11 @@ class Producer:
         _raise_unexpected(concurrent.futures.wait(tasks).done)
 
     async def _produce(
-        self,
-        iteration: int,
-        batch: BatchIndex,
-        key: int,
-        previous: asyncio.Future[None] | None,
-        reserved: asyncio.Future[None],
+        self, iteration: int, batch: BatchIndex, previous: asyncio.Future[None] | None, reserved: asyncio.Future[None]
     ) -> None:
         slot: Slot | None = None
         try:
+            key = batch.key
             start = await self.seeds.start(self.sampler, self.table.rows(batch.input_id), batch.input_id, key)
             sampled = await self.sampler.sample(start, key)
             layout = layout_of(sampled)

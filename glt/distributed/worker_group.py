@@ -41,6 +41,7 @@ class _Process:
     connection: Connection
     channel: ShmChannel
     is_ready: bool = False
+    is_measured: bool = False  # whether the first batch of the epoch was
     last_beat: float = 0.0  # of time.monotonic()
 
 
@@ -124,6 +125,7 @@ class WorkerGroup:
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
         for member in self._members:
+            member.is_measured = False
             self._command(member, start.to_json())
 
     def drain(self) -> None:
@@ -155,7 +157,8 @@ class WorkerGroup:
                     # Losing a worker makes other trainers give up, which the workers that are left then report as a
                     # loss of theirs: the worker that died here is the cause to name.
                     self._check_alive()
-                elif not self._has_hinted and index < len(self._members):
+                elif not self._has_hinted and not member.is_measured:
+                    member.is_measured = True
                     self._hint(member, message)
                 return message
             except ChannelTimeout:
