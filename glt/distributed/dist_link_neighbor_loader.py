@@ -10,13 +10,13 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from glt.distributed.context import require_context
-from glt.distributed.deployment import graph_of
+from glt.distributed.deployment import default_options, graph_of
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
 from glt.distributed.link_checks import SeedLinks, checked_label, checked_links
 from glt.distributed.link_seeds import LinkSeeds, Negatives
 from glt.distributed.loader_data import LoaderData
-from glt.distributed.options import MpDistSamplingWorkerOptions, WorkerOptions
+from glt.distributed.options import WorkerOptions
 from glt.distributed.refusal import telling_the_others
 from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_checks import checked_class, checked_input_id, checked_times, require_edge_dir
@@ -98,8 +98,7 @@ class DistLinkNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
-        require_context()
-        worker_options = MpDistSamplingWorkerOptions() if worker_options is None else worker_options
+        worker_options = default_options(require_context()) if worker_options is None else worker_options
         with telling_the_others(worker_options):
             graph = graph_of(data, worker_options, require_context())
             require_edge_dir(graph, edge_dir)
