@@ -289,6 +289,17 @@ def scatter_rows(
     num_threads: int = 1,
     tick: Callable[[int], object] | None = None,
 ) -> None: ...
+def number_edges(
+    rows: np.ndarray,
+    owner: np.ndarray,
+    offset: np.ndarray,
+    old_ids: RowFile,
+    new_ids: RowFile,
+    id_width: int,
+    chunk_edges: int,
+    num_threads: int = 1,
+    tick: Callable[[int], object] | None = None,
+) -> None: ...
 def edge_sort_plan(
     num_edges: int,
     num_ids: int,

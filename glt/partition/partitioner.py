@@ -27,7 +27,7 @@ from glt.partition.node_cache import CacheInput, CachePlan
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry
 from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.read_forecast import ReadForecast
-from glt.partition.relabelling import relabel_edges, relabel_nodes
+from glt.partition.relabelling import relabel_nodes
 from glt.partition.rows import Array
 from glt.partition.staging import require_free, require_space, staging
 
@@ -416,8 +416,7 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: Ca
 def _write_edges(
     writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
 ) -> tuple[tuple[int, ...], int]:
-    edge_id = relabel_edges(writer, edges, books[edges.expanded]) if relabel else None
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, edge_id)
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, relabel)
     if tables := edge_tables(edges):
         writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges
