@@ -88,6 +88,7 @@ def move_overfull(
     num_parts: int,
     label: np.ndarray | None,
     label_cap: np.ndarray,
+    node_cap: int,
     penalty: float,
     rng_seed: int,
     owner: np.ndarray,
