@@ -20,6 +20,7 @@ from glt.partition.inputs import read_graph
 from glt.partition.manifest import Manifest
 from glt.partition.partition_hotness import balance_tables, hotness_of
 from glt.partition.partition_options import METHODS, add_arguments, partitioner_options, reader_options
+from glt.partition.staging import require_free, require_writable
 
 __all__ = ["add_arguments", "run"]
 
@@ -56,6 +57,8 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     chosen = METHODS[arguments.method].load()
     options = partitioner_options(arguments)
     out = Path(arguments.out)
+    require_free(out)  # before hours of reading
+    require_writable(out)
     if _shows_progress(arguments):
         print(f"reading {arguments.input}", file=sys.stderr)
     graph = read_graph(arguments.input, _scratch(arguments, out), **reader_options(arguments))

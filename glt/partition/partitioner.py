@@ -323,12 +323,12 @@ class PartitionerBase(ABC):
         return [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
 
     def _book(self, at: int, nodes: NodeInput) -> Book:
-        where = f"{type(self).__name__}.assign_nodes"
+        name = f"what {type(self).__name__}.assign_nodes returned"
         if self.graph.schema.is_hetero:
-            where += f" of node type {nodes.node_type!r}"
+            name += f" of node type {nodes.node_type!r}"
         owner = self.assign_nodes(at, nodes.num_nodes)
         return Book.of(
-            arguments.owners(owner, nodes.num_nodes, self.num_parts, owner_dtype(self.num_parts), where), self.num_parts
+            arguments.owners(name, owner, nodes.num_nodes, self.num_parts, owner_dtype(self.num_parts)), self.num_parts
         )
 
     def _write(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from glt.data.saved import damaged, load_saved
 from glt.partition.inputs.description import graph_of, read_description
 from glt.partition.inputs.npy_directory import is_npy_directory, read_npy_directory
 from glt.partition.inputs.ogb_folder import is_ogb_folder, read_ogb_folder
@@ -85,8 +85,11 @@ def _load_pyg(path: Path) -> Any:
     torch.serialization.add_safe_globals(
         [Data, DataEdgeAttr, DataTensorAttr, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
     )
+    expected = "a Data or HeteroData of PyG"
+    data = load_saved(path, str(path), expected)
     try:
-        return torch.load(path, weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{path} holds no Data or HeteroData that torch.save wrote: {reason}") from error
+        if isinstance(data, Data | HeteroData):  # all else is refused where it is taken apart
+            _ = [(store._parent(), dict(store)) for store in data.stores]
+    except Exception as error:  # bytes that named an attribute of it
+        raise damaged(str(path), expected, error) from error
+    return data
