@@ -267,7 +267,7 @@ class PartitionerBase(ABC):
             self.assign_node_bytes,
             self.relabel,
         )
-        return expected.with_more(self.caches.most_bytes(self.num_parts, self.graph.nodes))
+        return expected.with_files(*self.caches.most_files(self.num_parts, self.graph.nodes))
 
     @overload
     def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
