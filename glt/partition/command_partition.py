@@ -61,7 +61,9 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     require_writable(out)
     if _shows_progress(arguments):
         print(f"reading {arguments.input}", file=sys.stderr)
-    graph = read_graph(arguments.input, _scratch(arguments, out), **reader_options(arguments))
+    # Labels and seeds are values; all else that a forecast depends on is sizes.
+    outline = arguments.dry_run and not arguments.balance and arguments.hotness is None
+    graph = read_graph(arguments.input, _scratch(arguments, out), outline=outline, **reader_options(arguments))
     balance = balance_tables(graph, arguments.balance, arguments.balance_types)
     if balance is not None:
         options["balance_ntypes"] = balance
