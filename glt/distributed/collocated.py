@@ -17,6 +17,7 @@ from glt.distributed.batch_start import Seeds
 from glt.distributed.context import DistContext
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
+from glt.distributed.epoch_start import EpochStart
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.liveness import Watch
 from glt.distributed.partition_service import PartitionService
@@ -156,7 +157,7 @@ class CollocatedSampler:
             rank=context.rank,
         )  # fmt: skip
         self._rank = context.rank
-        self._epochs: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
             target=_run,
             args=(self._producer, self._channel, self._epochs, self._rank),
@@ -170,10 +171,10 @@ class CollocatedSampler:
             self._router, self._leave,
         )  # fmt: skip
 
-    def start_epoch(self, iteration: int, epoch: int) -> None:
+    def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
-        self._producer.want(iteration)
-        self._epochs.put((iteration, epoch))
+        self._producer.want(start.iteration)
+        self._epochs.put(start)
 
     def drain(self) -> None:
         """Ends sampling for this trainer. Requests of other trainers are still answered."""
@@ -200,16 +201,13 @@ class CollocatedSampler:
         self._finalizer()
 
 
-def _run(
-    producer: Producer, channel: LocalChannel, epochs: queue.SimpleQueue[tuple[int, int] | None], rank: int
-) -> None:
-    while (asked := epochs.get()) is not None:
-        iteration, epoch = asked
+def _run(producer: Producer, channel: LocalChannel, epochs: queue.SimpleQueue[EpochStart | None], rank: int) -> None:
+    while (start := epochs.get()) is not None:
         try:
-            producer.run(iteration, epoch)
+            producer.run(start)
         except Exception as error:  # not of a batch, those are reported in their place
             message = error_message(
-                error, role="collocated sampler of trainer", rank=rank, loader=iteration, epoch=epoch
+                error, role="collocated sampler of trainer", rank=rank, loader=start.iteration, epoch=start.epoch
             )
             with channel.reserve(len(message)) as slot:
                 slot.buffer.copy_(message)
@@ -219,7 +217,7 @@ def _end(
     pid: int,
     producer: Producer,
     channel: LocalChannel,
-    epochs: queue.SimpleQueue[tuple[int, int] | None],
+    epochs: queue.SimpleQueue[EpochStart | None],
     thread: threading.Thread,
     loop: ConcurrentEventLoop,
     router: PartitionRouter | None,

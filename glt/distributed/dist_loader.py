@@ -8,27 +8,28 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt.channel.message import Message
-from glt.distributed.agreement import Agreement, WorkerOptions
 from glt.distributed.batch_start import Seeds
 from glt.distributed.collate import collate
-from glt.distributed.collocated import CollocatedSampler
 from glt.distributed.context import DistContext, require_context
-from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.deployment import Backend, deployment_of
+from glt.distributed.epoch_start import EpochStart
 from glt.distributed.linger import abandon, end
+from glt.distributed.loader_data import LoaderData
 from glt.distributed.loader_stats import LoaderStats
-from glt.distributed.options import CollocatedDistSamplingWorkerOptions
+from glt.distributed.options import WorkerOptions
 from glt.distributed.seed_table import SeedTable
-from glt.distributed.worker_group import WorkerGroup
 from glt.errors import GltError
 from glt.sampler import conflicts
 from glt.sampler.config import SamplingConfig
+from glt.sampler.position import Begun, Position
+from glt.sampler.resumable import Resumable, as_json, crc32_of
 from glt.sampler.seed_order import SeedOrder, check_random_seed
 
 logger = logging.getLogger(__name__)
@@ -54,11 +55,6 @@ class LoaderOptions:
     filter_per_worker: bool | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.worker_options, WorkerOptions):
-            raise TypeError(
-                f"worker_options has type {type(self.worker_options).__name__}: expected MpDistSamplingWorkerOptions "
-                "or CollocatedDistSamplingWorkerOptions"
-            )
         for name in ("shuffle", "drop_last", "collect_features"):
             flag = getattr(self, name)
             if not isinstance(flag, bool):
@@ -90,11 +86,11 @@ def _is_positive_integer(size: Any) -> bool:
         return False
 
 
-class DistLoader:
+class DistLoader(Resumable):
     """Iterates over the batches of this trainer; what a batch is sampled around is up to the kind of loader.
 
     Args:
-        data: The partition of this trainer, loaded.
+        data: The partition of this trainer, loaded, or what servers tell of theirs.
         config: What to sample.
         seeds: What kind of seeds the rows of ``table`` are.
         table: The input of this trainer.
@@ -109,7 +105,7 @@ class DistLoader:
     """
 
     def __init__(
-        self, data: DistDataset, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
+        self, data: LoaderData, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
     ) -> None:
         self.data, self.config, self.seeds, self.table = data, config, seeds, table
         self.collect_features, self.to_device = options.collect_features, options.to_device
@@ -129,21 +125,22 @@ class DistLoader:
             "shuffle": options.shuffle,
             "drop_last": options.drop_last,
         }
-        self._agreement = Agreement(self.context, data, self.options, wanted, options.random_seed, self._told())
-        self.random_seed = self._agreement.random_seed
-        rendezvous, meeting = self._agreement.rendezvous, self._agreement.meeting
+        self._deployment = deployed = deployment_of(self.options)(
+            self.context, data, self.options, wanted, options.random_seed, self._told()
+        )
+        self.random_seed = deployed.random_seed
+        rendezvous, meeting = deployed.rendezvous, deployed.meeting
         try:
-            self._settle(self._agreement.told)
+            self._settle(deployed.told)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
-            self._backend = self._start()
+            self._backend: Backend = deployed.start(config, self.order, seeds, self.table, self.collect_features)
         except BaseException as error:
             if rendezvous is not None:
                 rendezvous.give_up(error)
             raise
         self._stats = LoaderStats()
-        self._epoch = -1  # of the running iteration
-        self._next_epoch = 0
-        self._iteration = 0
+        self._position = Position()
+        self._seeds_crc32: int | None = None
         self._closed = False
         if rendezvous is not None and meeting is None:
             rendezvous.leave()
@@ -157,87 +154,76 @@ class DistLoader:
     def _settle(self, told: list[dict[str, Any]]) -> None:
         """Takes note of what the trainers told each other, by rank, before sampling starts."""
 
-    def _start(self) -> WorkerGroup | CollocatedSampler:
-        options, context, agreement = self.options, self.context, self._agreement
-        num_rpc_threads = options.rpc_threads(self.data.num_partitions)
-        meeting = agreement.meeting
-        if isinstance(options, CollocatedDistSamplingWorkerOptions):
-            return CollocatedSampler(
-                context, self.data, self.config, self.order, self.seeds, self.table, self.collect_features,
-                options.worker_concurrency, meeting, num_rpc_threads, options.rpc_timeout, agreement.others,
-            )  # fmt: skip
-        spec = {
-            "rank": context.rank,
-            "num_trainers": context.world_size,
-            "group_name": context.group_name,
-            "load_args": self.data.load_args,
-            "other_dirs": agreement.other_dirs,
-            "config": self.config.to_json(),
-            "seeds": self.seeds.to_json(),
-            "order": asdict(self.order),
-            "collect_features": self.collect_features,
-            "concurrency": options.worker_concurrency,
-            "store": None if meeting is None else [meeting.addr, meeting.port, meeting.prefix],
-            "num_rpc_threads": num_rpc_threads,
-            "timeout_s": options.rpc_timeout,
-        }
-        pin = options.pin_memory and torch.cuda.is_available()
-        check_peers = (lambda: None) if meeting is None else meeting.check_peers
-        return WorkerGroup(spec, options.num_workers, self.table, options.channel_bytes, pin, check_peers)
-
     def __len__(self) -> int:
         """Number of batches per epoch."""
         return len(self.order)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``, in [0, 2^31); later ones count up from there. Without it, from 0.
+    def _num_batches(self) -> int:
+        return len(self.order)
 
-        Raises:
-            ValueError: If ``epoch`` is no such number.
-        """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**31:
-            raise ValueError(f"epoch = {epoch!r}: expected 0 to 2^31 - 1")
-        self._next_epoch = epoch
+    def _fingerprint(self) -> dict[str, Any]:
+        if self._seeds_crc32 is None:
+            self._seeds_crc32 = crc32_of(self.table.columns | self.table.extras)
+        return as_json(
+            {
+                "loader": type(self).__name__,
+                **{name: value for name, value in asdict(self.order).items() if name != "random_seed"},
+                **self.seeds.to_json(),
+                **self.config.to_json(),
+                "num_nodes": list(self.data.num_nodes_of),
+                "num_edges": list(self.data.num_edges_of),
+                "seeds_crc32": self._seeds_crc32,
+            }
+        )
+
+    def _take_seed(self, random_seed: int) -> None:
+        self.random_seed = random_seed
+        self.order = replace(self.order, random_seed=random_seed)
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
         """Begins an epoch; an earlier iteration that was left early ends with this.
 
         Raises:
-            RuntimeError: If the loader was shut down; from ``next``, also if a newer iteration began.
+            RuntimeError: If the loader was shut down; from ``next``, also if a newer iteration began, or a state was
+                loaded.
         """
         if self._closed:
             raise RuntimeError("the loader was shut down: create a new one")
-        self._epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        self._iteration += 1
-        self._backend.start_epoch(self._iteration, self._epoch)
-        return self._batches(self._iteration)
+        begun = self._position.begin(len(self))
+        self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
+        return self._batches(begun)
 
-    def _batches(self, iteration: int) -> Iterator[Data | HeteroData]:
-        for index in range(len(self)):
-            if iteration != self._iteration:
-                raise RuntimeError("this iteration has ended: a newer one of the same loader began")
+    def _batches(self, begun: Begun) -> Iterator[Data | HeteroData]:
+        for index in range(begun.first, len(self)):
+            if begun.iteration != self._position.iteration:
+                raise RuntimeError(
+                    "this iteration has ended: a newer one of the same loader began, or a state was loaded"
+                )
             if self._closed:
                 raise RuntimeError("the loader was shut down during this iteration")
             start = time.perf_counter()
-            message = self._receive(index)
+            message = self._receive(begun.iteration, index)
             received = time.perf_counter()
             batch = self._collate(message)
             self._stats.wait_s += received - start
             self._stats.collate_s += time.perf_counter() - received
-            yield batch if self.transform is None else self.transform(batch)
+            if self.transform is not None:
+                batch = self.transform(batch)
+            self._position.deliver(begun, index)
+            yield batch
 
-    def _receive(self, index: int) -> Message:
-        """The message of a batch of this iteration; those of iterations that were left early are dropped."""
+    def _receive(self, iteration: int, index: int) -> Message:
+        """The message of a batch of an iteration; those of iterations that were left early are dropped."""
         while True:
             try:
                 message = self._backend.receive(index)
-                if message.loader == self._iteration:
+                if message.loader == iteration:
                     message.raise_if_error()
             except GltError as error:
-                meeting = self._agreement.meeting
+                meeting = self._deployment.meeting
                 told = error if meeting is None else meeting.tell(error)
                 raise told from error.__cause__
-            if message.loader == self._iteration:
+            if message.loader == iteration:
                 assert message.index == index, f"batch {message.index} came in place of {index}"
                 return message
 
@@ -272,18 +258,17 @@ class DistLoader:
         """
         self._closed = True
         if self._finalizer.detach() is not None:
-            end(self._backend, self._agreement.meeting)
+            end(self._backend, self._deployment.meeting)
 
     def __enter__(self) -> DistLoader:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and self._agreement.rendezvous is not None and self._finalizer.alive:
+        if error is not None and self._deployment.rendezvous is not None and self._finalizer.alive:
             # The others may be waiting for this trainer elsewhere, in a collective for example: to wait for them here
             # would hold back the exception that tells why.
-            self._agreement.rendezvous.give_up(error)
+            self._deployment.rendezvous.give_up(error)
         self.shutdown()
 
     def __repr__(self) -> str:
-        mode = "collocated" if isinstance(self.options, CollocatedDistSamplingWorkerOptions) else "worker mode"
-        return f"{type(self).__name__}({self.context.worker_name}, {mode})"
+        return f"{type(self).__name__}({self.context.worker_name}, {deployment_of(self.options).mode})"

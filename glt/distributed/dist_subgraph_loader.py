@@ -24,7 +24,9 @@ class DistSubGraphLoader(DistNeighborLoader):
         The same as :class:`DistNeighborLoader`.
     """
 
-    def __init__(self, data: DistDataset, num_neighbors: Any, input_nodes: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, data: DistDataset | None, num_neighbors: Any, input_nodes: Any, *args: Any, **kwargs: Any
+    ) -> None:
         subgraph_type = kwargs.pop("subgraph_type", "induced")
         with telling_the_others(kwargs.get("worker_options")):
             if getattr(subgraph_type, "value", subgraph_type) != "induced":

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from glt.channel.error_message import error_message
 from glt.channel.message import MessageKind
 from glt.distributed.batch_start import Seeds
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler, SampledBatch, layout_of
+from glt.distributed.epoch_start import EpochStart
 from glt.distributed.seed_table import SeedTable
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
 from glt.sampler.seed_order import BatchIndex, SeedOrder
@@ -35,8 +37,8 @@ class Producer:
         channel: Takes the messages. Room is reserved in index order, and batches are written while others are sampled.
         seeds: What the rows of the input are.
         table: The loader's input.
-        order: Which seeds form which batch.
-        first, step: This producer makes batches ``first, first + step, ...``
+        order: Which seeds form which batch, but for the random seed, which comes with each epoch.
+        first, step: This producer makes batches ``first, first + step, ...``, as far as they are asked for.
         role, rank: Who this is, in errors.
     """
 
@@ -65,12 +67,15 @@ class Producer:
         """
         self._wanted = iteration
 
-    def run(self, iteration: int, epoch: int) -> None:
-        """Makes the batches of an epoch until all are made, one fails or the iteration is unwanted."""
-        loop = self.sampler.loop
+    def run(self, start: EpochStart) -> None:
+        """Makes the batches that are asked for until all are made, one fails or the iteration is unwanted."""
+        loop, iteration = self.sampler.loop, start.iteration
+        order = replace(self.order, random_seed=start.random_seed)
+        # Batch i is made by the same producer wherever the epoch begins, so that the consumer knows whom to listen to.
+        first = start.first + (self.first - start.first) % self.step
         previous: asyncio.Future[None] | None = None
         tasks: list[concurrent.futures.Future[None]] = []
-        for batch in self.order.batches(epoch, self.first, self.step):
+        for batch in order.batches(start.epoch, first, self.step):
             reserved: asyncio.Future[None] = loop.create_future()
             task = loop.submit(
                 partial(self._produce, iteration, batch, previous, reserved),
@@ -92,7 +97,7 @@ class Producer:
     ) -> None:
         slot: Slot | None = None
         try:
-            key = batch.key(self.order.random_seed)
+            key = batch.key
             start = await self.seeds.start(self.sampler, self.table.rows(batch.input_id), batch.input_id, key)
             sampled = await self.sampler.sample(start, key)
             layout = layout_of(sampled)

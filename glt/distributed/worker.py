@@ -5,9 +5,11 @@ It is started by :class:`glt.distributed.worker_group.WorkerGroup` as a program 
 It inherits a socket to its trainer, the memory of its channel and the memory of the seeds; over the socket go JSON
 objects, one per message::
 
-    trainer -> worker   {"spec": ...}  {"iteration": 5, "epoch": 3}  {"drain": true}  {"exit": true}
+    trainer -> worker   {"spec": ...}  {"epoch": 3, ...}  {"drain": true}  {"exit": true}
     worker -> trainer   {"ready": peer}, then {"beat": true} every second
                         or  {"error": type, "text": ..., "traceback": ...}
+
+An epoch is asked for with the fields of :class:`~glt.distributed.epoch_start.EpochStart`.
 
 When the trainer dies the socket closes, or this process is given another parent, and it ends.
 """
@@ -35,6 +37,7 @@ from glt.channel.shared_memory import SharedMemory
 from glt.channel.shm import ShmChannel
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
+from glt.distributed.epoch_start import EpochStart
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.liveness import BEAT_S, Watch
 from glt.distributed.partition_service import PartitionService
@@ -98,7 +101,7 @@ class Worker:
 
     def __init__(self, connection: Connection, spec: WorkerSpec) -> None:
         self.connection, self.spec = connection, spec
-        self._epochs: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._epochs: queue.SimpleQueue[EpochStart] = queue.SimpleQueue()
         # From now on, so that this process also ends if the trainer dies while it waits for its peers. Epochs are asked
         # for only when it has said that it is ready.
         threading.Thread(target=self._listen, name="glt-commands", daemon=True).start()
@@ -152,7 +155,7 @@ class Worker:
         threading.Thread(target=self._beat, name="glt-beat", daemon=True).start()
         while True:
             # No deadline: the trainer may train for hours, and if it dies the listener ends this process.
-            self.producer.run(*self._epochs.get())
+            self.producer.run(self._epochs.get())
 
     def _listen(self) -> None:
         parent = os.getppid()
@@ -164,8 +167,9 @@ class Worker:
                         leave(_LOST_TRAINER)
                 command = json.loads(self.connection.recv_bytes())
                 if "epoch" in command:
-                    self.producer.want(command["iteration"])
-                    self._epochs.put((command["iteration"], command["epoch"]))
+                    start = EpochStart.from_json(command)
+                    self.producer.want(start.iteration)
+                    self._epochs.put(start)
                 elif "drain" in command:
                     self.producer.want(-1)
                 elif "exit" in command:

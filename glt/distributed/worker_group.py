@@ -19,6 +19,7 @@ from glt.channel.error_message import rebuild_error
 from glt.channel.message import Message, MessageKind
 from glt.channel.shm import ShmChannel
 from glt.channel.size import format_size
+from glt.distributed.epoch_start import EpochStart
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.worker import WorkerSpec
 from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
@@ -40,6 +41,7 @@ class _Process:
     connection: Connection
     channel: ShmChannel
     is_ready: bool = False
+    is_measured: bool = False  # whether the first batch of the epoch was
     last_beat: float = 0.0  # of time.monotonic()
 
 
@@ -120,10 +122,11 @@ class WorkerGroup:
             if time.monotonic() > deadline:
                 raise WorkerDied(f"{self._name(starting[0])} was not ready after {self.timeout_s:g} s")
 
-    def start_epoch(self, iteration: int, epoch: int) -> None:
+    def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
         for member in self._members:
-            self._command(member, {"iteration": iteration, "epoch": epoch})
+            member.is_measured = False
+            self._command(member, start.to_json())
 
     def drain(self) -> None:
         """Ends sampling for this trainer. Requests of other trainers are still answered, by those workers that live."""
@@ -154,7 +157,8 @@ class WorkerGroup:
                     # Losing a worker makes other trainers give up, which the workers that are left then report as a
                     # loss of theirs: the worker that died here is the cause to name.
                     self._check_alive()
-                elif not self._has_hinted and index < len(self._members):
+                elif not self._has_hinted and not member.is_measured:
+                    member.is_measured = True
                     self._hint(member, message)
                 return message
             except ChannelTimeout:

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import RandomSampler
 
+from glt import _core
+from glt.sampler.neighbor_sampler import NeighborSampler
+from glt.sampler.position import Begun, Position
+from glt.sampler.resumable import Resumable, as_json, crc32_of
 from glt.sampler.seed_order import BatchIndex, SeedOrder, check_random_seed, draw_random_seed
 
 
-class KeyedBatches:
+class KeyedBatches(Resumable):
     """What node and link loaders share: the order of the input, and a key for each batch of each epoch.
 
     Goes before PyG's loader among the bases. A subclass calls :meth:`_choose_seed` before PyG's ``__init__`` and
     :meth:`_number_batches` after it; its ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`.
 
-    Attributes:
-        random_seed: Seed of shuffling and sampling.
+    With a ``sampler``, ``batch_sampler`` or ``generator`` of the user's, which seeds come when is theirs to repeat: a
+    loader that resumes goes through the batches before its first, and makes sure that they are those of the run before.
+    With a ``neighbor_sampler`` of another make, so is what is drawn around the seeds.
     """
 
-    random_seed: int
     # Of torch's DataLoader:
     dataset: Any
     sampler: Any
     batch_size: int | None
     batch_sampler: Any
     drop_last: bool
+    num_workers: int
+    # Of PyG's loaders:
+    input_data: Any
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
         """Checks ``random_seed``, or draws one; ``kwargs`` are those of the DataLoader, whose batch size is checked.
@@ -41,38 +50,97 @@ class KeyedBatches:
                 f"batch_size = {size!r}: expected an integer of at least 1; None needs a sampler that yields batches"
             )
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
-        self._next_epoch = self._begun_epoch = 0
+        self._position = Position()
+        self._begun = Begun(0, 0, 0, None)
         # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.
         self._own_order = all(kwargs.get(name) is None for name in ("sampler", "batch_sampler", "generator"))
+        # Of the caller's order: checksums of the seeds before each batch so far, in the newest iteration.
+        self._order_crcs: dict[int, int] = {0: 0}
+        self._seeds_crc32: int | None = None
 
     def _number_batches(self) -> None:
         size = len(self.dataset)
         # Set behind DataLoader's back: it refuses a new dataset, and PyG's loaders insist on a range of their own.
         self.__dict__["dataset"] = _Positions(size)
-        if self._own_order and self.batch_size is not None:
-            shuffle = isinstance(self.sampler, RandomSampler)
-            self._order = SeedOrder(size, self.batch_size, shuffle, self.drop_last, self.random_seed)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``, in [0, 2^31); later ones count up from there. Without it, from 0.
-
-        Raises:
-            ValueError: If ``epoch`` is no such number.
-        """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**31:
-            raise ValueError(f"epoch = {epoch!r}: expected an integer, 0 to 2^31 - 1")
-        self._next_epoch = epoch
+        self._shuffles = isinstance(self.sampler, RandomSampler)
+        if self._own_order:
+            assert self.batch_size is not None, "refused in _choose_seed"
+            self._order = SeedOrder(size, self.batch_size, self._shuffles, self.drop_last, self.random_seed)
 
     def __iter__(self) -> Any:
         """Begins the next epoch: two iterators at once are two epochs, whichever is read first."""
-        self._begun_epoch = self._next_epoch
-        self._next_epoch += 1
-        return super().__iter__()  # type: ignore[misc]
+        self._begun = self._position.begin(self._num_batches())
+        first = self._begun.first
+        self._order_crcs = {first: self._order_crcs.get(first, 0)}
+        return _Deliveries(self._position, self._begun, super().__iter__())  # type: ignore[misc]
 
     @property
     def _index_sampler(self) -> Any:
         """What torch's DataLoader iterates over: batches that know their epoch and index."""
         return _Numbered(self, super()._index_sampler)  # type: ignore[misc]
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.num_workers and not getattr(self, "in_order", True):
+            raise ValueError("in_order = False: batches come in any order, so that none is the next; leave it out")
+        return super().state_dict()
+
+    def _sampled_by(self) -> Any:
+        """The sampler that is asked for each batch."""
+        raise NotImplementedError
+
+    def _seed_columns(self) -> dict[str, Tensor | None]:
+        """What was given of each seed, by name."""
+        raise NotImplementedError
+
+    def _options(self) -> dict[str, Any]:
+        """Further options that decide what a batch is, as JSON."""
+        return {}
+
+    def _fingerprint(self) -> dict[str, Any]:
+        if self._seeds_crc32 is None:
+            self._seeds_crc32 = crc32_of(self._seed_columns())
+        sampler = self._sampled_by()
+        fields: dict[str, Any] = {"neighbor_sampler": type(sampler).__name__}
+        if isinstance(sampler, NeighborSampler):
+            fields |= sampler.config.to_json()
+            fields["num_nodes"] = [int(n) for n in sampler.graph.num_nodes]
+            fields["num_edges"] = [int(topology.num_edges) for topology in sampler.graph.topologies]
+        brought = self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
+        return as_json(
+            {
+                "loader": type(self).__name__,
+                "num_seeds": len(self.dataset),
+                "seeds of type": self.input_data.input_type,
+                "batch_size": self.batch_size,
+                "drop_last": self.drop_last,
+                "shuffle": self._shuffles,
+                "sampler": None if self._own_order else type(brought).__name__,
+                **self._options(),
+                **fields,
+                "seeds_crc32": self._seeds_crc32,
+            }
+        )
+
+    def _num_batches(self) -> int | None:
+        try:
+            return len(self)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):  # of a sampler that has no length
+            if self._own_order:
+                raise
+            return None
+
+    def _take_seed(self, random_seed: int) -> None:
+        self.random_seed = random_seed
+        if self._own_order:
+            self._order = replace(self._order, random_seed=random_seed)
+
+    def _order_crc32(self, next_batch: int) -> int | None:
+        if self._own_order:
+            return None
+        return self._order_crcs[next_batch] if next_batch else 0
+
+    def _expect_order(self, next_batch: int, crc32: int | None) -> None:
+        self._order_crcs = {next_batch: 0 if crc32 is None else crc32}
 
 
 class _Numbered:
@@ -82,22 +150,66 @@ class _Numbered:
         self.loader = loader
         self.index_sampler = index_sampler
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[BatchIndex]:
         """The batches of the epoch that the loader has begun: with workers, DataLoader asks twice and reads one."""
-        return self._batches(self.loader._begun_epoch)
+        loader, begun = self.loader, self.loader._begun
+        if loader._own_order:
+            return loader._order.batches(begun.epoch, begun.first)
+        return self._brought(begun, loader.random_seed, loader._order_crcs)
 
-    def _batches(self, epoch: int) -> Iterator[Any]:
-        loader = self.loader
-        if loader.batch_size is None and loader.batch_sampler is None:
-            yield from self.index_sampler  # single samples, which PyG's loader leaves to the caller
-        elif loader._own_order:
-            yield from loader._order.batches(epoch)
-        else:
-            for index, batch in enumerate(self.index_sampler):
-                yield BatchIndex(torch.as_tensor(batch, dtype=torch.int64), epoch, index)
+    def _brought(self, begun: Begun, random_seed: int, crcs: dict[int, int]) -> Iterator[BatchIndex]:
+        """Those of the caller's order from the first on, which must come after the same seeds as in the run before."""
+        crc32, num_batches = 0, 0
+        for index, batch in enumerate(self.index_sampler):
+            if index == begun.first:
+                _require_same_order(begun, crc32, crcs[index])
+            input_id = torch.as_tensor(batch, dtype=torch.int64).reshape(-1)
+            crc32 = _core.crc32(input_id.contiguous().numpy(), crc32)
+            num_batches = index + 1
+            if index >= begun.first:
+                crcs[num_batches] = crc32
+                yield BatchIndex(input_id, begun.epoch, index, random_seed)
+        if num_batches <= begun.first:
+            _require_same_order(begun, crc32, crcs[begun.first])
 
     def __len__(self) -> int:
         return len(self.index_sampler)
+
+
+def _require_same_order(begun: Begun, crc32: int, expected: int) -> None:
+    if crc32 != expected:
+        raise RuntimeError(
+            f"epoch {begun.epoch} was to go on with batch {begun.first}, but the sampler now gives other seeds before "
+            "it than in the run before: bring it to the same state first (seed its generator, call its set_epoch), or "
+            "let glt shuffle with shuffle=True and no sampler"
+        )
+
+
+class _Deliveries:
+    """An iterator over batches that takes note of those handed out: DataLoader workers are ahead of that."""
+
+    def __init__(self, position: Position, begun: Begun, batches: Any) -> None:
+        self._position, self._begun, self._batches = position, begun, batches
+        self._index = begun.first
+
+    def __iter__(self) -> _Deliveries:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._position.end(self._begun)
+            raise
+        except Exception:
+            self._index += 1  # if asked again, torch goes on with the batch after the one that failed
+            raise
+        self._position.deliver(self._begun, self._index)
+        self._index += 1
+        return batch
 
 
 class _Positions:

@@ -144,14 +144,28 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         if isinstance(self.link_sampler, NeighborSampler):
             self.link_sampler.check_links(inputs, self.neg_sampling)
 
+    def _sampled_by(self) -> Any:
+        return self.link_sampler
+
+    def _options(self) -> dict[str, Any]:
+        drawn = self.neg_sampling
+        return {"neg_sampling": None if drawn is None else {"mode": drawn.mode.value, "amount": drawn.amount}}
+
+    def _seed_columns(self) -> dict[str, Tensor | None]:
+        inputs, drawn = self.input_data, self.neg_sampling
+        weights = {} if drawn is None else {"src_weight": drawn.src_weight, "dst_weight": drawn.dst_weight}
+        return {
+            "row": inputs.row, "col": inputs.col, "label": inputs.label, "time": inputs.time,
+            "input_id": inputs.input_id, **weights,
+        }  # fmt: skip
+
     def collate_fn(self, index: BatchIndex | Tensor | list[int]) -> Any:
         """Samples a batch; in a DataLoader worker also looks up its features, if ``filter_per_worker``."""
         if not isinstance(index, BatchIndex):
             return super().collate_fn(index)
         inputs = self.input_data[index.input_id]
         if isinstance(self.link_sampler, NeighborSampler):
-            key = index.key(self.random_seed)
-            out = self.link_sampler.sample_from_edges(inputs, self.neg_sampling, batch_key=key)
+            out = self.link_sampler.sample_from_edges(inputs, self.neg_sampling, batch_key=index.key)
         else:
             out = self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
         return self.filter_fn(out) if self.filter_per_worker else out

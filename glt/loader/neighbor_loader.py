@@ -116,7 +116,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             return super().collate_fn(index)
         inputs = self.input_data[index.input_id]
         if isinstance(self.node_sampler, NeighborSampler):
-            out = self.node_sampler.sample_from_nodes(inputs, batch_key=index.key(self.random_seed))
+            out = self.node_sampler.sample_from_nodes(inputs, batch_key=index.key)
         else:
             out = self.node_sampler.sample_from_nodes(inputs)
         return self.filter_fn(out) if self.filter_per_worker else out
@@ -133,6 +133,13 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         seeds.input_id, seeds.seed_time = out.metadata
         seeds.batch_size = len(seeds.input_id)
         return data if self.transform is None else self.transform(data)
+
+    def _sampled_by(self) -> Any:
+        return self.node_sampler
+
+    def _seed_columns(self) -> dict[str, Tensor | None]:
+        inputs = self.input_data
+        return {"node": inputs.node, "time": inputs.time, "input_id": inputs.input_id}
 
     def _check_inputs(self, sampler: NeighborSampler) -> None:
         """Refuses seeds outside the graph, or without times, when they are given: not when their batch comes up."""

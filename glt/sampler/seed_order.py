@@ -17,19 +17,23 @@ class BatchIndex:
 
     Attributes:
         input_id: Positions of the seeds in the loader's input, ``[batch size]``, int64.
-        epoch, index: Which batch of which epoch: with the random seed, the coordinates of its key.
+        epoch, index: Which batch of which epoch.
+        random_seed: Of the loader that the batch is for. It comes with the batch, and not only with the process that
+            makes it, since a loader that resumes takes over the seed of the run before.
     """
 
     input_id: Tensor
     epoch: int
     index: int
+    random_seed: int
 
     def __len__(self) -> int:
         return len(self.input_id)
 
-    def key(self, random_seed: int) -> int:
-        """Returns the key of the batch's draws, in [0, 2^64)."""
-        return _core.batch_key(random_seed, self.epoch, self.index)
+    @property
+    def key(self) -> int:
+        """The key of the batch's draws, in [0, 2^64)."""
+        return _core.batch_key(self.random_seed, self.epoch, self.index)
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class SeedOrder:
         """Yields every ``step``-th batch of the epoch, from batch ``first`` on, in index order."""
         order = self.epoch(epoch)
         for index in range(first, len(self), step):
-            yield BatchIndex(order[index * self.batch_size : (index + 1) * self.batch_size], epoch, index)
+            input_id = order[index * self.batch_size : (index + 1) * self.batch_size]
+            yield BatchIndex(input_id, epoch, index, self.random_seed)
 
 
 def check_random_seed(random_seed: int) -> int:

@@ -216,7 +216,7 @@ def reference(world: TypedWorld, case: Case, rank: int) -> Iterator[dict[str, An
         for index in order.batches(epoch):
             chosen = seeds[..., index.input_id]
             late = None if times is None else times[index.input_id]
-            key = index.key(SEED + rank)
+            key = index.key
             start = (start_links if case.is_link else start_nodes)(world, case, chosen, late, index.input_id, key)
             time = None if start.seed_time is None else start.seed_time.numpy()
             batch.start([(t, nodes.numpy()) for t, nodes in start.seeds], True, disjoint, time)

@@ -94,7 +94,7 @@ def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
     channel = ShmChannel("4MB")
 
     async def produce(batch: glt.sampler.BatchIndex) -> None:
-        sampled = await sampler.sample(start_of(seeds[batch.input_id]), batch.key(SEED))
+        sampled = await sampler.sample(start_of(seeds[batch.input_id]), batch.key)
         layout = layout_of(sampled)
         with channel.reserve(layout.nbytes, timeout_s=0) as slot:
             layout.write_header(slot.buffer, MessageKind.BATCH, 0, batch.epoch, batch.index)

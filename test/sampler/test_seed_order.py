@@ -33,8 +33,8 @@ def test_strides_take_turns():
 def test_epochs_and_seeds_differ():
     orders = {tuple(SeedOrder(20, 5, True, random_seed=s).epoch(e).tolist()) for s in (0, 1) for e in (0, 1, 2)}
     assert len(orders) == 6
-    batch = next(SeedOrder(20, 5).batches(4))
-    assert batch.key(9) == _core.batch_key(9, 4, 0)
+    batch = next(SeedOrder(20, 5, random_seed=9).batches(4))
+    assert batch.key == _core.batch_key(9, 4, 0)
 
 
 @pytest.mark.parametrize("bad", [-1, 2**63])
