@@ -24,7 +24,7 @@ from glt.distributed.seed_table import SeedTable
 from glt.distributed.service.named_seeds import seeds_by_name
 from glt.sampler import conflicts
 from glt.sampler.link import reverse_edge_type
-from glt.sampler.negative_options import checked_negatives
+from glt.sampler.negative_options import checked_negatives, require_summable
 from glt.sampler.negatives import Endpoint
 
 _NO_SUM = (torch.uint16, torch.uint32, torch.uint64)  # dtypes that torch does not add
@@ -155,6 +155,8 @@ class DistLinkNeighborLoader(DistLoader):
         self._lowest_label: float | None = None  # of this trainer, where 0 is the label of negatives
         if edge_label is not None:
             columns["label"] = label = checked_label(edge_label, num_links, drawn)
+            if drawn is not None:
+                require_summable(label, *_NO_SUM)
             if drawn is not None and label.numel():
                 # torch has no minimum of some unsigned integers.
                 comparable = label if label.is_floating_point() or label.dtype == torch.bool else label.long()

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from glt.data.arrays import require_data
 from glt.data.schema import Schema
 from glt.partition.arguments import chunks
 from glt.partition.rows import require_plain
@@ -66,6 +67,7 @@ def _require_parts(name: str, value: Sequence[Any], num_parts: int) -> None:
 
 
 def _array(name: str, value: object, num_nodes: int) -> np.ndarray:
+    require_data(value, name)
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()

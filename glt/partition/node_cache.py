@@ -87,10 +87,15 @@ class CacheInput:
         by_ratio = int(ratio * nodes.num_nodes) if ratio else nodes.num_nodes
         return min(by_ratio, budget // _row_bytes(nodes)) if budget else by_ratio
 
-    def most_bytes(self, num_parts: int, nodes: Sequence[NodeInput]) -> int:
-        """Returns the room on disk that caches may take, beside a little for each file."""
-        wanted = [t for t, each in enumerate(nodes) if self.hotness[t] is not None and each.feat is not None]
-        return sum(num_parts * self._most_rows(t, nodes[t]) * _row_bytes(nodes[t]) for t in wanted)
+    def most_files(self, num_parts: int, nodes: Sequence[NodeInput]) -> tuple[int, int]:
+        """Returns how many bytes caches may hold at most, and in how many files."""
+        num_bytes = num_files = 0
+        for at, each in enumerate(nodes):
+            most = 0 if self.hotness[at] is None or each.feat is None else self._most_rows(at, each)
+            num_bytes += num_parts * most * _row_bytes(each)
+            if most:  # ids, and times, beside the tables
+                num_files += num_parts * (1 + (each.time is not None) + len(each.tables))
+        return num_bytes, num_files
 
 
 def _row_bytes(nodes: NodeInput) -> int:

@@ -162,24 +162,16 @@ class PartitionWriter:
             self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), shape),
         )
 
-    def owned(self, path: str, dtype: np.dtype, offset: np.ndarray, owner: np.ndarray, ids: np.ndarray | None) -> None:
-        """Writes which positions each partition owns: those of partition 0, ascending, then those of partition 1, ...
-
-        Args:
-            path: Of the one file.
-            dtype: Of the positions.
-            offset: Where those of each partition begin in the file, and their number ``[num_parts + 1]``.
-            owner: Owner of each node.
-            ids: Node of each position; None: the position itself.
-        """
-        file = self.writer(path, dtype, (int(offset[-1]),))
+    def owned(self, path: str, dtype: np.dtype, book: Book) -> None:
+        """Writes which nodes each partition owns: those of partition 0, ascending, then those of partition 1, ..."""
+        num_nodes = book.owner.size
+        file = self.writer(path, dtype, (num_nodes,))
         block, header_bytes = file.rows
-        files = [(block, header_bytes + dtype.itemsize * begin) for begin in offset[:-1].tolist()]
+        files = [(block, header_bytes + dtype.itemsize * begin) for begin in book.offset[:-1].tolist()]
         pieces = (
-            np.arange(begin, min(begin + CHUNK_IDS, offset[-1]), dtype=dtype)
-            for begin in range(0, int(offset[-1]), CHUNK_IDS)
+            np.arange(begin, min(begin + CHUNK_IDS, num_nodes), dtype=dtype) for begin in range(0, num_nodes, CHUNK_IDS)
         )
-        self._scatter(files, pieces, owner, ids, CHUNK_IDS)
+        self._scatter(files, pieces, book.owner, None, CHUNK_IDS)
         self.close([file])
 
     def array(self, path: str, array: np.ndarray, dtype: np.dtype | None = None) -> None:

@@ -27,7 +27,7 @@ from glt.partition.node_cache import CacheInput, CachePlan
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry
 from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.read_forecast import ReadForecast
-from glt.partition.relabelling import relabel_edges, relabel_nodes
+from glt.partition.relabelling import relabel_nodes
 from glt.partition.rows import Array
 from glt.partition.staging import require_free, require_space, staging
 
@@ -267,7 +267,7 @@ class PartitionerBase(ABC):
             self.assign_node_bytes,
             self.relabel,
         )
-        return expected.with_more(self.caches.most_bytes(self.num_parts, self.graph.nodes))
+        return expected.with_files(*self.caches.most_files(self.num_parts, self.graph.nodes))
 
     @overload
     def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
@@ -323,12 +323,12 @@ class PartitionerBase(ABC):
         return [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
 
     def _book(self, at: int, nodes: NodeInput) -> Book:
-        where = f"{type(self).__name__}.assign_nodes"
+        name = f"what {type(self).__name__}.assign_nodes returned"
         if self.graph.schema.is_hetero:
-            where += f" of node type {nodes.node_type!r}"
+            name += f" of node type {nodes.node_type!r}"
         owner = self.assign_nodes(at, nodes.num_nodes)
         return Book.of(
-            arguments.owners(owner, nodes.num_nodes, self.num_parts, owner_dtype(self.num_parts), where), self.num_parts
+            arguments.owners(name, owner, nodes.num_nodes, self.num_parts, owner_dtype(self.num_parts)), self.num_parts
         )
 
     def _write(
@@ -416,8 +416,7 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: Ca
 def _write_edges(
     writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
 ) -> tuple[tuple[int, ...], int]:
-    edge_id = relabel_edges(writer, edges, books[edges.expanded]) if relabel else None
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, edge_id)
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, relabel)
     if tables := edge_tables(edges):
         writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges

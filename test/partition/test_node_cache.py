@@ -112,7 +112,10 @@ def test_named_tables_are_cached_too(tmp_path: Path, world: World) -> None:
         for name, table in attrs.items():
             np.testing.assert_array_equal(cache.attrs[name], table[cache.ids])
     bare = RandomPartitioner(tmp_path / "bare", 2, node_attrs=attrs, **world.arguments()).forecast()
-    assert expected.result_bytes - bare.result_bytes == 2 * 2 * 45
+    files = list((tmp_path / "parts").glob("part*/cache/node/**/*.npy"))
+    on_disk = sum(path.stat().st_size for path in files)
+    assert len(files) == 2 * 5 and on_disk == 2 * 2 * 45 + 128 * len(files)
+    assert expected.result_bytes - bare.result_bytes == on_disk + (250 + 8) * len(files)  # with their entries
 
 
 def test_several_types_are_forecast_together(tmp_path: Path) -> None:
