@@ -68,10 +68,20 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str], tuple[str, str] | None]]
         ("ValueError", "partitioner differs between ranks: rank 0 has 'RandomPartitioner', rank 2 has 'Fennel"),
         None,
     ),
-    "caches": (
+    "hotness on one rank": (
         graph_with(hotness=[np.ones(20)] * 3),
-        ("ValueError", "hotness is given: partition_distributed neither relabels nor fills caches"),
-        ("RemoteError", "builtins.ValueError: hotness is given"),
+        ("ValueError", "hotness differs between ranks: rank 0 has None, rank 2 has ['float64 [*]', 'float64 [*]'"),
+        None,
+    ),
+    "relabelling on one rank": (
+        graph_with(relabel=True),
+        ("ValueError", "relabel differs between ranks: rank 0 has False, rank 2 has True; expected the same"),
+        None,
+    ),
+    "a mapping of nothing": (
+        graph_with(return_mapping=True),
+        ("ValueError", "return_mapping = True: expected relabel=True too"),
+        ("RemoteError", "builtins.ValueError: return_mapping = True"),
     ),
     "a full disk": (
         graph_with(put=full_disk),
