@@ -160,8 +160,8 @@ class PartitionerBase(ABC):
     """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
 
     needs_graph: ClassVar[bool] = True
-    """Whether :meth:`assign_nodes` looks at edges or tables of ``self.graph``. One that does not, but at ids and
-    ``self.balance`` alone, may say False, and :func:`partition_distributed` takes it."""
+    """Whether :meth:`assign_nodes` looks at edges or tables of ``self.graph``. One that does not, but at ids,
+    ``self.balance`` and ``self.hotness`` alone, may say False, and :func:`partition_distributed` takes it."""
 
     node_arguments: ClassVar[frozenset[str]] = frozenset()
     """Its own arguments that have an element for each node, such as ``owners``: :func:`partition_distributed` takes

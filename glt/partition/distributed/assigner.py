@@ -38,7 +38,8 @@ def make_assigner(
     if partitioner.needs_graph:
         raise ValueError(
             f"partitioner = {partitioner.__name__}: its assignment needs the whole graph, which no rank has; assign "
-            "nodes elsewhere and pass AssignedPartitioner with owners, or use RandomPartitioner or "
+            f"nodes where all edges can be read, owners = {partitioner.__name__}(...).books()[0].owner, and pass "
+            "AssignedPartitioner with owners, a slice of them on each rank; or use RandomPartitioner or "
             "FrequencyPartitioner (a partitioner of your own that looks at ids and hotness only says needs_graph = "
             "False)"
         )
