@@ -19,7 +19,7 @@ _MOST: Final = 1e30  # a float32 holds it, and the sum of 2**32 of them, the mos
 PartHotness = tuple[np.ndarray, ...]
 
 
-def node_hotness(
+def checked_hotness(
     name: str, value: object, schema: Schema, num_nodes: Sequence[int], num_parts: int
 ) -> tuple[NodeHotness | None, ...]:
     """Returns hotness by node type; arguments and errors as of :func:`hotness_by_type`."""

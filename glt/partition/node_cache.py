@@ -12,7 +12,7 @@ from glt.data.schema import Schema
 from glt.partition.arguments import integer
 from glt.partition.book import Book
 from glt.partition.graph_input import NodeInput
-from glt.partition.hotness_input import node_hotness
+from glt.partition.hotness_input import checked_hotness
 from glt.partition.node_hotness import NodeHotness
 from glt.partition.read_forecast import ReadForecast
 
@@ -67,7 +67,7 @@ class CacheInput:
         Raises:
             KeyError, TypeError, ValueError: If one does not fit; names it, its value and what was expected.
         """
-        by_type = node_hotness(name, hotness, schema, num_nodes, num_parts)
+        by_type = checked_hotness(name, hotness, schema, num_nodes, num_parts)
         ratios = tuple(_ratio(*each) for each in _per_type("cache_ratio", ratio, schema))
         budgets = tuple(_bytes(*each) for each in _per_type("cache_memory_budget", budget, schema))
         if hotness is None and (any(ratios) or any(budgets)):
@@ -116,7 +116,8 @@ def _row_bytes(nodes: NodeInput) -> int:
 def _plan_part(hotness: np.ndarray, foreign: np.ndarray, most: int) -> tuple[np.ndarray, float, float, float, int]:
     """The ids to cache, the expected reads, the share of those that are remote, of these in the cache, and the ids'
     number."""
-    num_reads = float(hotness.sum(dtype=np.float64))
+    # How NumPy groups the terms of a sum depends on how they lie in memory, and the manifest must not.
+    num_reads = float(np.require(hotness, requirements=("C", "A")).sum(dtype=np.float64))
     remote = np.where(foreign, hotness, 0)
     num_remote = float(remote.sum(dtype=np.float64))
     ids = _hottest(remote, most)

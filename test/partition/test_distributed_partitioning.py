@@ -57,7 +57,12 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "no-times": ("random", 3, 1, hetero(None, "by_src", 2)),  # the third rank writes no partition
     "assigned": ("assigned", 3, 1 << 20, owners_of(hetero("edge", "by_dst", 3))),
     "frequency": ("frequency", 3, 300, homogeneous() | {"probs": skewed(37, 5), "cache_ratio": 0.2, "random_seed": 4}),
-    "frequency-2": ("frequency", 2, 1 << 20, homogeneous() | {"probs": skewed(37, 5, np.float64), "relabel": True}),
+    "frequency-relabelled": (
+        "frequency",
+        3,
+        200,
+        homogeneous() | {"probs": skewed(37, 5, np.float64), "relabel": True, "cache_ratio": 1.0},
+    ),
     "frequency-types": (
         "frequency",
         3,
@@ -123,7 +128,7 @@ def test_the_same_bytes_as_one_machine(tmp_path: Path) -> None:
         ).partition()
         for name, (kind, _, _, arguments) in CASES.items()
     }
-    for name in ("frequency", "frequency-types", "cached-by-bytes", "one-hotness"):
+    for name in ("frequency", "frequency-relabelled", "frequency-types", "cached-by-bytes", "one-hotness"):
         assert any("/cache/" in path for path in files_under(tmp_path / name)), name
     with Cluster(3, run_jobs, root, jobs, preload=("glt.partition",)) as cluster:
         run_ids = cluster.results()

@@ -68,7 +68,7 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(runs())
 def test_the_bytes_of_one_machine(drawn: dict[str, Any]) -> None:
     partitioner, plain = PARTITIONERS[drawn["kind"]], drawn["plain"]
