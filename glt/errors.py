@@ -7,6 +7,7 @@
     │   ├── ChannelClosed       the other side closed it
     │   ├── ChannelTimeout      nothing happened before the deadline (also a TimeoutError)
     │   └── MessageError        the bytes are no message, or a damaged one
+    ├── ConnectionLost          a connection of the service ended
     ├── PartitionError          a partition directory cannot be written or trusted (also a ValueError)
     ├── PeerLost                a process of another trainer died, hangs or cannot be reached
     ├── RemoteError             an exception of another process, with its traceback
@@ -33,6 +34,10 @@ class ChannelTimeout(ChannelError, TimeoutError):
 
 class MessageError(ChannelError):
     """The bytes are no message of this version of glt, or a damaged one."""
+
+
+class ConnectionLost(GltError):
+    """A connection between processes of the service ended; who gets it says what that means."""
 
 
 class PartitionError(GltError, ValueError):

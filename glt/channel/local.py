@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import torch
+from torch import Tensor
 
 from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
 from glt.channel.message import Message, read_message
@@ -67,6 +68,10 @@ class LocalChannel(Channel):
             return slot
 
     def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
+        return read_message(self.receive_bytes(timeout_s))
+
+    def receive_bytes(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Tensor:
+        """As :meth:`receive`, but returns the message unread, uint8 [n]."""
         with self._changed:
             self._wait("consumer", timeout_s, lambda: self._closed or self._is_ready())
             if not self._is_ready():
@@ -79,7 +84,7 @@ class LocalChannel(Channel):
             self._num_received += 1
             self._received_bytes += slot.buffer.numel()
             self._changed.notify_all()
-        return read_message(slot.buffer)
+        return slot.buffer
 
     def close(self) -> None:
         with self._changed:

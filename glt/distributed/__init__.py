@@ -1,4 +1,4 @@
-"""Sampling over partitions, in worker processes or beside the trainer."""
+"""Sampling over partitions: beside the trainer, in worker processes, or on servers."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,22 @@ from glt.distributed.context import DistContext, DistRole, get_context, init_wor
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.event_loop import ConcurrentEventLoop
-from glt.distributed.options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
+from glt.distributed.options import (
+    CollocatedDistSamplingWorkerOptions,
+    MpDistSamplingWorkerOptions,
+    RemoteDistSamplingWorkerOptions,
+)
+from glt.distributed.server_client import (
+    async_request_server,
+    get_server,
+    init_client,
+    init_server,
+    request_server,
+    server_stats,
+    shutdown_client,
+    wait_and_shutdown_server,
+)
+from glt.distributed.service.functions import register_server_function
 
 if TYPE_CHECKING:
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
@@ -25,8 +40,18 @@ __all__ = [
     "DistRole",
     "DistSubGraphLoader",
     "MpDistSamplingWorkerOptions",
+    "RemoteDistSamplingWorkerOptions",
+    "async_request_server",
     "get_context",
+    "get_server",
+    "init_client",
+    "init_server",
     "init_worker_group",
+    "register_server_function",
+    "request_server",
+    "server_stats",
+    "shutdown_client",
+    "wait_and_shutdown_server",
 ]
 
 # They import torch_geometric, which sampling processes do without.

@@ -10,14 +10,12 @@ from typing import Any
 from glt import _core
 from glt.distributed.context import DistContext
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
-from glt.distributed.options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions
+from glt.distributed.options import TrainerWorkerOptions
 from glt.distributed.rendezvous import Rendezvous, require_equal
 from glt.errors import PartitionError, RendezvousError
 from glt.sampler.seed_order import draw_random_seed
 
 logger = logging.getLogger(__name__)
-
-WorkerOptions = MpDistSamplingWorkerOptions | CollocatedDistSamplingWorkerOptions
 
 
 class Agreement:
@@ -48,7 +46,7 @@ class Agreement:
         self,
         context: DistContext,
         data: DistDataset,
-        options: WorkerOptions,
+        options: TrainerWorkerOptions,
         wanted: dict[str, Any],
         random_seed: int | None,
         told: dict[str, Any],
@@ -89,7 +87,7 @@ class Agreement:
             "read_local": bool(self.options.read_local),
             "told": told,
             "partition_idx": data.partition_idx,
-            "host_id": _host_id(),
+            "host_id": host_id(),
             "graph_dir": data.load_args["graph_dir"],
             "job_seed": draw_random_seed() if random_seed is None and context.rank == 0 else None,
         }
@@ -126,6 +124,6 @@ class Agreement:
             self.meeting = rendezvous
 
 
-def _host_id() -> str:
+def host_id() -> str:
     """Tells hosts apart, and containers with names of their own."""
     return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"

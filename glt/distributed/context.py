@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class DistRole(Enum):
-    """What a process does. Servers and clients come with the server-client mode."""
+    """What a process does: a trainer that samples by itself, a server, or a client of servers."""
 
     WORKER = "worker"
+    SERVER = "server"
+    CLIENT = "client"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,18 @@ class DistContext:
     def worker_name(self) -> str:
         return f"{self.group_name}-{self.rank}"
 
+    def num_servers(self) -> int:
+        """Number of servers of the job; 0 in worker mode."""
+        return {DistRole.SERVER: self.world_size, DistRole.CLIENT: self.global_world_size - self.world_size}.get(
+            self.role, 0
+        )
+
+    def num_clients(self) -> int:
+        """Number of clients of the job; 0 in worker mode, and where servers serve any number."""
+        return {DistRole.SERVER: self.global_world_size - self.world_size, DistRole.CLIENT: self.world_size}.get(
+            self.role, 0
+        )
+
 
 _context: DistContext | None = None
 
@@ -52,27 +67,47 @@ def init_worker_group(world_size: int, rank: int, group_name: str = "distributed
         RuntimeError: If this process was already given another place.
         TypeError, ValueError: If an argument is out of range.
     """
-    global _context
-    for name, value in (("world_size", world_size), ("rank", rank)):
+    check_place(world_size, rank, group_name)
+    return become(DistContext(DistRole.WORKER, world_size, rank, group_name, world_size, rank))
+
+
+def check_place(
+    world_size: Any, rank: Any, group_name: Any, names: tuple[str, str, str] = ("world_size", "rank", "group_name")
+) -> None:
+    """Raises unless ``rank`` is one of ``world_size``, and ``group_name`` a name; ``names`` are theirs, in errors."""
+    of, which, group = names
+    for name, value in ((of, world_size), (which, rank)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} = {value!r}: expected an integer")
     if world_size < 1:
-        raise ValueError(f"world_size = {world_size}: expected at least 1")
+        raise ValueError(f"{of} = {world_size}: expected at least 1")
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank = {rank} is outside [0, {world_size}) (world_size = {world_size})")
+        raise ValueError(f"{which} = {rank} is outside [0, {world_size}) ({of} = {world_size})")
+    if not isinstance(group_name, str):
+        raise TypeError(f"{group} = {group_name!r}: expected text")
     if not group_name or not all(c.isalnum() or c in "_-:" for c in group_name) or len(group_name) > 64:
         raise ValueError(
-            f"group_name = {group_name!r}: expected 1 to 64 letters, digits, '-', '_' or ':' (it names RPC peers)"
+            f"{group} = {group_name!r}: expected 1 to 64 letters, digits, '-', '_' or ':' (it names peers)"
         )
-    context = DistContext(DistRole.WORKER, world_size, rank, group_name, world_size, rank)
+
+
+def become(context: DistContext) -> DistContext:
+    """Gives this process its place, once."""
+    global _context
     if _context is not None and _context != context:
-        raise RuntimeError(f"init_worker_group: this process is already {_context}; it cannot become {context}")
+        raise RuntimeError(f"this process is already {_context}; it cannot become {context}")
     _context = context
     return context
 
 
+def resign() -> None:
+    """Takes its place from this process: it may be given another."""
+    global _context
+    _context = None
+
+
 def get_context() -> DistContext | None:
-    """Returns the place of this process, or None before ``init_worker_group``."""
+    """Returns the place of this process, or None before ``init_worker_group``, ``init_server`` or ``init_client``."""
     return _context
 
 
@@ -80,6 +115,7 @@ def require_context() -> DistContext:
     """Returns the place of this process, or raises saying how to give it one."""
     if _context is None:
         raise RuntimeError(
-            "no distributed context: call glt.distributed.init_worker_group(world_size, rank, group_name) first"
+            "no distributed context: call glt.distributed.init_worker_group(world_size, rank, group_name) first, or "
+            "init_client(...) for sampling on servers"
         )
     return _context

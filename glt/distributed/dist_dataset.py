@@ -127,6 +127,10 @@ class DistDataset:
             )
         return LocalPartition.of(part, self._graph_mode, self._labelled)
 
+    def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
+        """The edges of a type that are here: see :meth:`LocalPartition.all_edges`."""
+        return self.own.all_edges(edge_type)
+
     def __getattr__(self, name: str) -> Any:
         # Reached only for what load() would have set.
         if not name.startswith("_") and self.__dict__.get("_args", ...) is None:

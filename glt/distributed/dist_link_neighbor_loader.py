@@ -9,17 +9,19 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
-from glt.distributed.agreement import WorkerOptions
 from glt.distributed.context import require_context
+from glt.distributed.deployment import graph_of
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
 from glt.distributed.link_checks import SeedLinks, checked_label, checked_links
 from glt.distributed.link_seeds import LinkSeeds, Negatives
-from glt.distributed.options import MpDistSamplingWorkerOptions
+from glt.distributed.loader_data import LoaderData
+from glt.distributed.options import MpDistSamplingWorkerOptions, WorkerOptions
 from glt.distributed.refusal import telling_of_misspellings, telling_the_others
 from glt.distributed.sampling_options import checked_config
-from glt.distributed.seed_checks import checked_class, checked_input_id, checked_times, require_loaded
+from glt.distributed.seed_checks import checked_class, checked_input_id, checked_times, require_edge_dir
 from glt.distributed.seed_table import SeedTable
+from glt.distributed.service.named_seeds import seeds_by_name
 from glt.sampler import conflicts
 from glt.sampler.link import reverse_edge_type
 from glt.sampler.negative_options import checked_negatives
@@ -66,7 +68,7 @@ class DistLinkNeighborLoader(DistLoader):
     @telling_of_misspellings
     def __init__(
         self,
-        data: DistDataset,
+        data: DistDataset | None,
         num_neighbors: Any,
         edge_label_index: Any,
         batch_size: int = 1,
@@ -100,38 +102,39 @@ class DistLinkNeighborLoader(DistLoader):
         require_context()
         worker_options = MpDistSamplingWorkerOptions() if worker_options is None else worker_options
         with telling_the_others(worker_options):
-            require_loaded(data, edge_dir)
+            graph = graph_of(data, worker_options, require_context())
+            require_edge_dir(graph, edge_dir)
             options = LoaderOptions(
                 batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
-                checked_class(custom_cls, data), filter_per_worker,
+                checked_class(custom_cls, graph), filter_per_worker,
             )  # fmt: skip
             conflicts.refuse(
                 edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN
             )  # fmt: skip
             config = checked_config(
-                data, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
+                graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
                 input_time=edge_label_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
                 disjoint=disjoint, with_edge=with_edge, exclude_edges=exclude_edges,
             )  # fmt: skip
-            links = checked_links(edge_label_index, data)
-            source, _, target = data.schema.edge_types[links.edge_type]
-            ends = data.schema.node_index(source), data.schema.node_index(target)
+            links = checked_links(seeds_by_name(edge_label_index, graph, worker_options), graph)
+            source, _, target = graph.schema.edge_types[links.edge_type]
+            ends = graph.schema.node_index(source), graph.schema.node_index(target)
             if config.exclude_edges not in (None, "self"):
                 named = None if config.exclude_edges == "reverse" else config.exclude_edges
-                reverse_edge_type(data.schema, links.edge_type, named)
+                reverse_edge_type(graph.schema, links.edge_type, named)
             drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
-            columns = self._columns(data, links, edge_label, edge_label_time, input_id, drawn)
+            columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
             negatives = None
             if drawn is not None:
                 for side, end in zip(("src", "dst"), ends, strict=True):
-                    Endpoint.of(side, data.num_nodes_of[end], drawn)  # refuses weights that do not fit
+                    Endpoint.of(side, graph.num_nodes_of[end], drawn)  # refuses weights that do not fit
                 negatives = Negatives(drawn.mode.value, drawn.amount, drawn.src_weight, drawn.dst_weight)
         seeds = LinkSeeds(links.edge_type, ends, negatives)
-        super().__init__(data, config, seeds, SeedTable(columns, seeds.extras()), options)
+        super().__init__(graph, config, seeds, SeedTable(columns, seeds.extras()), options)
 
     def _columns(
         self,
-        data: DistDataset,
+        data: LoaderData,
         links: SeedLinks,
         edge_label: Any,
         edge_label_time: Any,

@@ -15,18 +15,16 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt.channel.message import Message
-from glt.distributed.agreement import Agreement, WorkerOptions
 from glt.distributed.batch_start import Seeds
 from glt.distributed.collate import collate
-from glt.distributed.collocated import CollocatedSampler
 from glt.distributed.context import DistContext, require_context
-from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.deployment import Backend, deployment_of
 from glt.distributed.epoch_start import EpochStart
 from glt.distributed.linger import abandon, end
+from glt.distributed.loader_data import LoaderData
 from glt.distributed.loader_stats import LoaderStats
-from glt.distributed.options import CollocatedDistSamplingWorkerOptions
+from glt.distributed.options import WorkerOptions
 from glt.distributed.seed_table import SeedTable
-from glt.distributed.worker_group import WorkerGroup
 from glt.errors import GltError
 from glt.sampler import conflicts
 from glt.sampler.config import SamplingConfig
@@ -57,11 +55,6 @@ class LoaderOptions:
     filter_per_worker: bool | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.worker_options, WorkerOptions):
-            raise TypeError(
-                f"worker_options has type {type(self.worker_options).__name__}: expected MpDistSamplingWorkerOptions "
-                "or CollocatedDistSamplingWorkerOptions"
-            )
         for name in ("shuffle", "drop_last", "collect_features"):
             flag = getattr(self, name)
             if not isinstance(flag, bool):
@@ -97,7 +90,7 @@ class DistLoader(Resumable):
     """Iterates over the batches of this trainer; what a batch is sampled around is up to the kind of loader.
 
     Args:
-        data: The partition of this trainer, loaded.
+        data: The partition of this trainer, loaded, or what servers tell of theirs.
         config: What to sample.
         seeds: What kind of seeds the rows of ``table`` are.
         table: The input of this trainer.
@@ -112,7 +105,7 @@ class DistLoader(Resumable):
     """
 
     def __init__(
-        self, data: DistDataset, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
+        self, data: LoaderData, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
     ) -> None:
         self.data, self.config, self.seeds, self.table = data, config, seeds, table
         self.collect_features, self.to_device = options.collect_features, options.to_device
@@ -132,13 +125,15 @@ class DistLoader(Resumable):
             "shuffle": options.shuffle,
             "drop_last": options.drop_last,
         }
-        self._agreement = Agreement(self.context, data, self.options, wanted, options.random_seed, self._told())
-        self.random_seed = self._agreement.random_seed
-        rendezvous, meeting = self._agreement.rendezvous, self._agreement.meeting
+        self._deployment = deployed = deployment_of(self.options)(
+            self.context, data, self.options, wanted, options.random_seed, self._told()
+        )
+        self.random_seed = deployed.random_seed
+        rendezvous, meeting = deployed.rendezvous, deployed.meeting
         try:
-            self._settle(self._agreement.told)
+            self._settle(deployed.told)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
-            self._backend = self._start()
+            self._backend: Backend = deployed.start(config, self.order, seeds, self.table, self.collect_features)
         except BaseException as error:
             if rendezvous is not None:
                 rendezvous.give_up(error)
@@ -158,34 +153,6 @@ class DistLoader(Resumable):
 
     def _settle(self, told: list[dict[str, Any]]) -> None:
         """Takes note of what the trainers told each other, by rank, before sampling starts."""
-
-    def _start(self) -> WorkerGroup | CollocatedSampler:
-        options, context, agreement = self.options, self.context, self._agreement
-        num_rpc_threads = options.rpc_threads(self.data.num_partitions)
-        meeting = agreement.meeting
-        if isinstance(options, CollocatedDistSamplingWorkerOptions):
-            return CollocatedSampler(
-                context, self.data, self.config, self.order, self.seeds, self.table, self.collect_features,
-                options.worker_concurrency, meeting, num_rpc_threads, options.rpc_timeout, agreement.others,
-            )  # fmt: skip
-        spec = {
-            "rank": context.rank,
-            "num_trainers": context.world_size,
-            "group_name": context.group_name,
-            "load_args": self.data.load_args,
-            "other_dirs": agreement.other_dirs,
-            "config": self.config.to_json(),
-            "seeds": self.seeds.to_json(),
-            "order": asdict(self.order),
-            "collect_features": self.collect_features,
-            "concurrency": options.worker_concurrency,
-            "store": None if meeting is None else [meeting.addr, meeting.port, meeting.prefix],
-            "num_rpc_threads": num_rpc_threads,
-            "timeout_s": options.rpc_timeout,
-        }
-        pin = options.pin_memory and torch.cuda.is_available()
-        check_peers = (lambda: None) if meeting is None else meeting.check_peers
-        return WorkerGroup(spec, options.num_workers, self.table, options.channel_bytes, pin, check_peers)
 
     def __len__(self) -> int:
         """Number of batches per epoch."""
@@ -253,7 +220,7 @@ class DistLoader(Resumable):
                 if message.loader == iteration:
                     message.raise_if_error()
             except GltError as error:
-                meeting = self._agreement.meeting
+                meeting = self._deployment.meeting
                 told = error if meeting is None else meeting.tell(error)
                 raise told from error.__cause__
             if message.loader == iteration:
@@ -291,18 +258,17 @@ class DistLoader(Resumable):
         """
         self._closed = True
         if self._finalizer.detach() is not None:
-            end(self._backend, self._agreement.meeting)
+            end(self._backend, self._deployment.meeting)
 
     def __enter__(self) -> DistLoader:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and self._agreement.rendezvous is not None and self._finalizer.alive:
+        if error is not None and self._deployment.rendezvous is not None and self._finalizer.alive:
             # The others may be waiting for this trainer elsewhere, in a collective for example: to wait for them here
             # would hold back the exception that tells why.
-            self._agreement.rendezvous.give_up(error)
+            self._deployment.rendezvous.give_up(error)
         self.shutdown()
 
     def __repr__(self) -> str:
-        mode = "collocated" if isinstance(self.options, CollocatedDistSamplingWorkerOptions) else "worker mode"
-        return f"{type(self).__name__}({self.context.worker_name}, {mode})"
+        return f"{type(self).__name__}({self.context.worker_name}, {deployment_of(self.options).mode})"

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt.channel.message import Message
-from glt.distributed.agreement import WorkerOptions
 from glt.distributed.context import require_context
+from glt.distributed.deployment import graph_of
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
 from glt.distributed.node_seeds import NodeSeeds
-from glt.distributed.options import MpDistSamplingWorkerOptions
+from glt.distributed.options import MpDistSamplingWorkerOptions, WorkerOptions
 from glt.distributed.refusal import telling_of_misspellings, telling_the_others
 from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_checks import (
@@ -23,10 +23,11 @@ from glt.distributed.seed_checks import (
     checked_input_id,
     checked_seeds,
     checked_times,
-    require_loaded,
+    require_edge_dir,
     require_node_time,
 )
 from glt.distributed.seed_table import SeedTable
+from glt.distributed.service.named_seeds import seeds_by_name
 
 
 class DistNeighborLoader(DistLoader):
@@ -97,7 +98,7 @@ class DistNeighborLoader(DistLoader):
     @telling_of_misspellings
     def __init__(
         self,
-        data: DistDataset,
+        data: DistDataset | None,
         num_neighbors: Any,
         input_nodes: Any,
         batch_size: int = 1,
@@ -127,25 +128,27 @@ class DistNeighborLoader(DistLoader):
         require_context()
         worker_options = MpDistSamplingWorkerOptions() if worker_options is None else worker_options
         with telling_the_others(worker_options):
-            require_loaded(data, edge_dir)
+            graph = graph_of(data, worker_options, require_context())
+            require_edge_dir(graph, edge_dir)
             options = LoaderOptions(
                 batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
-                checked_class(custom_cls, data), filter_per_worker,
+                checked_class(custom_cls, graph), filter_per_worker,
             )  # fmt: skip
             config = checked_config(
-                data, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
+                graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
                 input_time=input_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
                 disjoint=disjoint, with_edge=with_edge,
             )  # fmt: skip
-            self._seed_type, columns = checked_seeds(input_nodes, data)
+            given = seeds_by_name(input_nodes, graph, worker_options)
+            self._seed_type, columns = checked_seeds(given, graph)
             num_seeds = len(columns["node"])
             if input_id is not None:
                 columns["input_id"] = checked_input_id(input_id, num_seeds)
             if input_time is not None:
                 columns["time"] = checked_times("input_time", input_time, num_seeds)
             elif config.temporal is not None:
-                require_node_time(data, self._seed_type)
-        super().__init__(data, config, self._seeds(), SeedTable(columns), options)
+                require_node_time(graph, self._seed_type)
+        super().__init__(graph, config, self._seeds(), SeedTable(columns), options)
 
     def _seeds(self) -> NodeSeeds:
         return NodeSeeds(self._seed_type)

@@ -25,7 +25,9 @@ class DistSubGraphLoader(DistNeighborLoader):
     """
 
     @telling_of_misspellings
-    def __init__(self, data: DistDataset, num_neighbors: Any, input_nodes: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, data: DistDataset | None, num_neighbors: Any, input_nodes: Any, *args: Any, **kwargs: Any
+    ) -> None:
         subgraph_type = kwargs.pop("subgraph_type", "induced")
         with telling_the_others(kwargs.get("worker_options")):
             if getattr(subgraph_type, "value", subgraph_type) != "induced":

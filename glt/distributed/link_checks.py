@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from glt.channel.message import MAX_DIMS
-from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.loader_data import LoaderData
 from glt.distributed.seed_checks import as_tensor
 
 
@@ -45,7 +45,7 @@ class SeedLinks(NamedTuple):
         return tensor[self.ids]
 
 
-def checked_links(edge_label_index: Any, data: DistDataset) -> SeedLinks:
+def checked_links(edge_label_index: Any, data: LoaderData) -> SeedLinks:
     """Returns the seed edges of this trainer.
 
     Args:
@@ -73,7 +73,7 @@ def checked_links(edge_label_index: Any, data: DistDataset) -> SeedLinks:
         (edge_type,) = fits
     index = schema.edge_index(edge_type)
     if edges is None:
-        ends, ids = data.own.all_edges(index)
+        ends, ids = data.all_edges(index)
         return SeedLinks(index, ends, ids)
     untyped = "" if schema.is_hetero else " without an edge type, the graph being homogeneous"
     edges = as_tensor("edge_label_index", edges, f"integer ids, [2, B]{untyped}")

@@ -16,11 +16,39 @@ _MAX_RPC_THREADS = 16
 _CHANNEL_BYTES_PER_WORKER = 256 << 20
 
 
-def _check_count(name: str, value: int, least: int, most: int) -> None:
+def check_count(name: str, value: int, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} = {value!r}: expected an integer")
     if not least <= value <= most:
         raise ValueError(f"{name} = {value}: expected {least} to {most}")
+
+
+def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) -> int | None:
+    """Checks the options that all kinds of transport have; returns the port as a number."""
+    if master_port is not None:
+        if isinstance(master_port, str) and master_port.isdigit():
+            master_port = int(master_port)
+        check_count("master_port", master_port, 1, 65535)
+    if num_rpc_threads is not None:
+        check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
+    if isinstance(rpc_timeout, bool) or not isinstance(rpc_timeout, int | float):
+        raise TypeError(f"rpc_timeout = {rpc_timeout!r}: expected seconds")
+    if not 0 < rpc_timeout < 86400:
+        raise ValueError(f"rpc_timeout = {rpc_timeout}: expected seconds, above 0 and below a day")
+    return master_port
+
+
+def _require_cpu(worker_devices: Any, num_workers: int) -> None:
+    """Refuses devices that are not one per worker, or that samplers do not run on."""
+    if worker_devices is None:
+        return
+    single = isinstance(worker_devices, torch.device | str | int)
+    given: list[Any] = [worker_devices] * num_workers if single else list(worker_devices)
+    if len(given) != num_workers:
+        raise ValueError(f"worker_devices has {len(given)} devices: expected one per worker ({num_workers})")
+    for i, device in enumerate(given):
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"worker_devices[{i}] = {device!r}: this build samples on the CPU only; use 'cpu'")
 
 
 @dataclass
@@ -52,17 +80,8 @@ class _WorkerOptions:
     read_local: bool = True
 
     def __post_init__(self) -> None:
-        if self.master_port is not None:
-            if isinstance(self.master_port, str) and self.master_port.isdigit():
-                self.master_port = int(self.master_port)
-            _check_count("master_port", self.master_port, 1, 65535)
-        if self.num_rpc_threads is not None:
-            _check_count("num_rpc_threads", self.num_rpc_threads, 1, 1024)
-        _check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
-        if isinstance(self.rpc_timeout, bool) or not isinstance(self.rpc_timeout, int | float):
-            raise TypeError(f"rpc_timeout = {self.rpc_timeout!r}: expected seconds")
-        if not 0 < self.rpc_timeout < 86400:
-            raise ValueError(f"rpc_timeout = {self.rpc_timeout}: expected seconds, above 0 and below a day")
+        self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
+        check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
 
     def rpc_threads(self, num_partitions: int) -> int:
         return self.num_rpc_threads or min(_MAX_RPC_THREADS, max(2, num_partitions))
@@ -109,17 +128,8 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_count("num_workers", self.num_workers, 1, 1024)
-        if self.worker_devices is not None:
-            single = isinstance(self.worker_devices, torch.device | str | int)
-            given: list[Any] = [self.worker_devices] * self.num_workers if single else list(self.worker_devices)  # type: ignore
-            if len(given) != self.num_workers:
-                raise ValueError(
-                    f"worker_devices has {len(given)} devices: expected one per worker ({self.num_workers})"
-                )
-            for i, device in enumerate(given):
-                if torch.device(device).type != "cpu":
-                    raise ValueError(f"worker_devices[{i}] = {device!r}: this build samples on the CPU only; use 'cpu'")
+        check_count("num_workers", self.num_workers, 1, 1024)
+        _require_cpu(self.worker_devices, self.num_workers)
         self.channel_bytes = (
             self.num_workers * _CHANNEL_BYTES_PER_WORKER
             if self.channel_size is None
@@ -127,3 +137,64 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
         )
         if self.pin_memory and not torch.cuda.is_available():
             warnings.warn("pin_memory = True: there is no GPU to pin memory for, so it stays pageable", stacklevel=3)
+
+
+@dataclass
+class RemoteDistSamplingWorkerOptions:
+    """Samples on servers, for a client (:func:`glt.distributed.init_client`).
+
+    Args:
+        server_rank: The server that samples, or several, which then take turns. Default: the client's rank modulo the
+            number of servers.
+        num_workers: Sampling processes of each of these servers that work for the loader, 1 to 1024. A server shares
+            its processes among all loaders, and starts more of them when they are asked for, up to its ``max_workers``;
+            that it gives fewer is said in a warning.
+        worker_devices: A device per process, or one for all. Only the CPU for now.
+        worker_concurrency: Batches that each sampler works on for this loader at the same time, 1 to 1024.
+        master_addr, master_port: Accepted, since the reference has them: samplers of servers find each other through
+            the servers, and open no ports of their own.
+        buffer_size: Memory on each server for batches that wait to be sent, as bytes or text such as ``'1GB'``. None
+            is begun while so much waits. Memory is taken as it is used.
+        prefetch_size: Batches that each sampler sends ahead of the trainer, 1 to 1024.
+        num_rpc_threads: Accepted for the same reason: servers are told theirs in ``init_server``.
+        rpc_timeout: Deadline in seconds of start-up, above 0 and below a day. A call to a server has that of
+            ``init_client``.
+
+    Raises:
+        TypeError, ValueError: If a value is out of range; names the option.
+    """
+
+    server_rank: int | Sequence[int] | None = None
+    num_workers: int = 1
+    worker_devices: Sequence[torch.device | str | int] | torch.device | None = None
+    worker_concurrency: int = 4
+    master_addr: str | None = None
+    master_port: int | str | None = None
+    buffer_size: int | str = _CHANNEL_BYTES_PER_WORKER
+    prefetch_size: int = 4
+    num_rpc_threads: int | None = None
+    rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if self.server_rank is not None:
+            ranks = [self.server_rank] if isinstance(self.server_rank, int) else list(self.server_rank)
+            for rank in ranks:
+                check_count("server_rank", rank, 0, 2**31 - 1)
+            if not ranks or len(set(ranks)) < len(ranks):
+                raise ValueError(f"server_rank = {self.server_rank!r}: expected one rank or more, each once")
+        check_count("num_workers", self.num_workers, 1, 1024)
+        _require_cpu(self.worker_devices, self.num_workers)
+        check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
+        check_count("prefetch_size", self.prefetch_size, 1, 1024)
+        self.buffer_bytes = parse_size(self.buffer_size, "buffer_size")
+        check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
+
+    def ranks(self, client_rank: int, num_servers: int) -> list[int]:
+        """The servers that sample for a client."""
+        if self.server_rank is None:
+            return [client_rank % num_servers]
+        return [self.server_rank] if isinstance(self.server_rank, int) else list(self.server_rank)
+
+
+TrainerWorkerOptions = MpDistSamplingWorkerOptions | CollocatedDistSamplingWorkerOptions
+WorkerOptions = TrainerWorkerOptions | RemoteDistSamplingWorkerOptions

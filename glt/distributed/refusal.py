@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec
 
-from glt.distributed.agreement import WorkerOptions
-from glt.distributed.context import get_context
-from glt.distributed.options import MpDistSamplingWorkerOptions
+from glt.distributed.context import DistRole, get_context
+from glt.distributed.options import MpDistSamplingWorkerOptions, TrainerWorkerOptions
 from glt.distributed.rendezvous import Rendezvous
 
 JOIN_S = 5.0  # for the store to be there: a mistake is told here at once, or nearly so
@@ -38,7 +37,9 @@ def telling_the_others(options: Any) -> Iterator[None]:
     except Exception as error:
         context = get_context()
         options = MpDistSamplingWorkerOptions() if options is None else options
-        if context is not None and context.world_size > 1 and isinstance(options, WorkerOptions):
+        if context is None or context.role is not DistRole.WORKER:
+            raise
+        if context.world_size > 1 and isinstance(options, TrainerWorkerOptions):
             try:
                 patience_s = min(JOIN_S, options.rpc_timeout)
                 Rendezvous(context, options.master_addr, options.master_port, patience_s).give_up(error)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.loader_data import LoaderData
 from glt.sampler import conflicts
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
 
 
 def checked_config(
-    data: DistDataset,
+    data: LoaderData,
     num_neighbors: Any,
     *,
     temporal_strategy: str = "uniform",

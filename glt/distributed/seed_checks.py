@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt.data.arrays import as_ids
-from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.loader_data import LoaderData
 from glt.sampler.output import require_distinct_reverses
 
 
@@ -25,11 +25,8 @@ def as_tensor(name: str, given: Any, expected: str) -> Tensor:
         raise TypeError(f"{name} is a {kind} that is no tensor ({error}): expected {expected}") from error
 
 
-def require_loaded(data: Any, edge_dir: str | None) -> None:
-    """Raises unless ``data`` is a dataset that was loaded, and partitioned for ``edge_dir``, if that is given."""
-    if not isinstance(data, DistDataset):
-        raise TypeError(f"data has type {type(data).__name__}: expected a DistDataset")
-    _ = data.load_args  # raises if it is empty
+def require_edge_dir(data: LoaderData, edge_dir: str | None) -> None:
+    """Raises unless the graph was partitioned for ``edge_dir``, if that is given, and batches of it can be had."""
     if edge_dir not in (None, data.edge_dir):
         raise ValueError(
             f"edge_dir = {edge_dir!r}: the graph was partitioned for {data.edge_dir!r}; partition it with "
@@ -38,7 +35,7 @@ def require_loaded(data: Any, edge_dir: str | None) -> None:
     require_distinct_reverses(data.schema, data.edge_dir)
 
 
-def checked_class(custom_cls: Any, data: DistDataset) -> Any:
+def checked_class(custom_cls: Any, data: LoaderData) -> Any:
     """Returns the class that batches are to be of, None for PyG's own."""
     base = HeteroData if data.schema.is_hetero else Data
     if custom_cls is not None and not (isinstance(custom_cls, type) and issubclass(custom_cls, base)):
@@ -56,7 +53,7 @@ def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
     return times.to("cpu", torch.int64).contiguous()
 
 
-def require_node_time(data: DistDataset, node_type: int) -> None:
+def require_node_time(data: LoaderData, node_type: int) -> None:
     """Raises unless nodes of the type have times of their own, to be looked at when no others are given."""
     if not data.manifest.node_types[node_type].has_time:
         raise ValueError(
@@ -65,7 +62,7 @@ def require_node_time(data: DistDataset, node_type: int) -> None:
         )
 
 
-def checked_seeds(input_nodes: Any, data: DistDataset) -> tuple[int, dict[str, Tensor]]:
+def checked_seeds(input_nodes: Any, data: LoaderData) -> tuple[int, dict[str, Tensor]]:
     """Returns the position of the seeds' type, and columns of a :class:`SeedTable`: ``node``, int64, and for a mask
     ``input_id``, the same: like PyG, batches then tell node ids in place of positions.
 

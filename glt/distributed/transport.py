@@ -20,10 +20,11 @@ class Peer:
 
     Attributes:
         name: Unique in the job.
-        rank: The trainer that it samples for.
-        worker: Which of that trainer's samplers it is; None: the trainer itself.
+        rank: The trainer that it samples for, or the server that it is.
+        worker: Which of that trainer's samplers it is; None: the trainer or server itself.
         host, pid: Where it runs.
         partition_idx: The partition that it serves.
+        role: What has that rank.
     """
 
     name: str
@@ -32,12 +33,14 @@ class Peer:
     host: str
     pid: int
     partition_idx: int
+    role: str = "trainer"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
-        who = f"trainer {self.rank}" if self.worker is None else f"worker {self.worker} of trainer {self.rank}"
+        of = f"{self.role} {self.rank}"
+        who = of if self.worker is None else f"worker {self.worker} of {of}"
         return f"{who} (partition {self.partition_idx}, host {self.host}, pid {self.pid})"
 
 

@@ -227,6 +227,15 @@ class Manifest:
         """Writes ``manifest.json`` into ``root``; the last file of a directory to be written."""
         (root / layout.MANIFEST).write_bytes(_text(asdict(self)))
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns all but the list of files, for those who hold no partition."""
+        return asdict(replace(self, files={}))
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Manifest":
+        """Rebuilds what :meth:`to_json` described."""
+        return _parse(document)
+
     @classmethod
     def read(cls, root: Path) -> "Manifest":
         """Reads the manifest of the partition directory ``root``.

@@ -23,7 +23,6 @@ MISTAKES: list[tuple[str, Any, dict[str, Any], str]] = [
     ("DistLinkNeighborLoader", EDGES, {"neg_sampling": "some"}, "ValueError: neg_sampling = 'some'"),
     ("DistSubGraphLoader", torch.arange(20), {"subgraph_type": "directional"}, "ValueError: subgraph_type"),
     ("DistSubGraphLoader", torch.arange(20), {"replace": "no"}, "TypeError: replace = 'no'"),
-    ("DistLinkNeighborLoader", EDGES, {"edge_labels": 1}, "TypeError: DistLinkNeighborLoader() got an unexpected"),
     ("DistSubGraphLoader", torch.arange(20), {"batchsize": 5}, "TypeError: DistSubGraphLoader() got an unexpected"),
 ]
 

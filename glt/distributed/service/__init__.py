@@ -1,0 +1,1 @@
+"""Sampling as a service: servers, their pools of samplers, and clients."""

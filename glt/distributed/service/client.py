@@ -1,0 +1,246 @@
+"""A client of servers: asks them, and is told by them what went wrong."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from glt.channel.error_message import rebuild_error
+from glt.distributed.context import DistContext
+from glt.distributed.service.connection import STUCK_S, Connection
+from glt.distributed.service.handshake import dial, introduce
+from glt.distributed.service.membership import ServerEntry
+from glt.distributed.service.remote_dataset import RemoteDataset
+from glt.distributed.service.values import decode_value, encode_value
+from glt.errors import ChannelTimeout, GltError, PeerLost
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_MAX_REPLY_BYTES = 64 << 30
+_LEAVE_S = 5.0
+
+
+class Reply(Future[Any]):
+    """What a server will answer. ``result()`` waits for it, for as long as the server lives and answers in time."""
+
+    def wait(self) -> Any:
+        """As ``result()``, under the name that it has in ``torch.futures``."""
+        return self.result()
+
+
+class ServerLine:
+    """The session of this client with one server.
+
+    Args:
+        connection, answer: What :func:`dial` returned.
+        timeout_s: Deadline of a call in seconds.
+    """
+
+    def __init__(self, connection: Connection, answer: dict[str, Any], timeout_s: float) -> None:
+        self.connection, self.timeout_s = connection, timeout_s
+        self.entry = ServerEntry(**answer["entry"])
+        self.session: str = answer["session"]
+        self.about: dict[str, Any] = answer["about"]
+        self.lost: PeerLost | None = None
+        self.died: dict[tuple[str, int], str] = {}  # what the server said of samplers that died, by loader and worker
+        connection.peer = str(self.entry)
+        self._lock = threading.Lock()
+        self._calls: dict[int, tuple[Reply, str, float]] = {}
+        self._last = 0
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name=f"glt-server-{self.entry.rank}", daemon=True)
+        self._thread.start()
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Reply:
+        """Asks for something; the reply raises what the server raised, or PeerLost."""
+        tree, data = encode_value((args, kwargs), f"the arguments of {name}")
+        reply = Reply()
+        reply.set_running_or_notify_cancel()
+        with self._lock:
+            if self.lost is not None:
+                raise self.lost
+            self._last += 1
+            number = self._last
+            self._calls[number] = reply, name, time.monotonic() + self.timeout_s
+        frame = {"number": number, "name": name, "arguments": tree, "has_data": data is not None}
+        try:
+            self.connection.send_all(frame, [] if data is None else [data], self.timeout_s)
+        except GltError as error:
+            self._fail(error)
+        return reply
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                try:
+                    told = self.connection.receive_json(_POLL_S)
+                except ChannelTimeout:
+                    self._expire()
+                    if self.connection.silent_s() > STUCK_S:
+                        self._fail(PeerLost(
+                            f"{self.entry} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see "
+                            f"its state in ps on {self.entry.host}), or the network is cut"
+                        ))  # fmt: skip
+                        return
+                    continue
+                message = self.connection.receive_data(self.timeout_s) if told["has_data"] else None
+                self._take(told, message)
+        except GltError as error:
+            self._fail(error)
+
+    def _take(self, told: dict[str, Any], message: Any) -> None:
+        if "died" in told:
+            self.died[told["loader"], told["worker"]] = told["died"]
+            return
+        if "closing" in told:
+            self._fail(PeerLost(told["closing"]))
+            return
+        with self._lock:
+            reply, _, _ = self._calls.pop(told["number"], (None, "", 0.0))
+        if reply is None:
+            return  # it came too late
+        if "error" in told:
+            entry = self.entry
+            reply.set_exception(_rebuilt(rebuild_error(
+                told["error"], told["text"], told["traceback"], role="server", rank=entry.rank, pid=entry.pid,
+                host=entry.host,
+            ), told))  # fmt: skip
+            return
+        try:
+            reply.set_result(decode_value(told["result"], message))
+        except GltError as error:
+            reply.set_exception(error)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = [number for number, (_, _, deadline) in self._calls.items() if deadline < now]
+            calls = [self._calls.pop(number) for number in late]
+        for reply, name, _ in calls:
+            reply.set_exception(PeerLost(f"{self.entry} gave no answer to {name} within {self.timeout_s:g} s"))
+
+    def _fail(self, error: GltError) -> None:
+        with self._lock:
+            if self.lost is None:
+                self.lost = error if isinstance(error, PeerLost) else PeerLost(
+                    f"lost {self.entry}: {error}. It was ended or killed, or its host or network is down: its log, or "
+                    f"dmesg on {self.entry.host}, says why"
+                )  # fmt: skip
+            calls, self._calls = self._calls, {}
+        self.connection.close()
+        for reply, _, _ in calls.values():
+            reply.set_exception(self.lost)
+
+    def close(self) -> None:
+        """Says goodbye and ends it. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self.lost is None:
+                self.call("glt.leave").result(_LEAVE_S)
+        except (GltError, FutureTimeout) as error:
+            logger.info("while leaving %s: %s", self.entry, error)
+        with self._lock:
+            if self.lost is None:
+                self.lost = PeerLost(f"this client has left {self.entry}")
+        self.connection.close()
+        self._thread.join(_LEAVE_S)
+
+
+def _rebuilt(error: GltError, told: dict[str, Any]) -> Exception:
+    """Errors of arguments are raised as what they are, so that a server refuses as a local call would."""
+    kinds: dict[str, type[Exception]] = {
+        f"{kind.__module__}.{kind.__qualname__}": kind
+        for kind in (ValueError, TypeError, IndexError, KeyError, LookupError, MemoryError)
+    }
+    kind = kinds.get(told["error"])
+    if kind is None:
+        return error
+    raised = kind(told["text"])
+    raised.__cause__ = error
+    return raised
+
+
+class DistClient:
+    """A client. :func:`glt.distributed.init_client` makes the one of this process.
+
+    Args:
+        context: This client.
+        num_servers, num_clients: Of the whole job.
+        master: Host and port of server 0.
+        timeout_s: Deadline of start-up and of each call, in seconds.
+
+    Raises:
+        glt.errors.RendezvousError: If servers are not reached in time, or refuse; says why.
+    """
+
+    def __init__(
+        self, context: DistContext, num_servers: int, num_clients: int, master: tuple[str, int], timeout_s: float
+    ) -> None:
+        self.context, self.num_servers, self.num_clients = context, num_servers, num_clients
+        self.master, self.timeout_s = master, timeout_s
+        self._lock = threading.Lock()
+        self._lines: dict[int, ServerLine] = {}
+        self._hello = introduce(
+            "client", rank=context.rank, group=context.group_name, num_servers=num_servers, num_clients=num_clients
+        )
+        try:
+            first = self._lines[0] = self._dial(master, "server 0", timeout_s)
+            for told in first.call("glt.servers").result():
+                entry = ServerEntry(**told)
+                if entry.rank != 0:
+                    self._lines[entry.rank] = self._dial((entry.address, entry.port), str(entry), timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _dial(self, address: tuple[str, int], peer: str, timeout_s: float, retry: bool = True) -> ServerLine:
+        connection, answer = dial(address, peer, self._hello, timeout_s, max_bytes=_MAX_REPLY_BYTES, retry=retry)
+        return ServerLine(connection, answer, self.timeout_s)
+
+    def line(self, rank: int) -> ServerLine:
+        """The session with a server; a new one if that was restarted since.
+
+        Raises:
+            ValueError: If there is no such server.
+            glt.errors.PeerLost: If it cannot be reached.
+        """
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_servers:
+            raise ValueError(f"server_rank = {rank!r}: expected 0 to {self.num_servers - 1}")
+        with self._lock:
+            line = self._lines[rank]
+        if line.lost is None:
+            return line
+        lost = line.lost
+        try:
+            address, who = self.master, "server 0"
+            if rank != 0:
+                now = {each["rank"]: ServerEntry(**each) for each in self.line(0).call("glt.servers_now").result()}
+                if rank not in now:
+                    raise lost
+                address, who = (now[rank].address, now[rank].port), str(now[rank])
+            line = self._dial(address, who, STUCK_S, retry=False)
+        except PeerLost as error:
+            raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
+        with self._lock:
+            self._lines[rank] = line
+        return line
+
+    def request(self, rank: int, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls something on a server and waits for the result."""
+        return self.line(rank).call(name, *args, **kwargs).result()
+
+    def dataset(self) -> RemoteDataset:
+        """What there is to know of the graph."""
+        return RemoteDataset(self, self.line(0).about)
+
+    def close(self) -> None:
+        """Leaves all servers. May be called again."""
+        for line in list(self._lines.values()):
+            line.close()

@@ -1,0 +1,301 @@
+"""Frames over a socket: JSON for what is agreed, flat messages for data, and a beat every second.
+
+::
+
+    offset 0   magic "GLTF" · kind u8 · what u8 · 2 bytes unused · number u64 · length u64     24 bytes, little-endian
+          24   JSON object (kind 1), message of :mod:`glt.channel.message` (kind 2), nothing (kind 3, a beat)
+
+Nothing that is read is executed. What does not begin like a frame, or claims to be longer than allowed, ends the
+connection before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt.data import pool
+from glt.errors import ChannelTimeout, ConnectionLost, MessageError
+
+BEAT_S = 1.0
+CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
+STUCK_S = 30.0  # a process that sends no beat for so long is stopped or stuck
+_HEADER = struct.Struct("<4sBB2xQQ")
+_MAGIC = b"GLTF"
+_JSON, _DATA, _BEAT = 1, 2, 3
+_BEAT_FRAME = _HEADER.pack(_MAGIC, _BEAT, 0, 0, 0)
+MAX_JSON_BYTES = 64 << 20
+
+
+class Connection:
+    """One end of a connection. Any thread may send; one at a time may receive.
+
+    Args:
+        sock: A connected stream socket; it is this object's from now on.
+        peer: Who is at the other end, as errors name it.
+        max_bytes: Longest data frame that is taken.
+
+    Attributes:
+        heard_s: When anything last arrived, of ``time.monotonic()``.
+        what, number: The two numbers of the data frame that was received last, for whoever received it.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str, max_bytes: int = 1 << 20) -> None:
+        self.socket, self.peer, self.max_bytes = sock, peer, max_bytes
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(CUT_S * 1000))
+        self.heard_s = time.monotonic()
+        self.sent_bytes = self.received_bytes = 0
+        self._sending = threading.Lock()
+        self._closed = False
+        self._header = bytearray(_HEADER.size)
+        self._body: Any = None  # of the frame that is arriving
+        self._view = memoryview(self._header)
+        self._num_read = 0
+        self._kind = self.what = self.number = 0
+
+    def __repr__(self) -> str:
+        return f"Connection({self.peer})"
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def send(self, value: Mapping[str, Any], timeout_s: float = 60.0) -> None:
+        """Sends a JSON object; errors as of :meth:`send_data`."""
+        body = json.dumps(value).encode()
+        if len(body) > MAX_JSON_BYTES:
+            raise ValueError(f"a control frame of {len(body)} bytes for {self.peer}: expected at most {MAX_JSON_BYTES}")
+        self._send([_HEADER.pack(_MAGIC, _JSON, 0, 0, len(body)) + body], timeout_s)
+
+    def send_data(self, message: Tensor, timeout_s: float = 60.0, what: int = 0, number: int = 0) -> None:
+        """Sends a message, uint8 [n], contiguous, and two numbers that mean what the two ends agree on.
+
+        Raises:
+            glt.errors.ConnectionLost: If the connection broke or was closed.
+            glt.errors.ChannelTimeout: If the other end takes nothing for ``timeout_s``; the connection is closed, since
+                part of the frame may have gone out.
+        """
+        body = _bytes_of(message)
+        self._send([_HEADER.pack(_MAGIC, _DATA, what, number, len(body)), body], timeout_s)
+
+    def send_all(self, value: Mapping[str, Any], messages: list[Tensor], timeout_s: float = 60.0) -> None:
+        """Sends a JSON object and the messages that belong to it, with nothing in between."""
+        body = json.dumps(value).encode()
+        parts: list[Any] = [_HEADER.pack(_MAGIC, _JSON, 0, 0, len(body)) + body]
+        for message in messages:
+            parts += [_HEADER.pack(_MAGIC, _DATA, 0, 0, message.numel()), _bytes_of(message)]
+        self._send(parts, timeout_s)
+
+    def _send(self, parts: list[Any], timeout_s: float) -> None:
+        if not self._sending.acquire(timeout=timeout_s):
+            raise ChannelTimeout(f"{self.peer} takes nothing since {timeout_s:g} s")
+        try:
+            views = [memoryview(part).cast("B") for part in parts if len(part)]
+            while views:
+                sent = self._send_some(views, timeout_s)
+                self.sent_bytes += sent
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if sent:
+                    views[0] = views[0][sent:]
+        finally:
+            self._sending.release()
+
+    def _send_some(self, views: list[memoryview], timeout_s: float) -> int:
+        try:
+            return self.socket.sendmsg(views[:64])
+        except BlockingIOError:
+            if not self._wait(select.POLLOUT, timeout_s):
+                self.close()
+                raise ChannelTimeout(f"{self.peer} took nothing for {timeout_s:g} s") from None
+            return 0
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def beat(self) -> None:
+        """Sends a beat, unless something else is being sent: that is a sign of life too. Never waits."""
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            if self._wait(select.POLLOUT, 0) and self.socket.send(_BEAT_FRAME) != len(_BEAT_FRAME):
+                self.close()  # half a frame is out; there was room for it, so this does not happen
+        except OSError:
+            pass  # whoever receives here hears of it
+        finally:
+            self._sending.release()
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    def receive(self, timeout_s: float) -> dict[str, Any] | Tensor:
+        """Waits for the next frame: a JSON object, or a message, uint8 [n], 64-byte aligned, in recycled memory.
+
+        Raises:
+            glt.errors.ChannelTimeout: If none is complete within ``timeout_s``; a later call goes on with it.
+            glt.errors.ConnectionLost: If the connection ended.
+            glt.errors.MessageError: If what came is no frame.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                count = self.socket.recv_into(self._view[self._num_read :]) if self._num_read < len(self._view) else -1
+            except BlockingIOError:
+                if not self._wait(select.POLLIN, deadline - time.monotonic()):
+                    raise ChannelTimeout(f"nothing from {self.peer} within {timeout_s:g} s") from None
+                continue
+            except OSError as error:
+                raise self._lost(error) from error
+            if count == 0:
+                raise self._lost(None)
+            if count > 0:
+                self._num_read += count
+                self.received_bytes += count
+                self.heard_s = time.monotonic()
+            if self._num_read == len(self._view):
+                frame = self._next()
+                if frame is not None:
+                    return frame
+
+    def _next(self) -> dict[str, Any] | Tensor | None:
+        """What is complete: after a header, room is made for the body; after a body, the frame."""
+        if self._body is None:
+            magic, kind, what, number, length = _HEADER.unpack(self._header)
+            limit = {_JSON: MAX_JSON_BYTES, _DATA: self.max_bytes, _BEAT: 0}.get(kind, -1)
+            if magic != _MAGIC or length > limit:
+                self.close()
+                raise MessageError(
+                    f"{self.peer} sent {bytes(self._header)!r}, which begins no frame of glt, or one of {length} bytes "
+                    f"where at most {max(limit, 0)} are taken"
+                )
+            self._num_read = 0
+            if kind == _BEAT:
+                return None
+            self._kind, self.what, self.number = kind, what, number
+            if kind == _JSON:
+                self._body = bytearray(length)
+                self._view = memoryview(self._body)
+            else:
+                self._body = pool.empty((length,), torch.uint8)
+                self._view = memoryview(self._body.numpy())
+            if length:
+                return None
+        body, kind = self._body, self._kind
+        self._body, self._view, self._num_read = None, memoryview(self._header), 0
+        if kind == _DATA:
+            return body
+        try:
+            value = json.loads(body)
+        except ValueError as error:
+            raise MessageError(f"{self.peer} sent a control frame that is no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise MessageError(f"{self.peer} sent a control frame that is no object: {type(value).__name__}")
+        return value
+
+    def receive_json(self, timeout_s: float) -> dict[str, Any]:
+        """As :meth:`receive`, where an object is due."""
+        frame = self.receive(timeout_s)
+        if not isinstance(frame, dict):
+            raise MessageError(f"{self.peer} sent data where a control frame was due")
+        return frame
+
+    def receive_data(self, timeout_s: float) -> Tensor:
+        """As :meth:`receive`, where a message is due."""
+        frame = self.receive(timeout_s)
+        if isinstance(frame, dict):
+            raise MessageError(f"{self.peer} sent a control frame where data were due")
+        return frame
+
+    def silent_s(self) -> float:
+        """Seconds since anything arrived."""
+        return time.monotonic() - self.heard_s
+
+    # -- both ------------------------------------------------------------------------------------------------------
+
+    def _wait(self, event: int, timeout_s: float) -> bool:
+        fd = self.socket.fileno()
+        if fd < 0:
+            raise self._lost(None)
+        poller = select.poll()
+        poller.register(fd, event)
+        return bool(poller.poll(max(0.0, timeout_s) * 1000))
+
+    def _lost(self, error: OSError | None) -> ConnectionLost:
+        if self._closed:
+            return ConnectionLost(f"the connection to {self.peer} was closed here")
+        return ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
+
+    def detach(self) -> socket.socket:
+        """Gives the socket away, to be handed to another process; nothing may have been read ahead, and nothing is."""
+        self._closed = True
+        pulse.discard(self)
+        return self.socket
+
+    def close(self) -> None:
+        """Ends it; threads that wait on it are woken. May be called again."""
+        self._closed = True
+        pulse.discard(self)
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is not connected any more
+        self.socket.close()
+
+
+def _bytes_of(message: Tensor) -> memoryview:
+    return message.numpy().data
+
+
+class Pulse:
+    """A thread that beats on all connections of this process that were added."""
+
+    def __init__(self) -> None:
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, connection: Connection) -> None:
+        with self._lock:
+            self._connections.add(connection)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="glt-pulse", daemon=True)
+                self._thread.start()
+
+    def discard(self, connection: Connection) -> None:
+        # Not under the lock: a collection may close a connection on a thread that holds it.
+        self._connections.discard(connection)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(BEAT_S)
+            with self._lock:
+                current = list(self._connections)
+                if not current:
+                    self._thread = None
+                    return
+            for connection in current:
+                connection.beat()
+            del current
+
+
+pulse = Pulse()
+
+
+def _forget() -> None:
+    """A fork beats for nobody; its copies of the sockets are closed, so that they do not outlive the parent."""
+    for connection in list(pulse._connections):
+        connection.socket.close()
+    pulse.__init__()  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,57 @@
+"""A loader's share of the event loop of a sampling process."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from glt.distributed.event_loop import ConcurrentEventLoop
+from glt.distributed.service.turns import Lane, Turns
+
+T = TypeVar("T")
+
+
+class LoopShare(ConcurrentEventLoop):
+    """Runs the batches of one loader on the loop that all loaders of the process share, when it is their turn.
+
+    Args:
+        loop: The shared loop, with as many places as ``turns``.
+        turns: Who comes next.
+        lane: That of the loader.
+    """
+
+    def __init__(self, loop: ConcurrentEventLoop, turns: Turns, lane: Lane) -> None:  # the shared threads are enough
+        self._shared, self._turns, self._lane = loop, turns, lane
+        self.concurrency = lane.most
+        self._closed = False
+
+    def submit(
+        self, make_task: Callable[[], Coroutine[Any, Any, T]], is_stopped: Callable[[], bool] = lambda: False
+    ) -> concurrent.futures.Future[T] | None:
+        def is_over() -> bool:
+            return self._closed or is_stopped()
+
+        if not self._turns.acquire(self._lane, is_over):
+            return None
+        future = self._shared.submit(make_task, is_over)
+        if future is None:
+            self._turns.release(self._lane)
+        else:
+            future.add_done_callback(lambda _: self._turns.release(self._lane))
+        return future
+
+    def create_future(self) -> asyncio.Future[None]:
+        return self._shared.create_future()
+
+    def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return self._shared.run_native(call, *args)
+
+    def wait_all(self, timeout_s: float) -> bool:
+        raise NotImplementedError("the loop is shared: wait for what was submitted")
+
+    def shutdown(self, timeout_s: float = 5.0) -> None:
+        """Begins nothing more; the loop itself goes on for others."""
+        self._closed = True
+        self._turns.look_again()

@@ -1,0 +1,259 @@
+"""The sampling processes of a server, as the server sees them: started, watched, replaced and ended by it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from glt.distributed.service.connection import STUCK_S
+from glt.distributed.service.pool_worker import PACKET_BYTES, PoolWorkerSpec
+from glt.errors import WorkerDied
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+_SEND_S = 5.0  # a process takes commands at once, unless it is stopped
+_JOIN_S = 3.0
+_KILL_S = 10.0
+_MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
+
+
+@dataclass
+class PoolMember:
+    """A sampling process and the server's end of its socket.
+
+    Attributes:
+        worker: Its place in the pool; whoever replaces it has the same.
+        stats: What it told last.
+    """
+
+    worker: int
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    is_ready: bool = False
+    is_gone: bool = False
+    last_beat: float = field(default_factory=time.monotonic)
+    stats: dict[str, Any] = field(default_factory=dict)
+    sending: threading.Lock = field(default_factory=threading.Lock)
+
+    def send(self, command: dict[str, Any], fds: list[int] | None = None) -> bool:
+        """Sends a command; false if the process is gone."""
+        data = json.dumps(command).encode()
+        if len(data) > PACKET_BYTES:
+            raise ValueError(f"a command of {len(data)} bytes for a sampling process: expected at most {PACKET_BYTES}")
+        try:
+            with self.sending:
+                socket.send_fds(self.socket, [data], fds or [])
+            return True
+        except OSError as error:
+            logger.info("worker %d took no command: %s", self.worker, error)
+            return False
+
+
+class SamplerPool:
+    """Keeps a number of sampling processes, at most ``most``, and replaces those that die.
+
+    Args:
+        spec: What they are told, apart from ``worker``.
+        most: How many there may be.
+        timeout_s: Deadline of their start.
+        died: Called when one has died, with its place and what to say of it.
+    """
+
+    def __init__(self, spec: dict[str, Any], most: int, timeout_s: float, died: Callable[[int, str], None]) -> None:
+        self.most, self.timeout_s = most, timeout_s
+        self._spec, self._died = spec, died
+        self._changed = threading.Condition()
+        self._members: dict[int, PoolMember] = {}
+        self._failures: dict[int, str] = {}  # by place, why no process comes up there
+        self._num_failed: dict[int, int] = {}
+        self._standing: dict[str, Any] | None = None  # the last word to all, which those that come later are told too
+        self._next = 0
+        self._closed = False
+        self._thread = threading.Thread(target=self._watch, name="glt-pool", daemon=True)
+        self._thread.start()
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    def ensure(self, count: int) -> list[int]:
+        """Waits until ``min(count, most)`` processes are ready; returns their places.
+
+        Raises:
+            glt.errors.WorkerDied: If one does not come up; says why.
+        """
+        wanted = list(range(min(count, self.most)))
+        deadline = time.monotonic() + self.timeout_s
+        with self._changed:
+            for worker in wanted:
+                self._failures.pop(worker, None)
+                self._num_failed.pop(worker, None)
+                if worker not in self._members:
+                    self._start(worker)
+            while True:
+                for worker in wanted:
+                    if worker in self._failures:
+                        raise WorkerDied(self._failures[worker])
+                if all(worker in self._members and self._members[worker].is_ready for worker in wanted):
+                    return wanted
+                if self._closed:
+                    raise WorkerDied("the server is shutting down")
+                if time.monotonic() > deadline:
+                    raise WorkerDied(f"sampling processes {wanted} were not ready after {self.timeout_s:g} s")
+                self._changed.wait(_POLL_S)
+
+    def _start(self, worker: int) -> None:
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for each in (mine, theirs):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
+        mine.settimeout(_SEND_S)
+        with theirs:
+            path = os.pathsep.join(filter(None, sys.path))
+            environment = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path}
+            process = subprocess.Popen(
+                [sys.executable, "-m", "glt.distributed.service.pool_worker", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        member = PoolMember(worker, process, mine)
+        self._members[worker] = member
+        member.send({"spec": asdict(PoolWorkerSpec(**self._spec, worker=worker))})
+        if self._standing is not None:
+            member.send(self._standing)
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def tell_all(self, command: dict[str, Any], standing: bool = False) -> None:
+        """Sends a command to all; a standing one also to those that are started later, in place of the last."""
+        with self._changed:
+            if standing:
+                self._standing = command
+            members = list(self._members.values())
+        for member in members:
+            member.send(command)
+
+    def hand_over(self, worker: int | None, command: dict[str, Any], fds: list[int]) -> bool:
+        """Gives a command and descriptors to one process, that in place ``worker`` or any; false if it is not there."""
+        with self._changed:
+            ready = [each for _, each in sorted(self._members.items()) if each.is_ready]
+            if worker is None and ready:
+                self._next += 1
+                member: PoolMember | None = ready[self._next % len(ready)]
+            else:
+                member = next((each for each in ready if each.worker == worker), None)
+        return member is not None and member.send(command, fds)
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._closed:
+            with self._changed:
+                members = list(self._members.values())
+            poller = select.poll()
+            by_fd = {}
+            for member in members:
+                if member.socket.fileno() >= 0:
+                    by_fd[member.socket.fileno()] = member
+                    poller.register(member.socket.fileno(), select.POLLIN)
+            for fd, _ in poller.poll(_POLL_S * 1000):
+                self._hear(by_fd[fd])
+            for member in members:
+                if not member.is_gone and member.process.poll() is not None:
+                    self._lose(member)
+                elif member.is_ready and time.monotonic() - member.last_beat > STUCK_S:
+                    logger.error("%s gives no sign of life for %g s: it is killed", self._name(member), STUCK_S)
+                    member.process.kill()
+                    member.last_beat = time.monotonic()
+
+    def _hear(self, member: PoolMember) -> None:
+        try:
+            data = member.socket.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose(member)
+            return
+        said = json.loads(data)
+        member.last_beat = time.monotonic()
+        with self._changed:
+            if "ready" in said:
+                member.is_ready = True
+                self._num_failed.pop(member.worker, None)
+            elif "beat" in said:
+                member.stats = said["beat"]
+            elif "error" in said:
+                self._failures[member.worker] = (
+                    f"{self._name(member)} failed: {said['error']}: {said['text']}\n{said['traceback'].rstrip()}"
+                )
+            self._changed.notify_all()
+
+    def _lose(self, member: PoolMember) -> None:
+        """Takes note of a process that ended, and starts another in its place."""
+        if member.is_gone or self._closed:
+            return
+        member.is_gone = True
+        member.socket.close()
+        try:
+            code: Any = member.process.wait(_JOIN_S)
+        except subprocess.TimeoutExpired:
+            member.process.kill()
+            code = member.process.wait(_KILL_S)
+        hint = {
+            -9: "it was killed, often by the OOM killer: see dmesg",
+            -7: "a bus error: memory or a mapped file ran out",
+            -11: "a segmentation fault: please report it",
+        }.get(code, "its output says why")
+        text = f"{self._name(member)} died with exit code {code}: {hint}"
+        logger.error("%s", text)
+        with self._changed:
+            if self._members.get(member.worker) is member:
+                del self._members[member.worker]
+            failed = self._num_failed[member.worker] = self._num_failed.get(member.worker, 0) + 1
+            if failed >= _MOST_FAILURES or member.worker in self._failures:
+                self._failures.setdefault(member.worker, text)
+            elif not self._closed:
+                self._start(member.worker)
+            self._changed.notify_all()
+        self._died(member.worker, text)
+
+    def _name(self, member: PoolMember) -> str:
+        rank = self._spec["server_rank"]
+        return f"worker {member.worker} of server {rank} (host {socket.gethostname()}, pid {member.process.pid})"
+
+    def stats(self) -> dict[int, dict[str, Any]]:
+        """What each process told last, by place, with its pid."""
+        with self._changed:
+            return {w: {"pid": m.process.pid, **m.stats} for w, m in sorted(self._members.items()) if m.is_ready}
+
+    def close(self) -> None:
+        """Ends all processes: by command, then terminate, then kill. May be called again."""
+        with self._changed:
+            self._closed = True
+            members = list(self._members.values())
+            self._changed.notify_all()
+        for member in members:
+            if not member.is_gone:
+                member.send({"exit": True})
+        for end, seconds in ((None, _JOIN_S), ("terminate", 0.5), ("kill", _KILL_S)):
+            deadline = time.monotonic() + seconds
+            for member in members:
+                if end is not None and member.process.poll() is None:
+                    getattr(member.process, end)()
+            for member in members:
+                try:
+                    member.process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    continue  # the next, harder step takes care of it
+        self._thread.join(_JOIN_S)
+        for member in members:
+            member.socket.close()

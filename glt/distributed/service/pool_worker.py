@@ -1,0 +1,266 @@
+"""The program of a server's sampling process: ``python -m glt.distributed.service.pool_worker FD``.
+
+It maps the partition once and samples for any number of loaders, in turn. Over the socket that it inherits go JSON
+objects, one per packet, with file descriptors beside some::
+
+    server -> worker   {"spec": ...}
+                       {"servers": {rank: [host, port, host name, pid, partition]}}  who serves, now
+                       {"serve": true} + connection of another server                answer its requests
+                       {"loader": ...} + connection to a client, memory of seeds     sample for it
+                       {"close": id}  {"exit": true}
+    worker -> server   {"ready": pid}, then {"beat": stats} every second
+                       or  {"error": type, "text": ..., "traceback": ...}
+
+When the server dies the socket closes, or this process is given another parent, and it ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from glt.channel.shared_memory import SharedMemory
+from glt.distributed.dist_dataset import DistDataset, LocalPartition
+from glt.distributed.dist_neighbor_sampler import STATS, DistNeighborSampler
+from glt.distributed.event_loop import ConcurrentEventLoop
+from glt.distributed.liveness import BEAT_S
+from glt.distributed.partition_service import PartitionService
+from glt.distributed.producer import Producer
+from glt.distributed.router import PartitionRouter
+from glt.distributed.seed_table import SeedTable
+from glt.distributed.seeds import seeds_from_json
+from glt.distributed.service.connection import STUCK_S, Connection, pulse
+from glt.distributed.service.handshake import introduce
+from glt.distributed.service.loop_share import LoopShare
+from glt.distributed.service.stream import Stream, Window
+from glt.distributed.service.tcp_transport import PartitionServer, TcpTransport
+from glt.distributed.service.turns import Turns
+from glt.distributed.transport import Peer
+from glt.distributed.worker import keep_freed_memory, leave
+from glt.errors import GltError
+from glt.sampler.config import SamplingConfig
+from glt.sampler.seed_order import SeedOrder
+
+PACKET_BYTES = 160 << 10  # what Linux lets through by default
+_LOST_SERVER = 3  # exit codes
+_FAILED = 4
+_LOOK_S = 1.0
+_LASTING = (*STATS, "num_batches", "sent_bytes")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class PoolWorkerSpec:
+    """What a sampling process of a server is told when it starts, as JSON.
+
+    Attributes:
+        server_rank, worker: Whose it is, and which one.
+        load_args: How to map the partition.
+        num_places: Batches in flight at most, over all loaders.
+        num_rpc_threads, timeout_s: For requests of other servers, and to them.
+        log_level: Of Python's logging.
+    """
+
+    server_rank: int
+    worker: int
+    load_args: dict[str, Any]
+    num_places: int
+    num_rpc_threads: int
+    timeout_s: float
+    log_level: int
+
+
+class PoolWorker:
+    """A sampling process of a server."""
+
+    def __init__(self, sock: socket.socket, spec: PoolWorkerSpec) -> None:
+        self.socket, self.spec = sock, spec
+        self.dataset = DistDataset().load(**spec.load_args, verify=False)  # the server has verified it
+        self.loop = ConcurrentEventLoop(spec.num_places)
+        self.turns = Turns(spec.num_places)
+        service = PartitionService(self.dataset)
+        self.partitions = PartitionServer(
+            service.handlers(), spec.server_rank, spec.num_rpc_threads, max(STUCK_S, spec.timeout_s)
+        )
+        self.transport = TcpTransport(self._address, list(service.handlers()), spec.timeout_s)
+        self._lock = threading.Lock()
+        self._servers: dict[int, list[Any]] = {}
+        self._others: dict[str, LocalPartition] = {}  # partitions mapped besides, by directory and index
+        self._streams: dict[str, Stream] = {}
+        self._closed: dict[str, float] = {}  # counters of streams that have ended
+
+    def _address(self, rank: int) -> tuple[str, int] | None:
+        found = self._servers.get(rank)
+        return None if found is None else (found[0], found[1])
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Obeys the server until it says exit or is gone."""
+        parent = os.getppid()
+        self.socket.settimeout(_LOOK_S)
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self.socket, PACKET_BYTES, 4)
+            except TimeoutError:
+                if os.getppid() != parent:
+                    leave(_LOST_SERVER)
+                continue
+            except OSError:
+                leave(_LOST_SERVER)
+            if not data:
+                leave(_LOST_SERVER)
+            self._obey(json.loads(data), fds)
+
+    def _obey(self, command: dict[str, Any], fds: list[int]) -> None:
+        if "servers" in command:
+            self._servers = {int(rank): server for rank, server in command["servers"].items()}
+        elif "serve" in command:
+            connection = Connection(socket.socket(fileno=fds[0]), command["serve"], 1 << 36)
+            try:
+                connection.send(introduce("partition"))
+            except GltError as error:
+                logger.info("%s", error)
+                connection.close()
+            else:
+                self.partitions.serve(connection)
+        elif "loader" in command:
+            threading.Thread(target=self._open, args=(command["loader"], *fds), name="glt-open", daemon=True).start()
+        elif "close" in command:
+            with self._lock:
+                streams = [each for each in self._streams.values() if each.name == command["close"]]
+            for each in streams:
+                each.close(command["why"])
+        elif "exit" in command:
+            leave(0)
+        else:
+            raise ValueError(f"unknown command {sorted(command)}")
+
+    # -- loaders ---------------------------------------------------------------------------------------------------
+
+    def _open(self, told: dict[str, Any], connection_fd: int, seeds_fd: int) -> None:
+        connection = Connection(socket.socket(fileno=connection_fd), told["client"])
+        stream = Stream(connection, told["id"], Window(told["prefetch_size"], told["buffer_bytes"]), self._ended)
+        lane = self.turns.add(told["concurrency"], stream.may_begin)
+        stream.num_running = lambda: lane.num_running
+        stream.made_room = self.turns.look_again
+        key = f"{told['id']}/{told['first']}"
+        try:
+            memory = SharedMemory.from_fd(seeds_fd, told["seeds_bytes"])
+            producer = self._producer(told, memory, stream, LoopShare(self.loop, self.turns, lane))
+            connection.send(introduce("stream", worker=self.spec.worker))
+            stream.lane = lane
+            with self._lock:
+                self._streams[key] = stream
+            stream.start(producer)
+            pulse.add(connection)
+        except Exception as error:
+            self.turns.remove(lane)
+            logger.warning("loader %s could not be opened: %s", told["id"], error)
+            text = f"worker {self.spec.worker} cannot sample for it: {type(error).__name__}: {error}"
+            try:
+                connection.send({"refused": text})
+            except GltError as gone:
+                logger.info("%s", gone)
+            stream.close(text)
+
+    def _producer(self, told: dict[str, Any], memory: SharedMemory, stream: Stream, loop: LoopShare) -> Producer:
+        others = {int(part): self._map_other(path, int(part)) for part, path in told["other_dirs"].items()}
+        peers = [Peer(**each) for each in told["peers"]]
+        router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
+        sampler = DistNeighborSampler(
+            self.dataset, SamplingConfig.from_json(told["config"]), router, loop,
+            collect_features=told["collect_features"], others=others,
+        )  # fmt: skip
+        table = SeedTable.read(memory)
+        return Producer(
+            sampler, stream.channel, seeds_from_json(told["seeds"], table.extras), table, SeedOrder(**told["order"]),
+            told["first"], told["step"], f"worker {self.spec.worker} of server", self.spec.server_rank,
+        )  # fmt: skip
+
+    def _me(self) -> Peer:
+        return Peer(
+            f"server-{self.spec.server_rank}-w{self.spec.worker}", self.spec.server_rank, self.spec.worker,
+            socket.gethostname(), os.getpid(), self.dataset.partition_idx, "server",
+        )  # fmt: skip
+
+    def _map_other(self, path: str, part: int) -> LocalPartition:
+        key = f"{path}/{part}"
+        with self._lock:
+            if key not in self._others:
+                self._others[key] = self.dataset.map_other(path, part)
+            return self._others[key]
+
+    def _ended(self, stream: Stream) -> None:
+        if stream.lane is not None:
+            self.turns.remove(stream.lane)
+        with self._lock:
+            self._streams = {key: each for key, each in self._streams.items() if each is not stream}
+            for name, value in stream.stats().items():
+                if name in _LASTING:
+                    self._closed[name] = self._closed.get(name, 0.0) + value
+        logger.info("stream of %s ended: %s", stream.name, stream.why)
+
+    # -- signs of life ---------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Tells the server every second what there is to tell; whoever is silent is stopped or stuck."""
+        while True:
+            self.say({"beat": self._stats()})
+            time.sleep(BEAT_S)
+
+    def _stats(self) -> dict[str, Any]:
+        with self._lock:
+            streams, closed = dict(self._streams), dict(self._closed)
+        return {"closed": closed, "streams": {key: stream.stats() for key, stream in streams.items()}}
+
+    def say(self, value: dict[str, Any]) -> None:
+        try:
+            self.socket.send(json.dumps(value).encode())
+        except OSError:
+            leave(_LOST_SERVER)
+
+
+def main(fd: int) -> None:
+    sock = socket.socket(fileno=fd)
+    worker: PoolWorker | None = None
+    try:
+        for each in (signal.SIGINT, signal.SIGTERM):  # they are for the server, which decides what follows
+            signal.signal(each, signal.SIG_IGN)
+        keep_freed_memory()
+        torch.set_num_threads(1)
+        data = sock.recv(PACKET_BYTES)
+        if not data:
+            leave(_LOST_SERVER)
+        spec = PoolWorkerSpec(**json.loads(data)["spec"])
+        logging.basicConfig(level=spec.log_level)
+        worker = PoolWorker(sock, spec)
+        gc.freeze()  # what start-up made stays; the collector need not look at it again
+        worker.say({"ready": os.getpid()})
+        threading.Thread(target=worker.beat, name="glt-beat", daemon=True).start()
+        worker.listen()
+    except BaseException as error:
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        text = {"error": kind, "text": str(error), "traceback": traceback.format_exc()[-20000:]}
+        try:
+            sock.send(json.dumps(text).encode())
+        except OSError:
+            traceback.print_exc()  # nobody listens; at least the log has it
+    leave(_FAILED)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

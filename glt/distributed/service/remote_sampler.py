@@ -1,0 +1,205 @@
+"""Sampling on servers: the client's end of its streams."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from glt.channel.message import Message, read_message
+from glt.distributed.batch_start import Seeds
+from glt.distributed.epoch_start import EpochStart
+from glt.distributed.seed_table import SeedTable
+from glt.distributed.service.client import DistClient, ServerLine
+from glt.distributed.service.connection import STUCK_S, Connection
+from glt.distributed.service.handshake import dial, introduce
+from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError, WorkerDied
+from glt.sampler.config import SamplingConfig
+from glt.sampler.seed_order import SeedOrder
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+_WORD_S = 5.0  # for the server to say what became of a sampler whose stream broke
+_MAX_BATCH_BYTES = 64 << 30
+
+
+class _Stream:
+    """Batches from one sampler of one server, received on a thread as they come."""
+
+    def __init__(self, connection: Connection, line: ServerLine, loader: str, worker: int) -> None:
+        self.connection, self.line, self.loader, self.worker = connection, line, loader, worker
+        self.arrived: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()  # None: the stream ended
+        self.error: GltError | None = None
+        self.num_taken = 0
+        threading.Thread(target=self._receive, name="glt-stream", daemon=True).start()
+
+    def __str__(self) -> str:
+        return f"worker {self.worker} of {self.line.entry}"
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                try:
+                    self.arrived.put(self.connection.receive_data(_POLL_S))
+                except ChannelTimeout:
+                    continue
+        except GltError as error:
+            self.error = error
+            self.arrived.put(None)
+
+    def take(self) -> Message:
+        """Waits for the next message, for as long as the sampler gives signs of life."""
+        while True:
+            try:
+                message = self.arrived.get(timeout=_POLL_S)
+            except queue.Empty:
+                if self.connection.silent_s() > STUCK_S:
+                    raise PeerLost(
+                        f"{self} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see its state in "
+                        f"ps on {self.line.entry.host}), or the network is cut"
+                    ) from None
+                continue
+            if message is None:
+                self.arrived.put(None)
+                raise self._ended()
+            self.num_taken += 1
+            self.tell({"taken": self.num_taken})
+            return read_message(message)
+
+    def tell(self, command: dict[str, Any]) -> None:
+        try:
+            self.connection.send(command, timeout_s=STUCK_S)
+        except GltError as error:
+            logger.debug("%s", error)  # whoever receives here hears of it
+
+    def _ended(self) -> GltError:
+        """What to raise for a stream that ended: the server knows more than the connection."""
+        deadline = time.monotonic() + _WORD_S
+        while time.monotonic() < deadline:
+            died = self.line.died.get((self.loader, self.worker))
+            if died is not None:
+                return WorkerDied(died)
+            if self.line.lost is not None:
+                return self.line.lost
+            time.sleep(0.05)
+        return PeerLost(f"lost {self}: {self.error}")
+
+
+class RemoteSampler:
+    """Samplers on servers; the same interface as :class:`glt.distributed.worker_group.WorkerGroup`.
+
+    Batch ``i`` comes from stream ``i % num_streams``, so that batches arrive in index order without being sorted.
+
+    Args:
+        client: This process.
+        server_ranks: Servers that sample.
+        num_workers: Sampling processes asked for, of each.
+        config, order, seeds, table, collect_features: What to sample.
+        concurrency: Batches that each sampler works on at the same time.
+        buffer_bytes: For batches that wait to be sent, on each server.
+        prefetch_size: Batches that each sampler sends ahead of the trainer.
+
+    Raises:
+        RuntimeError, MemoryError: If a server takes no more loaders.
+        glt.errors.PeerLost, glt.errors.RendezvousError: If a server is gone.
+    """
+
+    def __init__(
+        self, client: DistClient, server_ranks: Sequence[int], num_workers: int, config: SamplingConfig,
+        order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool, concurrency: int, buffer_bytes: int,
+        prefetch_size: int,
+    ) -> None:  # fmt: skip
+        self._streams: list[_Stream] = []
+        self._created: list[tuple[ServerLine, str]] = []
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._streams, self._created)
+        told = {
+            "config": config.to_json(), "seeds": seeds.to_json(), "order": asdict(order),
+            "collect_features": collect_features, "concurrency": concurrency, "buffer_bytes": buffer_bytes,
+            "prefetch_size": prefetch_size,
+        }  # fmt: skip
+        try:
+            lines = [client.line(rank) for rank in server_ranks]
+            replies = [line.call("glt.create_loader", told, table.columns, table.extras, num_workers) for line in lines]
+            granted = [(line, reply.result()) for line, reply in zip(lines, replies, strict=True)]
+            self._created += [(line, each["id"]) for line, each in granted]
+            for line, each in granted:
+                if len(each["workers"]) < num_workers:
+                    logger.warning(
+                        "%s gives this loader %d samplers of the %d asked for: its max_workers is %d. The batches are "
+                        "the same", line.entry, len(each["workers"]), num_workers, len(each["workers"]),
+                    )  # fmt: skip
+            places = [(line, each["id"], worker) for line, each in granted for worker in each["workers"]]
+            for first, (line, id_, worker) in enumerate(places):
+                self._streams.append(self._open(line, id_, worker, first, len(places), client.timeout_s))
+        except BaseException:
+            self.close()
+            raise
+
+    @staticmethod
+    def _open(line: ServerLine, loader: str, worker: int, first: int, step: int, timeout_s: float) -> _Stream:
+        hello = introduce("stream", session=line.session, loader=loader, worker=worker, first=first, step=step)
+        who = f"worker {worker} of {line.entry}"
+        try:
+            connection, _ = dial(
+                (line.entry.address, line.entry.port), who, hello, timeout_s, max_bytes=_MAX_BATCH_BYTES, retry=False
+            )
+        except RendezvousError:
+            raise
+        except PeerLost as error:
+            raise (line.lost or error) from error
+        return _Stream(connection, line, loader, worker)
+
+    def start_epoch(self, start: EpochStart) -> None:
+        """Asks for the batches of an epoch; those of earlier iterations are given up."""
+        for stream in self._streams:
+            stream.tell({"start": start.to_json()})
+
+    def drain(self) -> None:
+        """Ends sampling for this loader."""
+        for stream in self._streams:
+            stream.tell({"drain": True})
+
+    def receive(self, index: int) -> Message:
+        """Waits for the next message of the sampler that makes batch ``index``.
+
+        Raises:
+            glt.errors.WorkerDied: If that sampler died; names it and its exit code.
+            glt.errors.PeerLost: If its server is gone, or the network.
+        """
+        return self._streams[index % len(self._streams)].take()
+
+    def stats(self) -> dict[str, float]:
+        """Counters of the streams."""
+        return {
+            "num_received": sum(each.num_taken for each in self._streams),
+            "received_bytes": sum(each.connection.received_bytes for each in self._streams),
+            "num_queued": sum(each.arrived.qsize() for each in self._streams),
+            "num_streams": len(self._streams),
+        }
+
+    def close(self, all_finished: bool = False) -> None:
+        """Ends the loader on the servers. May be called again."""
+        self._finalizer()
+
+
+def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerLine, str]]) -> None:
+    if os.getpid() != pid:
+        return  # a fork: the connections are its parent's to end
+    for stream in streams:
+        stream.tell({"close": True})
+        stream.connection.close()
+    for line, loader in created:
+        try:
+            if line.lost is None:
+                line.call("glt.close_loader", loader)  # not waited for
+        except GltError as error:
+            logger.debug("%s", error)

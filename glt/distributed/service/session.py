@@ -1,0 +1,93 @@
+"""A client as its server sees it: what it asks, one answer each, until it leaves or is lost."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from glt.distributed.native_pool import NativePool
+from glt.distributed.service.connection import Connection
+from glt.distributed.service.stream import LEASE_S
+from glt.distributed.service.values import decode_value, encode_value
+from glt.errors import ChannelTimeout, GltError
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+
+Call = Callable[["Session", tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Session:
+    """Answers the calls of one client.
+
+    Args:
+        connection: To it.
+        hello: How it introduced itself.
+        find: Gives what to call for a name; raises LookupError if there is nothing of that name.
+        pool: Where calls run.
+
+    Attributes:
+        id: Known to the client and nobody else: it shows it when it opens streams.
+        has_left: Whether the client said that it was done.
+    """
+
+    def __init__(
+        self, connection: Connection, hello: dict[str, Any], find: Callable[[str], Call], pool: NativePool
+    ) -> None:
+        self.connection, self.hello = connection, hello
+        self.id = secrets.token_hex(16)
+        self.group, self.rank = hello["group"], hello["rank"]
+        self.has_left = False
+        self._find, self._pool = find, pool
+        self.num_calls = 0
+
+    def __str__(self) -> str:
+        return f"client {self.rank} of {self.group!r} (host {self.hello['host']}, pid {self.hello['pid']})"
+
+    def run(self) -> str:
+        """Answers until the client leaves or is lost; returns how it ended."""
+        try:
+            while not self.has_left:
+                try:
+                    asked = self.connection.receive_json(_POLL_S)
+                except ChannelTimeout:
+                    if self.connection.silent_s() > LEASE_S:
+                        return f"it has given no sign of life for {LEASE_S:g} s"
+                    continue
+                message = self.connection.receive_data(LEASE_S) if asked["has_data"] else None
+                self.num_calls += 1
+                self._pool.submit(self._answer, asked, message)
+        except GltError as error:
+            return str(error)
+        except (KeyError, TypeError, ValueError) as error:
+            return f"it sent nonsense: {type(error).__name__}: {error}"
+        return "it left"
+
+    def _answer(self, asked: dict[str, Any], message: Tensor | None) -> None:
+        name = str(asked.get("name"))
+        try:
+            args, kwargs = decode_value(asked["arguments"], message)
+            result = self._find(name)(self, tuple(args), dict(kwargs))
+            tree, data = encode_value(result, f"the result of {name}")
+            reply: dict[str, Any] = {"number": asked["number"], "result": tree, "has_data": data is not None}
+        except Exception as error:
+            data = None
+            reply = {
+                "number": asked.get("number"), "has_data": False,
+                "error": f"{type(error).__module__}.{type(error).__qualname__}", "text": str(error),
+                "traceback": traceback.format_exc()[-20000:],
+            }  # fmt: skip
+        self.say(reply, data)
+
+    def say(self, value: dict[str, Any], data: Tensor | None = None) -> None:
+        """Sends an answer, or something that the client was not asking for."""
+        try:
+            self.connection.send_all(value, [] if data is None else [data])
+        except GltError as error:
+            logger.info("%s", error)  # the session ends with it

@@ -1,0 +1,103 @@
+"""Plain values as JSON and one message: what requests carry and what they return. Nothing of it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt.channel.message import MAX_DIMS, MessageKind, encode_message, read_message
+from glt.errors import MessageError
+
+_MARK = "__glt__"
+_MAX_DEPTH = 32
+
+
+def encode_value(value: Any, what: str) -> tuple[Any, Tensor | None]:
+    """Returns JSON for ``value``, and a message with its tensors; None if it has none.
+
+    Args:
+        value: None, numbers, text, tensors, arrays, dtypes, devices; tuples, lists and dicts of such.
+        what: What it is, in errors.
+
+    Raises:
+        TypeError: If it holds something else; names the type.
+    """
+    tensors: dict[str, Tensor] = {}
+    tree = _encode(value, tensors, what, 0)
+    return tree, encode_message(tensors, MessageKind.REQUEST) if tensors else None
+
+
+def _encode(value: Any, tensors: dict[str, Tensor], what: str, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise TypeError(f"{what} is nested more than {_MAX_DEPTH} levels deep")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.dim() > MAX_DIMS or value.is_meta:
+            raise TypeError(
+                f"{what} holds a {value.layout} tensor {list(value.shape)}: expected a dense one, at most 4-d"
+            )
+        name = f"t{len(tensors)}"
+        tensors[name] = value.detach().cpu().contiguous()
+        return {_MARK: "tensor", "name": name}
+    if isinstance(value, torch.dtype):
+        return {_MARK: "dtype", "name": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {_MARK: "device", "name": str(value)}
+    if isinstance(value, tuple):
+        return {_MARK: "tuple", "items": [_encode(each, tensors, what, depth + 1) for each in value]}
+    if isinstance(value, list):
+        return [_encode(each, tensors, what, depth + 1) for each in value]
+    if isinstance(value, Mapping):
+        pairs = [
+            [_encode(key, tensors, what, depth + 1), _encode(each, tensors, what, depth + 1)]
+            for key, each in value.items()
+        ]
+        return {_MARK: "dict", "items": pairs}
+    raise TypeError(
+        f"{what} holds a {type(value).__module__}.{type(value).__qualname__}: expected numbers, text, tensors, dtypes, "
+        "devices, or tuples, lists and dicts of these"
+    )
+
+
+def decode_value(tree: Any, message: Tensor | None) -> Any:
+    """Returns the value that :func:`encode_value` described; its tensors alias ``message``.
+
+    Raises:
+        glt.errors.MessageError: If this is no such value.
+    """
+    tensors = {} if message is None else read_message(message).tensors
+    try:
+        return _decode(tree, tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise MessageError(f"damaged value: {type(error).__name__}: {error}") from error
+
+
+def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(tree, list):
+        return [_decode(each, tensors) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    kind = tree[_MARK]
+    if kind == "tensor":
+        return tensors[tree["name"]]
+    if kind == "dtype":
+        found = getattr(torch, tree["name"])
+        if not isinstance(found, torch.dtype):
+            raise ValueError(f"torch.{tree['name']} is no dtype")
+        return found
+    if kind == "device":
+        return torch.device(tree["name"])
+    if kind == "tuple":
+        return tuple(_decode(each, tensors) for each in tree["items"])
+    if kind == "dict":
+        return {_decode(key, tensors): _decode(each, tensors) for key, each in tree["items"]}
+    raise ValueError(f"kind {kind!r}")

@@ -1,0 +1,46 @@
+"""Servers and clients of the tests: the first ranks of a cluster are servers, the others clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import glt
+from glt.testing_cluster import Trainer
+
+
+def serve(trainer: Trainer, path: Path, num_servers: int, num_clients: int | None, **given: Any) -> None:
+    """Makes this process a server of partition ``rank % num_parts``."""
+    num_parts = glt.partition.load_partition(path, 0, verify=False).manifest.num_parts
+    data = glt.distributed.DistDataset().load(path, trainer.rank % num_parts)
+    given = {"read_local": False, "rpc_timeout": 120.0, "max_workers": 4, **given}
+    glt.distributed.init_server(num_servers, num_clients, trainer.rank, data, "localhost", trainer.port, **given)
+
+
+def become_client(trainer: Trainer, num_servers: int, num_clients: int, **given: Any) -> glt.distributed.DistContext:
+    """Makes this process a client."""
+    given = {"rpc_timeout": 120.0, **given}
+    return glt.distributed.init_client(
+        num_servers, num_clients, trainer.rank - num_servers, "localhost", trainer.port, **given
+    )
+
+
+def serve_or(
+    trainer: Trainer, path: Path, num_servers: int, num_clients: int, client: Callable[..., Any],
+    server_options: dict[str, Any], *args: Any,
+) -> Any:  # fmt: skip
+    """What each process of a cluster does: a server serves until all clients have left, a client calls
+    ``client(trainer, rank, *args)``."""
+    if trainer.rank < num_servers:
+        serve(trainer, path, num_servers, num_clients, **server_options)
+        glt.distributed.wait_and_shutdown_server(100.0)
+        return None
+    context = become_client(trainer, num_servers, num_clients)
+    result = client(trainer, context.rank, *args)
+    glt.distributed.shutdown_client()
+    return result
+
+
+def options(**given: Any) -> glt.distributed.RemoteDistSamplingWorkerOptions:
+    return glt.distributed.RemoteDistSamplingWorkerOptions(**{"buffer_size": "8MB", **given})
