@@ -13,6 +13,7 @@ from glt.partition.book import Book, id_dtype
 from glt.partition.graph_input import EdgeInput
 from glt.partition.npy_file import NpyWriter, scratch_file
 from glt.partition.partition_writer import PartitionWriter
+from glt.partition.relabelling import relabel_edges
 
 CHUNK_ROWS = 1 << 20  # of indptr, looked at together
 
@@ -48,20 +49,20 @@ def write_graph(
     edges: EdgeInput,
     books: Sequence[Book],
     thread_bytes: int,
-    edge_id: np.ndarray | None = None,
+    relabel: bool = False,
 ) -> tuple[tuple[int, ...], int]:
     """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times.
 
-    Edges are read twice, front to back: once to count those of each row, once to sort them. Memory is 12 bytes per
-    node at the expanded end, and ``SortMemory.thread_bytes`` for each thread.
+    Edges are read twice, front to back: once to count those of each row, once to sort them; to relabel, once more.
+    Memory is 12 bytes per node at the expanded end, and ``SortMemory.thread_bytes`` for each thread.
 
     Args:
         writer: Where to.
         edges: The edges of one type.
         books: Of all node types. That of the expanded end may have the nodes of ``writer.parts`` alone.
         thread_bytes: Memory of each thread for sorting.
-        edge_id: With relabelling, the new id of each edge ``[num_edges]``: neighbours have theirs too then, which takes
-            4 bytes more for each node at that end.
+        relabel: Whether to write new ids of neighbours and edges, and the maps of the latter: takes 4 bytes more for
+            each node at the other end.
 
     Returns:
         The number of edges of each partition, and how many edges have ends of different owners.
@@ -78,8 +79,9 @@ def write_graph(
     _write_indptr(writer, edges, book, indptr)
     files = _files(writer, edges, book, num_neighbors, counts)
     memory = SortMemory.of(edges, num_neighbors, thread_bytes)
-    neighbor_id = None
-    if edge_id is not None:
+    edge_id, neighbor_id = edges.edge_ids, None
+    if relabel:
+        edge_id = relabel_edges(writer, edges, book, counts)
         neighbor_id = position if neighbor_book is book else neighbor_book.position()
     time = edges.time if edges.time is not None else edges.neighbor_time
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
@@ -88,7 +90,7 @@ def write_graph(
             book.offset[[*writer.parts, -1]].tolist(), indptr, [[file.rows for file in array] for array in files],
             id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize, scratch, thread_bytes,
             num_threads=writer.num_threads, tick=writer.advance, neighbor_id=neighbor_id,
-            edge_id=edges.edge_ids if edge_id is None else edge_id, num_ids=edges.num_ids,
+            edge_id=edge_id, num_ids=edges.num_ids,
         )  # fmt: skip
     for array in files:
         writer.close(array)

@@ -91,6 +91,9 @@ def dial(
             ) from error
         if "refused" in answer:
             connection.close()
+            if answer.get("is_ending") and retry and time.monotonic() < deadline:
+                time.sleep(_RETRY_S)  # another may take its place
+                continue
             raise RendezvousError(f"{peer} at {host}:{port} refused: {answer['refused']}")
         require_same_version(answer, peer)
         pulse.add(connection)

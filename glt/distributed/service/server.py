@@ -175,7 +175,7 @@ class DistServer:
         finally:
             self._handshakes.release()
         if self._closed or self._membership is None:
-            _refuse(connection, f"{self.entry} is shutting down")
+            _refuse(connection, f"{self.entry} is shutting down", is_ending=True)
         elif kind == "server":
             self._membership.admit(connection, hello)
         elif kind == "client":
@@ -213,20 +213,25 @@ class DistServer:
             self._require_fit(hello)
             session = Session(connection, hello, self._find, self._calls)
             with self._changed:
+                ending = self.is_draining or self._closed
                 same = [
                     each for each in self._sessions.values()
                     if (each.group, each.rank) == (session.group, session.rank)
                 ]  # fmt: skip
-                for other in same:
+                for other in same if not ending else ():
                     if other.connection.silent_s() < 3.0:
                         raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
                     other.connection.close()
-                self._sessions[session.id] = session
-                self._left.pop((session.group, session.rank), None)
-                self._changed.notify_all()
+                if not ending:
+                    self._sessions[session.id] = session
+                    self._left.pop((session.group, session.rank), None)
+                    self._changed.notify_all()
         except (RendezvousError, KeyError) as error:
             logger.warning("refused: %s", error)
             _refuse(connection, str(error))
+            return
+        if ending:
+            _refuse(connection, f"{self.entry} is shutting down", is_ending=True)
             return
         connection.peer = str(session)
         connection.max_bytes = _MAX_SESSION_BYTES
@@ -248,8 +253,6 @@ class DistServer:
                 raise RendezvousError(
                     f"{name} = {theirs!r} on the client, {mine!r} on {self.entry}: give both the same"
                 )
-        if self.is_draining:
-            raise RendezvousError(f"{self.entry} is shutting down")
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -405,6 +408,7 @@ class DistServer:
                 if deadline is not None and time.monotonic() > deadline:
                     return False
                 self._changed.wait(0.5)
+            self.is_draining = True  # whoever comes now finds the server's successor, if there is one
         return True
 
     def _is_done(self) -> bool:
@@ -457,9 +461,9 @@ class DistServer:
         logger.info("%s has ended", self.entry)
 
 
-def _refuse(connection: Connection, text: str) -> None:
+def _refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
     try:
-        connection.send({"refused": text}, timeout_s=5.0)
+        connection.send({"refused": text, "is_ending": is_ending}, timeout_s=5.0)
     except GltError as error:
         logger.info("%s", error)
     connection.close()
