@@ -8,7 +8,8 @@ objects, one per packet, with file descriptors beside some::
                        {"serve": true} + connection of another server                answer its requests
                        {"loader": ...} + connection to a client, memory of seeds     sample for it
                        {"close": id}  {"exit": true}
-    worker -> server   {"ready": pid}, then {"beat": stats} every second
+    worker -> server   {"ready": pid}, then {"beat": stats, "first": true, "last": true} every second; in several
+                       packets if there are many streams
                        or  {"error": type, "text": ..., "traceback": ...}
 
 When the server dies the socket closes, or this process is given another parent, and it ends.
@@ -58,6 +59,7 @@ PACKET_BYTES = 160 << 10  # what Linux lets through by default
 _LOST_SERVER = 3  # exit codes
 _FAILED = 4
 _LOOK_S = 1.0
+_STREAMS_PER_PACKET = 100  # in a beat
 _LASTING = (*STATS, "num_batches", "sent_bytes")
 
 logger = logging.getLogger(__name__)
@@ -221,7 +223,12 @@ class PoolWorker:
     def beat(self) -> None:
         """Tells the server every second what there is to tell; whoever is silent is stopped or stuck."""
         while True:
-            self.say({"beat": self._stats()})
+            stats = self._stats()
+            streams = list(stats["streams"].items())
+            for first in range(0, max(1, len(streams)), _STREAMS_PER_PACKET):
+                last = first + _STREAMS_PER_PACKET
+                part = {**stats, "streams": dict(streams[first:last])}
+                self.say({"beat": part, "first": first == 0, "last": last >= len(streams)})
             time.sleep(BEAT_S)
 
     def _stats(self) -> dict[str, Any]:
