@@ -102,7 +102,7 @@ def files(trainer: Trainer, rank: int, folder: Path) -> list[Any]:
     with glt.distributed.DistLinkNeighborLoader(
         None, [2], "edges.pt", batch_size=4, worker_options=options()
     ) as loader:  # fmt: skip
-        found.append(len([batch for batch in loader]))
+        found.append(len(list(loader)))
     for name in ("absent.pt", "../outside.pt", str(folder / "outside.pt"), "dict.pt", "broken.npy", "object.npy"):
         with pytest.raises(ValueError) as raised:
             seeds_of(name)

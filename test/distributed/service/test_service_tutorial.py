@@ -1,7 +1,7 @@
 """The code of the reference's tutorial, sections 2.2 and 4.2, with ``import glt`` as the import line.
 
-The other sections are in ``test_tutorial.py``, whose partitions serve here. ``torch.device('cpu')`` stands for the GPUs,
-of which ``torch.cuda.device_count`` finds none, and another port for 11111; the rest is as written there.
+The other sections are in ``test_tutorial.py``, whose partitions serve here. ``torch.device('cpu')`` stands for the
+GPUs, where ``torch.cuda.device_count`` finds none, and another port for 11111; the rest is as written there.
 """
 
 from __future__ import annotations
