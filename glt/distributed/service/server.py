@@ -35,6 +35,7 @@ _MAX_HANDSHAKES = 256
 _MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
 _MAX_SESSION_BYTES = 16 << 30
 _GRACE_S = 60.0  # a client that was lost may come back within it
+_FOLLOWED_S = 3.0  # a client that is silent for so long while another asks for its place loses it
 
 
 @dataclass(frozen=True)
@@ -224,15 +225,8 @@ class DistServer:
             self._require_fit(hello)
             session = Session(connection, hello, self._find, self._calls)
             with self._changed:
+                self._end_predecessors(session)
                 ending = self.is_draining or self._closed
-                same = [
-                    each for each in self._sessions.values()
-                    if (each.group, each.rank) == (session.group, session.rank)
-                ]  # fmt: skip
-                for other in same if not ending else ():
-                    if other.connection.silent_s() < 3.0:
-                        raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
-                    other.connection.close()
                 if not ending:
                     self._sessions[session.id] = session
                     self._left.pop((session.group, session.rank), None)
@@ -256,6 +250,28 @@ class DistServer:
             why = str(error)
         finally:
             self._end_session(session, why)
+
+    def _end_predecessors(self, session: Session) -> None:
+        """Makes sure that no living client has the place of this one; ``_changed`` is held.
+
+        One that was killed may have been followed at once, while the kernel still took its memory from it: a client is
+        taken for living when it gave a sign of life after its follower had come.
+        """
+        came = time.monotonic()
+        while not self._closed:
+            same = [
+                each for each in self._sessions.values() if (each.group, each.rank) == (session.group, session.rank)
+            ]
+            for other in same:
+                if other.connection.heard_s > came:
+                    raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
+            if not same:
+                return
+            if time.monotonic() - came > _FOLLOWED_S:
+                for other in same:
+                    other.connection.close()
+                return
+            self._changed.wait(0.1)
 
     def _require_fit(self, hello: dict[str, Any]) -> None:
         for name in ("num_servers", "num_clients"):
