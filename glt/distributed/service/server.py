@@ -24,6 +24,7 @@ from glt.distributed.service import functions
 from glt.distributed.service.connection import MAX_JSON_BYTES, Connection, pulse
 from glt.distributed.service.handshake import HANDSHAKE_S, introduce, require_same_version
 from glt.distributed.service.membership import Membership, ReadPlan, ServerEntry, plan_reads
+from glt.distributed.service.metrics import MetricsEndpoint
 from glt.distributed.service.pool import SamplerPool
 from glt.distributed.service.seed_source import SeedSource
 from glt.distributed.service.session import Call, Session
@@ -51,6 +52,8 @@ class ServerOptions:
     max_buffer_bytes: int
     read_local: bool
     seed_dir: str | None
+    log_format: str
+    metrics: tuple[str, int] | None  # host and port
 
 
 @dataclass
@@ -84,6 +87,11 @@ class DistServer:
         bind: Host and port to listen at; port 0: one is found.
         group_name: Of the servers.
         options: The rest.
+
+    Attributes:
+        address: Host and port under which others reach it.
+        listens_at: The address that it listens at, of one interface or of all.
+        metrics: Where its numbers are published, if they are.
     """
 
     def __init__(
@@ -114,6 +122,7 @@ class DistServer:
         self._handshakes = threading.Semaphore(_MAX_HANDSHAKES)
         self.seeds = SeedSource(dataset, options.seed_dir)
         self._listener = _listen(bind, rank)
+        self.listens_at: str = self._listener.getsockname()[0]
         self.address: tuple[str, int] = (_reachable(bind[0], master), self._listener.getsockname()[1])
         self.entry = ServerEntry(
             rank, *self.address, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx,
@@ -123,17 +132,20 @@ class DistServer:
             {
                 "server_rank": rank, "load_args": dataset.load_args, "num_places": options.max_concurrency,
                 "num_rpc_threads": options.num_rpc_threads, "timeout_s": options.rpc_timeout,
-                "log_level": logging.getLogger().getEffectiveLevel(),
+                "log_level": logging.getLogger().getEffectiveLevel(), "log_format": options.log_format,
             },
             options.max_workers, options.rpc_timeout, self._worker_died,
         )  # fmt: skip
         self._calls = NativePool(options.num_rpc_threads, "glt-request")
         self._membership: Membership | None = None
+        self.metrics: MetricsEndpoint | None = None
         self._ready = threading.Event()
         try:
             # Others may come while the samplers start: they are admitted when there is a membership.
             threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
             self.pool.ensure(options.num_workers)
+            if options.metrics is not None:
+                self.metrics = MetricsEndpoint(self.stats, self.entry, *options.metrics)
             self._membership = Membership(self.entry, master, self._servers_changed, options.rpc_timeout)
             self._ready.set()
         except BaseException:
@@ -399,6 +411,7 @@ class DistServer:
             gone = session.id not in self._sessions
             if not gone:
                 self._loaders[id_] = loader
+                self.pool.ledger.open_loader(id_)
         if gone:
             seeds.close()
             raise RuntimeError(f"{session} is gone")
@@ -417,6 +430,7 @@ class DistServer:
             loader = self._loaders.pop(id_, None)
             self._changed.notify_all()
         if loader is not None:
+            self.pool.ledger.close_loader(id_)
             self.pool.tell_all({"close": id_, "why": why})
             loader.seeds.close()
             logger.info("loader %s was closed: %s", id_, why)
@@ -506,6 +520,8 @@ class DistServer:
             self._membership.close()
         for session in sessions:
             session.connection.close()
+        if self.metrics is not None:
+            self.metrics.close()
         self.pool.close()
         self._calls.shutdown(1.0)
         logger.info("%s has ended", self.entry)
