@@ -24,6 +24,7 @@ from glt.distributed.service import functions
 from glt.distributed.service.connection import MAX_JSON_BYTES, Connection, pulse
 from glt.distributed.service.handshake import HANDSHAKE_S, introduce, require_same_version
 from glt.distributed.service.membership import Membership, ReadPlan, ServerEntry, plan_reads
+from glt.distributed.service.metrics import MetricsEndpoint
 from glt.distributed.service.pool import SamplerPool
 from glt.distributed.service.seed_source import SeedSource
 from glt.distributed.service.session import Call, Session
@@ -35,6 +36,7 @@ _MAX_HANDSHAKES = 256
 _MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
 _MAX_SESSION_BYTES = 16 << 30
 _GRACE_S = 60.0  # a client that was lost may come back within it
+_FOLLOWED_S = 3.0  # a client that is silent for so long while another asks for its place loses it
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class ServerOptions:
     max_buffer_bytes: int
     read_local: bool
     seed_dir: str | None
+    log_format: str
+    metrics: tuple[str, int] | None  # host and port
 
 
 @dataclass
@@ -83,6 +87,11 @@ class DistServer:
         bind: Host and port to listen at; port 0: one is found.
         group_name: Of the servers.
         options: The rest.
+
+    Attributes:
+        address: Host and port under which others reach it.
+        listens_at: The address that it listens at, of one interface or of all.
+        metrics: Where its numbers are published, if they are.
     """
 
     def __init__(
@@ -113,6 +122,7 @@ class DistServer:
         self._handshakes = threading.Semaphore(_MAX_HANDSHAKES)
         self.seeds = SeedSource(dataset, options.seed_dir)
         self._listener = _listen(bind, rank)
+        self.listens_at: str = self._listener.getsockname()[0]
         self.address: tuple[str, int] = (_reachable(bind[0], master), self._listener.getsockname()[1])
         self.entry = ServerEntry(
             rank, *self.address, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx,
@@ -122,17 +132,20 @@ class DistServer:
             {
                 "server_rank": rank, "load_args": dataset.load_args, "num_places": options.max_concurrency,
                 "num_rpc_threads": options.num_rpc_threads, "timeout_s": options.rpc_timeout,
-                "log_level": logging.getLogger().getEffectiveLevel(),
+                "log_level": logging.getLogger().getEffectiveLevel(), "log_format": options.log_format,
             },
             options.max_workers, options.rpc_timeout, self._worker_died,
         )  # fmt: skip
         self._calls = NativePool(options.num_rpc_threads, "glt-request")
         self._membership: Membership | None = None
+        self.metrics: MetricsEndpoint | None = None
         self._ready = threading.Event()
         try:
             # Others may come while the samplers start: they are admitted when there is a membership.
             threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
             self.pool.ensure(options.num_workers)
+            if options.metrics is not None:
+                self.metrics = MetricsEndpoint(self.stats, self.entry, *options.metrics)
             self._membership = Membership(self.entry, master, self._servers_changed, options.rpc_timeout)
             self._ready.set()
         except BaseException:
@@ -233,15 +246,8 @@ class DistServer:
             self._require_fit(hello)
             session = Session(connection, hello, self._find, self._calls)
             with self._changed:
+                self._end_predecessors(session)
                 ending = self.is_draining or self._closed
-                same = [
-                    each for each in self._sessions.values()
-                    if (each.group, each.rank) == (session.group, session.rank)
-                ]  # fmt: skip
-                for other in same if not ending else ():
-                    if other.connection.silent_s() < 3.0:
-                        raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
-                    other.connection.close()
                 if not ending:
                     self._sessions[session.id] = session
                     self._left.pop((session.group, session.rank), None)
@@ -265,6 +271,28 @@ class DistServer:
             why = str(error)
         finally:
             self._end_session(session, why)
+
+    def _end_predecessors(self, session: Session) -> None:
+        """Makes sure that no living client has the place of this one; ``_changed`` is held.
+
+        One that was killed may have been followed at once, while the kernel still took its memory from it: a client is
+        taken for living when it gave a sign of life after its follower had come.
+        """
+        came = time.monotonic()
+        while not self._closed:
+            same = [
+                each for each in self._sessions.values() if (each.group, each.rank) == (session.group, session.rank)
+            ]
+            for other in same:
+                if other.connection.heard_s > came:
+                    raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
+            if not same:
+                return
+            if time.monotonic() - came > _FOLLOWED_S:
+                for other in same:
+                    other.connection.close()
+                return
+            self._changed.wait(0.1)
 
     def _require_fit(self, hello: dict[str, Any]) -> None:
         for name in ("num_servers", "num_clients"):
@@ -395,6 +423,7 @@ class DistServer:
             gone = session.id not in self._sessions
             if not gone:
                 self._loaders[id_] = loader
+                self.pool.ledger.open_loader(id_)
         if gone:
             seeds.close()
             raise RuntimeError(f"{session} is gone")
@@ -413,6 +442,7 @@ class DistServer:
             loader = self._loaders.pop(id_, None)
             self._changed.notify_all()
         if loader is not None:
+            self.pool.ledger.close_loader(id_)
             self.pool.tell_all({"close": id_, "why": why})
             loader.seeds.close()
             logger.info("loader %s was closed: %s", id_, why)
@@ -502,6 +532,8 @@ class DistServer:
             self._membership.close()
         for session in sessions:
             session.connection.close()
+        if self.metrics is not None:
+            self.metrics.close()
         self.pool.close()
         self._calls.shutdown(1.0)
         logger.info("%s has ended", self.entry)

@@ -65,7 +65,7 @@ class Session:
                 self.num_calls += 1
                 self._pool.submit(self._answer, asked, message)
         except GltError as error:
-            return str(error)
+            return "it left" if self.has_left else str(error)
         except (KeyError, TypeError, ValueError) as error:
             return f"it sent nonsense: {type(error).__name__}: {error}"
         return "it left"
