@@ -34,8 +34,8 @@ def test_a_frozen_server(stage: Stage, world: Callable[..., World]) -> None:
     stage.start_clients(1, 1)
     stage.ask(1, "law", "law", 0)
     got = stage.ask(1, "take", "law", 1)
+    stage.freeze(0)
     start = time.monotonic()
-    stage.kill(0, signal.SIGSTOP)
     failed = stage.fails(1, "request", 0, "torch.cuda.is_available")
     expect_prompt(time.monotonic() - start, "the client to notice", STUCK_S + 10)
     pid = stage.processes[0].pid
@@ -90,7 +90,7 @@ def test_a_frozen_client(tmp_path: Path, world: Callable[..., World]) -> None:
             stage.ask(actor, "make", "endless")
             stage.ask(actor, "go", "endless")
         start = time.monotonic()
-        stage.kill(1, signal.SIGSTOP)
+        stage.freeze(1)
         assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
         expect_prompt(time.monotonic() - start, "the server to notice", STUCK_S + 10)
         count = stage.ask(2, "count", "endless")

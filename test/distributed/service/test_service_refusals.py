@@ -15,13 +15,22 @@ from dist_world import World
 from promptness import eventually
 from service_actors import CASE, Stage
 
-from glt.distributed.service import handshake
+from glt.distributed.service import connection, handshake
+from glt.distributed.service.functions import register_server_function
 
 
 def pretend(protocol: int, version: str) -> None:
     """This process is of another version from here on."""
     handshake.PROTOCOL = protocol
     handshake.glt.__version__ = version
+
+
+def shorten_frames() -> None:
+    connection.MAX_JSON_BYTES = 4000
+
+
+def long_list(*_: Any) -> list[int]:
+    return list(range(5000))
 
 
 def test_clients_that_do_not_fit(world: Callable[..., World]) -> None:
@@ -49,6 +58,15 @@ def test_clients_that_do_not_fit(world: Callable[..., World]) -> None:
         assert failed.kind == "TypeError", failed
         failed = stage.fails(2, "request", 1, "torch.cuda.is_available")
         assert failed.kind == "ValueError" and "server_rank = 1" in failed.text, failed
+        # What is too long to be sent is refused where it is made, and the connections live on.
+        stage.ask(0, "run_function", shorten_frames)
+        stage.ask(0, "run_function", register_server_function, long_list)
+        failed = stage.fails(2, "request", 0, long_list)
+        assert failed.kind == "ValueError" and "at most 4000" in failed.text, failed
+        stage.ask(2, "run_function", shorten_frames)
+        failed = stage.fails(2, "request", 0, long_list, long_list())
+        assert failed.kind == "ValueError" and "send long lists as tensors" in failed.text, failed
+        assert stage.ask(2, "request", 0, "torch.cuda.is_available") in (True, False)
         stage.ask(2, "leave")
         for protocol, version in ((1, "0.0.1"), (99, "9.9.0")):
             stage.ask(2, "run_function", pretend, protocol, version)
