@@ -141,6 +141,10 @@ class Actor:
             del self.iterators[name]
         return taken
 
+    def again(self, name: str) -> None:
+        """Leaves an epoch; :meth:`take` begins the next."""
+        del self.iterators[name]
+
     def close(self, name: str) -> None:
         self.iterators.pop(name, None)
         self.loaders.pop(name).shutdown()

@@ -33,6 +33,12 @@ def test_any_order(world: Callable[..., World]) -> None:
                 got = stage.ask(actor, "take", name)
                 assert_same(got, reference(here, CASE, rank)[: len(got)], f"{name} of actor {actor}")
                 assert len(got) > 4
+        # An epoch that is left in the middle; the next is whole.
+        stage.ask(2, "law", "c", 0, server_rank=[1, 0], prefetch_size=1)
+        stage.ask(2, "take", "c", 2)
+        stage.ask(2, "again", "c")
+        got = stage.ask(2, "take", "c")
+        assert_same(got, reference(here, CASE, 0)[len(got) :], "the second epoch")
         for actor in (2, 3):
             stage.ask(actor, "leave")
             stage.ask(actor, "leave")
