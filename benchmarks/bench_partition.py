@@ -121,8 +121,8 @@ def run(contestant: str, graph_name: str, width: int) -> dict[str, float]:
             partitioner = glts_partitioner()
             tensors = torch.from_numpy(edge_index), torch.from_numpy(feat)
             return measured(lambda: partitioner(str(root), 2, num_nodes, *tensors).partition())
-        threads = {} if contestant == "glt" else {"num_threads": 1}
-        return measured(lambda: RandomPartitioner(root, 2, num_nodes, edge_index, feat, **threads).partition())
+        options = {"glt, one thread": {"num_threads": 1}, "glt, relabel": {"relabel": True}}.get(contestant, {})
+        return measured(lambda: RandomPartitioner(root, 2, num_nodes, edge_index, feat, **options).partition())
 
 
 def make_edges(path: Path, scale: int, num_edges: int) -> None:
@@ -194,7 +194,7 @@ def main() -> None:
     graph_name, width = ("toy", 8) if options.toy else ("M", 128)
     graphs.load(graph_name)
     peer = importlib.util.find_spec("graphlearn_torch") is not None
-    contestants = ["glt", "glt, one thread", *(["GLT"] if peer else [])]
+    contestants = ["glt", "glt, relabel", "glt, one thread", *(["GLT"] if peer else [])]
     in_process = (lambda function, *given: function(*given)) if options.toy else in_fresh_process
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
     for _ in range(options.rounds):

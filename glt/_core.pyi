@@ -88,6 +88,7 @@ def move_overfull(
     num_parts: int,
     label: np.ndarray | None,
     label_cap: np.ndarray,
+    node_cap: int,
     penalty: float,
     rng_seed: int,
     owner: np.ndarray,
@@ -286,6 +287,17 @@ def scatter_rows(
     owner_file: RowFile | None = None,
     place_file: RowFile | None = None,
     chunk_rows: int = ...,
+    num_threads: int = 1,
+    tick: Callable[[int], object] | None = None,
+) -> None: ...
+def number_edges(
+    rows: np.ndarray,
+    owner: np.ndarray,
+    offset: np.ndarray,
+    old_ids: RowFile,
+    new_ids: RowFile,
+    id_width: int,
+    chunk_edges: int,
     num_threads: int = 1,
     tick: Callable[[int], object] | None = None,
 ) -> None: ...

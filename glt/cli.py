@@ -4,7 +4,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 import glt
 from glt.demo.options import Options, add_arguments
@@ -19,9 +19,16 @@ _COMMANDS: Final = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with a flag in one line: the usage of a command with many flags would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs ``glt`` with ``argv`` (the process's own arguments if None) and returns its exit status."""
-    parser = argparse.ArgumentParser(prog="glt", description="Decoupled graph sampling for PyTorch Geometric.")
+    parser = Parser(prog="glt", description="Decoupled graph sampling for PyTorch Geometric.")
     parser.add_argument("--version", action="version", version=f"glt {glt.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     demo = commands.add_parser(

@@ -28,6 +28,7 @@ class Placement {
         floor_(static_cast<size_t>(balance.num_labels)),
         num_edges_(static_cast<size_t>(num_parts_)),
         edge_cost_(num_edges_.size()),
+        num_all_nodes_(num_edges_.size()),
         votes_(num_edges_.size()) {
     for (int64_t v = 0; v < graph.num_nodes; ++v) {
       const int64_t label = label_of(v);
@@ -48,6 +49,10 @@ class Placement {
     return num_nodes_[label * num_parts_ + part] > balance_.label_cap[label];
   }
 
+  // From now on, a partition has room for no more than `cap` nodes of all labels together.
+  void limit_nodes(int64_t cap) { node_cap_ = cap; }
+  int64_t excess(int64_t part) const { return num_all_nodes_[part] - node_cap_; }
+
   void vote(int64_t part) {
     if (votes_[part]++ == 0) voted_.push_back(part);
   }
@@ -67,6 +72,12 @@ class Placement {
 
   // The partition of the best score among those with room; `current` (-1: none) wins a tie, then the cheaper one.
   int64_t choose(int64_t v, int64_t current) {
+    const int64_t best = find_best(v, current);
+    return best >= 0 ? best : find_fewest_edges(label_of(v));
+  }
+
+  // The same, or -1 where none has room for the node and its edges.
+  int64_t find_best(int64_t v, int64_t current) {
     const int64_t label = label_of(v), edges = edges_of(v);
     const double share = static_cast<double>(edges) / mean_degree_;
     Candidate best;
@@ -78,7 +89,7 @@ class Placement {
       const int64_t cheapest = find_cheapest(v, label, edges, share);
       if (cheapest >= 0) best.meet(score(label, cheapest, share), cost(label, cheapest, share), cheapest, current);
     }
-    return best.part >= 0 ? best.part : find_fewest_edges(label);
+    return best.part;
   }
 
  private:
@@ -95,7 +106,7 @@ class Placement {
 
   int64_t edges_of(int64_t v) const { return balance_.edges ? balance_.edges[v] : 0; }
   bool has_room(int64_t label, int64_t part) const {
-    return num_nodes_[label * num_parts_ + part] < balance_.label_cap[label];
+    return num_nodes_[label * num_parts_ + part] < balance_.label_cap[label] && num_all_nodes_[part] < node_cap_;
   }
   bool has_edge_room(int64_t part, int64_t edges) const {
     return !balance_.edges || num_edges_[part] + edges <= balance_.edge_cap;
@@ -111,6 +122,7 @@ class Placement {
   void add(int64_t v, int64_t part, int64_t sign) {
     const int64_t label = label_of(v), at = label * num_parts_ + part;
     num_nodes_[at] += sign;
+    num_all_nodes_[part] += sign;
     node_cost_[at] = penalty_ * std::sqrt(static_cast<double>(num_nodes_[at]) / mean_nodes_[label]);
     if (!balance_.edges || mean_edges_ == 0) return;
     num_edges_[part] += sign * balance_.edges[v];
@@ -149,12 +161,14 @@ class Placement {
   const int64_t num_parts_;
   const double penalty_;
   const uint64_t key_;
-  std::vector<int64_t> num_nodes_;  // [num_labels, num_parts]
-  std::vector<double> node_cost_;   // [num_labels, num_parts]
-  std::vector<double> mean_nodes_;  // [num_labels]
-  std::vector<double> floor_;       // [num_labels], no partition with room has nodes that cost less
-  std::vector<int64_t> num_edges_;  // [num_parts]
-  std::vector<double> edge_cost_;   // [num_parts]
+  std::vector<int64_t> num_nodes_;      // [num_labels, num_parts]
+  std::vector<double> node_cost_;       // [num_labels, num_parts]
+  std::vector<double> mean_nodes_;      // [num_labels]
+  std::vector<double> floor_;           // [num_labels], no partition with room has nodes that cost less
+  std::vector<int64_t> num_edges_;      // [num_parts]
+  std::vector<double> edge_cost_;       // [num_parts]
+  std::vector<int64_t> num_all_nodes_;  // [num_parts]
+  int64_t node_cap_ = std::numeric_limits<int64_t>::max();
   double mean_edges_ = 0, mean_degree_ = 1;
   std::vector<int64_t> votes_;  // [num_parts], neighbours of the node at hand
   std::vector<int64_t> voted_;  // partitions with votes
@@ -199,21 +213,46 @@ int64_t pass(const Adjacency& graph, const Balance& balance, double penalty, boo
 }
 
 template <typename Id, typename Owner>
-int64_t move(const Adjacency& graph, const Balance& balance, double penalty, uint64_t key, const Id* indices,
-             Owner* owner) {
+int64_t move(const Adjacency& graph, const Balance& balance, int64_t node_cap, double penalty, uint64_t key,
+             const Id* indices, Owner* owner) {
   Placement placement(graph, balance, penalty, key);
   for (int64_t v = 0; v < graph.num_nodes; ++v) placement.put(v, owner[v]);
   int64_t num_moved = 0;
-  for (int64_t v = 0; v < graph.num_nodes; ++v) {
-    if (!placement.is_overfull(v, owner[v])) continue;
+  const auto vote = [&](int64_t v) {
     for (int64_t e = graph.indptr[v]; e < graph.indptr[v + 1]; ++e)
       if (indices[e] != v) placement.vote(owner[indices[e]]);
-    const int64_t part = placement.choose(v, -1);  // never the one it is in, which has no room
-    placement.forget_votes();
+  };
+  const auto move_to = [&](int64_t v, int64_t part) {
     placement.take(v, owner[v]);
     placement.put(v, part);
     owner[v] = static_cast<Owner>(part);
     ++num_moved;
+  };
+  for (int64_t v = 0; v < graph.num_nodes; ++v) {
+    if (!placement.is_overfull(v, owner[v])) continue;
+    vote(v);
+    const int64_t part = placement.choose(v, -1);  // never the one it is in, which has no room
+    placement.forget_votes();
+    move_to(v, part);
+  }
+  // Of two partitions, the one with more nodes has more of some label than the other, which thus has room for that
+  // label: each round over the nodes finds one to move as long as there is a partition with too many.
+  placement.limit_nodes(node_cap);
+  int64_t excess = 0;
+  for (int64_t part = 0; part < balance.num_parts; ++part) excess += std::max<int64_t>(0, placement.excess(part));
+  while (excess > 0) {
+    const int64_t before = excess;
+    for (int64_t v = 0; v < graph.num_nodes && excess > 0; ++v) {
+      if (placement.excess(owner[v]) <= 0) continue;
+      vote(v);
+      const int64_t part = placement.find_best(v, -1);
+      placement.forget_votes();
+      if (part < 0) continue;  // its label has room only where there are enough nodes already
+      move_to(v, part);
+      --excess;
+    }
+    require(excess < before, "node_cap = ", node_cap, ": ", balance.num_parts, " partitions have no room for ",
+            graph.num_nodes, " nodes");
   }
   return num_moved;
 }
@@ -237,9 +276,10 @@ int64_t fennel_pass(const Adjacency& graph, const Balance& balance, double penal
                     graph.indices, owner);
 }
 
-int64_t move_overfull(const Adjacency& graph, const Balance& balance, double penalty, uint64_t key, Owners owner) {
+int64_t move_overfull(const Adjacency& graph, const Balance& balance, int64_t node_cap, double penalty, uint64_t key,
+                      Owners owner) {
   require_owners(balance, owner, graph.num_nodes);
-  return std::visit([&](auto* indices, auto* p) { return move(graph, balance, penalty, key, indices, p); },
+  return std::visit([&](auto* indices, auto* p) { return move(graph, balance, node_cap, penalty, key, indices, p); },
                     graph.indices, owner);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/crc32.h"
+#include "core/edge_numbers.h"
 #include "core/edge_sort.h"
 #include "core/row_scatter.h"
 #include "python/tick.h"
@@ -155,6 +156,40 @@ void register_scatter(py::module_& m) {
       py::arg("num_threads") = 1, py::arg("tick") = py::none());
 }
 
+void register_numbers(py::module_& m) {
+  m.def(
+      "number_edges",
+      [](const py::array& rows, const py::array& owner, const py::array& offset, const PyRowFile& old_ids,
+         const PyRowFile& new_ids, int64_t id_width, int64_t chunk_edges, int num_threads,
+         std::optional<py::function> tick) {
+        const int64_t num_parts = offset.size() - 1;
+        EdgeNumberSpec spec{};
+        spec.row = read_ids(rows, "rows");
+        spec.num_edges = rows.size();
+        spec.owner = full_book(owner, num_parts, "owner");
+        spec.offset = read<int64_t>(offset, "offset");
+        require(spec.offset[0] == 0 && std::is_sorted(spec.offset, spec.offset + num_parts + 1) &&
+                    spec.offset[num_parts] == spec.num_edges,
+                "offset: expected the ranges of the partitions, from 0 to ", spec.num_edges);
+        require(id_width == 8 || (id_width == 4 && spec.num_edges <= int64_t{1} << 31), "id_width = ", id_width,
+                ": expected 4 (for at most 2^31 edges) or 8, there are ", spec.num_edges, " edges");
+        spec.old_ids = row_file(old_ids);
+        spec.new_ids = row_file(new_ids);
+        spec.id_width = id_width;
+        spec.chunk_edges = chunk_edges;
+        const int threads = checked_threads(num_threads);
+        const Tick told = tick_of(tick);
+        py::gil_scoped_release nogil;
+        number_edges(spec, threads, told);
+      },
+      "Writes the old id of each new id of an edge, and the new id of each old one, as ints of id_width bytes. Edges "
+      "go "
+      "with the owner of their row, owner [num_nodes]; partition p has the new ids from offset[p] on, in the order of "
+      "the edges.",
+      py::arg("rows"), py::arg("owner"), py::arg("offset"), py::arg("old_ids"), py::arg("new_ids"), py::arg("id_width"),
+      py::arg("chunk_edges"), py::arg("num_threads") = 1, py::arg("tick") = py::none());
+}
+
 void register_sort(py::module_& m) {
   m.def(
       "edge_sort_plan",
@@ -257,6 +292,7 @@ void register_sort(py::module_& m) {
 void register_partition_files(py::module_& m) {
   register_files(m);
   register_scatter(m);
+  register_numbers(m);
   register_sort(m);
 }
 

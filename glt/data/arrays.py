@@ -28,6 +28,15 @@ def _numpy_has(dtype: torch.dtype) -> bool:
                      torch.float32, torch.float64, torch.complex64, torch.complex128)  # fmt: skip
 
 
+def require_data(value: Any, name: str) -> None:
+    """Raises ValueError, naming it, if ``value`` is a tensor on the meta device: such have a shape, but no data."""
+    if isinstance(value, Tensor) and value.is_meta:
+        raise ValueError(
+            f"{name} is a tensor {list(value.shape)} on the meta device, which has no data: expected one in CPU "
+            "memory; was it made under torch.device('meta')?"
+        )
+
+
 class Packed(NamedTuple):
     """A tensor on its way through pickle, which loads tensors of 16, 32 and 64 bits without sign wrongly or not at all
     (torch 2.13: ``UntypedStorage has no attribute dtype``): they travel as signed ones.
@@ -69,6 +78,7 @@ def as_ids(value: Any, name: str) -> Tensor:
         ValueError: If it is not one-dimensional.
     """
     ids = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    require_data(ids, name)
     if ids.dim() != 1:
         raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected one dimension")
     if ids.dtype == torch.bool:
@@ -107,6 +117,7 @@ def as_rows(value: Any, name: str) -> Tensor:
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         kind = f"{value.layout} tensor" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"{name} is a {kind}: expected a dense tensor, an array or the path of an .npy file")
+    require_data(value, name)
     if value.dim() == 0:
         raise ValueError(f"{name} is a single value: expected one row per node or edge")
     return value

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.arrays import as_numpy, from_array
+from glt.data.arrays import as_numpy, from_array, require_data
 
 
 def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -69,4 +69,5 @@ def coo_of(edges: Any, layout: str) -> Any:
 def _ids(ends: Any) -> np.ndarray:
     if not isinstance(ends, Tensor | np.ndarray) and len(ends) == 0:
         return np.empty(0, np.int64)  # an empty list has no dtype of its own; torch would call it float
+    require_data(ends, "edge_index")
     return as_numpy(from_array(ends) if isinstance(ends, np.ndarray) else torch.as_tensor(ends).cpu().contiguous())

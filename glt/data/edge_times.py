@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import as_numpy
+from glt.data.arrays import as_numpy, require_data
 
 
 class TimedEdges(NamedTuple):
@@ -50,6 +50,7 @@ def as_times(value: Any, name: str, size: int, each: str = "edge") -> np.ndarray
         TypeError: If they are no integers: a fractional time would be cut off silently.
         ValueError: If they are not ``[size]`` many.
     """
+    require_data(value, name)
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     if tensor.dim() == 2 and tensor.size(1) == 1:
         tensor = tensor.view(-1)

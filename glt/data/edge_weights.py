@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import as_numpy
+from glt.data.arrays import as_numpy, require_data
 
 
 class EdgeWeights(NamedTuple):
@@ -53,6 +53,7 @@ def as_weights(value: Any, num_edges: int) -> np.ndarray:
         TypeError, ValueError: If they are no real numbers, not ``[num_edges]`` many, or integers of more than 53 bits;
             also if one is negative or not finite: names the first.
     """
+    require_data(value, "edge_weight")
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     if tensor.dim() == 2 and tensor.size(1) == 1:
         tensor = tensor.view(-1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import Packed, as_numpy
+from glt.data.arrays import Packed, as_numpy, require_data
 from glt.data.edge_index import endpoints
 from glt.data.edge_times import TimedEdges, as_times
 from glt.data.edge_weights import EdgeWeights, as_weights
@@ -285,6 +285,7 @@ def _checked_size(num_nodes: int | Size | None, source: np.ndarray, target: np.n
 
 
 def _checked_edge_ids(edge_ids: Any, num_edges: int) -> np.ndarray:
+    require_data(edge_ids, "edge_ids")
     ids = as_numpy(torch.as_tensor(edge_ids).contiguous())
     if ids.dtype not in (np.int32, np.int64):
         raise TypeError(f"edge_ids has dtype {ids.dtype}: expected int32 or int64")

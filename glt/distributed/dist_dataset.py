@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from glt.data.arrays import from_array
 from glt.data.feature import Feature
+from glt.data.saved import load_saved
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.local_partition import LocalPartition
 from glt.errors import PartitionError
@@ -285,12 +285,7 @@ def _read_labels(path: Path, schema: Schema, node_type: int, num_nodes: int) -> 
     if path.suffix == ".npy":
         labels = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
     else:
-        try:
-            labels = torch.load(path, mmap=True, weights_only=True)
-        except (RuntimeError, pickle.UnpicklingError) as error:
-            raise ValueError(
-                f"whole_node_label_file = {str(path)!r}: expected a tensor written by torch.save ({error})"
-            ) from error
+        labels = load_saved(path, f"whole_node_label_file = {str(path)!r}", "a tensor", mmap=True)
     what = f"node of type {schema.node_types[node_type]!r}" if schema.is_hetero else "node"
     if not isinstance(labels, Tensor) or labels.dim() == 0 or len(labels) != num_nodes:
         shape = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__

@@ -10,21 +10,21 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from glt.distributed.context import require_context
-from glt.distributed.deployment import graph_of
+from glt.distributed.deployment import default_options, graph_of
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
 from glt.distributed.link_checks import SeedLinks, checked_label, checked_links
 from glt.distributed.link_seeds import LinkSeeds, Negatives
 from glt.distributed.loader_data import LoaderData
-from glt.distributed.options import MpDistSamplingWorkerOptions, WorkerOptions
-from glt.distributed.refusal import telling_the_others
+from glt.distributed.options import WorkerOptions
+from glt.distributed.refusal import telling_of_misspellings, telling_the_others
 from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_checks import checked_class, checked_input_id, checked_times, require_edge_dir
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.service.named_seeds import seeds_by_name
 from glt.sampler import conflicts
 from glt.sampler.link import reverse_edge_type
-from glt.sampler.negative_options import checked_negatives
+from glt.sampler.negative_options import checked_negatives, require_summable
 from glt.sampler.negatives import Endpoint
 
 _NO_SUM = (torch.uint16, torch.uint32, torch.uint64)  # dtypes that torch does not add
@@ -65,6 +65,7 @@ class DistLinkNeighborLoader(DistLoader):
         The same as :class:`glt.distributed.DistNeighborLoader`.
     """
 
+    @telling_of_misspellings
     def __init__(
         self,
         data: DistDataset | None,
@@ -98,8 +99,7 @@ class DistLinkNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
-        require_context()
-        worker_options = MpDistSamplingWorkerOptions() if worker_options is None else worker_options
+        worker_options = default_options(require_context()) if worker_options is None else worker_options
         with telling_the_others(worker_options):
             graph = graph_of(data, worker_options, require_context())
             require_edge_dir(graph, edge_dir)
@@ -156,6 +156,8 @@ class DistLinkNeighborLoader(DistLoader):
         self._lowest_label: float | None = None  # of this trainer, where 0 is the label of negatives
         if edge_label is not None:
             columns["label"] = label = checked_label(edge_label, num_links, drawn)
+            if drawn is not None:
+                require_summable(label, *_NO_SUM)
             if drawn is not None and label.numel():
                 # torch has no minimum of some unsigned integers.
                 comparable = label if label.is_floating_point() or label.dtype == torch.bool else label.long()

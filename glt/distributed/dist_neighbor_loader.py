@@ -11,12 +11,12 @@ from torch_geometric.data import Data, HeteroData
 
 from glt.channel.message import Message
 from glt.distributed.context import require_context
-from glt.distributed.deployment import graph_of
+from glt.distributed.deployment import default_options, graph_of
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
 from glt.distributed.node_seeds import NodeSeeds
-from glt.distributed.options import MpDistSamplingWorkerOptions, WorkerOptions
-from glt.distributed.refusal import telling_the_others
+from glt.distributed.options import WorkerOptions
+from glt.distributed.refusal import telling_of_misspellings, telling_the_others
 from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_checks import (
     checked_class,
@@ -49,11 +49,15 @@ class DistNeighborLoader(DistLoader):
     'b')`` becomes ``('b', 'rev_to', 'a')``.
 
     Args:
-        data: The partition of this trainer, loaded. Each partition is loaded by at least one trainer.
+        data: The partition of this trainer, loaded. Each partition is loaded by at least one trainer. None on a client:
+            servers have the partitions.
         num_neighbors: Edges per node and hop: a list for all edge types, a dict by edge type, or PyG's
             ``NumNeighbors``; -1 takes all, 0 none.
         input_nodes: Seeds of this trainer: ids ``[num_seeds]``, or a bool mask over all nodes. Of a heterogeneous graph
-            ``(node type, ids or mask)``, or a node type, for all its nodes.
+            ``(node type, ids or mask)``, or a node type, for all its nodes. On a client also, in place of ids,
+            ``'train'``, ``'valid'`` or ``'test'``, its share of the nodes whose ``train_mask``, ``valid_mask`` or
+            ``test_mask`` is set in the partitions; or the path of a ``.pt`` or ``.npy`` file below ``seed_dir`` of the
+            server.
         batch_size: Seeds per batch.
         shuffle: Permute the seeds anew in each epoch.
         drop_last: Leave out a last batch that is not full.
@@ -81,7 +85,7 @@ class DistNeighborLoader(DistLoader):
         custom_cls: Class of the batches, derived from PyG's ``Data`` or ``HeteroData``; it is made without arguments.
         random_seed: Used as given, in [0, 2^63). Default: drawn once per job by rank 0, from torch's generator, and
             made different for each rank; :attr:`random_seed` tells which.
-        worker_options: Where sampling runs. Default: one worker process.
+        worker_options: Where sampling runs. Default: one worker process; of a client, the server of its turn.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit; names it.
@@ -95,6 +99,7 @@ class DistNeighborLoader(DistLoader):
     Iterating raises ``PeerLost``, ``WorkerDied`` and ``RemoteError`` too, in the place of the batch that is missing.
     """
 
+    @telling_of_misspellings
     def __init__(
         self,
         data: DistDataset | None,
@@ -124,8 +129,7 @@ class DistNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
-        require_context()
-        worker_options = MpDistSamplingWorkerOptions() if worker_options is None else worker_options
+        worker_options = default_options(require_context()) if worker_options is None else worker_options
         with telling_the_others(worker_options):
             graph = graph_of(data, worker_options, require_context())
             require_edge_dir(graph, edge_dir)

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from glt.data.arrays import as_ids
+from glt.data.arrays import as_ids, require_data
 from glt.distributed.loader_data import LoaderData
 from glt.sampler.output import require_distinct_reverses
 
 
 def as_tensor(name: str, given: Any, expected: str) -> Tensor:
-    """Returns ``given`` as a tensor; raises TypeError, naming it, where it cannot be one."""
+    """Returns ``given`` as a tensor; raises TypeError, naming it, where it cannot be one, ValueError where it has no
+    data."""
     if isinstance(given, Tensor):
+        require_data(given, name)
         return given
     try:
         return torch.as_tensor(given)

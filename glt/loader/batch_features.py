@@ -13,7 +13,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt.data.arrays import from_array
+from glt.data.arrays import from_array, require_data
 from glt.data.dataset import Dataset
 from glt.data.feature import Feature
 
@@ -27,6 +27,9 @@ class BatchFeatures:
             type.
         custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
         num_threads: Threads to copy rows with.
+
+    Raises:
+        ValueError: If an attribute of ``source`` is a tensor without data; names it.
     """
 
     def __init__(
@@ -39,6 +42,10 @@ class BatchFeatures:
         self.custom_cls = custom_cls
         self.num_threads = num_threads
         self._features: dict[Any, Feature] = {}
+        for store in source.stores if isinstance(source, Data | HeteroData) else ():
+            of_type = "" if store._key is None else f"[{store._key!r}]"
+            for name, value in store.items():
+                require_data(value, f"{name}{of_type} of data")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_features": {}}

@@ -11,6 +11,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import InputEdges
 
+from glt.data.arrays import require_data
 from glt.data.dataset import Dataset
 from glt.data.schema import EdgeType
 from glt.loader.batch_features import BatchFeatures
@@ -19,7 +20,7 @@ from glt.loader.keyed_batches import KeyedBatches
 from glt.loader.pyg_source import as_pyg
 from glt.loader.seed_edges import seed_edges
 from glt.sampler import conflicts
-from glt.sampler.negative_options import checked_negatives
+from glt.sampler.negative_options import checked_negatives, require_summable
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.seed_order import BatchIndex
 
@@ -111,6 +112,12 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             value if value is None or isinstance(value, Tensor) else torch.as_tensor(value)
             for value in (edge_label, edge_label_time, kwargs.pop("input_id", None))
         )
+        for name, given in (
+            ("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id),
+        ):  # fmt: skip
+            require_data(given, name)
+        if edge_label is not None and neg_sampling is not None:
+            require_summable(edge_label)
         super().__init__(
             as_pyg(data), num_neighbors, seed_edges(data, edge_label_index), edge_label, edge_label_time,
             neg_sampling=neg_sampling, time_attr=time_attr, transform=transform,

@@ -12,6 +12,7 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import InputNodes
 
+from glt.data.arrays import require_data
 from glt.data.dataset import Dataset
 from glt.data.schema import Schema
 from glt.loader.batch_features import BatchFeatures
@@ -97,6 +98,8 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         elif not hasattr(neighbor_sampler, "sample_from_nodes"):
             raise TypeError(f"neighbor_sampler has type {type(neighbor_sampler).__name__}: expected a PyG BaseSampler")
         input_nodes = _checked_nodes(source, input_nodes, kwargs.get("input_id"))
+        for name, given in (("input_time", input_time), ("input_id", kwargs.get("input_id"))):
+            require_data(given, name)
         super().__init__(
             source, num_neighbors, input_nodes, input_time, time_attr=time_attr, transform=transform,
             transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
@@ -178,6 +181,7 @@ def _checked_nodes(source: Any, input_nodes: Any, input_id: Any) -> Any:
         nodes = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
     except (TypeError, ValueError) as error:
         raise TypeError(f"input_nodes = {given!r}: expected integer ids, or a bool mask") from error
+    require_data(nodes, "input_nodes")
     if nodes.dim() != 1:
         raise ValueError(f"input_nodes has shape {list(nodes.shape)}: expected one dimension of ids, or a bool mask")
     if nodes.is_floating_point() or nodes.is_complex():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from glt.data.arrays import require_data
 from glt.data.dataset import Dataset
 from glt.data.schema import EdgeType
 
@@ -62,6 +63,7 @@ def seed_edges(data: Any, edge_label_index: Any) -> Any:
 def checked_ends(edges: Any) -> Tensor:
     """Returns ends ``[2, B]`` as a tensor; refuses other shapes, and what would be cut off to integers silently."""
     edges = edges if isinstance(edges, Tensor) else torch.as_tensor(edges)
+    require_data(edges, "edge_label_index")
     if edges.dim() != 2 or edges.size(0) != 2:
         raise ValueError(f"edge_label_index has shape {list(edges.shape)}: expected [2, B]")
     if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:

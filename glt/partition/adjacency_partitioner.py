@@ -4,11 +4,12 @@ import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from typing_extensions import Unpack  # which torch needs too
 
+from glt import _core
 from glt.data.schema import NodeType
 from glt.partition.adjacency import Adjacency, scratch_bytes
 from glt.partition.balance import label_caps, owned_edges
@@ -16,6 +17,8 @@ from glt.partition.book import owner_dtype
 from glt.partition.forecast import BASE_BYTES, Forecast
 from glt.partition.partitioner import GraphArguments, PartitionerBase, PerEdgeType, PerNodeType
 from glt.partition.staging import scratch_directory
+
+GAMMA: Final = 1.5  # exponent of a partition's cost in its size, the choice of Fennel's paper
 
 
 class AdjacencyPartitioner(PartitionerBase):
@@ -26,8 +29,8 @@ class AdjacencyPartitioner(PartitionerBase):
     Args:
         imbalance: By how much a partition may exceed the mean, in ``[0, 1]``: no partition has more than
             ``1 + imbalance`` times the mean number of nodes, or the mean rounded up where that is more; with
-            ``balance_ntypes``, of nodes of each label. With ``balance_edges`` the same is aimed at for the edges that
-            partitions own, but may be out of reach, for example where one node has more edges than that.
+            ``balance_ntypes``, of nodes of each label too. With ``balance_edges`` the same is aimed at for the edges
+            that partitions own, but may be out of reach, for example where one node has more edges than that.
 
     The other arguments are those of :class:`PartitionerBase`, as are the errors.
     """
@@ -118,6 +121,22 @@ class AdjacencyPartitioner(PartitionerBase):
         """Returns the edges that go with each node of all types, ``[num_nodes]`` int64; None: they are not balanced."""
         return owned_edges(self.graph) if self.balance.edges else None
 
+    def keep_caps(
+        self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray, random_seed: int, owner: np.ndarray
+    ) -> int:
+        """Moves nodes out of partitions that have too many, of a label or of all; returns how often.
+
+        Args:
+            adjacency, label, label_cap: See :meth:`assign_all`.
+            random_seed: By which ties are broken.
+            owner: ``[num_nodes]``, in the dtype of a book; changed in place.
+        """
+        (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
+        return _core.move_overfull(
+            adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, int(node_cap),
+            base_penalty(adjacency), random_seed, owner,
+        )  # fmt: skip
+
     def _assign_all(self) -> np.ndarray:
         if self.num_parts == 1:
             return np.zeros(self._label_count.sum(), owner_dtype(1))
@@ -127,3 +146,8 @@ class AdjacencyPartitioner(PartitionerBase):
                 self.graph, directory, self.num_threads, self.sort_memory_bytes // self.num_threads
             )
         return self.assign_all(adjacency, self._label, caps)
+
+
+def base_penalty(adjacency: Adjacency) -> float:
+    """Returns Fennel's cost of a node's place in a partition of mean load, in neighbours."""
+    return GAMMA * max(adjacency.num_edges, 1) / max(adjacency.num_nodes, 1)

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from glt.data.arrays import require_data
 from glt.partition.rows import Rows, as_torch_dtype, require_plain
 
 # The reference's text says "by_des" where its code says "by_dst"; both mean the destination.
@@ -65,6 +66,7 @@ def edge_index(name: str, value: object, bounds: tuple[tuple[str, int], tuple[st
         ValueError: If its shape is not ``[2, num_edges]``.
         IndexError: If a node id is not below its bound, or negative; names the first.
     """
+    require_data(value, name)
     if isinstance(value, torch.Tensor) and value.layout == torch.strided:
         value = value.detach().cpu().numpy() if value.dtype in (torch.int32, torch.int64) else value
     if not isinstance(value, np.ndarray) or value.dtype not in (np.int32, np.int64):
@@ -139,21 +141,33 @@ def time(name: str, value: object, num_rows: int, what: str) -> np.ndarray:
     return times
 
 
-def owners(value: object, num_nodes: int, num_parts: int, dtype: np.dtype, where: str) -> np.ndarray:
-    """Returns what ``assign_nodes`` of a partitioner returned, checked, in the dtype of a book."""
+def owners(name: str, value: object, num_nodes: int, num_parts: int, dtype: np.dtype) -> np.ndarray:
+    """Returns an assignment of nodes ``[num_nodes]`` in the dtype of a book.
+
+    Args:
+        name: Where it comes from, for messages: an argument, or what ``assign_nodes`` of a partitioner returned.
+        value: Tensor or array.
+        num_nodes: Number of nodes.
+        num_parts: Number of partitions.
+        dtype: Of a book of so many.
+
+    Raises:
+        TypeError: If they are no integers.
+        ValueError: If there is not one for each node, or one is outside ``[0, num_parts)``; names the first.
+    """
+    require_data(value, name)
     owner = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
     if not isinstance(owner, np.ndarray) or owner.dtype.kind not in "iu":
         got = getattr(owner, "dtype", type(owner).__name__)
-        raise TypeError(f"{where} returned {got}: expected an array of integers, the owner of each node")
+        raise TypeError(f"{name} is {got}: expected a tensor or array of integers, the partition of each node")
     if owner.shape != (num_nodes,):
-        raise ValueError(f"{where} returned shape {list(owner.shape)}: expected one owner per node, [{num_nodes}]")
+        raise ValueError(f"{name} has shape {list(owner.shape)}: expected one owner per node, [{num_nodes}]")
     bad = np.flatnonzero((owner < 0) | (owner >= num_parts))
     if bad.size:
         raise ValueError(
-            f"{where} gave node {bad[0]} to partition {owner[bad[0]]}: expected 0 to {num_parts - 1} "
-            f"(num_parts = {num_parts})"
+            f"{name}[{bad[0]}] = {owner[bad[0]]}: expected partitions 0 to {num_parts - 1} (num_parts = {num_parts})"
         )
-    return owner.astype(dtype, copy=False)
+    return np.ascontiguousarray(owner, dtype)
 
 
 def _column(name: str, value: object, num_rows: int, what: str) -> tuple[np.ndarray, str]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from typing_extensions import Unpack
 
 from glt.data.schema import NodeType
+from glt.partition import arguments
 from glt.partition.book import owner_dtype
 from glt.partition.partitioner import GraphArguments, PartitionerBase, PerEdgeType, PerNodeType
 
@@ -46,8 +46,12 @@ class AssignedPartitioner(PartitionerBase):
         self.origin = dict(origin or {})
         schema = self.graph.schema
         self._owners = [
-            _checked(
-                f"owners[{nodes.node_type!r}]" if schema.is_hetero else "owners", value, nodes.num_nodes, num_parts
+            arguments.owners(
+                f"owners[{nodes.node_type!r}]" if schema.is_hetero else "owners",
+                np.empty(0, np.int64) if value is None and nodes.num_nodes == 0 else value,
+                nodes.num_nodes,
+                num_parts,
+                owner_dtype(num_parts),
             )
             for nodes, value in zip(self.graph.nodes, schema.per_node_type("owners", owners), strict=True)
         ]
@@ -60,20 +64,3 @@ class AssignedPartitioner(PartitionerBase):
         for owner in self._owners:
             digest.update(owner.data)
         return {"owners_digest": digest.hexdigest(), **self.origin}
-
-
-def _checked(name: str, value: object, num_nodes: int, num_parts: int) -> np.ndarray:
-    if value is None and num_nodes == 0:
-        value = np.empty(0, np.int64)
-    owner = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
-    if not isinstance(owner, np.ndarray) or owner.dtype.kind not in "iu":
-        got = getattr(owner, "dtype", type(owner).__name__)
-        raise TypeError(f"{name} is {got}: expected a tensor or array of integers, the partition of each node")
-    if owner.shape != (num_nodes,):
-        raise ValueError(f"{name} has shape {list(owner.shape)}: expected one partition per node, [{num_nodes}]")
-    bad = np.flatnonzero((owner < 0) | (owner >= num_parts))
-    if bad.size:
-        raise ValueError(
-            f"{name}[{bad[0]}] = {owner[bad[0]]}: expected partitions 0 to {num_parts - 1} (num_parts = {num_parts})"
-        )
-    return np.ascontiguousarray(owner, owner_dtype(num_parts))

@@ -20,6 +20,7 @@ from glt.partition.inputs import read_graph
 from glt.partition.manifest import Manifest
 from glt.partition.partition_hotness import balance_tables, hotness_of
 from glt.partition.partition_options import METHODS, add_arguments, partitioner_options, reader_options
+from glt.partition.staging import require_free, require_writable
 
 __all__ = ["add_arguments", "run"]
 
@@ -56,9 +57,13 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
     chosen = METHODS[arguments.method].load()
     options = partitioner_options(arguments)
     out = Path(arguments.out)
+    require_free(out)  # before hours of reading
+    require_writable(out)
     if _shows_progress(arguments):
         print(f"reading {arguments.input}", file=sys.stderr)
-    graph = read_graph(arguments.input, _scratch(arguments, out), **reader_options(arguments))
+    # Labels and seeds are values; all else that a forecast depends on is sizes.
+    outline = arguments.dry_run and not arguments.balance and arguments.hotness is None
+    graph = read_graph(arguments.input, _scratch(arguments, out), outline=outline, **reader_options(arguments))
     balance = balance_tables(graph, arguments.balance, arguments.balance_types)
     if balance is not None:
         options["balance_ntypes"] = balance

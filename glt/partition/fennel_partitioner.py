@@ -11,14 +11,13 @@ from typing_extensions import Unpack  # which torch needs too
 from glt import _core
 from glt.data.schema import NodeType
 from glt.partition.adjacency import Adjacency
-from glt.partition.adjacency_partitioner import AdjacencyPartitioner
+from glt.partition.adjacency_partitioner import AdjacencyPartitioner, base_penalty
 from glt.partition.arguments import integer
 from glt.partition.book import owner_dtype
 from glt.partition.partitioner import GraphArguments, PerEdgeType, PerNodeType
 
 logger = logging.getLogger(__name__)
 
-GAMMA: Final = 1.5  # exponent of a partition's cost in its size, the paper's choice
 TEMPERING: Final = 1.5  # how much dearer load is in each pass than in the one before
 WORTH_A_PASS: Final = 0.01  # of the edges cut
 
@@ -87,6 +86,9 @@ class FennelPartitioner(AdjacencyPartitioner):
                 best, fewest = owner.copy(), num_cut
             if num_idle == 2:
                 break
+        if label is not None:
+            num_moved = self.keep_caps(adjacency, label, label_cap, self.random_seed, best)
+            logger.debug("%d nodes were in partitions that had enough of all labels together", num_moved)
         return best
 
     def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
@@ -95,8 +97,3 @@ class FennelPartitioner(AdjacencyPartitioner):
 
     def strategy_arguments(self) -> dict[str, Any]:
         return super().strategy_arguments() | {"random_seed": self.random_seed, "num_passes": self.num_passes}
-
-
-def base_penalty(adjacency: Adjacency) -> float:
-    """Returns the paper's cost of a node's place in a partition of mean load, in neighbours."""
-    return GAMMA * max(adjacency.num_edges, 1) / max(adjacency.num_nodes, 1)

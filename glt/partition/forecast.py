@@ -52,8 +52,9 @@ class Forecast:
         """Free space that is needed in the file system of the directory."""
         return self.result_bytes + self.scratch_bytes
 
-    def with_more(self, num_bytes: int) -> Forecast:
-        """Returns the forecast of a result that has so many bytes more."""
+    def with_files(self, data_bytes: int, num_files: int) -> Forecast:
+        """Returns the forecast of a result that has so many files more, which hold so many bytes together."""
+        num_bytes = _file_bytes(data_bytes, num_files)
         return replace(self, result_bytes=self.result_bytes + num_bytes, work_bytes=self.work_bytes + num_bytes)
 
     def summary(self) -> str:
@@ -126,6 +127,12 @@ def _row_bytes(rows: Rows) -> int:
     return rows.array.itemsize * math.prod(rows.row_shape)
 
 
+def _file_bytes(data_bytes: int, num_files: int) -> int:
+    """Files with their headers, and what the manifest says of them."""
+    checksums = 8 * (data_bytes // BLOCK_BYTES + num_files)
+    return data_bytes + num_files * (_SMALL_HEADER + _MANIFEST_BYTES) + checksums
+
+
 class _Sizes:
     """Adds up the files of a directory, manifest included."""
 
@@ -134,8 +141,7 @@ class _Sizes:
         self.result_bytes = 1000
 
     def add(self, data_bytes: int, num_files: int) -> None:
-        checksums = 8 * (data_bytes // BLOCK_BYTES + num_files)
-        self.result_bytes += data_bytes + num_files * (_SMALL_HEADER + _MANIFEST_BYTES) + checksums
+        self.result_bytes += _file_bytes(data_bytes, num_files)
 
     def add_nodes(self, nodes: NodeInput, owner: np.dtype) -> None:
         num_nodes = nodes.num_nodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,20 +48,20 @@ def write_graph(
     edges: EdgeInput,
     books: Sequence[Book],
     thread_bytes: int,
-    edge_id: np.ndarray | None = None,
+    new_ids: Callable[[Sequence[int]], np.ndarray] | None = None,
 ) -> tuple[tuple[int, ...], int]:
     """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times.
 
-    Edges are read twice, front to back: once to count those of each row, once to sort them. Memory is 12 bytes per
-    node at the expanded end, and ``SortMemory.thread_bytes`` for each thread.
+    Edges are read twice, front to back: once to count those of each row, once to sort them; to relabel, once more.
+    Memory is 12 bytes per node at the expanded end, and ``SortMemory.thread_bytes`` for each thread.
 
     Args:
         writer: Where to.
         edges: The edges of one type.
         books: Of all node types. That of the expanded end may have the nodes of ``writer.parts`` alone.
         thread_bytes: Memory of each thread for sorting.
-        edge_id: With relabelling, the new id of each edge ``[num_edges]``: neighbours have theirs too then, which takes
-            4 bytes more for each node at that end.
+        new_ids: Gives the new id of each edge, given the number of edges of each partition; neighbours are then written
+            with their new ids, which takes 4 bytes more for each node at the other end. None: ids stay.
 
     Returns:
         The number of edges of each partition, and how many edges have ends of different owners.
@@ -78,8 +78,9 @@ def write_graph(
     _write_indptr(writer, edges, book, indptr)
     files = _files(writer, edges, book, num_neighbors, counts)
     memory = SortMemory.of(edges, num_neighbors, thread_bytes)
-    neighbor_id = None
-    if edge_id is not None:
+    edge_id, neighbor_id = edges.edge_ids, None
+    if new_ids is not None:
+        edge_id = new_ids(counts)
         neighbor_id = position if neighbor_book is book else neighbor_book.position()
     time = edges.time if edges.time is not None else edges.neighbor_time
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
@@ -88,7 +89,7 @@ def write_graph(
             book.offset[[*writer.parts, -1]].tolist(), indptr, [[file.rows for file in array] for array in files],
             id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize, scratch, thread_bytes,
             num_threads=writer.num_threads, tick=writer.advance, neighbor_id=neighbor_id,
-            edge_id=edges.edge_ids if edge_id is None else edge_id, num_ids=edges.num_ids,
+            edge_id=edge_id, num_ids=edges.num_ids,
         )  # fmt: skip
     for array in files:
         writer.close(array)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.arrays import as_numpy
+from glt.data.arrays import as_numpy, require_data
 from glt.partition.arguments import CHUNK_IDS
 from glt.partition.rows import Array
 
@@ -72,8 +72,10 @@ def to_original_order(rows: Array | Sequence[Array], node_map: Array, out: Array
     shards: list[Any] = list(rows) if sharded else [rows]
     if not shards:
         raise ValueError("rows is empty: expected a tensor or array, or one for each partition")
+    require_data(node_map, "node_map")
     for idx, shard in enumerate(shards):
         name = f"rows[{idx}]" if sharded else "rows"
+        require_data(shard, name)
         if not isinstance(shard, Tensor | np.ndarray):
             raise TypeError(f"{name} is a {type(shard).__name__}: expected a tensor or an array")
         if shard.ndim == 0 or shard.dtype != shards[0].dtype or shard.shape[1:] != shards[0].shape[1:]:
@@ -120,6 +122,7 @@ def to_original_order(rows: Array | Sequence[Array], node_map: Array, out: Array
 
 def checked_ids(ids: Any, num_ids: int) -> Tensor:
     """Returns ids of any shape as an int64 tensor; errors as of :meth:`IdMap.to_original`."""
+    require_data(ids, "ids")
     given = ids if isinstance(ids, Tensor) else torch.as_tensor(np.asarray(ids))
     if given.numel() and (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool):
         raise TypeError(f"ids has dtype {given.dtype}: expected integers")

@@ -54,10 +54,17 @@ def edge_type_name(edge_type: EdgeType) -> str:
 
 
 def require_name_fits(what: str, type_: NodeType | EdgeType) -> None:
-    """Raises ValueError if a part of the type (``what``) is empty, or its name too long for a file."""
+    """Raises ValueError if a part of the type (``what``) is empty or no text, or its name too long for a file."""
     parts, name = ((type_,), node_type_name(type_)) if isinstance(type_, str) else (type_, edge_type_name(type_))
     if not all(parts):
         raise ValueError(f"{what} {type_!r} has an empty name: expected at least one character; rename it")
+    for part_ in parts:
+        lone = next((c for c in part_ if "\ud800" <= c <= "\udfff"), None)
+        if lone is not None:
+            raise ValueError(
+                f"{what} {type_!r} has {lone!r}, half of a character, which UTF-8 cannot hold: expected a name that "
+                "can be written and sent; rename it"
+            )
     num_bytes = len(name + _SUFFIX)
     if num_bytes > _MAX_NAME_BYTES:
         raise ValueError(

@@ -15,7 +15,6 @@ from glt.partition.adjacency import Adjacency
 from glt.partition.adjacency_partitioner import AdjacencyPartitioner
 from glt.partition.arguments import integer
 from glt.partition.book import owner_dtype
-from glt.partition.fennel_partitioner import base_penalty
 from glt.partition.metis import Metis
 from glt.partition.partitioner import GraphArguments, PerEdgeType, PerNodeType
 
@@ -37,9 +36,9 @@ class MetisPartitioner(AdjacencyPartitioner):
 
     METIS works in memory, which is what bounds the size of the graph: it takes about 100 bytes per node and 130 per
     neighbour (155 for ``"vol"``), of which there are two for each pair of connected nodes, and 16 bytes per node for
-    each label and for the edges where those are balanced (:func:`forecast_bytes`). With less memory, or more than
-    2**31 - 1 nodes or neighbours where pymetis was built with 32 bits, the graph is refused before METIS starts; use
-    :class:`FennelPartitioner`.
+    each label, for all together and for the edges where those are balanced (:func:`forecast_bytes`). With less memory,
+    or more than 2**31 - 1 nodes or neighbours where pymetis was built with 32 bits, the graph is refused before METIS
+    starts; use :class:`FennelPartitioner`.
 
     Args:
         random_seed: METIS's seed, in ``[0, 2**31)``. The same seed and graph give the same directory, byte for byte.
@@ -109,10 +108,7 @@ class MetisPartitioner(AdjacencyPartitioner):
             self.random_seed,
         )
         owner = found.astype(owner_dtype(self.num_parts))
-        num_moved = _core.move_overfull(
-            adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, base_penalty(adjacency),
-            self.random_seed, owner,
-        )  # fmt: skip
+        num_moved = self.keep_caps(adjacency, label, label_cap, self.random_seed, owner)
         logger.debug("METIS left %d nodes in partitions that were too large", num_moved)
         return owner
 
@@ -120,7 +116,7 @@ class MetisPartitioner(AdjacencyPartitioner):
         num_constraints = 0
         if self.balance.edges or self.balance.nodes is not None:
             num_labels = 1 if self.balance.nodes is None else sum(len(nodes.labels) for nodes in self.balance.nodes)
-            num_constraints = num_labels + self.balance.edges
+            num_constraints = num_labels + (num_labels > 1) + self.balance.edges
         return forecast_bytes(num_nodes, num_neighbors, num_constraints, self.objtype)
 
     def strategy_arguments(self) -> dict[str, Any]:
@@ -130,8 +126,11 @@ class MetisPartitioner(AdjacencyPartitioner):
         edges = self.owned_edges()
         if label is None and edges is None:
             return None
-        weight = np.zeros((num_nodes, num_labels + (edges is not None)), self._metis.id_dtype)
+        with_all = num_labels > 1  # rare labels alone would let all nodes share a partition
+        weight = np.zeros((num_nodes, num_labels + with_all + (edges is not None)), self._metis.id_dtype)
         weight[np.arange(num_nodes), 0 if label is None else label] = 1
+        if with_all:
+            weight[:, num_labels] = 1
         if edges is not None:
             weight[:, -1] = edges
         return weight
@@ -163,7 +162,8 @@ def forecast_bytes(num_nodes: int, num_neighbors: int, num_constraints: int, obj
     Args:
         num_nodes: Nodes of all types.
         num_neighbors: Distinct neighbours of all nodes: two for each pair of connected nodes.
-        num_constraints: Labels that are balanced, of all types together, and one more where edges are.
+        num_constraints: Labels that are balanced, of all types together, one more for all nodes where there are
+            several, and one more where edges are balanced.
         objtype: ``"cut"`` or ``"vol"``.
     """
     per_node = NODE_BYTES + CONSTRAINT_BYTES * num_constraints

@@ -59,6 +59,11 @@ def hotness_of(graph: Mapping[str, Any], given: argparse.Namespace) -> Any:
     from glt.sampler import NeighborSampler
 
     node_type, ids = _seeds(graph, given.seeds)
+    if len(ids) < given.num_parts:
+        raise ValueError(
+            f"--seeds {given.seeds} holds {len(ids)} seeds for --num-parts {given.num_parts}: expected at least one "
+            "for each partition, which is read for its piece of them; name more seeds, or use --hotness degree"
+        )
     dataset = Dataset.from_arrays(graph["edge_index"], graph["num_nodes"], edge_dir=given.edge_dir)
     sampler = NeighborSampler(dataset, given.num_neighbors)
     options = {} if given.batch_size is None else {"batch_size": given.batch_size}

@@ -85,7 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--method", choices=METHODS, default="random", help=f"{methods} (default: random)")
     add("--edge-dir", choices=("in", "out"), default="in",
         help="which edges of a node are sampled, and lie with it: in (PyG's; default) or out")  # fmt: skip
-    add("--dry-run", action="store_true", help="read the input, tables included, print the forecast and stop")
+    add("--dry-run", action="store_true",
+        help="print the forecast and stop; tables are counted, not read, unless --balance or --hotness needs values"
+    )  # fmt: skip
     add("--no-progress", action="store_true", help="no progress bar; there is none but on a terminal anyway")
     add("--scratch", metavar="DIR", help="where tables lie while they are partitioned (default: beside --out)")
 

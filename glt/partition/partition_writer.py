@@ -33,6 +33,19 @@ def node_tables(nodes: NodeInput) -> list[Table]:
     ]
 
 
+def cache_tables(nodes: NodeInput) -> list[Table]:
+    """Returns the tables of the nodes of one type and where caches have their rows."""
+    of_type = nodes.node_type
+    tables: list[Table] = [
+        (partial(layout.cache, node_type=of_type, array=array), rows)
+        for array, rows in (("feat", nodes.feat), ("label", nodes.label))
+        if rows is not None
+    ]
+    return tables + [
+        (partial(layout.cache_attr, node_type=of_type, name=name), rows) for name, rows in nodes.attrs.items()
+    ]
+
+
 def edge_tables(edges: EdgeInput) -> list[Table]:
     """Returns the tables of the edges of one type and where they go."""
     of_type = edges.edge_type
@@ -95,32 +108,42 @@ class PartitionWriter:
         self._scatter(_rows(writers), pieces, book.owner, None, CHUNK_IDS)
         self.close(writers)
 
-    def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_ids: np.ndarray | None) -> None:
-        """Writes a partition's copies of rows of nodes that others own.
+    def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> None:
+        """Writes a partition's copies of rows of nodes that others own; arguments as of :meth:`cache_ids`."""
+        ids = self.cache_ids(partition_idx, nodes, ids, new_id)
+        for path_of, table in cache_tables(nodes):
+            writer = self.cache_writer(partition_idx, path_of, table, ids.size)
+            for begin in range(0, ids.size, self._chunk_size):
+                self.advance(writer.write(table.array[ids[begin : begin + self._chunk_size]]))
+            self.close([writer])
+
+    def cache_ids(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> np.ndarray:
+        """Writes which nodes the cache of a partition holds, and their times.
 
         Args:
             partition_idx: The partition.
-            nodes: The nodes of one type, with features.
+            nodes: The nodes of one type, with features; ``time`` of all nodes.
             ids: Which of them, ascending.
-            new_ids: What they are called where nodes are relabelled, else None.
+            new_id: What each node is called where nodes are relabelled, else None.
+
+        Returns:
+            The ids in the order of the rows, which is that of what is written.
         """
         path_of = partial(layout.cache, partition_idx, nodes.node_type)
-        if new_ids is not None:
+        if new_id is None:
+            self.array(path_of("ids"), ids)
+        else:
+            new_ids = new_id[ids].astype(np.int64)
             order = np.argsort(new_ids)
-            ids, new_ids = ids[order], new_ids[order]
-        self.array(path_of("ids"), ids if new_ids is None else new_ids)
-        tables = {path_of("feat"): nodes.feat, path_of("label"): nodes.label}
-        for name, rows in nodes.attrs.items():
-            tables[layout.cache_attr(partition_idx, nodes.node_type, name)] = rows
-        for path, table in tables.items():
-            if table is not None:
-                shape = (ids.size, *table.row_shape)
-                writer = self.writer(path, table.array.dtype, shape, table.torch_dtype)
-                for begin in range(0, ids.size, self._chunk_size):
-                    self.advance(writer.write(table.array[ids[begin : begin + self._chunk_size]]))
-                self.close([writer])
+            ids = ids[order]
+            self.array(path_of("ids"), new_ids[order])
         if nodes.time is not None:
             self.array(path_of("time"), nodes.time[ids].astype(np.int64, copy=False))
+        return ids
+
+    def cache_writer(self, partition_idx: int, path_of: Callable[[int], str], rows: Rows, num_rows: int) -> NpyWriter:
+        """Begins a table of the cache of a partition."""
+        return self.writer(path_of(partition_idx), rows.array.dtype, (num_rows, *rows.row_shape), rows.torch_dtype)
 
     def edge_rows(
         self,
@@ -162,24 +185,16 @@ class PartitionWriter:
             self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), shape),
         )
 
-    def owned(self, path: str, dtype: np.dtype, offset: np.ndarray, owner: np.ndarray, ids: np.ndarray | None) -> None:
-        """Writes which positions each partition owns: those of partition 0, ascending, then those of partition 1, ...
-
-        Args:
-            path: Of the one file.
-            dtype: Of the positions.
-            offset: Where those of each partition begin in the file, and their number ``[num_parts + 1]``.
-            owner: Owner of each node.
-            ids: Node of each position; None: the position itself.
-        """
-        file = self.writer(path, dtype, (int(offset[-1]),))
+    def owned(self, path: str, dtype: np.dtype, book: Book) -> None:
+        """Writes which nodes each partition owns: those of partition 0, ascending, then those of partition 1, ..."""
+        num_nodes = book.owner.size
+        file = self.writer(path, dtype, (num_nodes,))
         block, header_bytes = file.rows
-        files = [(block, header_bytes + dtype.itemsize * begin) for begin in offset[:-1].tolist()]
+        files = [(block, header_bytes + dtype.itemsize * begin) for begin in book.offset[:-1].tolist()]
         pieces = (
-            np.arange(begin, min(begin + CHUNK_IDS, offset[-1]), dtype=dtype)
-            for begin in range(0, int(offset[-1]), CHUNK_IDS)
+            np.arange(begin, min(begin + CHUNK_IDS, num_nodes), dtype=dtype) for begin in range(0, num_nodes, CHUNK_IDS)
         )
-        self._scatter(files, pieces, owner, ids, CHUNK_IDS)
+        self._scatter(files, pieces, book.owner, None, CHUNK_IDS)
         self.close([file])
 
     def array(self, path: str, array: np.ndarray, dtype: np.dtype | None = None) -> None:

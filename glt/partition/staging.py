@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import tempfile
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -34,6 +35,20 @@ def require_free(target: Path) -> None:
             )
     elif target.exists():
         raise PartitionError(f"output_dir {target} is a file: expected a new or empty directory; choose another")
+
+
+def require_writable(target: Path) -> None:
+    """Raises PartitionError unless ``target`` can be created, which is found out by creating another directory where
+    it, or the first of its parents that is missing, would be."""
+    absolute = target.absolute()
+    existing = next(path for path in absolute.parents if path.exists())
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".glt-", dir=existing))
+    except OSError as error:
+        raise PartitionError(
+            f"output_dir {target} cannot be created: {existing} takes no directories ({error.strerror}); choose a "
+            "place that you may write to"
+        ) from error
 
 
 def require_space(target: Path, need_bytes: int) -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, Final
 
+import torch
+from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from glt.sampler import conflicts
+
+# What torch adds numbers of, and finds the least of.
+_SUMMABLE: Final = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16, torch.float16,
+    torch.float32, torch.float64,
+)  # fmt: skip
 
 
 def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> NegativeSampling | None:
@@ -40,6 +48,25 @@ def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> Neg
     drawn = copy.copy(drawn)
     drawn.amount = float(drawn.amount)
     return drawn
+
+
+def require_summable(label: Tensor, *also: torch.dtype) -> None:
+    """Refuses labels of seed edges that cannot go up by one, as they may have to where 0 is the label of negatives.
+
+    Args:
+        label: ``edge_label``.
+        also: Dtypes that the caller adds one to by itself, beside those that torch does.
+
+    Raises:
+        TypeError: If they are of another dtype.
+    """
+    known = (*_SUMMABLE, *also)
+    if label.dtype not in known:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in known)
+        raise TypeError(
+            f"edge_label has dtype {label.dtype}: with neg_sampling expected one of {names}, since 0 is the label of "
+            "negatives and labels that start at 0 go up by one; convert it, for example with .float()"
+        )
 
 
 def require_amount(amount: Any, batch_size: int) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data.arrays import require_data
 from glt.data.edge_weights import EdgeWeights
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def weight_sum(weight: Tensor, num_nodes: int, side: str) -> np.ndarray:
         raise TypeError(f"{name} of neg_sampling is a {got}: expected a tensor of real numbers, one per node")
     if weight.dim() != 1 or len(weight) != num_nodes:
         raise ValueError(f"{name} of neg_sampling has shape {tuple(weight.shape)}: expected one per node, {num_nodes}")
+    require_data(weight, f"{name} of neg_sampling")
     value = weight.detach().cpu().double().numpy()
     bad = np.flatnonzero(~(np.isfinite(value) & (value >= 0)))
     if len(bad):

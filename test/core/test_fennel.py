@@ -97,11 +97,43 @@ def test_overfull_partitions_are_emptied_to_their_caps_and_the_others_left_alone
     before = np.zeros((num_labels, num_parts), np.int64)
     np.add.at(before, (label, owner), 1)
     old = owner.copy()
-    num_moved = _core.move_overfull(indptr, indices, num_parts, label, cap, 1.0, seed, owner)
+    num_moved = _core.move_overfull(indptr, indices, num_parts, label, cap, num_nodes, 1.0, seed, owner)
     after = np.zeros_like(before)
     np.add.at(after, (label, owner), 1)
     assert (after <= cap[:, None]).all()
     assert num_moved == np.count_nonzero(owner != old) == (before - cap[:, None]).clip(0).sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    num_nodes=st.integers(1, 30),
+    num_parts=st.sampled_from([1, 2, 3, 7, 40]),
+    num_labels=st.sampled_from([1, 2, 5, 30]),
+    room=st.integers(0, 2),
+)
+def test_no_partition_keeps_more_than_its_share_of_all_labels_together(seed, num_nodes, num_parts, num_labels, room):
+    """The caps of rare labels add up to more than a share of the nodes."""
+    generator = np.random.default_rng(seed)
+    indptr, indices = random_graph(generator, num_nodes, 60)
+    label = generator.integers(0, num_labels, num_nodes).astype(np.uint16)
+    cap = -(-np.bincount(label, minlength=num_labels) // num_parts) + generator.integers(0, 2)
+    node_cap = -(-num_nodes // num_parts) + room
+    owner = generator.integers(0, generator.integers(1, num_parts + 1), num_nodes).astype(np.uint8)
+    _core.move_overfull(indptr, indices, num_parts, label, cap, node_cap, 1.0, seed, owner)
+    after = np.zeros((num_labels, num_parts), np.int64)
+    np.add.at(after, (label, owner), 1)
+    assert (after <= cap[:, None]).all() and after.sum(0).max() <= node_cap
+    again = owner.copy()
+    assert _core.move_overfull(indptr, indices, num_parts, label, cap, node_cap, 1.0, seed, again) == 0
+    assert (again == owner).all()
+
+
+def test_partitions_without_room_for_all_nodes_are_an_error():
+    with pytest.raises(ValueError, match="node_cap = 1: 2 partitions have no room for 3 nodes"):
+        _core.move_overfull(
+            np.zeros(4, np.int64), np.empty(0, np.int32), 2, None, np.array([3]), 1, 1.0, 0, np.zeros(3, np.uint8)
+        )
 
 
 def test_ties_depend_on_the_seed_and_nothing_else():

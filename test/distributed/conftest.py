@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+import pyg_contract
 import pytest
 from dist_typed_world import TypedWorld, write_typed_world
 from dist_world import World, write_world
@@ -52,3 +53,12 @@ def _no_core_files() -> None:
 
     with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+@pytest.fixture(scope="session")
+def contract_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graphs of ``pyg_contract``, in two partitions each, by name."""
+    made = tmp_path_factory.mktemp("contract")
+    for name, make in pyg_contract.GRAPHS.items():
+        pyg_contract.write(make(), made / name)
+    return made

@@ -132,6 +132,12 @@ def test_links_that_do_not_fit_say_which_argument(typed: DistDataset, plain: Dis
         ({"edge_label": ["a"] * 5}, TypeError, "edge_label is a list that is no tensor"),
         ({"edge_label": torch.ones(5, 1, 1, 1, 1)}, ValueError, "edge_label has shape .*at most 4 dim"),
         ({"edge_label": torch.ones(5, dtype=torch.complex64)}, TypeError, "edge_label is .*complex64"),
+        ({"edge_label": torch.ones(5, device="meta")}, ValueError, r"edge_label is a tensor \[5\] on the meta device"),
+        (
+            {"edge_label": torch.ones(5).to(torch.float8_e5m2), "neg_sampling": "binary"},
+            TypeError,
+            "edge_label has dtype torch.float8_e5m2: with neg_sampling expected one of bool, .*, uint64, since 0 is",
+        ),
         (
             {"edge_label": torch.tensor([0, 1, 2, 3, 255], dtype=torch.uint8), "neg_sampling": "binary"},
             ValueError,

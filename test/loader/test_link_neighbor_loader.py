@@ -361,3 +361,12 @@ def test_reverses_of_an_edge_type_that_the_graph_lacks_are_not_left_in_silently(
         with pytest.raises(ValueError, match=r"exclude_edges = .*'sells'.* is no edge type of the graph"):
             LinkNeighborLoader(HETERO, [2], (("user", "sells", "item"), edges), exclude_edges=exclude)
     LinkNeighborLoader(HETERO, [2], (("user", "sells", "item"), edges), exclude_edges="self")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.complex64])
+def test_labels_that_cannot_go_up_by_one_are_refused_where_they_may_have_to(dtype):
+    given = {"edge_label_index": torch.tensor([[0, 1], [2, 3]]), "edge_label": torch.ones(2).to(dtype)}
+    with pytest.raises(TypeError, match=f"edge_label has dtype {dtype}: with neg_sampling expected one of bool, uint8"):
+        LinkNeighborLoader(DATA, [2], **given, neg_sampling="binary")
+    (batch,) = LinkNeighborLoader(DATA, [2], **given, batch_size=2)
+    assert batch.edge_label.dtype == dtype

@@ -119,6 +119,17 @@ def test_every_node_has_one_owner_within_the_bound_and_always_the_same(
     of_part = np.zeros((num_parts, count.size), np.int64)
     np.add.at(of_part, (owner, 0 if label is None else label), 1)
     assert (of_part <= label_caps(count, num_parts, imbalance)).all()
+    assert of_part.sum(1).max() <= label_caps(np.array([owner.size]), num_parts, imbalance)[0]
+
+
+@both
+@pytest.mark.parametrize("num_labels", [600, 300])
+def test_labels_of_few_nodes_do_not_bring_all_nodes_together(tmp_path, partitioner, num_labels):
+    num_nodes, edge_index = communities()
+    label = np.arange(num_nodes) % num_labels
+    (owner,) = all_owners(partitioner(tmp_path / "parts", 4, num_nodes, edge_index, balance_ntypes=label))
+    assert np.bincount(owner, minlength=4).max() <= 1.05 * num_nodes / 4 + 1
+    assert len(np.unique(label * 4 + owner)) == num_nodes  # of one or two nodes, no two share a partition
 
 
 @both

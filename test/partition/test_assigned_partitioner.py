@@ -41,7 +41,7 @@ def test_the_same_owners_give_the_same_run(world, tmp_path):
     [
         (None, TypeError, "owners is NoneType: expected a tensor or array of integers"),
         (np.zeros(10), TypeError, "owners is float64: expected"),
-        (np.zeros(9, int), ValueError, r"owners has shape \[9\]: expected one partition per node, \[10\]"),
+        (np.zeros(9, int), ValueError, r"owners has shape \[9\]: expected one owner per node, \[10\]"),
         (np.arange(10), ValueError, r"owners\[2\] = 2: expected partitions 0 to 1 \(num_parts = 2\)"),
         (-np.arange(10), ValueError, r"owners\[1\] = -1: expected partitions 0 to 1"),
         ({"node": np.zeros(10, int)}, TypeError, "owners is a dict by type"),

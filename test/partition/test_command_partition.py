@@ -153,7 +153,15 @@ def test_a_report_of_types(tmp_path, capsys):
     assert "at most" in out and "of memory" in out
 
 
-def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
+@pytest.mark.parametrize("target", ["/proc/x", "/proc/x/y", "/dev/null/x"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(capsys, target):
+    refused(capsys, 2, [f"output_dir {target} cannot be created: /", "choose a place"], "no such input", "--out",
+            target, "--num-parts", 2)  # fmt: skip
+
+
+def test_what_cannot_be_done_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save(tmp_path / "few.npy", np.array([3]))
     source = arrays_in(tmp_path / "in", plain())
     out = ["--out", tmp_path / "parts", "--num-parts", 2]
     refused(capsys, 2, ["nothing", "found none"], tmp_path / "nothing", *out)
@@ -170,19 +178,33 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys):
     refused(capsys, 2, ["needs --seeds and --num-neighbors"], source, *out, "--hotness", "seeds")
     refused(capsys, 2, ["--scratch", "is not a directory"], source, *out, "--scratch", tmp_path / "no")
     refused(capsys, 2, ["edges", "does not apply"], source, *out, "--src", "a")
+    refused(capsys, 2, ["--seeds few.npy holds 1 seeds for --num-parts 2", "--hotness degree"], source, *out,
+            "--hotness", "seeds", "--num-neighbors", "2", "--seeds", "few.npy")  # fmt: skip
     (tmp_path / "file").touch()
     refused(capsys, 2, ["output_dir", "is not empty"], source, "--out", tmp_path, "--num-parts", 2)
     refused(capsys, 2, ["output_dir", "is a file"], source, "--out", tmp_path / "file", "--num-parts", 2)
     np.save(source / "edge_index.npy", np.array([[0, 50], [0, 0]]))
     refused(capsys, 2, ["edge_index[0][1] = 50 is outside [0, 50)"], source, *out)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "in"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["few.npy", "file", "in"]
 
 
 def test_wrong_flags_are_argparses(tmp_path, capsys):
-    for flags in ([], ["in", "--out", "x", "--num-parts", "many"], ["in", "--out", "x", "--num-neighbors", "a"]):
+    for flags, words in (
+        (["partition"], "the following arguments are required: input, --out, --num-parts"),
+        (["partition", "in", "--out", "x", "--num-parts", "many"], "argument --num-parts: invalid int value: 'many'"),
+        (["partition", "in", "--out", "x", "--num-neighbors", "a"], "argument --num-neighbors: 'a': expected whole"),
+        (["partition", "in", "--method", "x"], "argument --method: invalid choice: 'x' (choose from"),
+        (["inspect"], "the following arguments are required: dir"),
+        (["inspect", "x", "--hosts", "a"], "argument --hosts: 'a': expected HOST=PARTS"),
+        (["import", "x"], "argument library: invalid choice: 'x' (choose from"),
+        (["import", "glt", "x", "--out", "y", "--edge-assign-strategy", "z"], "invalid choice: 'z' (choose from"),
+    ):
         with pytest.raises(SystemExit) as caught:
-            main(["partition", *flags])
+            main(flags)
         assert caught.value.code == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"glt {flags[0]}") and words in err and err.count("\n") == 1
+        assert err.rstrip().endswith("--help")
     with pytest.raises(SystemExit) as caught:
         main(["partition", "--help"])
     assert caught.value.code == 0 and "Exit status" in capsys.readouterr().out

@@ -48,6 +48,24 @@ def test_the_size_of_a_larger_result_and_of_its_scratch_file(tmp_path, monkeypat
     assert forecast.result_bytes == pytest.approx(num_bytes(tmp_path / "parts"), rel=0.01)
 
 
+@pytest.mark.parametrize("cache_ratio", [0, 0.2])
+@pytest.mark.parametrize("relabel", [False, True])
+def test_the_size_of_caches_with_their_headers(tmp_path, relabel, cache_ratio):
+    """Many small files: headers and entries of the manifest are most of what caches take here."""
+    num_nodes, num_parts = 400, 16
+    rng = np.random.default_rng(0)
+    partitioner = RandomPartitioner(
+        tmp_path / "parts", num_parts, num_nodes, rng.integers(0, num_nodes, (2, 1000)),
+        node_feat=np.zeros((num_nodes, 2), np.float32), node_time=np.arange(num_nodes),
+        node_attrs={"mask": rng.random(num_nodes) < 0.5}, hotness=1 + rng.random(num_nodes), cache_ratio=cache_ratio,
+        relabel=relabel,
+    )  # fmt: skip
+    forecast = partitioner.forecast()
+    partitioner.partition()
+    assert len(list((tmp_path / "parts").glob("part*/cache/node/**/*.npy"))) == (num_parts * 4 if cache_ratio else 0)
+    assert 1 <= forecast.result_bytes / num_bytes(tmp_path / "parts") < 1.3
+
+
 @pytest.mark.parametrize("relabel", [False, True])
 def test_the_bar_counts_what_was_forecast(tmp_path, monkeypatch, relabel):
     totals = {}

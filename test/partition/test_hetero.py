@@ -221,7 +221,7 @@ def test_a_bad_assignment_is_refused_with_its_type(tmp_path):
         def assign_nodes(self, node_type, num_nodes):
             return np.full(num_nodes, node_type)
 
-    with pytest.raises(ValueError, match=r"Bad\.assign_nodes of node type 'ven/ue' gave node 0 to partition 2"):
+    with pytest.raises(ValueError, match=r"Bad\.assign_nodes returned of node type 'ven/ue'\[0\] = 2: expected"):
         Bad(tmp_path / "parts", 2, **hetero_world()).partition()
     assert list(tmp_path.iterdir()) == []
 
@@ -239,6 +239,19 @@ def test_plain_names_stand_for_themselves():
     assert layout.node_type_name("field_of-study.2") == "field_of-study.2"
     assert layout.node_type_name("../__a") == "..%2F%5F%5Fa"
     assert layout.node_type_name("\0\ud800") == "%00%ED%A0%80"
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "\udc80"])
+def test_names_that_are_no_text_are_refused(tmp_path, name):
+    edges = np.zeros((2, 1), np.int64)
+    for what, arguments in (
+        ("node type", {"num_nodes": {name: 1}, "edge_index": {(name, "to", name): edges}}),
+        ("edge type", {"num_nodes": {"a": 1}, "edge_index": {("a", name, "a"): edges}}),
+        (r"node_attrs key", {"num_nodes": 1, "edge_index": edges, "node_attrs": {name: np.ones(1)}}),
+        (r"edge_attrs key", {"num_nodes": 1, "edge_index": edges, "edge_attrs": {name: np.ones(1)}}),
+    ):
+        with pytest.raises(ValueError, match=rf"{what} .* has '\\ud[8c][08]0', half of a character.*rename it"):
+            RandomPartitioner(tmp_path / "parts", 2, **arguments)
 
 
 def test_names_that_file_systems_give_a_meaning_of_their_own(tmp_path):

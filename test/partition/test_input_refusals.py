@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from glt.partition import read_graph
 from glt.partition.inputs.fields import Field, read_fields
@@ -180,11 +181,31 @@ def test_arrays_of_other_names(tmp_path, name, words):
 
 def test_files_that_are_no_graphs(tmp_path):
     torch.save({"a": torch.optim.SGD}, tmp_path / "code.pt")
-    refused(tmp_path / "code.pt", "code.pt holds no Data or HeteroData")
+    refused(tmp_path / "code.pt", "code.pt is damaged, or not what torch.save made of", "expected a Data or HeteroData")
     refused(tmp_path / "nothing", "nothing", "found none", edges=ENDS)
     np.save(tmp_path / "edge_index.npy", np.zeros((2, 1), np.int64))
     refused(tmp_path, "edges = {'src': 'a', 'dst': 'b'} does not apply", edges=ENDS)
     refused(tmp_path, "weight_attr = 'w' does not apply", weight_attr="w")
+
+
+def test_damaged_files_of_torch_are_named_and_torch_speaks_last(tmp_path):
+    torch.save(Data(x=torch.ones(20, 4), edge_index=torch.zeros(2, 50, dtype=torch.int64)), tmp_path / "whole.pt")
+    whole = (tmp_path / "whole.pt").read_bytes()
+    rng = np.random.default_rng(0)
+    altered = [whole[:n] for n in (0, 1, 100, len(whole) // 2, len(whole) - 1)]
+    for at in rng.integers(0, len(whole), 150):
+        altered.append(whole[:at] + bytes([rng.integers(256)]) + whole[at + 1 :])
+    num_refused = 0
+    for data in altered:
+        (tmp_path / "g.pt").write_bytes(data)
+        try:
+            read_graph(tmp_path / "g.pt", tmp_path)  # what was altered may be a value, or mean nothing
+        except ValueError as error:
+            words = str(error)
+            assert words.startswith(f"{tmp_path}/g.pt is damaged, or not what torch.save made of that: expected a Data")
+            assert "copy the file again, or save it again (" in words and "\n" not in words
+            num_refused += 1
+    assert num_refused >= 5
 
 
 def test_no_more_than_a_batch_of_a_table_is_in_memory(tmp_path):

@@ -82,7 +82,8 @@ def dial(
             if retry and time.monotonic() < deadline:
                 time.sleep(_RETRY_S)  # it is starting, or being replaced
                 continue
-            raise PeerLost(f"{error}; it ended during the handshake") from error
+            kind = RendezvousError if retry else PeerLost
+            raise kind(f"{error}; it ended during the handshake") from error
         except (MessageError, ChannelTimeout) as error:
             connection.close()
             raise RendezvousError(
@@ -91,6 +92,9 @@ def dial(
             ) from error
         if "refused" in answer:
             connection.close()
+            if answer.get("is_ending") and retry and time.monotonic() < deadline:
+                time.sleep(_RETRY_S)  # another may take its place
+                continue
             raise RendezvousError(f"{peer} at {host}:{port} refused: {answer['refused']}")
         require_same_version(answer, peer)
         pulse.add(connection)

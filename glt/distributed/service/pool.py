@@ -35,6 +35,7 @@ class PoolMember:
 
     Attributes:
         worker: Its place in the pool; whoever replaces it has the same.
+        why: Why it was killed, if it was killed here.
     """
 
     worker: int
@@ -43,6 +44,7 @@ class PoolMember:
     is_ready: bool = False
     is_gone: bool = False
     last_beat: float = field(default_factory=time.monotonic)
+    why: str = ""
     sending: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, command: dict[str, Any], fds: list[int] | None = None) -> bool:
@@ -173,7 +175,8 @@ class SamplerPool:
                 if not member.is_gone and member.process.poll() is not None:
                     self._lose(member)
                 elif member.is_ready and time.monotonic() - member.last_beat > STUCK_S:
-                    logger.error("%s gives no sign of life for %g s: it is killed", self._name(member), STUCK_S)
+                    member.why = f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed"
+                    logger.error("%s: %s", self._name(member), member.why)
                     member.process.kill()
                     member.last_beat = time.monotonic()
 
@@ -219,9 +222,10 @@ class SamplerPool:
             -7: "a bus error: memory or a mapped file ran out",
             -11: "a segmentation fault: please report it",
         }.get(code, "its output says why")
-        text = f"{self._name(member)} died with exit code {code}: {hint}"
+        text = f"{self._name(member)} died with exit code {code}: {member.why or hint}"
         logger.error("%s", text)
         self.ledger.lose_worker(member.worker)
+        self._died(member.worker, text)
         with self._changed:
             if self._members.get(member.worker) is member:
                 del self._members[member.worker]
@@ -230,9 +234,12 @@ class SamplerPool:
                 self._failures.setdefault(member.worker, text)
             elif not self._closed:
                 self._num_restarts[member.worker] = self._num_restarts.get(member.worker, 0) + 1
-                self._start(member.worker)
+                try:
+                    self._start(member.worker)
+                except OSError as error:  # no memory for a process, for example
+                    self._failures[member.worker] = f"{text}; none could be started in its place: {error}"
+                    logger.error("%s", self._failures[member.worker])
             self._changed.notify_all()
-        self._died(member.worker, text)
 
     def _name(self, member: PoolMember) -> str:
         rank = self._spec["server_rank"]

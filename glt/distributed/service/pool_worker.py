@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+from glt import _core
 from glt.channel.shared_memory import SharedMemory
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
@@ -81,6 +82,7 @@ class PoolWorker:
         self._others: dict[str, LocalPartition] = {}  # partitions mapped besides, by directory and index
         self._telling = threading.Lock()  # of a stream that has ended no more is told
         self._streams: dict[str, Stream] = {}
+        self._spare: list[_core.Batch] = []  # as many as batches were in flight at a time, over all loaders
 
     def _address(self, rank: int) -> tuple[str, int] | None:
         found = self._servers.get(rank)
@@ -163,7 +165,7 @@ class PoolWorker:
         router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
         sampler = DistNeighborSampler(
             self.dataset, SamplingConfig.from_json(told["config"]), router, loop,
-            collect_features=told["collect_features"], others=others,
+            collect_features=told["collect_features"], others=others, spare=self._spare,
         )  # fmt: skip
         table = SeedTable.read(memory)
         return Producer(

@@ -28,7 +28,7 @@ from glt.sampler.seed_order import SeedOrder
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
-_WORD_S = 5.0  # for the server to say what became of a sampler whose stream broke
+_WORD_S = 10.0  # for the server to say what became of a sampler whose stream broke
 _MAX_BATCH_BYTES = 64 << 30
 
 
@@ -85,9 +85,9 @@ class _Stream:
             self.tell({"taken": self.num_taken})
             return read_message(message)
 
-    def tell(self, command: dict[str, Any]) -> None:
+    def tell(self, command: dict[str, Any], timeout_s: float = STUCK_S) -> None:
         try:
-            self.connection.send(command, timeout_s=STUCK_S)
+            self.connection.send(command, timeout_s)
         except GltError as error:
             logger.debug("%s", error)  # whoever receives here hears of it
 
@@ -174,9 +174,9 @@ class RemoteSampler:
             stream.tell({"start": start.to_json()})
 
     def drain(self) -> None:
-        """Ends sampling for this loader."""
+        """Ends sampling for this loader. Waits for nothing: a collection may call it anywhere, under any lock."""
         for stream in self._streams:
-            stream.tell({"drain": True})
+            stream.tell({"drain": True}, timeout_s=0.0)
 
     def receive(self, index: int) -> Message:
         """Waits for the next message of the sampler that makes batch ``index``.

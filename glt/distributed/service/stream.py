@@ -72,6 +72,7 @@ class Stream:
         self._end = end
         self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
         self._ended = threading.Event()
+        self._ending = threading.Lock()
         self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
         self.why = ""
 
@@ -121,6 +122,9 @@ class Stream:
                 self.connection.send_data(message, timeout_s=86400.0)
         except (ChannelClosed, ConnectionLost, ChannelTimeout) as error:
             self.close(str(error))
+        except Exception as error:
+            logger.exception("stream of %s", self.name)
+            self.close(f"{type(error).__name__}: {error}")  # or its client would wait for ever
 
     def _has_room(self) -> bool:
         """Waits a little until the client has; counts that as blocked if something waits to be sent."""
@@ -171,10 +175,11 @@ class Stream:
 
     def close(self, why: str) -> None:
         """Ends it, and gives up what is being made. From any thread; may be called again."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
-        self.why = why
+        with self._ending:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+            self.why = why
         if self.producer is not None:
             self.producer.want(-1)
         self._epochs.put(None)

@@ -108,8 +108,8 @@ class _damage_named:
             return
         # Whatever a damaged pickle makes the unpickler stumble over: it promises no particular exception.
         raise PartitionError(
-            f"{self._path} cannot be read ({type(error).__name__}: {error}): expected tensors and plain containers as "
-            "the library wrote them; copy the directory again"
+            f"{self._path} cannot be read: expected tensors and plain containers as the library wrote them; copy the "
+            f"directory again ({type(error).__name__}: {error})"
         ) from error
 
 

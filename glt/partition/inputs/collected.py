@@ -22,8 +22,10 @@ class FoundNodes:
     time: Any = None
     attrs: dict[str, Any] = field(default_factory=dict)
 
-    def num_rows(self) -> int | None:
-        """Rows of the first table, None without any."""
+    def size(self) -> int | None:
+        """How many there are: as stated, else as the first table has rows; None: as edges need."""
+        if self.num_nodes is not None:
+            return self.num_nodes
         tables = (self.feat, self.label, self.time, *self.attrs.values())
         return next((len(table) for table in tables if table is not None), None)
 
@@ -76,11 +78,9 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _num_nodes(node_type: NodeType, nodes: FoundNodes, edges: Mapping[EdgeType, FoundEdges]) -> int:
-    if nodes.num_nodes is not None:
-        return nodes.num_nodes
-    num_rows = nodes.num_rows()
-    if num_rows is not None:
-        return num_rows
+    size = nodes.size()
+    if size is not None:
+        return size
     largest = -1
     for (src, _, dst), each in edges.items():
         for end, ids in zip((src, dst), each.edge_index, strict=True):

@@ -56,22 +56,25 @@ _NODE: Final = ("num_nodes", "id", "feat", "label", "time", "attrs", *_FILES)
 _EDGE: Final = ("src", "dst", "edge_index", "feat", "weight", "time", "attrs", *_FILES)
 
 
-def read_description(path: Path, scratch: Path) -> dict[str, Any]:
+def read_description(path: Path, scratch: Path, outline: bool = False) -> dict[str, Any]:
     """Returns the keyword arguments of a partitioner for the graph that a description file describes.
 
     Args:
         path: A ``.json`` or ``.toml`` file.
         scratch: Directory for what is read; its files have no names and are gone with the arrays.
+        outline: Whether to count the rows of tables only, see :func:`glt.partition.inputs.graph_files.read_graph`.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If it names tables and there is no pyarrow.
         ValueError: If it is wrong: names the key. If a table is: names the file, column and row.
     """
-    return graph_of(_load(path), path.parent, scratch, str(path))
+    return graph_of(_load(path), path.parent, scratch, str(path), outline)
 
 
-def graph_of(document: Mapping[str, Any], base: Path, scratch: Path, where: str) -> dict[str, Any]:
+def graph_of(
+    document: Mapping[str, Any], base: Path, scratch: Path, where: str, outline: bool = False
+) -> dict[str, Any]:
     """The same for a description in memory, whose relative paths begin at ``base``; ``where`` is for messages."""
     is_hetero = "edge_types" in document or "node_types" in document
     root = _Keys(where, document, ("node_types", "edge_types") if is_hetero else ("nodes", "edges"))
@@ -96,8 +99,14 @@ def graph_of(document: Mapping[str, Any], base: Path, scratch: Path, where: str)
     # All keys are looked at before any table is read.
     nodes = [(node_type, _node_table(keys, base)) for node_type, keys in node_parts]
     edges = [(edge_type, _edge_table(keys, base)) for edge_type, keys in edge_parts]
-    found_nodes: dict[Any, FoundNodes] = {node_type: table.read(scratch) for node_type, table in nodes}
-    found_edges: dict[Any, FoundEdges] = {edge_type: table.read(scratch) for edge_type, table in edges}
+    found_nodes: dict[Any, FoundNodes] = {t: table.outline() if outline else table.read(scratch) for t, table in nodes}
+    found_edges: dict[Any, FoundEdges] = {}
+    for edge_type, table in edges:
+        if outline:
+            ends = [found_nodes[end] for end in (edge_type[0], edge_type[2])]
+            found_edges[edge_type] = table.outline(scratch, with_ids=any(end.size() is None for end in ends))
+        else:
+            found_edges[edge_type] = table.read(scratch)
     return arguments_of(found_nodes, found_edges, is_hetero)
 
 

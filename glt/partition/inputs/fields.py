@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glt.partition.inputs.scratch import ScratchRows
+from glt.partition.inputs.scratch import ScratchRows, blank
 from glt.partition.inputs.table_files import TableFiles, require_arrow
 
 
@@ -62,13 +63,10 @@ def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -
         ValueError: If a value is missing, no number, or not of the dtype: names the file, the column and the row.
         OSError: If there is no room in ``scratch``.
     """
-    columns = tuple(dict.fromkeys(column for field in fields.values() for column in field.columns))
-    types = {c: field.dtype for field in fields.values() for c in field.columns if field.dtype is not None}
     out: dict[str, ScratchRows] = {}
-    for path, first, batch in files.batches(columns, types):
+    for path, first, batch in files.batches(*_columns(fields)):
         for name, field in fields.items():
-            several = [_values(batch.column(c), _Place(path, c, first), field.dtype) for c in field.columns]
-            rows = _beside(several, field, path) if field.side_by_side else several[0]
+            rows = _rows(field, path, first, batch)
             if name not in out:
                 out[name] = ScratchRows(scratch, rows.dtype, rows.shape[1:])
             elif (rows.dtype, rows.shape[1:]) != (out[name].dtype, out[name].row_shape):
@@ -81,6 +79,34 @@ def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -
         name: out[name].array() if name in out else np.empty(0, field.dtype or np.int64)
         for name, field in fields.items()
     }
+
+
+def outline_fields(files: TableFiles, fields: Mapping[str, Field]) -> dict[str, np.ndarray]:
+    """Returns arrays of the shapes and dtypes that :func:`read_fields` would return if all rows are like the first
+    ones: zeros, which take no memory. Rows are counted, see :meth:`TableFiles.estimated_rows`.
+
+    Raises:
+        ImportError: Without pyarrow.
+        ValueError: If the first rows do not fit, or a file is damaged: names it.
+    """
+    with closing(files.batches(*_columns(fields))) as batches:
+        path, _, batch = next(batches, (None, 0, None))
+    if path is None:
+        return {name: np.empty(0, field.dtype or np.int64) for name, field in fields.items()}
+    num_rows = files.estimated_rows()
+    first_rows = {name: _rows(field, path, 0, batch) for name, field in fields.items()}
+    return {name: blank(rows.dtype, (num_rows, *rows.shape[1:])) for name, rows in first_rows.items()}
+
+
+def _columns(fields: Mapping[str, Field]) -> tuple[tuple[str, ...], dict[str, np.dtype]]:
+    """The columns of all fields, and the types that some are to have."""
+    columns = tuple(dict.fromkeys(column for field in fields.values() for column in field.columns))
+    return columns, {c: field.dtype for field in fields.values() for c in field.columns if field.dtype is not None}
+
+
+def _rows(field: Field, path: Path, first: int, batch: Any) -> np.ndarray:
+    several = [_values(batch.column(c), _Place(path, c, first), field.dtype) for c in field.columns]
+    return _beside(several, field, path) if field.side_by_side else several[0]
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from glt.data.saved import damaged, load_saved
 from glt.partition.inputs.description import graph_of, read_description
 from glt.partition.inputs.npy_directory import is_npy_directory, read_npy_directory
 from glt.partition.inputs.ogb_folder import is_ogb_folder, read_ogb_folder
@@ -25,6 +25,7 @@ def read_graph(
     add_inverse_edge: bool | None = None,
     weight_attr: str | None = None,
     time_attr: str | None = None,
+    outline: bool = False,
 ) -> dict[str, Any]:
     """Returns the keyword arguments of any partitioner for a graph on disk::
 
@@ -42,6 +43,10 @@ def read_graph(
             ``edges`` are those of ``path``, and its columns ``src`` and ``dst``, unless said otherwise.
         add_inverse_edge: Of a folder of OGB: see :func:`glt.partition.inputs.ogb_folder.read_ogb_folder`.
         weight_attr, time_attr: Of a PyG graph: see :func:`glt.partition.graph_arguments`.
+        outline: Of tables and descriptions of tables, to look at no more than a forecast needs: rows are counted (of
+            Parquet, its metadata is read; of CSV, lines are counted), and arrays are zeros of the right shapes and
+            dtypes that take no memory. Ids are read only where the number of nodes is neither stated nor in the
+            statistics of Parquet. Other inputs are as without it.
 
     Raises:
         FileNotFoundError: If there is nothing of the kind.
@@ -60,14 +65,14 @@ def read_graph(
     elif path.is_dir() and is_npy_directory(path):
         arguments = read_npy_directory(path)
     elif path.suffix in _DESCRIPTIONS:
-        arguments = read_description(path, scratch)
+        arguments = read_description(path, scratch, outline)
     elif path.suffix == ".pt":
         arguments = graph_arguments(_load_pyg(path), weight_attr=weight_attr, time_attr=time_attr)
         options = {}
     else:
         is_table = True
         table = {"src": "src", "dst": "dst", "files": str(path.absolute()), **(edges or {})}
-        arguments = graph_of({"nodes": dict(nodes or {}), "edges": table}, Path.cwd(), scratch, str(path))
+        arguments = graph_of({"nodes": dict(nodes or {}), "edges": table}, Path.cwd(), scratch, str(path), outline)
     options |= {"add_inverse_edge": add_inverse_edge} | ({} if is_table else {"nodes": nodes, "edges": edges})
     for name, value in options.items():
         if value is not None:
@@ -85,8 +90,11 @@ def _load_pyg(path: Path) -> Any:
     torch.serialization.add_safe_globals(
         [Data, DataEdgeAttr, DataTensorAttr, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
     )
+    expected = "a Data or HeteroData of PyG"
+    data = load_saved(path, str(path), expected)
     try:
-        return torch.load(path, weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{path} holds no Data or HeteroData that torch.save wrote: {reason}") from error
+        if isinstance(data, Data | HeteroData):  # all else is refused where it is taken apart
+            _ = [(store._parent(), dict(store)) for store in data.stores]
+    except Exception as error:  # bytes that named an attribute of it
+        raise damaged(str(path), expected, error) from error
+    return data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
 import tempfile
 import weakref
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 CHUNK_BYTES = 16 << 20
+_MAP_NORESERVE = 0x4000  # Linux; Python's mmap does not name it everywhere
 
 
 class ScratchRows:
@@ -55,13 +58,28 @@ class ScratchRows:
             return np.memmap(self._file, self.dtype, mode="c", shape=shape)
 
 
+def blank(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns zeros ``shape``, of any size: they take no memory until they are written, for reading them finds the
+    kernel's one page of zeros."""
+    num_bytes = dtype.itemsize * math.prod(shape)
+    if num_bytes == 0:
+        return np.zeros(shape, dtype)
+    room = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    return np.frombuffer(room, dtype).reshape(shape)
+
+
 def pair(directory: Path, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
     """Returns ``[2, num_edges]``, mapped, of two arrays of ids ``[num_edges]``."""
-    narrow = all(np.can_cast(ids.dtype, np.int32) for ids in (src, dst))
-    rows = ScratchRows(directory, np.dtype(np.int32 if narrow else np.int64))
+    rows = ScratchRows(directory, pair_dtype(src, dst))
     rows.append_all(src)
     rows.append_all(dst)
     return rows.array().reshape(2, -1) if len(rows) else np.empty((2, 0), np.int64)
+
+
+def pair_dtype(src: np.ndarray, dst: np.ndarray) -> np.dtype:
+    """Returns the dtype of :func:`pair`."""
+    narrow = all(np.can_cast(ids.dtype, np.int32) for ids in (src, dst))
+    return np.dtype(np.int32 if narrow else np.int64)
 
 
 def by_id(directory: Path, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:

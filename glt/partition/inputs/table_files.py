@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import glob
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+
+from glt.partition.inputs.table_metadata import count_lines, parquet_largest, parquet_rows
 
 _PARQUET: Final = (".parquet", ".pq")
 _CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
@@ -68,7 +71,9 @@ class TableFiles:
                 )
         return cls(tuple(found), header, delimiter)
 
-    def batches(self, columns: Sequence[str], types: Mapping[str, np.dtype]) -> Iterator[tuple[Path, int, Any]]:
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, np.dtype]
+    ) -> Generator[tuple[Path, int, Any], None, None]:
         """Yields record batches with the path of their file and the number of their first row in it.
 
         Args:
@@ -101,7 +106,51 @@ class TableFiles:
 
     def num_rows(self) -> int:
         """Counts the rows of all files; of Parquet without reading them."""
-        return sum(batch.num_rows for _, _, batch in self.batches((), {}))
+        parquet = [path for path in self.paths if path.name.endswith(_PARQUET)]
+        others = TableFiles(tuple(path for path in self.paths if path not in parquet), self.header, self.delimiter)
+        num_rows = sum(batch.num_rows for _, _, batch in others.batches((), {}))
+        return num_rows + TableFiles(tuple(parquet)).estimated_rows()
+
+    def estimated_rows(self) -> int:
+        """The same without reading any values: of CSV, lines are counted, and a value that has a line break in quotes
+        counts for two rows.
+
+        Raises:
+            ImportError: Without pyarrow.
+            ValueError: If a file is damaged; names it.
+        """
+        arrow = require_arrow()
+        num_rows = 0
+        for path in self.paths:
+            try:
+                if path.name.endswith(_PARQUET):
+                    num_rows += parquet_rows(path)
+                else:
+                    num_rows += max(0, count_lines(path) - self.header)
+            except (arrow.ArrowException, OSError, EOFError, zlib.error) as error:
+                raise _unreadable(path, error) from error
+        return num_rows
+
+    def largest(self, column: str) -> int | None:
+        """Returns the largest integer of a column, -1 without rows; None if that takes reading it.
+
+        Raises:
+            ImportError: Without pyarrow.
+            ValueError: If a file is damaged; names it.
+        """
+        arrow = require_arrow()
+        largest = -1
+        for path in self.paths:
+            if not path.name.endswith(_PARQUET):
+                return None
+            try:
+                found = parquet_largest(path, column)
+            except (arrow.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+            if found is None:
+                return None
+            largest = max(largest, found)
+        return largest
 
     def _read(self, path: Path, columns: Sequence[str], types: Mapping[str, np.dtype]) -> Iterator[Any]:
         if path.name.endswith(_PARQUET):
