@@ -5,6 +5,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
@@ -26,7 +27,7 @@ from glt.partition.node_hotness import NodeHotness
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry
 from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.read_forecast import ReadForecast
-from glt.partition.relabelling import relabel_nodes
+from glt.partition.relabelling import relabel_edges, relabel_nodes
 from glt.partition.rows import Array
 from glt.partition.staging import require_free, require_space, staging
 
@@ -418,7 +419,8 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: Ca
 def _write_edges(
     writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
 ) -> tuple[tuple[int, ...], int]:
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, relabel)
+    new_ids = partial(relabel_edges, writer, edges, books[edges.expanded]) if relabel else None
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, new_ids)
     if tables := edge_tables(edges):
         writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges

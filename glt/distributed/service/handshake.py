@@ -82,7 +82,8 @@ def dial(
             if retry and time.monotonic() < deadline:
                 time.sleep(_RETRY_S)  # it is starting, or being replaced
                 continue
-            raise PeerLost(f"{error}; it ended during the handshake") from error
+            kind = RendezvousError if retry else PeerLost
+            raise kind(f"{error}; it ended during the handshake") from error
         except (MessageError, ChannelTimeout) as error:
             connection.close()
             raise RendezvousError(

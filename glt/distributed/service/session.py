@@ -40,15 +40,16 @@ class Session:
     def __init__(
         self, connection: Connection, hello: dict[str, Any], find: Callable[[str], Call], pool: NativePool
     ) -> None:
-        self.connection, self.hello = connection, hello
+        self.connection = connection
         self.id = secrets.token_hex(16)
-        self.group, self.rank = hello["group"], hello["rank"]
+        self.group, self.rank = str(hello["group"]), int(hello["rank"])
+        self._name = f"client {self.rank} of {self.group!r} (host {hello['host']}, pid {hello['pid']})"
         self.has_left = False
         self._find, self._pool = find, pool
         self.num_calls = 0
 
     def __str__(self) -> str:
-        return f"client {self.rank} of {self.group!r} (host {self.hello['host']}, pid {self.hello['pid']})"
+        return self._name
 
     def run(self) -> str:
         """Answers until the client leaves or is lost; returns how it ended."""
@@ -64,7 +65,7 @@ class Session:
                 self.num_calls += 1
                 self._pool.submit(self._answer, asked, message)
         except GltError as error:
-            return str(error)
+            return "it left" if self.has_left else str(error)
         except (KeyError, TypeError, ValueError) as error:
             return f"it sent nonsense: {type(error).__name__}: {error}"
         return "it left"
@@ -85,9 +86,9 @@ class Session:
             }  # fmt: skip
         self.say(reply, data)
 
-    def say(self, value: dict[str, Any], data: Tensor | None = None) -> None:
+    def say(self, value: dict[str, Any], data: Tensor | None = None, timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""
         try:
-            self.connection.send_all(value, [] if data is None else [data])
+            self.connection.send_all(value, [] if data is None else [data], timeout_s)
         except GltError as error:
             logger.info("%s", error)  # the session ends with it

@@ -78,8 +78,9 @@ class EdgeFiles:
         num_cut = 0
         if self._writer.parts:
             books_of_ends = [self._own_book(), self._neighbor_book]
-            edge_id = own_edges.edge_ids if self._relabel else None  # says that neighbours have new ids too
-            _, num_cut = write_graph(self._writer, own_edges, books_of_ends, thread_bytes, edge_id)
+            ids = own_edges.edge_ids
+            new_ids = None if ids is None or not self._relabel else lambda _: ids  # they are the new ones already
+            _, num_cut = write_graph(self._writer, own_edges, books_of_ends, thread_bytes, new_ids)
         all_cut = self._exchange.gather_counts(np.array([num_cut]))
         return tuple(self._counts.sum(axis=0).tolist()), int(all_cut.sum())
 

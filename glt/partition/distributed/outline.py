@@ -50,7 +50,7 @@ def forecast_of(assigner: PartitionerBase, graph: GraphInput) -> Forecast:
         assigner.assign_node_bytes,
         assigner.relabel,
     )
-    return expected.with_more(assigner.caches.most_bytes(assigner.num_parts, graph.nodes))
+    return expected.with_files(*assigner.caches.most_files(assigner.num_parts, graph.nodes))
 
 
 def disk_bytes(assigner: PartitionerBase, slices: GraphSlice, ranks: Sequence[int]) -> int:

@@ -1,0 +1,14 @@
+"""Other values for constants of the service in sampling processes: the interpreter reads this when it starts."""
+
+from __future__ import annotations
+
+import importlib
+
+
+def set_constants(constants: dict[str, float]) -> None:
+    """Sets constants of the service, in whatever module they are imported into."""
+    for each in ("connection", "membership", "client", "remote_sampler", "tcp_transport", "server", "pool", "stream"):
+        module = importlib.import_module(f"glt.distributed.service.{each}")
+        for name, value in constants.items():
+            if hasattr(module, name):
+                setattr(module, name, value)
