@@ -37,7 +37,7 @@ exit status:
 examples:
   one server, for clients of this host:
     glt serve --partition parts
-  two, on two hosts, for four clients; the first:
+  two, on two hosts, for four clients:
     glt serve --partition parts --rank 0 --servers 2 --clients 4 --master-addr 10.0.0.1
     glt serve --partition parts --rank 1 --servers 2 --clients 4 --master-addr 10.0.0.1"""
 

@@ -192,7 +192,7 @@ class Connection:
                 self._body = bytearray(length)
                 self._view = memoryview(self._body)
             else:
-                self._body = pool.empty((length,), torch.uint8)
+                self._body = self._room(length)
                 self._view = memoryview(self._body.numpy())
             if length:
                 return None
@@ -207,6 +207,15 @@ class Connection:
         if not isinstance(value, dict):
             raise MessageError(f"{self.peer} sent a control frame that is no object: {type(value).__name__}")
         return value
+
+    def _room(self, length: int) -> Tensor:
+        try:
+            return pool.empty((length,), torch.uint8)
+        except (RuntimeError, MemoryError) as error:
+            self.close()
+            raise MessageError(
+                f"{self.peer} sent a message of {length} bytes, for which is no memory: {error}"
+            ) from error
 
     def receive_json(self, timeout_s: float) -> dict[str, Any]:
         """As :meth:`receive`, where an object is due."""

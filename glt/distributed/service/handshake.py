@@ -96,7 +96,11 @@ def dial(
                 time.sleep(_RETRY_S)  # another may take its place
                 continue
             raise RendezvousError(f"{peer} at {host}:{port} refused: {answer['refused']}")
-        require_same_version(answer, peer)
+        try:
+            require_same_version(answer, peer)
+        except RendezvousError:
+            connection.close()
+            raise
         pulse.add(connection)
         return connection, answer
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -125,10 +126,16 @@ class SamplerPool:
         with theirs:
             path = os.pathsep.join(filter(None, sys.path))
             environment = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path}
-            process = subprocess.Popen(
-                [sys.executable, "-m", "glt.distributed.service.pool_worker", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            # A signal to the whole group, as Ctrl-C sends one, is for the server alone, which decides what follows: its
+            # samplers ignore it as soon as they can, and have it blocked until then.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "glt.distributed.service.pool_worker", str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         member = PoolMember(worker, process, mine)
         self._members[worker] = member
         member.send({"spec": asdict(PoolWorkerSpec(**self._spec, worker=worker))})
@@ -169,12 +176,13 @@ class SamplerPool:
                 if member.socket.fileno() >= 0:
                     by_fd[member.socket.fileno()] = member
                     poller.register(member.socket.fileno(), select.POLLIN)
+            now = time.monotonic()  # before all is heard that came until then: this process itself may be stopped
             for fd, _ in poller.poll(_POLL_S * 1000):
                 self._hear(by_fd[fd])
             for member in members:
                 if not member.is_gone and member.process.poll() is not None:
                     self._lose(member)
-                elif member.is_ready and time.monotonic() - member.last_beat > STUCK_S:
+                elif member.is_ready and now - member.last_beat > STUCK_S:
                     member.why = f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed"
                     logger.error("%s: %s", self._name(member), member.why)
                     member.process.kill()

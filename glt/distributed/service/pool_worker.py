@@ -214,6 +214,8 @@ class PoolWorker:
     def say(self, value: dict[str, Any]) -> None:
         try:
             self.socket.send(json.dumps(value).encode())
+        except TimeoutError:
+            logger.info("the server listens to nothing: it is stopped, or very busy")  # its clients need this process
         except OSError:
             leave(_LOST_SERVER)
 

@@ -53,6 +53,12 @@ class _Stream:
                 try:
                     message = self.connection.receive_data(_POLL_S)
                 except ChannelTimeout:
+                    # Here, where all is read that has come: this process itself may have been stopped for a while.
+                    if self.connection.silent_s() > STUCK_S:
+                        raise PeerLost(
+                            f"{self} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see its "
+                            f"state in ps on {self.line.entry.host}), or the network is cut"
+                        ) from None
                     continue
                 self.num_arrived += 1
                 self.arrived_bytes += message.numel()
@@ -64,26 +70,17 @@ class _Stream:
     def take(self) -> Message:
         """Waits for the next message, for as long as the sampler gives signs of life."""
         start = None if self.arrived.qsize() else time.perf_counter()
-        while True:
-            try:
-                message = self.arrived.get(timeout=_POLL_S)
-            except queue.Empty:
-                if self.connection.silent_s() > STUCK_S:
-                    raise PeerLost(
-                        f"{self} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see its state in "
-                        f"ps on {self.line.entry.host}), or the network is cut"
-                    ) from None
-                continue
-            if message is None:
-                self.arrived.put(None)
-                raise self._ended()
-            if start is not None:
-                self.num_waits += 1
-                self.wait_s += time.perf_counter() - start
-            self.num_taken += 1
-            self.taken_bytes += message.numel()
-            self.tell({"taken": self.num_taken})
-            return read_message(message)
+        message = self.arrived.get()
+        if message is None:
+            self.arrived.put(None)
+            raise self._ended()
+        if start is not None:
+            self.num_waits += 1
+            self.wait_s += time.perf_counter() - start
+        self.num_taken += 1
+        self.taken_bytes += message.numel()
+        self.tell({"taken": self.num_taken})
+        return read_message(message)
 
     def tell(self, command: dict[str, Any], timeout_s: float = STUCK_S) -> None:
         try:
@@ -101,7 +98,7 @@ class _Stream:
             if self.line.lost is not None:
                 return self.line.lost
             time.sleep(0.05)
-        return PeerLost(f"lost {self}: {self.error}")
+        return self.error if isinstance(self.error, PeerLost) else PeerLost(f"lost {self}: {self.error}")
 
 
 class RemoteSampler:

@@ -218,17 +218,26 @@ class DistServer:
                 logger.warning("no sampler is there for %s", connection.peer)
 
     def _hand_over_stream(self, connection: Connection, hello: dict[str, Any]) -> None:
+        id_, worker, places = (
+            str(hello["loader"]),
+            hello["worker"],
+            {name: int(hello[name]) for name in ("first", "step")},
+        )
         with self._lock:
-            loader = self._loaders.get(str(hello.get("loader")))
-        if loader is None or loader.session.id != hello.get("session") or hello.get("worker") not in loader.workers:
-            _refuse(connection, f"loader {hello.get('loader')!r} is not known here: it was closed, or its client lost")
+            loader = self._loaders.get(id_)
+            is_known = loader is not None and loader.session.id == hello["session"] and worker in loader.workers
+            # One of its own, taken while the loader is open for certain.
+            seeds_fd = os.dup(loader.seeds.fd) if loader is not None and is_known else -1
+        if loader is None or not is_known:
+            _refuse(connection, f"loader {id_!r} is not known here: it was closed, or its client lost")
             return
-        told = {**loader.told, "first": int(hello["first"]), "step": int(hello["step"])}
-        fd = connection.detach()
-        with fd:
-            handed = self.pool.hand_over(hello["worker"], {"loader": told}, [fd.fileno(), loader.seeds.fd])
+        try:
+            with connection.detach() as sock:
+                handed = self.pool.hand_over(worker, {"loader": {**loader.told, **places}}, [sock.fileno(), seeds_fd])
+        finally:
+            os.close(seeds_fd)
         if not handed:
-            logger.warning("worker %s is not there for %s", hello["worker"], loader.session)
+            logger.warning("worker %s is not there for %s", worker, loader.session)
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
@@ -301,6 +310,9 @@ class DistServer:
         }
 
     def _end_session(self, session: Session, why: str) -> None:
+        if not session.has_left:  # it may be there after all, and asks itself what happened
+            told = {"closing": f"{self.entry} has ended its session with {session}: {why}", "has_data": False}
+            session.say(told, timeout_s=0.0)
         session.connection.close()
         with self._changed:
             self._sessions.pop(session.id, None)

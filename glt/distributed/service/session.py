@@ -76,15 +76,13 @@ class Session:
             args, kwargs = decode_value(asked["arguments"], message)
             result = self._find(name)(self, tuple(args), dict(kwargs))
             tree, data = encode_value(result, f"the result of {name}")
-            reply: dict[str, Any] = {"number": asked["number"], "result": tree, "has_data": data is not None}
-        except Exception as error:
-            data = None
-            reply = {
+            self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data)
+        except Exception as error:  # of the call, or because its result is too long to be sent
+            self.say({
                 "number": asked.get("number"), "has_data": False,
-                "error": f"{type(error).__module__}.{type(error).__qualname__}", "text": str(error),
+                "error": f"{type(error).__module__}.{type(error).__qualname__}", "text": str(error)[:20000],
                 "traceback": traceback.format_exc()[-20000:],
-            }  # fmt: skip
-        self.say(reply, data)
+            })  # fmt: skip
 
     def say(self, value: dict[str, Any], data: Tensor | None = None, timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""

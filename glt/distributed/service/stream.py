@@ -114,11 +114,11 @@ class Stream:
                 except ChannelTimeout:
                     continue
                 self.made_room()
-                # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
                 # It is counted first: a client that has it may end this stream before sending returns.
                 self.window.num_sent += 1
                 self.window.largest_bytes = max(self.window.largest_bytes, message.numel())
                 self._count(message)
+                # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
                 self.connection.send_data(message, timeout_s=86400.0)
         except (ChannelClosed, ConnectionLost, ChannelTimeout) as error:
             self.close(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ import torch
 from batch_law import CASES, SEED
 from dist_world import NUM_NODES, seeds_of, snapshot
 from lowered import set_constants
+from promptness import eventually
 from service_world import options
 
 import glt
@@ -93,7 +95,7 @@ class Actor:
 
     def samplers(self) -> list[int]:
         """Pids of the sampling processes that are ready, by place."""
-        return [each["pid"] for each in glt.distributed.server_client.get_server().pool.stats().values()]
+        return list(glt.distributed.server_client.get_server().pool.pids().values())
 
     def stats(self) -> dict[str, Any]:
         return glt.distributed.server_stats()
@@ -138,6 +140,10 @@ class Actor:
         if count is None:
             del self.iterators[name]
         return taken
+
+    def again(self, name: str) -> None:
+        """Leaves an epoch; :meth:`take` begins the next."""
+        del self.iterators[name]
 
     def close(self, name: str) -> None:
         self.iterators.pop(name, None)
@@ -243,6 +249,15 @@ class Stage(Cluster):
         except Failed as failed:
             return failed
         raise AssertionError(f"actor {actor} raised nothing: expected an error")
+
+    def freeze(self, actor: int) -> None:
+        """Stops an actor with SIGSTOP; returns when it has stopped."""
+        self.kill(actor, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.processes[actor].pid}/task")
+        # "pid (name) state ..."; a signal takes effect when the kernel gets to it.
+        assert eventually(
+            lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
+        )
 
     def start_servers(self, path: Path, num_servers: int, num_clients: int | None, **given: Any) -> list[list[int]]:
         """The first actors become servers; returns the pids of their samplers."""
