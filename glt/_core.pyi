@@ -231,6 +231,7 @@ def gather_rows(
     num_threads: int = 1,
     first_id: int = 0,
 ) -> None: ...
+
 # Addresses may be of a device, so they are integers; who passes them keeps the memory.
 class TieredTable:
     """Rows in several tiers of memory; see csrc/cuda/row_gather.h. A segment is (address, number of rows, stride)."""
