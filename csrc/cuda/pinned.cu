@@ -5,7 +5,7 @@
 
 namespace glt::cuda {
 
-bool register_host(uint64_t address, int64_t num_bytes, bool read_only, int device) {
+void register_host(uint64_t address, int64_t num_bytes, bool read_only, int device) {
   const DeviceScope scope(device);
   if (!attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, device, "host pointers on the device"))
     throw std::runtime_error(
@@ -14,12 +14,7 @@ bool register_host(uint64_t address, int64_t num_bytes, bool read_only, int devi
   if (read_only && attribute(cudaDevAttrHostRegisterReadOnlySupported, device, "read-only registration"))
     flags |= cudaHostRegisterReadOnly;
   const cudaError_t code = cudaHostRegister(reinterpret_cast<void*>(address), num_bytes, flags);
-  if (code == cudaErrorHostMemoryAlreadyRegistered) {
-    (void)cudaGetLastError();
-    return false;
-  }
   check_and_clear(code, text("cudaHostRegister of ", num_bytes, " bytes"));
-  return true;
 }
 
 void unregister_host(uint64_t address, int device) {

@@ -13,7 +13,6 @@ namespace glt::cuda {
 constexpr int kMaxTiers = 16;
 constexpr int kMaxLanes = 32;
 constexpr int kRowsInFlight = 4;  // per tile: their loads are all issued before the first store waits for one
-constexpr uint32_t kNoSlot = 0xFFFFFFFFu;
 constexpr uint64_t kNoError = ~uint64_t{0};
 
 // Rows [end of the tier before, end) of the table.
@@ -29,11 +28,7 @@ struct TieredTable {
   int64_t row_bytes = 0;
   Tier tier[kMaxTiers] = {};
   int num_tiers = 0;
-  const std::byte* cache = nullptr;  // [num_slots]: copies of some rows, looked up first
-  int64_t cache_stride = 0;
-  uint32_t num_slots = 0;
-  const uint32_t* slot_of = nullptr;  // [num_rows]: the row's place in the cache, or kNoSlot
-  const uint32_t* row_of = nullptr;   // [num_ids]; null: row = id - first_id
+  const uint32_t* row_of = nullptr;  // [num_ids], row (over all tiers) of id - first_id; null: the same
   int64_t num_ids = 0;
   int64_t first_id = 0;
   Widen widen = Widen::kNone;
@@ -67,7 +62,6 @@ inline Pieces pieces_of(const TieredTable& t, const GatherCall& c) {
   const auto address = [](const void* p) { return reinterpret_cast<uint64_t>(p); };
   uint64_t read = t.row_bytes;
   for (int i = 0; i < t.num_tiers; ++i) read |= address(t.tier[i].rows) | t.tier[i].stride;
-  if (t.slot_of) read |= address(t.cache) | t.cache_stride;
   const uint64_t written = address(c.out) | out_bytes(t);
   const auto aligned = [](uint64_t bits, int most) {  // the largest power of two that divides it
     return static_cast<int>(std::min<uint64_t>(bits & -bits ? bits & -bits : most, most));
@@ -96,8 +90,7 @@ GLT_HOST_DEVICE void report(uint64_t* error, int64_t position) {
 }
 
 // Where a row lies. `row` is below num_rows.
-GLT_HOST_DEVICE const std::byte* find_row(const TieredTable& t, int64_t row, uint32_t slot) {
-  if (slot < t.num_slots) return t.cache + slot * t.cache_stride;
+GLT_HOST_DEVICE const std::byte* find_row(const TieredTable& t, int64_t row) {
   int64_t begin = 0;
   int i = 0;
   for (; i + 1 < t.num_tiers && row >= t.tier[i].end; ++i) begin = t.tier[i].end;
@@ -134,12 +127,10 @@ GLT_HOST_DEVICE void gather_of_thread(const TieredTable& t, const GatherCall& c,
       for (int r = 0; r < kRowsInFlight; ++r) row[r] = static_cast<const int32_t*>(c.ids)[index[r]];
     if (c.positions)
       for (int r = 0; r < kRowsInFlight; ++r) place[r] = c.positions[index[r]];
+    for (int r = 0; r < kRowsInFlight; ++r)
+      row[r] = static_cast<int64_t>(static_cast<uint64_t>(row[r]) - static_cast<uint64_t>(t.first_id));
     if (t.row_of)
       for (int r = 0; r < kRowsInFlight; ++r) row[r] = is_below(row[r], t.num_ids) ? int64_t{t.row_of[row[r]]} : -1;
-    else
-      for (int r = 0; r < kRowsInFlight; ++r)
-        row[r] = static_cast<int64_t>(static_cast<uint64_t>(row[r]) - static_cast<uint64_t>(t.first_id));
-    uint32_t slot[kRowsInFlight];
     float scale[kRowsInFlight];
     for (int r = 0; r < kRowsInFlight; ++r) {
       const bool here = is_below(row[r], t.num_rows);
@@ -147,12 +138,8 @@ GLT_HOST_DEVICE void gather_of_thread(const TieredTable& t, const GatherCall& c,
         if (lane == 0) report(c.error, index[r]);
         if (!here) row[r] = -1;
       }
-      slot[r] = kNoSlot;
       scale[r] = 1.0f;
     }
-    if (t.slot_of)
-      for (int r = 0; r < kRowsInFlight; ++r)
-        if (row[r] >= 0) slot[r] = t.slot_of[row[r]];
     if constexpr (Move::kIsScaled) {
       for (int r = 0; r < kRowsInFlight; ++r)
         if (t.scale && row[r] >= 0) scale[r] = t.scale[row[r]];
@@ -161,7 +148,7 @@ GLT_HOST_DEVICE void gather_of_thread(const TieredTable& t, const GatherCall& c,
     std::byte* to[kRowsInFlight];
     int skew[kRowsInFlight];
     for (int r = 0; r < kRowsInFlight; ++r) {
-      from[r] = row[r] < 0 ? nullptr : find_row(t, row[r], slot[r]);
+      from[r] = row[r] < 0 ? nullptr : find_row(t, row[r]);
       to[r] = is_below(place[r], c.num_out) ? c.out + place[r] * bytes_out : nullptr;
       skew[r] = static_cast<int>(reinterpret_cast<uint64_t>(from[r]) / sizeof(In)) & p.skew_mask;
     }

@@ -29,12 +29,11 @@ Widen widen_of(const std::string& name) {
 // Address, number of rows, bytes from row to row.
 using Segment = std::tuple<uint64_t, int64_t, int64_t>;
 
-TieredTable table_of(int64_t row_bytes, const std::vector<Segment>& tiers, std::optional<Segment> cache,
-                     uint64_t slot_of, std::optional<std::pair<uint64_t, int64_t>> row_of, int64_t first_id,
-                     const std::string& widen, uint64_t scale) {
+TieredTable table_of(int64_t row_bytes, const std::vector<Segment>& tiers,
+                     std::optional<std::pair<uint64_t, int64_t>> row_of, int64_t first_id, const std::string& widen,
+                     uint64_t scale) {
   require(row_bytes >= 0 && row_bytes < (int64_t{1} << 31), "row_bytes = ", row_bytes, ": expected 0 to 2^31 - 1");
   require(!tiers.empty() && tiers.size() <= cuda::kMaxTiers, tiers.size(), " tiers: expected 1 to ", cuda::kMaxTiers);
-  require(cache.has_value() == (slot_of != 0), "cache and slot_of: expected both or none");
   TieredTable t;
   t.row_bytes = row_bytes;
   for (const auto& [address, num_rows, stride] : tiers) {
@@ -43,16 +42,6 @@ TieredTable table_of(int64_t row_bytes, const std::vector<Segment>& tiers, std::
     t.num_rows += num_rows;
     t.tier[t.num_tiers++] = {at<const std::byte>(address), t.num_rows, stride};
   }
-  if (cache) {
-    const auto& [address, num_slots, stride] = *cache;
-    require(num_slots >= 0 && num_slots < cuda::kNoSlot && stride >= row_bytes, "a cache of ", num_slots, " rows, ",
-            stride, " bytes apart: expected fewer than 2^32 - 1 rows of ", row_bytes, " bytes");
-    t.cache = at<const std::byte>(address);
-    t.num_slots = static_cast<uint32_t>(num_slots);
-    t.cache_stride = stride;
-    t.slot_of = at<const uint32_t>(slot_of);
-  }
-  require(!row_of || first_id == 0, "first_id = ", first_id, ": expected none beside row_of, which maps ids to rows");
   if (row_of) {
     t.row_of = at<const uint32_t>(row_of->first);
     t.num_ids = row_of->second;
@@ -79,9 +68,8 @@ GatherCall call_of(uint64_t ids, int id_bytes, int64_t n, uint64_t out, int64_t 
 
 void register_tiered_table(py::module_& m) {
   py::class_<TieredTable>(m, "TieredTable")
-      .def(py::init(&table_of), py::arg("row_bytes"), py::arg("tiers"), py::kw_only(), py::arg("cache") = py::none(),
-           py::arg("slot_of") = 0, py::arg("row_of") = py::none(), py::arg("first_id") = 0, py::arg("widen") = "none",
-           py::arg("scale") = 0)
+      .def(py::init(&table_of), py::arg("row_bytes"), py::arg("tiers"), py::kw_only(), py::arg("row_of") = py::none(),
+           py::arg("first_id") = 0, py::arg("widen") = "none", py::arg("scale") = 0)
       .def_readonly("num_rows", &TieredTable::num_rows);
   py::class_<GatherCall>(m, "GatherCall")
       .def(py::init(&call_of), py::arg("ids"), py::arg("id_bytes"), py::arg("n"), py::arg("out"), py::arg("num_out"),

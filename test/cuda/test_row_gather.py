@@ -106,18 +106,6 @@ def test_rows_apart_from_each_other():
     np.testing.assert_array_equal(out, memory[:, :48])
 
 
-def test_the_cache_is_looked_up_first():
-    rows, cache = random_rows(30, 20), random_rows(4, 20, seed=1)
-    slot_of = np.full(30, NO_ROW, np.uint32)
-    slot_of[[5, 9, 28]] = [3, 0, 1]
-    table = table_of([rows], cache=(address(cache), 4, 20), slot_of=address(slot_of))
-    out = np.zeros((30, 20), np.uint8)
-    assert kernel_gather(table, np.arange(30), out)[0] == NO_ERROR
-    expected = rows.copy()
-    expected[[5, 9, 28]] = cache[[3, 0, 1]]
-    np.testing.assert_array_equal(out, expected)
-
-
 def test_the_count_may_be_known_to_the_device_alone():
     rows, out = random_rows(10, 8), np.zeros((10, 8), np.uint8)
     kernel_gather(table_of([rows]), np.arange(10), out, count=np.array([6], np.int32))
@@ -153,6 +141,9 @@ def test_ids_without_a_row_and_positions_outside_are_reported():
     first = _core.TieredTable(16, [(address(rows), 10, 16)], first_id=100)
     assert kernel_gather(first, np.array([100, 109, 99]), out)[0] == 2
     np.testing.assert_array_equal(out[:2], rows[[0, 9]])
+    both = _core.TieredTable(16, [(address(rows), 10, 16)], first_id=100, row_of=(address(row_of), 4))
+    assert kernel_gather(both, np.array([103, 100, 104]), out)[0] == 2
+    np.testing.assert_array_equal(out[:2], rows[[4, 3]])
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
@@ -197,9 +188,7 @@ def test_bad_tables_are_refused():
     for options, message in [
         ({"widen": "float8"}, "widen = 'float8': expected"),
         ({"widen": "float16"}, "row_bytes = 3: expected whole elements of float16"),
-        ({"slot_of": 8}, "cache and slot_of: expected both or none"),
         ({"scale": 8}, "scale: expected none but for int8 rows"),
-        ({"row_of": (8, 1), "first_id": 1}, "first_id = 1: expected none beside row_of"),
     ]:
         with pytest.raises(ValueError, match=message):
             _core.TieredTable(3, [(8, 1, 3)], **options)
