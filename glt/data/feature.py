@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.data import pool
-from glt.data.arrays import Packed, as_ids, as_numpy, from_array
+from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place
 from glt.data.cuda_device import cuda_device
 from glt.data.device_group import DeviceGroup, group_of
 from glt.data.partition_book import PartitionBook
@@ -191,10 +191,7 @@ class Feature:
         max_blocks: int,
     ) -> Tensor:  # fmt: skip
         """On the GPU of the ids, the arguments checked: the kernel takes addresses."""
-        if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
-            raise TypeError(f"ids is {ids.dtype} {list(ids.shape)}: expected integer ids of one dimension")
-        if ids.dtype == torch.bool:
-            ids = ids.nonzero().view(-1)
+        ids = ids_in_place(ids, "ids")
         ids = (ids if ids.dtype in (torch.int32, torch.int64) else ids.to(torch.int64)).contiguous()
         if positions is not None:
             if out is None:

@@ -96,6 +96,7 @@ class TieredRows:
         out: Tensor | None = None,
         *,
         positions: Tensor | None = None,
+        count: Tensor | None = None,
         dtype: torch.dtype | None = None,
         wait: bool = True,
         max_blocks: int = 0,
@@ -107,6 +108,7 @@ class TieredRows:
             ids: ``[n]``, int32 or int64, contiguous.
             out: ``[at least n, ...]``, contiguous. Default: of torch's allocator.
             positions: ``[n]``, uint32, contiguous.
+            count: Number of ids ``[1]``, int32, where only the device knows it; ``n`` is the most it can be.
             dtype: float32 to widen, or the rows' own.
             wait: Whether to wait for the GPU and raise errors here; False: see :meth:`check`.
             max_blocks: Blocks of 256 GPU threads to use at most, so that a gather over PCIe leaves the others to
@@ -125,7 +127,7 @@ class TieredRows:
         def launch(error: int) -> torch.cuda.Event | None:
             call = _core.GatherCall(
                 ids.data_ptr(), ids.element_size(), len(ids), out.data_ptr(), num_out, error,
-                0 if positions is None else positions.data_ptr(),
+                0 if positions is None else positions.data_ptr(), 0 if count is None else count.data_ptr(),
             )  # fmt: skip
             if self.device.type != "cuda":
                 _core.host_gather(table, call, 64)
