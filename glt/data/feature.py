@@ -88,6 +88,7 @@ class Feature:
                 f"split_ratio = {split_ratio}: expected device or device_group_list, the GPUs to keep rows"
             )
         self._placed: dict[torch.device, TieredRows] = {}
+        self._hot: dict[tuple[torch.device, ...], list[Tensor]] = {}  # by group of GPUs, in equal parts
         self._lock = threading.Lock()
 
     @property
@@ -242,7 +243,8 @@ class Feature:
             row_of = from_array(np.where(book.owners() == part, row_of.numpy(), np.uint32(NO_ROW)))
         return TieredRows(
             self.tensor, device, num_hot=round(self.split_ratio * len(self)), hotness=self.hotness, row_of=row_of,
-            first_id=self._first_id, group=group, scale=self.scale, name="the rows of a Feature",
+            first_id=self._first_id, group=group, parts=self._hot.setdefault(tuple(group), []), scale=self.scale,
+            name="the rows of a Feature",
         )  # fmt: skip
 
     def check(self) -> None:
@@ -253,7 +255,7 @@ class Feature:
     def close(self) -> None:
         """Gives back device memory and unpins the rows; they are placed again when they are asked for again."""
         with self._lock:
-            placed, self._placed = self._placed, {}
+            placed, self._placed, self._hot = self._placed, {}, {}
         for rows in placed.values():
             rows.close()
 

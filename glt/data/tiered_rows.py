@@ -33,6 +33,8 @@ class TieredRows:
             ids count rows.
         first_id: The id that the first entry of ``row_of``, or the first row, is of.
         group: The GPUs that share the hot rows: each holds an equal part; with ``device`` among them.
+        parts: These parts, one list for all GPUs of the group: empty at first, the first GPU to come fills it. Default:
+            of this one alone.
         scale: Factor of each row ``[num_rows]``, float32, where int8 rows are widened. Default: 1.
         name: What to call the rows in errors.
 
@@ -50,6 +52,7 @@ class TieredRows:
         row_of: Tensor | None = None,
         first_id: int = 0,
         group: Sequence[torch.device] | None = None,
+        parts: list[Tensor] | None = None,
         scale: Tensor | None = None,
         name: str = "tensor",
     ) -> None:
@@ -66,20 +69,25 @@ class TieredRows:
         if device.type == "cuda":
             for peer in group:
                 _core.cuda_enable_peer(device.index, peer.index)
-        # Equal parts, device by device.
-        bounds = [num_hot * i // len(group) for i in range(len(group) + 1)]
-        self._hot = [hot[a:b].to(d) for d, a, b in zip(group, bounds, bounds[1:], strict=False) if a < b]
+        self._hot = [] if parts is None else parts
+        if not self._hot:
+            bounds = [num_hot * i // len(group) for i in range(len(group) + 1)]
+            self._hot += [hot[a:b].to(d) for d, a, b in zip(group, bounds, bounds[1:], strict=False) if a < b]
+            for member in group:
+                if member.type == "cuda":
+                    torch.cuda.synchronize(member)
         self._cold = cold
         self._pin = PinnedMemory(cold, device, name) if device.type == "cuda" and len(cold) else None
         self._row_of = None if row_of is None else row_of.to(device)
         if scale is not None and order is not None:
             scale = torch.cat([scale[order], scale])
         self._scale = None if scale is None else scale.to(device)
-        tiers = [(part.data_ptr(), len(part), rows.stride(0)) for part in [*self._hot, cold]]
+        width = rows.shape[1]
+        tiers = [(part.data_ptr(), len(part), width) for part in [*self._hot, cold]]
         index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
 
         def table(**options: int | str) -> _core.TieredTable:
-            return _core.TieredTable(rows.stride(0), tiers, row_of=index, first_id=first_id, **options)  # type: ignore[arg-type]
+            return _core.TieredTable(width, tiers, row_of=index, first_id=first_id, **options)  # type: ignore[arg-type]
 
         self._table = table()
         self._widened: _core.TieredTable | None = None

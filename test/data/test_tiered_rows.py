@@ -63,6 +63,15 @@ def test_the_hottest_rows_are_the_ones_kept():
     assert gather(rows, Feature(table), torch.arange(6)).view(-1).tolist() == [0.0, 0.0, 2.0, 3.0, 0.0, 5.0]
 
 
+def test_the_gpus_of_a_group_hold_the_hot_rows_once():
+    table, parts = torch.arange(20.0).view(10, 2), []
+    feature = Feature(table)
+    first, second = (TieredRows(table, CPU, num_hot=5, group=[CPU, CPU], parts=parts) for _ in range(2))
+    assert first._hot is second._hot is parts and [len(part) for part in parts] == [2, 3]
+    for rows in (first, second):
+        assert torch.equal(gather(rows, feature, torch.arange(10)), table)
+
+
 @pytest.mark.parametrize("ranges", [False, True])
 def test_rows_of_a_partition_and_what_it_does_not_own(ranges):
     owner = torch.tensor([0, 0, 1, 1, 1, 0] if not ranges else [0, 0, 1, 1, 1, 1], dtype=torch.uint8)
