@@ -13,7 +13,7 @@ import torch
 
 from benchmarks._harness import Report
 from benchmarks.gpu.launches import median_ms, seconds_of
-from glt.data import Feature
+from glt.data import Feature, WindowGather
 from glt.data.tiered_rows import TieredRows
 
 ROUNDS = 15
@@ -34,6 +34,7 @@ def measure(report: Report, device: torch.device) -> None:
         table = torch.empty(num_rows, row_bytes // 4).uniform_(generator=generator)
         for tier, ratio, max_blocks in CONTESTANTS:
             _measure(report, device, table, many, tier, ratio, max_blocks)
+        _measure_window(report, device, table, generator)
         if device.type == "cuda":
             _measure_torch(report, device, table, many)
     half = torch.empty(num_rows, 100).uniform_(generator=generator).to(torch.bfloat16)
@@ -64,6 +65,24 @@ def _measure(
         what="M7 gather, glt", tier=tier, row_bytes=row_bytes, blocks=max_blocks or "all", ms=ms,
         gb_per_s=len(many[0]) * row_bytes / ms / 1e6, goal=goal,
     )  # fmt: skip
+
+
+def _measure_window(report: Report, device: torch.device, table: torch.Tensor, generator: torch.Generator) -> None:
+    """Eight batches at once, each distinct row fetched once; the ids fall off as a graph's degrees do."""
+    num_ids, num_rows = (400, len(table)) if report.toy else (509_000, len(table))
+    batches = [(num_rows * torch.rand(num_ids, generator=generator) ** 2).long() for _ in range(8)]
+    feature = Feature(table, device=device if device.type == "cuda" else None)
+    window, ids = WindowGather(feature, device), [batch.to(device) for batch in batches]
+    for rows, batch in zip(window.gather(ids), batches, strict=True):
+        if not torch.equal(rows.cpu(), feature[batch]):
+            raise ValueError("window: wrong rows; its figures would mean nothing")
+    ms = median_ms(seconds_of(lambda _: list(window.gather(ids)), device, 5, with_host=True))
+    ratio = 8 * num_ids / len(torch.cat(batches).unique())
+    report.add(
+        what="M7 gather, glt", tier=f"pinned, window of 8 ({ratio:.1f} x)", row_bytes=table[0].nbytes, blocks="all",
+        ms=ms / 8, gb_per_s=8 * num_ids * table[0].nbytes / ms / 1e6, goal=None,
+    )  # fmt: skip
+    feature.close()
 
 
 def _measure_torch(report: Report, device: torch.device, table: torch.Tensor, many: list[torch.Tensor]) -> None:

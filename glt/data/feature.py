@@ -110,6 +110,11 @@ class Feature:
         return self.row_of is None and self.owned is None
 
     @property
+    def num_ids(self) -> int:
+        """One more than the largest id that may have a row here."""
+        return len(self.row_of) if self.row_of is not None else self._first_id + len(self)
+
+    @property
     def uses_gpu(self) -> bool:
         """Whether ids on a GPU are looked up there."""
         return self.device is not None or bool(self.device_group_list)
