@@ -88,6 +88,8 @@ def move_overfull(
     num_parts: int,
     label: np.ndarray | None,
     label_cap: np.ndarray,
+    edges: np.ndarray | None,
+    edge_cap: int,
     node_cap: int,
     penalty: float,
     rng_seed: int,

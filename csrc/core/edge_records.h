@@ -21,19 +21,20 @@ struct Column {
   int64_t integer(int64_t i) const {
     switch (width) {
       case 1:
-        return is_signed ? read<int8_t>(i) : read<uint8_t>(i);
+        return is_signed ? read_as<int8_t>(i) : read_as<uint8_t>(i);
       case 2:
-        return is_signed ? read<int16_t>(i) : read<uint16_t>(i);
+        return is_signed ? read_as<int16_t>(i) : read_as<uint16_t>(i);
       case 4:
-        return is_signed ? read<int32_t>(i) : read<uint32_t>(i);
+        return is_signed ? read_as<int32_t>(i) : read_as<uint32_t>(i);
       default:
-        return read<int64_t>(i);
+        return read_as<int64_t>(i);
     }
   }
 
  private:
+  // Widened here, since int32_t and uint32_t in one conditional expression would both become uint32_t.
   template <typename T>
-  T read(int64_t i) const {
+  int64_t read_as(int64_t i) const {
     T value;
     std::memcpy(&value, at(i), sizeof(T));
     return value;

@@ -70,13 +70,23 @@ class Placement {
     least = std::min(least, node_cost_[label_of(v) * num_parts_ + part]);
   }
 
+  bool has_too_many_edges(int64_t part) const { return balance_.edges && num_edges_[part] > balance_.edge_cap; }
+
   // The partition of the best score among those with room; `current` (-1: none) wins a tie, then the cheaper one.
   int64_t choose(int64_t v, int64_t current) {
+    const int64_t label = label_of(v), part = find_any(v, current);
+    require(part >= 0, "label_cap[", label, "] = ", balance_.label_cap[label],
+            ": no partition has room for another node");
+    return part;
+  }
+
+  // The same, or -1 where none has room for the node.
+  int64_t find_any(int64_t v, int64_t current) {
     const int64_t best = find_best(v, current);
     return best >= 0 ? best : find_fewest_edges(label_of(v));
   }
 
-  // The same, or -1 where none has room for the node and its edges.
+  // The same, or -1 where none has room for the node and its edges too.
   int64_t find_best(int64_t v, int64_t current) {
     const int64_t label = label_of(v), edges = edges_of(v);
     const double share = static_cast<double>(edges) / mean_degree_;
@@ -152,8 +162,6 @@ class Placement {
     int64_t found = -1;
     for (int64_t part = 0; part < num_parts_; ++part)
       if (has_room(label, part) && (found < 0 || num_edges_[part] < num_edges_[found])) found = part;
-    require(found >= 0, "label_cap[", label, "] = ", balance_.label_cap[label],
-            ": no partition has room for another node");
     return found;
   }
 
@@ -174,10 +182,12 @@ class Placement {
   std::vector<int64_t> voted_;  // partitions with votes
 };
 
+enum class Order { kById, kHubsFirst, kHubsLast };
+
 // Calls visit(v) for every node in the order of the stream.
 template <typename Visit>
-void stream(const Adjacency& graph, bool hubs_first, Visit visit) {
-  if (!hubs_first) {
+void stream(const Adjacency& graph, Order order, Visit visit) {
+  if (order == Order::kById) {
     for (int64_t v = 0; v < graph.num_nodes; ++v) visit(v);
     return;
   }
@@ -187,9 +197,11 @@ void stream(const Adjacency& graph, bool hubs_first, Visit visit) {
   };
   int largest = 0;
   for (int64_t v = 0; v < graph.num_nodes; ++v) largest = std::max(largest, degree_class(v));
-  for (int wanted = largest; wanted >= 0; --wanted)
+  for (int i = 0; i <= largest; ++i) {
+    const int wanted = order == Order::kHubsFirst ? largest - i : i;
     for (int64_t v = 0; v < graph.num_nodes; ++v)
       if (degree_class(v) == wanted) visit(v);
+  }
 }
 
 template <typename Id, typename Owner>
@@ -198,7 +210,7 @@ int64_t pass(const Adjacency& graph, const Balance& balance, double penalty, boo
   Placement placement(graph, balance, penalty, key);
   std::vector<bool> is_placed(static_cast<size_t>(graph.num_nodes));
   int64_t num_cut = 0;
-  stream(graph, is_first, [&](int64_t v) {
+  stream(graph, is_first ? Order::kHubsFirst : Order::kById, [&](int64_t v) {
     const int64_t begin = graph.indptr[v], end = graph.indptr[v + 1];
     for (int64_t e = begin; e < end; ++e)
       if (indices[e] != v && (!is_first || is_placed[indices[e]])) placement.vote(owner[indices[e]]);
@@ -228,13 +240,15 @@ int64_t move(const Adjacency& graph, const Balance& balance, int64_t node_cap, d
     owner[v] = static_cast<Owner>(part);
     ++num_moved;
   };
-  for (int64_t v = 0; v < graph.num_nodes; ++v) {
-    if (!placement.is_overfull(v, owner[v])) continue;
+  // Where edges are balanced, hubs stay where they were balanced.
+  const Order order = balance.edges ? Order::kHubsLast : Order::kById;
+  stream(graph, order, [&](int64_t v) {
+    if (!placement.is_overfull(v, owner[v])) return;
     vote(v);
     const int64_t part = placement.choose(v, -1);  // never the one it is in, which has no room
     placement.forget_votes();
     move_to(v, part);
-  }
+  });
   // Of two partitions, the one with more nodes has more of some label than the other, which thus has room for that
   // label: each round over the nodes finds one to move as long as there is a partition with too many.
   placement.limit_nodes(node_cap);
@@ -242,17 +256,31 @@ int64_t move(const Adjacency& graph, const Balance& balance, int64_t node_cap, d
   for (int64_t part = 0; part < balance.num_parts; ++part) excess += std::max<int64_t>(0, placement.excess(part));
   while (excess > 0) {
     const int64_t before = excess;
-    for (int64_t v = 0; v < graph.num_nodes && excess > 0; ++v) {
-      if (placement.excess(owner[v]) <= 0) continue;
+    stream(graph, order, [&](int64_t v) {
+      if (excess <= 0 || placement.excess(owner[v]) <= 0) return;
+      vote(v);
+      const int64_t part = placement.find_any(v, -1);
+      placement.forget_votes();
+      if (part < 0) return;  // its label has room only where there are enough nodes already
+      move_to(v, part);
+      --excess;
+    });
+    require(excess < before, "node_cap = ", node_cap, ": ", balance.num_parts, " partitions have no room for ",
+            graph.num_nodes, " nodes");
+  }
+  // Hubs first: few moves, where partitions have little room for more nodes. One that has more edges than the cap
+  // stays. What leaves makes room, so that it takes further rounds; where a node goes, there are never too many, so it
+  // goes once.
+  if (!balance.edges) return num_moved;
+  for (int64_t before = -1; num_moved != before;) {
+    before = num_moved;
+    stream(graph, Order::kHubsFirst, [&](int64_t v) {
+      if (balance.edges[v] == 0 || !placement.has_too_many_edges(owner[v])) return;
       vote(v);
       const int64_t part = placement.find_best(v, -1);
       placement.forget_votes();
-      if (part < 0) continue;  // its label has room only where there are enough nodes already
-      move_to(v, part);
-      --excess;
-    }
-    require(excess < before, "node_cap = ", node_cap, ": ", balance.num_parts, " partitions have no room for ",
-            graph.num_nodes, " nodes");
+      if (part >= 0) move_to(v, part);
+    });
   }
   return num_moved;
 }

@@ -41,9 +41,10 @@ using Owners = std::variant<uint8_t*, uint16_t*>;
 int64_t fennel_pass(const Adjacency& graph, const Balance& balance, double penalty, bool is_first, uint64_t key,
                     Owners owner);
 
-// Moves nodes out of partitions that exceed label_cap, and then out of those that have more than node_cap nodes of all
-// labels together, each to the partition with room that has the best score. num_parts times node_cap are all nodes at
-// least. Returns how many moves there were.
+// Moves nodes out of partitions that exceed label_cap, then out of those that have more than node_cap nodes of all
+// labels together, and, where edges are balanced, out of those that exceed edge_cap; each to the partition with room
+// that has the best score. num_parts times node_cap are all nodes at least. Where no partition has room for a node and
+// its edges, the caps of nodes are kept and edge_cap is not. Returns how many moves there were.
 int64_t move_overfull(const Adjacency& graph, const Balance& balance, int64_t node_cap, double penalty, uint64_t key,
                       Owners owner);
 

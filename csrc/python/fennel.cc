@@ -75,19 +75,22 @@ void register_fennel(py::module_& m) {
   m.def(
       "move_overfull",
       [](const py::array& indptr, const py::array& indices, int64_t num_parts, const std::optional<py::array>& label,
-         const py::array& label_cap, int64_t node_cap, double penalty, uint64_t rng_seed, py::array owner) {
+         const py::array& label_cap, const std::optional<py::array>& edges, int64_t edge_cap, int64_t node_cap,
+         double penalty, uint64_t rng_seed, py::array owner) {
         const Adjacency graph = read_adjacency(indptr, indices);
-        const Balance balance = read_balance(graph.num_nodes, num_parts, label, label_cap, std::nullopt, 0);
+        const Balance balance = read_balance(graph.num_nodes, num_parts, label, label_cap, edges, edge_cap);
         require_penalty(penalty);
         const Owners owners = write_owners(owner, graph.num_nodes, num_parts);
         py::gil_scoped_release nogil;
         return move_overfull(graph, balance, node_cap, penalty, derive_key(rng_seed, Purpose::kPartition, 0, 0),
                              owners);
       },
-      "Moves nodes out of partitions with more than label_cap nodes of a label, or more than node_cap nodes; returns "
-      "how many moves there were.",
+      "Moves nodes out of partitions with more than label_cap nodes of a label, more than node_cap nodes, or, as far "
+      "as "
+      "there is room, more than edge_cap edges; returns how many moves there were.",
       py::arg("indptr"), py::arg("indices"), py::arg("num_parts"), py::arg("label"), py::arg("label_cap"),
-      py::arg("node_cap"), py::arg("penalty"), py::arg("rng_seed"), py::arg("owner"));
+      py::arg("edges"), py::arg("edge_cap"), py::arg("node_cap"), py::arg("penalty"), py::arg("rng_seed"),
+      py::arg("owner"));
   m.def(
       "sort_rows",
       [](const py::array& indptr, py::array indices, py::array merged_indptr) {

@@ -29,7 +29,12 @@ def _numpy_has(dtype: torch.dtype) -> bool:
 
 
 def require_data(value: Any, name: str) -> None:
-    """Raises ValueError, naming it, if ``value`` is a tensor on the meta device: such have a shape, but no data."""
+    """Raises, naming it, if ``value`` is a tensor of no use: ValueError on the meta device, where tensors have a shape,
+    but no data; TypeError of a nested one, which has no shape."""
+    if isinstance(value, Tensor) and value.is_nested:
+        raise TypeError(
+            f"{name} is a nested tensor: expected a dense one, such as that of torch.nested.to_padded_tensor"
+        )
     if isinstance(value, Tensor) and value.is_meta:
         raise ValueError(
             f"{name} is a tensor {list(value.shape)} on the meta device, which has no data: expected one in CPU "

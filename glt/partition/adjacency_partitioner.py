@@ -121,20 +121,32 @@ class AdjacencyPartitioner(PartitionerBase):
         """Returns the edges that go with each node of all types, ``[num_nodes]`` int64; None: they are not balanced."""
         return owned_edges(self.graph) if self.balance.edges else None
 
+    def edge_cap(self, edges: np.ndarray | None) -> int:
+        """Returns how many edges a partition is to own at most, given :meth:`owned_edges`; 0: they are not balanced."""
+        return 0 if edges is None else int(edges.sum() / self.num_parts * (1 + self.imbalance)) + 1
+
     def keep_caps(
-        self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray, random_seed: int, owner: np.ndarray
+        self,
+        adjacency: Adjacency,
+        label: np.ndarray | None,
+        label_cap: np.ndarray,
+        edges: np.ndarray | None,
+        random_seed: int,
+        owner: np.ndarray,
     ) -> int:
-        """Moves nodes out of partitions that have too many, of a label or of all; returns how often.
+        """Moves nodes out of partitions that have too many, of a label or of all, or, as far as there is room, too many
+        edges; returns how often.
 
         Args:
             adjacency, label, label_cap: See :meth:`assign_all`.
+            edges: See :meth:`owned_edges`.
             random_seed: By which ties are broken.
             owner: ``[num_nodes]``, in the dtype of a book; changed in place.
         """
         (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
         return _core.move_overfull(
-            adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, int(node_cap),
-            base_penalty(adjacency), random_seed, owner,
+            adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges),
+            int(node_cap), base_penalty(adjacency), random_seed, owner,
         )  # fmt: skip
 
     def _assign_all(self) -> np.ndarray:

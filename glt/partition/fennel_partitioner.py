@@ -72,7 +72,7 @@ class FennelPartitioner(AdjacencyPartitioner):
 
     def assign_all(self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray) -> np.ndarray:
         edges = self.owned_edges()
-        edge_cap = 0 if edges is None else int(edges.sum() / self.num_parts * (1 + self.imbalance)) + 1
+        edge_cap = self.edge_cap(edges)
         owner = np.zeros(adjacency.num_nodes, owner_dtype(self.num_parts))
         best, fewest, num_idle = owner, -1, 0
         for number in range(self.num_passes):
@@ -87,7 +87,7 @@ class FennelPartitioner(AdjacencyPartitioner):
             if num_idle == 2:
                 break
         if label is not None:
-            num_moved = self.keep_caps(adjacency, label, label_cap, self.random_seed, best)
+            num_moved = self.keep_caps(adjacency, label, label_cap, edges, self.random_seed, best)
             logger.debug("%d nodes were in partitions that had enough of all labels together", num_moved)
         return best
 

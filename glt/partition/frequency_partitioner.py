@@ -28,7 +28,7 @@ class FrequencyPartitioner(PartitionerBase):
     all. That is an assignment problem, solved by its dual: each partition has a price, nodes choose what they gain most
     from after paying, and prices rise where there are too many (Bertsekas, Annals of Operations Research 14, 1988).
     Prices are found on a sample; then the nodes that lose least by it move from full to empty partitions. For two
-    partitions the result is the best there is. Nodes that nobody reads are dealt out at random.
+    partitions the result is the best there is, the odd node included. Nodes that nobody reads are dealt out at random.
 
     The assignment of a node type is a function of ``(probs, num_parts, random_seed)`` alone.
 
@@ -76,7 +76,8 @@ class FrequencyPartitioner(PartitionerBase):
         room = _shares(num_nodes, self.num_parts)
         if hotness is not None and hot.size:
             owner[hot] = assign_by_hotness(hotness, hot, self.num_parts, self.random_seed, node_type)
-            room = room - _shares(hot.size, self.num_parts)
+            most_first = np.argsort(-np.bincount(owner[hot], minlength=self.num_parts), kind="stable")
+            room[most_first] = room - _shares(hot.size, self.num_parts)
         cold = np.flatnonzero(~read)
         _core.shuffle(cold, self.random_seed, node_type)
         owner[cold] = np.repeat(np.arange(self.num_parts, dtype=owner.dtype), room)
@@ -111,6 +112,10 @@ def assign_by_hotness(
     price = _prices(np.ascontiguousarray(value.T))
     dtype = owner_dtype(num_parts)
     (owner,) = hotness.map(nodes, lambda value: [np.argmax(value - price[:, None], axis=0).astype(dtype)])
+    if num_parts == 2 and nodes.size % 2 == 1:
+        (at_first,) = hotness.map(nodes, lambda value: [value[0] >= value[1]])
+        if np.count_nonzero(at_first) <= nodes.size // 2:
+            target = target[::-1]  # of nodes in the order of what they gain, the middle one is read more by the second
     _level(hotness, nodes, owner, target, price)
     return owner
 

@@ -7,11 +7,16 @@ pymetis's extension module exports them.
 """
 
 import ctypes
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
 import numpy as np
+
+logger = logging.getLogger(__name__)
 
 NUM_OPTIONS: Final = 40  # METIS_NOPTIONS
 OK: Final = 1
@@ -91,17 +96,46 @@ class Metis:
         owner = np.empty(indptr.size - 1, self.id_dtype)
         run = self.library.METIS_PartGraphKway if objtype == "vol" else self.library.METIS_PartGraphRecursive
         run.restype = ctypes.c_int
-        status = run(
-            _pointer(counts[0:1]), _pointer(counts[1:2]), _pointer(indptr), _pointer(neighbor), _pointer(node_weight),
-            None, _pointer(edge_weight), _pointer(counts[2:3]), None, None, _pointer(options), _pointer(counts[3:4]),
-            _pointer(owner),
-        )  # fmt: skip
+        with _printing_to_the_log():
+            status = run(
+                _pointer(counts[0:1]), _pointer(counts[1:2]), _pointer(indptr), _pointer(neighbor),
+                _pointer(node_weight), None, _pointer(edge_weight), _pointer(counts[2:3]), None, None,
+                _pointer(options), _pointer(counts[3:4]), _pointer(owner),
+            )  # fmt: skip
         if status != OK:
             raise RuntimeError(
                 f"METIS could not partition {owner.size} nodes with {neighbor.size} neighbours into {num_parts}: "
                 f"{ERRORS.get(status, f'status {status}')}"
             )
         return owner
+
+
+@contextmanager
+def _printing_to_the_log() -> Iterator[None]:
+    """What C code prints goes to the log meanwhile: METIS says there that it makes partitions empty, for example, where
+    nodes have more than a share of the weight, which is no failure. What Python prints does not come by here."""
+    c = ctypes.CDLL(None)
+    try:
+        stdout = ctypes.c_void_p.in_dll(c, "stdout")
+        opened = c.open_memstream
+    except (ValueError, AttributeError):  # no glibc: METIS may print
+        yield
+        return
+    opened.restype = ctypes.c_void_p
+    text, size, before = ctypes.c_char_p(), ctypes.c_size_t(), stdout.value
+    stream = opened(ctypes.byref(text), ctypes.byref(size))
+    if not stream:
+        yield
+        return
+    stdout.value = stream
+    try:
+        yield
+    finally:
+        stdout.value = before
+        c.fclose(ctypes.c_void_p(stream))  # from here on text is whole
+        for line in dict.fromkeys((text.value or b"").decode(errors="replace").splitlines()):
+            logger.debug("METIS says: %s", line.strip(" \t*"))
+        c.free(text)
 
 
 def _pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:

@@ -31,8 +31,9 @@ class MetisPartitioner(AdjacencyPartitioner):
 
     METIS sees one graph without types and directions: parallel edges are one edge whose weight is their number, self
     loops are left out. What it minimises is thus the number of edges between partitions, or with ``objtype`` ``"vol"``
-    the number of (node, other partition that it has a neighbour in). Nodes that METIS leaves above the bound of
-    ``imbalance`` are moved afterwards.
+    the number of (node, other partition that it has a neighbour in). Nodes that METIS leaves above the bounds of
+    ``imbalance`` are moved afterwards, hubs last. With ``balance_edges``, on graphs with hubs, a partition may own more
+    edges than :class:`FennelPartitioner` would leave it, since there must be room for nodes wherever one moves.
 
     METIS works in memory, which is what bounds the size of the graph: it takes about 100 bytes per node and 130 per
     neighbour (155 for ``"vol"``), of which there are two for each pair of connected nodes, and 16 bytes per node for
@@ -108,7 +109,10 @@ class MetisPartitioner(AdjacencyPartitioner):
             self.random_seed,
         )
         owner = found.astype(owner_dtype(self.num_parts))
-        num_moved = self.keep_caps(adjacency, label, label_cap, self.random_seed, owner)
+        edges = None
+        if self.balance.edges and node_weight is not None:
+            edges = node_weight[:, -1].astype(np.int64)
+        num_moved = self.keep_caps(adjacency, label, label_cap, edges, self.random_seed, owner)
         logger.debug("METIS left %d nodes in partitions that were too large", num_moved)
         return owner
 

@@ -78,6 +78,28 @@ class CacheInput:
             )
         return cls(by_type, ratios, budgets)
 
+    def require_use(self, nodes: Sequence[NodeInput]) -> None:
+        """Raises ValueError if room for caches is given, but no node can be in one: there are no features of nodes that
+        have hotness, or the budget is below a row."""
+        asked = [at for at in range(len(nodes)) if self.ratio[at] or self.budget_bytes[at]]
+        given = " and ".join(
+            f"{name} = {values[0] if len(set(values)) == 1 else list(values)}"
+            for name, values in (("cache_ratio", self.ratio), ("cache_memory_budget", self.budget_bytes))
+            if any(values)
+        )
+        cached = [at for at in asked if self.hotness[at] is not None and nodes[at].feat is not None]
+        if asked and not cached:
+            raise ValueError(
+                f"{given}: there is nothing to cache, since no nodes that have hotness have features: pass node_feat, "
+                "or leave it out"
+            )
+        if asked and all(0 < self.budget_bytes[at] < _row_bytes(nodes[at]) for at in cached):
+            least = min(_row_bytes(nodes[at]) for at in cached)
+            raise ValueError(
+                f"{given}: no row fits into a cache: expected at least {least} bytes, which a row takes with its id, "
+                "or leave it out"
+            )
+
     def plan(self, node_type: int, nodes: NodeInput, book: Book) -> CachePlan | None:
         """Chooses the hottest nodes that each partition does not own; None without hotness or without features.
 

@@ -38,7 +38,8 @@ def balance_tables(graph: Mapping[str, Any], names: list[str] | None, by_type: b
 
 def hotness_of(graph: Mapping[str, Any], given: argparse.Namespace) -> Any:
     """Returns the hotness that the flags ask for, or None: one table, or one for each partition; by type where there
-    are types.
+    are types. Around seeds draws are by weight where edges have weights; times are not looked at, since what a batch
+    reads depends on the times of its seeds, which are not known here.
 
     Raises:
         ImportError: If this glt cannot compute it.
@@ -64,8 +65,9 @@ def hotness_of(graph: Mapping[str, Any], given: argparse.Namespace) -> Any:
             f"--seeds {given.seeds} holds {len(ids)} seeds for --num-parts {given.num_parts}: expected at least one "
             "for each partition, which is read for its piece of them; name more seeds, or use --hotness degree"
         )
-    dataset = Dataset.from_arrays(graph["edge_index"], graph["num_nodes"], edge_dir=given.edge_dir)
-    sampler = NeighborSampler(dataset, given.num_neighbors)
+    weight = graph.get("edge_weight")
+    dataset = Dataset.from_arrays(graph["edge_index"], graph["num_nodes"], edge_weight=weight, edge_dir=given.edge_dir)
+    sampler = NeighborSampler(dataset, given.num_neighbors, weight_attr=None if weight is None else "weight")
     options = {} if given.batch_size is None else {"batch_size": given.batch_size}
     bounds = [idx * len(ids) // given.num_parts for idx in range(given.num_parts + 1)]
     pieces = [torch.from_numpy(ids[a:b]) for a, b in pairwise(bounds)]

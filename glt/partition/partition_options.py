@@ -112,8 +112,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hot = parser.add_argument_group("hotness and caches")
     add = hot.add_argument
     add("--hotness", choices=("degree", "seeds"),
-        help="how often nodes are read: by their edges, or by sampling around --seeds with --num-neighbors, which "
-        "holds the graph in memory")  # fmt: skip
+        help="how often nodes are read: by their edges, or by sampling around --seeds with --num-neighbors, by the "
+        "weights of edges where they have some, and as if there were no times, which holds the graph in memory"
+    )  # fmt: skip
     add("--seeds", metavar="NAME", help="a mask among the attributes of nodes, or an .npy file of ids; of a graph of "
         "types TYPE=NAME. Partition i is read for the i-th of N equal pieces of them")  # fmt: skip
     add("--num-neighbors", type=_hops, metavar="K,K,...",

@@ -23,7 +23,7 @@ from glt.partition.load import load_id_map
 from glt.partition.manifest import Manifest, installed_version
 from glt.partition.manifest_entries import edge_entry, node_entry
 from glt.partition.node_cache import CacheInput, CachePlan
-from glt.partition.node_hotness import NodeHotness
+from glt.partition.node_hotness import HotnessByType, NodeHotness
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry
 from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.read_forecast import ReadForecast
@@ -199,7 +199,13 @@ class PartitionerBase(ABC):
         hotness: Hotness | None = None,
         cache_ratio: float | Mapping[NodeType, float] = 0.0,
         cache_memory_budget: int | Mapping[NodeType, int] = 0,
+        **unknown: object,
     ) -> None:
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}: expected those of "
+                f"help({type(self).__name__}), and of PartitionerBase"
+            )
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
         self.num_parts = arguments.integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
@@ -233,6 +239,8 @@ class PartitionerBase(ABC):
             self.graph.schema, [nodes.num_nodes for nodes in self.graph.nodes], self.num_parts, self.hotness_argument,
             hotness, cache_ratio, cache_memory_budget,
         )  # fmt: skip
+        if not isinstance(hotness, HotnessByType):  # of slices, whose tables are elsewhere
+            self.caches.require_use(self.graph.nodes)
         require_free(self.output_dir)
 
     @property

@@ -102,9 +102,9 @@ def require_plain(name: str, value: np.ndarray) -> None:
 
 def _as_array(name: str, value: object) -> tuple[np.ndarray, str]:
     if isinstance(value, torch.Tensor):
+        require_data(value, name)
         if value.layout != torch.strided:
             raise TypeError(f"{name} has layout {value.layout}: expected a dense tensor; call .to_dense() first")
-        require_data(value, name)
         # Conjugates and negations may be lazy in torch; what is stored is their values.
         tensor = value.detach().cpu().resolve_conj().resolve_neg()
         if tensor.dtype not in _RAW and tensor.dtype not in _NUMPY:

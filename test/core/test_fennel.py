@@ -97,7 +97,7 @@ def test_overfull_partitions_are_emptied_to_their_caps_and_the_others_left_alone
     before = np.zeros((num_labels, num_parts), np.int64)
     np.add.at(before, (label, owner), 1)
     old = owner.copy()
-    num_moved = _core.move_overfull(indptr, indices, num_parts, label, cap, num_nodes, 1.0, seed, owner)
+    num_moved = _core.move_overfull(indptr, indices, num_parts, label, cap, None, 0, num_nodes, 1.0, seed, owner)
     after = np.zeros_like(before)
     np.add.at(after, (label, owner), 1)
     assert (after <= cap[:, None]).all()
@@ -120,19 +120,59 @@ def test_no_partition_keeps_more_than_its_share_of_all_labels_together(seed, num
     cap = -(-np.bincount(label, minlength=num_labels) // num_parts) + generator.integers(0, 2)
     node_cap = -(-num_nodes // num_parts) + room
     owner = generator.integers(0, generator.integers(1, num_parts + 1), num_nodes).astype(np.uint8)
-    _core.move_overfull(indptr, indices, num_parts, label, cap, node_cap, 1.0, seed, owner)
+    _core.move_overfull(indptr, indices, num_parts, label, cap, None, 0, node_cap, 1.0, seed, owner)
     after = np.zeros((num_labels, num_parts), np.int64)
     np.add.at(after, (label, owner), 1)
     assert (after <= cap[:, None]).all() and after.sum(0).max() <= node_cap
     again = owner.copy()
-    assert _core.move_overfull(indptr, indices, num_parts, label, cap, node_cap, 1.0, seed, again) == 0
+    assert _core.move_overfull(indptr, indices, num_parts, label, cap, None, 0, node_cap, 1.0, seed, again) == 0
     assert (again == owner).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    num_nodes=st.integers(1, 30),
+    num_parts=st.sampled_from([1, 2, 3, 7]),
+    num_labels=st.sampled_from([1, 3]),
+)
+def test_partitions_with_too_many_edges_give_some_away_within_the_caps_of_nodes(seed, num_nodes, num_parts, num_labels):
+    generator = np.random.default_rng(seed)
+    indptr, indices = random_graph(generator, num_nodes, 60)
+    label = generator.integers(0, num_labels, num_nodes).astype(np.uint16)
+    cap = -(-np.bincount(label, minlength=num_labels) // num_parts) + 1
+    node_cap = -(-num_nodes // num_parts) + 1
+    edges = (generator.random(num_nodes) ** 4 * 20).astype(np.int64)
+    edge_cap = int(edges.sum() * 1.1 / num_parts) + 1
+    owner = generator.integers(0, num_parts, num_nodes).astype(np.uint8)
+    _core.move_overfull(indptr, indices, num_parts, label, cap, None, 0, node_cap, 1.0, seed, owner)
+    before = np.bincount(owner, edges, num_parts)
+    _core.move_overfull(indptr, indices, num_parts, label, cap, edges, edge_cap, node_cap, 1.0, seed, owner)
+    of_label = np.zeros((num_labels, num_parts), np.int64)
+    np.add.at(of_label, (label, owner), 1)
+    after = np.bincount(owner, edges, num_parts)
+    assert (of_label <= cap[:, None]).all() and of_label.sum(0).max() <= node_cap
+    assert (after <= np.maximum(before, edge_cap)).all()
+    for part in np.flatnonzero(after > edge_cap):  # nothing of it fits anywhere
+        for v in np.flatnonzero((owner == part) & (edges > 0)):
+            has_room = (of_label[label[v]] < cap[label[v]]) & (of_label.sum(0) < node_cap)
+            assert not (has_room & (after + edges[v] <= edge_cap)).any()
 
 
 def test_partitions_without_room_for_all_nodes_are_an_error():
     with pytest.raises(ValueError, match="node_cap = 1: 2 partitions have no room for 3 nodes"):
         _core.move_overfull(
-            np.zeros(4, np.int64), np.empty(0, np.int32), 2, None, np.array([3]), 1, 1.0, 0, np.zeros(3, np.uint8)
+            np.zeros(4, np.int64),
+            np.empty(0, np.int32),
+            2,
+            None,
+            np.array([3]),
+            None,
+            0,
+            1,
+            1.0,
+            0,
+            np.zeros(3, np.uint8),
         )
 
 

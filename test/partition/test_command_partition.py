@@ -118,7 +118,8 @@ def test_hotness_is_that_of_degrees_or_of_equal_pieces_of_the_seeds(tmp_path, ca
     flags = ["--hotness", "seeds", "--seeds", "train_mask", "--num-neighbors", "3,2", "--batch-size", 4]
     assert glt_partition(source, "--out", tmp_path / "seeds", *common, *flags) == 0
     assert glt_partition(source, "--out", tmp_path / "degree", *common, "--hotness", "degree") == 0
-    sampler = NeighborSampler(Dataset.from_arrays(arguments["edge_index"], 50), [3, 2])
+    dataset = Dataset.from_arrays(arguments["edge_index"], 50, edge_weight=arguments["edge_weight"])
+    sampler = NeighborSampler(dataset, [3, 2], weight_attr="weight")
     seeds = torch.from_numpy(np.flatnonzero(arguments["node_attrs"]["train_mask"]))
     half = len(seeds) // 2
     probs = [sampler.sample_prob(piece, batch_size=4) for piece in (seeds[:half], seeds[half:])]
@@ -131,6 +132,17 @@ def test_hotness_is_that_of_degrees_or_of_equal_pieces_of_the_seeds(tmp_path, ca
     refused(capsys, 2, ["add --hotness"], source, "--out", tmp_path / "no", *common)
     refused(capsys, 2, ["--seeds colour: no nodes have that"], source, "--out", tmp_path / "no", *common, *flags[:3],
             "colour", *flags[4:])  # fmt: skip
+
+
+def test_inputs_that_are_not_there_or_have_no_rows(tmp_path, capsys):
+    out = ["--out", tmp_path / "parts", "--num-parts", 2]
+    for name, words in (("g.pt", "a PyG graph"), ("g.toml", "a description of tables")):
+        refused(capsys, 2, [f"{tmp_path / name} does not exist: expected {words}"], tmp_path / name, *out)
+    refused(capsys, 2, ["no.csv'", "expected Parquet or CSV files, found none"], tmp_path / "no.csv", *out)
+    (tmp_path / "edges.csv").write_text("src,dst\n")
+    for dry in ([], ["--dry-run"]):
+        refused(capsys, 2, [f"{tmp_path}/edges.csv has no rows", "--num-nodes"], tmp_path / "edges.csv", *out, *dry)
+    assert glt_partition(tmp_path / "edges.csv", *out, "--num-nodes", 3) == 0
 
 
 def test_a_dry_run_writes_nothing(tmp_path, capsys):

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str], tuple[str, str] | None]]
     "a bad id": (
         graph_with(edge_index=out_of_range()),
         ("IndexError", "edge_index[1]"),
-        ("RemoteError", "builtins.IndexError: edge_index[1]"),
+        ("RemoteError", "builtins.IndexError: in the slice of rank 2: edge_index[1]"),
     ),
     "a bad argument": (
         graph_with(num_threads=0),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_exchange import LocalExchange, in_ranks, use_threads
 
-from glt.partition import FrequencyPartitioner, RandomPartitioner, partition_distributed
+from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, partition_distributed
 from glt.partition.distributed.hotness_slices import SlicedHotness
 from glt.partition.frequency_partitioner import assign_by_hotness
 from glt.partition.node_hotness import WholeHotness
@@ -52,8 +52,9 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
         "relabel": draw(st.booleans()),
         "edge_assign_strategy": draw(st.sampled_from(["by_src", "by_dst"])),
     }
-    if hotness:
-        plain |= {"cache_ratio": draw(st.sampled_from([0, 0.1, 1])), "cache_memory_budget": draw(st.integers(0, 300))}
+    if hotness and "node_feat" in per_node:  # a row has 24 to 40 bytes
+        plain["cache_ratio"] = draw(st.sampled_from([0, 0.1, 1]))
+        plain["cache_memory_budget"] = draw(st.just(0) | st.integers(40, 300))
 
     def bounds(size: int) -> np.ndarray:
         inner = sorted(draw(st.lists(st.integers(0, size), min_size=world_size - 1, max_size=world_size - 1)))
@@ -110,6 +111,48 @@ def test_many_nodes_are_placed_by_the_same_sample() -> None:
 
 
 @pytest.mark.parametrize(
+    ("partitioner", "changed", "words"),
+    [
+        (FrequencyPartitioner, {"probs": None}, "probs is None: expected a list of one array"),
+        (FrequencyPartitioner, {}, "probs is missing: FrequencyPartitioner needs it, a slice of it on each rank"),
+        (AssignedPartitioner, {}, "owners is missing: AssignedPartitioner needs it, a slice of it on each rank"),
+        (RandomPartitioner, {"cache_memory_budget": 15, "hotness": np.ones(5)}, "no row fits .* at least 16 bytes"),
+        (
+            RandomPartitioner,
+            {"cache_ratio": 0.5, "hotness": np.ones(5), "node_feat": None},
+            "cache_ratio = 0.5: there is nothing to cache",
+        ),
+        (
+            RandomPartitioner,
+            {"balance_ntypes": np.zeros(4, np.int64)},
+            r"balance_ntypes has \[4, 4\] elements on the ranks, 8 together: expected num_nodes = 10, each node on",
+        ),
+        (
+            RandomPartitioner,
+            {"edge_index": np.full((2, 3), 58)},
+            r"in the slice of rank [01]: edge_index\[0\]\[0\] = 58",
+        ),
+        (RandomPartitioner, {"halo": 2}, "RandomPartitioner has no argument halo"),
+    ],
+)
+def test_slices_that_do_not_fit_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitioner: Any, changed: dict[str, Any], words: str
+) -> None:
+    use_threads(monkeypatch)
+    given: dict[str, Any] = {
+        "num_parts": 2, "num_nodes": 10, "edge_index": np.zeros((2, 3), np.int64), "node_feat": np.ones((5, 1)),
+    }  # fmt: skip
+
+    def rank_of(exchange: LocalExchange) -> Any:
+        return partition_distributed(partitioner, tmp_path / "parts", **(given | changed), group=exchange)
+
+    for error in in_ranks(2, rank_of):
+        with pytest.raises(Exception, match=words):
+            raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"probs": [np.ones(5), np.ones(4)]}, r"probs\[1\] has shape \[4\]: expected one number per node, \[5\]"),
@@ -118,6 +161,7 @@ def test_many_nodes_are_placed_by_the_same_sample() -> None:
         ({"probs": [np.ones(5), np.ones(5, np.float32)]}, "probs differs between ranks: rank 0 has"),
         ({"probs": [np.ones(5), -np.ones(5)]}, r"probs\[1\]\[0\] = -1.0: expected finite numbers of at least 0"),
         ({"cache_ratio": 0.5}, r"cache_ratio differs between ranks: rank 0 has \(0.0,\), rank 1 has \(0.5,\)"),
+        ({"cache_memory_budget": 20}, r"cache_memory_budget differs between ranks"),
         ({"num_parts": 3}, "num_parts differs between ranks: rank 0 has 2, rank 1 has 3"),
         ({"hotness": np.ones(5)}, "hotness and probs are both given"),
     ],

@@ -199,13 +199,25 @@ def test_damaged_files_of_torch_are_named_and_torch_speaks_last(tmp_path):
     for data in altered:
         (tmp_path / "g.pt").write_bytes(data)
         try:
-            read_graph(tmp_path / "g.pt", tmp_path)  # what was altered may be a value, or mean nothing
+            read_graph(tmp_path / "g.pt", tmp_path)  # what was altered may mean nothing
         except ValueError as error:
             words = str(error)
             assert words.startswith(f"{tmp_path}/g.pt is damaged, or not what torch.save made of that: expected a Data")
             assert "copy the file again, or save it again (" in words and "\n" not in words
             num_refused += 1
     assert num_refused >= 5
+
+
+def test_an_altered_value_in_a_file_of_torch_is_noticed(tmp_path):
+    data = Data(x=torch.full((200, 4), 7.0), edge_index=torch.full((2, 50), 9))
+    torch.save(data, tmp_path / "g.pt")
+    whole = (tmp_path / "g.pt").read_bytes()
+    for value in (b"\x00\x00\xe0\x40", b"\x09" + bytes(7)):
+        at = whole.index(value * 20) + 40
+        (tmp_path / "g.pt").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        refused(tmp_path / "g.pt", f"{tmp_path}/g.pt is damaged", "does not match its checksum")
+    torch.save(data, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    read_graph(tmp_path / "old.pt", tmp_path)
 
 
 def test_no_more_than_a_batch_of_a_table_is_in_memory(tmp_path):

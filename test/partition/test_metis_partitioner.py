@@ -1,5 +1,6 @@
 """METIS through pymetis: what it is given, what it answers, and what is refused beforehand."""
 
+import ctypes
 import sys
 
 import numpy as np
@@ -54,6 +55,39 @@ def test_labels_are_constraints(tmp_path):
     for value in (0, 1):
         assert np.bincount(owner[label == value]).max() <= 204
     assert cut_ratio(owner, edge_index) < 0.5
+
+
+def hubs(num_nodes, num_edges, exponent):
+    generator = np.random.default_rng(0)
+    share = (np.arange(num_nodes) + 1.0) ** -exponent
+    return np.stack(
+        [
+            generator.integers(0, num_nodes, num_edges),
+            generator.choice(num_nodes, num_edges, p=share / share.sum()),
+        ]
+    )
+
+
+def test_keeping_the_bound_of_nodes_does_not_uneven_the_edges_of_hubs(tmp_path):
+    num_nodes, num_parts, edge_index = 2000, 4, hubs(2000, 20_000, 1.0)
+    partitioner = MetisPartitioner(
+        tmp_path / "parts", num_parts, num_nodes, edge_index, balance_edges=True, edge_assign_strategy="by_dst"
+    )
+    owner = partitioner.assign_nodes(0, num_nodes)
+    assert np.bincount(owner).max() <= 1.05 * num_nodes / num_parts
+    assert np.bincount(owner[edge_index[1]]).max() < 1.15 * edge_index.shape[1] / num_parts
+
+
+def test_what_metis_prints_goes_to_the_log(tmp_path, capfd, caplog):
+    edge_index = hubs(12, 100, 4.0)
+    partitioner = MetisPartitioner(
+        tmp_path / "parts", 10, 12, edge_index, balance_edges=True, edge_assign_strategy="by_dst"
+    )
+    with caplog.at_level("DEBUG", "glt.partition"):
+        partitioner.assign_nodes(0, 12)
+    ctypes.CDLL(None).fflush(None)  # so that what C code still holds is written
+    assert capfd.readouterr().out == ""
+    assert "METIS says: Cannot bisect a graph with 0 vertices!" in caplog.text
 
 
 def test_too_little_memory_is_refused_with_both_numbers(tmp_path):

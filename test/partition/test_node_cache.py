@@ -41,7 +41,6 @@ def expected(owner: np.ndarray, most: int) -> list[list[int]]:
         ({"cache_ratio": 1}, 10),
         # 3 float32 features, an int64 label and the id: 28 bytes.
         ({"cache_memory_budget": 57}, 2),
-        ({"cache_memory_budget": 27}, 0),
         ({"cache_memory_budget": 280, "cache_ratio": 0.1}, 1),
         ({"cache_memory_budget": 28, "cache_ratio": 0.5}, 1),
     ],
@@ -167,6 +166,16 @@ def test_a_damaged_cache_is_named(tmp_path: Path, world: World, name: str) -> No
     [
         ({"cache_ratio": 0.1}, ValueError, r"cache_ratio = 0.1 without hotness: .*sample_prob"),
         ({"cache_memory_budget": 10}, ValueError, r"cache_memory_budget = 10 without hotness"),
+        (
+            {"hotness": HOTNESS, "cache_memory_budget": 27},
+            ValueError,
+            "cache_memory_budget = 27: no row .* least 28 bytes",
+        ),
+        (
+            {"hotness": HOTNESS, "cache_ratio": 0.5, "node_feat": None},
+            ValueError,
+            "cache_ratio = 0.5: there is nothing to cache.*pass node_feat",
+        ),
         ({"hotness": HOTNESS, "cache_ratio": 1.5}, ValueError, r"cache_ratio = 1.5: expected a number in \[0, 1\]"),
         ({"hotness": HOTNESS, "cache_ratio": "2%"}, TypeError, r"cache_ratio = '2%': expected a number in \[0, 1\]"),
         ({"hotness": HOTNESS, "cache_memory_budget": -1}, ValueError, "cache_memory_budget = -1: expected 0 to"),
@@ -177,7 +186,7 @@ def test_a_damaged_cache_is_named(tmp_path: Path, world: World, name: str) -> No
 )
 def test_refusals(tmp_path: Path, world: World, given: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        RandomPartitioner(tmp_path / "parts", 2, **given, **world.arguments())
+        RandomPartitioner(tmp_path / "parts", 2, **(world.arguments() | given))
 
 
 def test_the_forecast_is_that_of_numbers_not_of_how_they_lie_in_memory(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import resource
+import warnings
 
 import numpy as np
 import pytest
@@ -8,6 +9,12 @@ from glt.errors import PartitionError
 from glt.partition import RandomPartitioner, load_partition
 
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])
+
+
+def nested(layout):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3), torch.ones(1)], layout=layout)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +77,9 @@ EDGES = np.array([[0, 1, 2], [1, 2, 0]])
             "node_feat has dtype torch.float8_e8m0fnu: expected one of bfloat16, bool, ",
         ),
         ({"node_feat": torch.eye(3).to_sparse()}, TypeError, "node_feat has layout torch.sparse_coo"),
+        ({"node_feat": nested(torch.strided)}, TypeError, "node_feat is a nested tensor: expected a dense one"),
+        ({"node_feat": nested(torch.jagged)}, TypeError, "node_feat is a nested tensor: expected a dense one"),
+        ({"halo": 1, "attrs": 2}, TypeError, "RandomPartitioner has no argument attrs, halo: expected those of help"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(tmp_path, options, error, message):

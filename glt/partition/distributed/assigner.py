@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ def make_assigner(
             "False)"
         )
     for name in sorted(partitioner.node_arguments | {"balance_ntypes"}):
-        gathered = gather_argument(exchange, name, arguments.get(name), round_bytes)
+        gathered = gather_argument(exchange, name, arguments.get(name), num_nodes, round_bytes)
         if name in arguments:
             arguments[name] = gathered
     no_edges: Any = np.empty((2, 0), np.int64)
@@ -63,6 +64,11 @@ def make_assigner(
     hotness = sliced_hotness(exchange, name, arguments.get(name), outline.schema, counts, num_parts, round_bytes)
     if hotness is not None:
         arguments[name] = hotness
+    required = [*inspect.signature(partitioner).parameters.values()][4:]  # after edge_index
+    for parameter in required:
+        plain = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if plain and parameter.default is parameter.empty and parameter.name not in arguments:
+            raise TypeError(f"{parameter.name} is missing: {partitioner.__name__} needs it, a slice of it on each rank")
     assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
     given: dict[str, object] = {
         "edge_assign_strategy": assigner.edge_assign_strategy,

@@ -152,6 +152,7 @@ def partition_distributed(
         assigner.require_relabel(return_mapping)
         exchange.stage = "the comparison of slices"
         slices = GraphSlice.of(exchange, assigner.graph.edge_dir, num_nodes, edge_index, tables)
+        assigner.caches.require_use(slices.graph.nodes)
         run = _Run(exchange, assigner, strategy_arguments, slices, round_bytes)
         with shared_staging(assigner.output_dir, exchange) as directory:
             manifest = run.write(directory)

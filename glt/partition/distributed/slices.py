@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from glt.data.arrays import require_data
 from glt.partition.distributed.agreement import agree
 from glt.partition.distributed.exchange import Exchange
 from glt.partition.graph_input import GraphInput
@@ -45,11 +46,14 @@ class GraphSlice:
         """
         node_types = list(num_nodes) if isinstance(num_nodes, Mapping) else [None]
         rows = [_num_rows(tables, node_type) for node_type in node_types]
-        graph = GraphInput.of(
-            edge_dir, num_nodes, edge_index, tables["node_feat"], tables["edge_feat"], tables["node_label"],
-            tables["edge_weight"], tables["edge_time"], tables["node_time"], tables["node_attrs"],
-            tables["edge_attrs"], num_rows=rows,
-        )  # fmt: skip
+        try:
+            graph = GraphInput.of(
+                edge_dir, num_nodes, edge_index, tables["node_feat"], tables["edge_feat"], tables["node_label"],
+                tables["edge_weight"], tables["edge_time"], tables["node_time"], tables["node_attrs"],
+                tables["edge_attrs"], num_rows=rows,
+            )  # fmt: skip
+        except IndexError as error:  # which names a position
+            raise IndexError(f"in the slice of rank {exchange.rank}: {error}") from error
         agree(exchange, _kinds(graph))
         node_rows = exchange.gather_counts(np.array(rows, np.int64))
         for at, nodes in enumerate(graph.nodes):
@@ -94,26 +98,39 @@ def gather_rows(
     return whole
 
 
-def gather_argument(exchange: Exchange, name: str, value: Any, round_bytes: int) -> Any:
+def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any, round_bytes: int) -> Any:
     """Returns an argument that has an element for each node, given the slice of it that each rank has.
 
     Tensors and arrays in it, which may be inside of dicts and lists, come back as arrays of all nodes.
+
+    Raises:
+        ValueError: If arguments differ between ranks, or there are not ``num_nodes`` elements together; names how many
+            each rank has.
     """
     agree(exchange, {name: structure(value)})
-    return _gathered(exchange, name, value, round_bytes)
+    return _gathered(exchange, name, value, num_nodes, round_bytes)
 
 
-def _gathered(exchange: Exchange, name: str, value: Any, round_bytes: int) -> Any:
+def _gathered(exchange: Exchange, name: str, value: Any, num_nodes: Any, round_bytes: int) -> Any:
     if isinstance(value, Mapping):
+        counts = num_nodes if isinstance(num_nodes, Mapping) else {}
         return {
-            key: _gathered(exchange, f"{name}[{key!r}]", value[key], round_bytes) for key in sorted(value, key=repr)
+            key: _gathered(exchange, f"{name}[{key!r}]", value[key], counts.get(key), round_bytes)
+            for key in sorted(value, key=repr)
         }
     if isinstance(value, list | tuple):
-        return [_gathered(exchange, f"{name}[{at}]", each, round_bytes) for at, each in enumerate(value)]
+        return [_gathered(exchange, f"{name}[{at}]", each, num_nodes, round_bytes) for at, each in enumerate(value)]
+    if isinstance(num_nodes, Mapping):  # an array that is of no type, which is refused where it is read
+        num_nodes = None
     if not isinstance(value, np.ndarray | torch.Tensor):
         return value
     rows = Rows.of(name, value, value.shape[0] if value.ndim else 0, "node").array
     num_rows = exchange.gather_counts(np.array([len(rows)]))[:, 0]
+    if num_nodes is not None and num_rows.sum() != num_nodes:
+        raise ValueError(
+            f"{name} has {num_rows.tolist()} elements on the ranks, {num_rows.sum()} together: expected num_nodes = "
+            f"{num_nodes}, each node on one rank"
+        )
     return gather_rows(exchange, rows, num_rows, round_bytes)
 
 
@@ -137,6 +154,7 @@ def _num_rows(tables: dict[str, Any], node_type: str | None) -> int:
         if name == "node_attrs":
             value = next(iter(value.values()), None) if isinstance(value, Mapping) else None
         if isinstance(value, np.ndarray | torch.Tensor) and value.ndim:
+            require_data(value, name)
             return int(value.shape[0])
     return 0
 

@@ -57,6 +57,9 @@ def read_graph(
     if not os.fspath(path):  # which Path takes for the working directory
         raise ValueError("path is empty: expected a directory or a file; '.' is the working directory")
     path, scratch = Path(path), Path(scratch_dir)
+    if path.suffix in (*_DESCRIPTIONS, ".pt") and not path.exists():
+        kind = "a PyG graph that torch.save wrote" if path.suffix == ".pt" else "a description of tables"
+        raise FileNotFoundError(f"{path} does not exist: expected {kind}; is its path right, seen from {Path.cwd()}?")
     is_table = False
     options: dict[str, Any] = {"weight_attr": weight_attr, "time_attr": time_attr}
     if path.is_dir() and is_ogb_folder(path):
@@ -77,6 +80,12 @@ def read_graph(
     for name, value in options.items():
         if value is not None:
             raise ValueError(f"{name} = {value!r} does not apply to {path}: leave it out")
+    if arguments["num_nodes"] == 0:
+        files = str(path) if not nodes or "files" not in nodes else f"{path}, or {nodes['files']!r}"
+        raise ValueError(
+            f"{files} has no rows, so that there are no nodes: expected some, below the names of columns in CSV; state "
+            "num_nodes (--num-nodes) if there are nodes without edges alone"
+        )
     return arguments
 
 
