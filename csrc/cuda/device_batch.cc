@@ -1,0 +1,219 @@
+#include "cuda/device_batch.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "core/check.h"
+
+namespace glt::cuda {
+namespace {
+
+constexpr int64_t kMostBlocks = 4096;  // of kernels whose threads go on to further items
+
+int64_t blocks_for(int64_t n) {
+  return (n + kThreads - 1) / kThreads;
+}
+
+template <int K>
+void run_few(Launcher& launcher, int few, const EdgeTask* tasks, int64_t tiles, int64_t n) {
+  if (few == K)
+    launcher.run(PickFew<K>{tasks}, tiles, n);
+  else if constexpr (K > 1)
+    run_few<K - 1>(launcher, few, tasks, tiles, n);
+}
+
+}  // namespace
+
+void DeviceBatch::launch(void* workspace, const std::vector<uint32_t*>& tables, void* stream) {
+  require(state_ == State::kPrepared, "launch: call prepare first");
+  require(tables.size() == types_.size(), "tables has ", tables.size(), " elements: expected one per node type, ",
+          types_.size());
+  state_ = State::kIdle;
+  launcher_->begin(stream);
+  prepare_tables(tables);
+  lay_out(static_cast<std::byte*>(workspace));
+  staging_ = static_cast<std::byte*>(launcher_->staging(head_bytes_));
+  make_tasks(staging_);
+  launcher_->to_device(workspace, staging_, head_bytes_);
+  launch_seeds();
+  for (int64_t h = 0; h < num_hops_; ++h) launch_hop(hops_[h], h);
+  launcher_->to_host(staging_, count_words_, num_count_words() * static_cast<int64_t>(sizeof(int64_t)));
+  launcher_->mark();
+  state_ = State::kLaunched;
+}
+
+// Gives every type words that no batch has used, clearing its table when they run out.
+void DeviceBatch::prepare_tables(const std::vector<uint32_t*>& tables) {
+  for (size_t t = 0; t < types_.size(); ++t) {
+    NodeType& type = types_[t];
+    const int64_t words =
+        type.hashed ? static_cast<int64_t>(std::bit_ceil(2 * static_cast<uint64_t>(type.capacity))) : type.num_nodes;
+    if (tables[t] != type.table || words != type.table_words || type.next_base + type.capacity > UINT32_MAX) {
+      launcher_->zero(tables[t], words * static_cast<int64_t>(sizeof(uint32_t)));
+      type.table = tables[t];
+      type.table_words = words;
+      type.next_base = 1;
+    }
+    Stamps& stamps = type.found.stamps;
+    stamps.words = type.table;
+    stamps.mask = type.hashed ? static_cast<uint64_t>(words) - 1 : 0;
+    stamps.base = static_cast<uint32_t>(type.next_base);
+    stamps.top = static_cast<uint32_t>(type.next_base + type.capacity - 1);
+    type.next_base += type.capacity;
+  }
+}
+
+void DeviceBatch::launch_seeds() {
+  std::vector<int64_t> first(types_.size(), 0);
+  uint32_t tree = 0;
+  for (const DeviceSeeds& seeds : seeds_) {
+    NodeType& type = types_[seeds.node_type];
+    if (seeds.n > 0)
+      launcher_->run(TakeSeeds{seeds.node, seeds.n, first[seeds.node_type], tree, type.found, type.node, type.tree},
+                     blocks_for(seeds.n), 1);
+    first[seeds.node_type] += seeds.n;
+    tree += static_cast<uint32_t>(seeds.n);
+  }
+  for (const NodeType& type : types_)
+    if (type.hashed && type.num_seeds > 0)
+      launcher_->run(StampSeeds{type.found, type.num_seeds}, blocks_for(type.num_seeds), 1);
+}
+
+void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
+  const EdgeTask* tasks = edge_tasks_ + hop.first_task;
+  const auto n = static_cast<int64_t>(hop.expansions.size());
+  int64_t tiles = 1, num_blocks = 1, num_by_edge = 0;
+  bool draws_floyd = false;
+  for (const Expansion& e : hop.expansions) {
+    tiles = std::max<int64_t>(tiles, tiles_for(e.frontier_bound, 1));
+    if (e.few) continue;
+    ++num_by_edge;
+    draws_floyd |= e.k > 0 && !spec_.replace;
+    const int64_t room = types_[ends_[e.edge_type].second].capacity;
+    num_blocks = std::clamp(blocks_for(std::min(e.edge_bound, room)), num_blocks, kMostBlocks);
+  }
+  if (n > 0) launcher_->run(CountEdges{tasks}, tiles, n);
+  if (num_by_edge > 0) {  // they come first
+    launcher_->run(PlaceRows{tasks}, tiles, num_by_edge);
+    if (draws_floyd) launcher_->run(DrawEdges{tasks, num_blocks}, num_blocks, num_by_edge);
+    launcher_->run(PickEdges{tasks, num_blocks}, num_blocks, num_by_edge);
+  }
+  for (int64_t begin = num_by_edge, end; begin < n; begin = end) {
+    const int few = hop.expansions[begin].few;
+    for (end = begin + 1; end < n && hop.expansions[end].few == few;) ++end;
+    run_few<kMostFew>(*launcher_, few, tasks + begin, tiles, end - begin);
+  }
+  const NodeTask* ends = node_tasks_ + index * num_node_types();
+  int64_t node_tiles = 1;
+  bool hashed = false;
+  for (size_t t = 0; t < types_.size(); ++t) {
+    node_tiles = std::max<int64_t>(node_tiles, tiles_for(std::min(hop.found_bound[t], types_[t].capacity), 4));
+    hashed |= types_[t].hashed && hop.found_bound[t] > 0;
+  }
+  if (hashed) launcher_->run(StampEdges{ends}, node_tiles, num_node_types());
+  if (num_node_types() == 0) return;
+  launcher_->run(CountNew{ends}, node_tiles, num_node_types());
+  launcher_->run(AddNew{ends}, node_tiles, num_node_types());
+}
+
+bool DeviceBatch::wait() {
+  require(state_ == State::kLaunched, "wait: call launch first");
+  state_ = State::kIdle;
+  launcher_->wait();
+  const auto* words = reinterpret_cast<const int64_t*>(staging_);
+  counted_.assign(words, words + num_count_words());
+  require_valid_ids();
+  bool has_room = true;
+  const Counts counts = counts_at(counted_.data());
+  for (size_t t = 0; t < types_.size(); ++t) {
+    types_[t].shortfall = counts.need[t] + counts.need[t] / 4;
+    types_[t].room = std::max(types_[t].room, types_[t].shortfall);
+    has_room &= counts.need[t] == 0;
+  }
+  if (has_room) state_ = State::kDone;
+  return has_room;
+}
+
+void DeviceBatch::require_valid_ids() {
+  const Counts counts = counts_at(counted_.data());
+  const auto node_at = [&](const NodeType& type, int64_t at) {
+    launcher_->to_host(staging_, type.found.node + at, sizeof(int64_t));
+    launcher_->mark();
+    launcher_->wait();
+    return *reinterpret_cast<const int64_t*>(staging_);
+  };
+  std::vector<int64_t> first(types_.size(), 0);
+  for (size_t s = 0; s < seeds_.size(); ++s) {
+    const int t = seeds_[s].node_type;
+    const NodeType& type = types_[t];
+    if (const auto at = static_cast<uint64_t>(counts.bad[t]); at < static_cast<uint64_t>(first[t] + seeds_[s].n)) {
+      const std::string name = seeds_.size() == 1 ? "seeds" : text("seeds[", s, "]");
+      const int64_t i = static_cast<int64_t>(at) - first[t], node = node_at(type, static_cast<int64_t>(at));
+      require_index(false, name, "[", i, "] = ", node, " is outside [0, ", type.num_nodes,
+                    ") (num_nodes = ", type.num_nodes, ")");
+    }
+    first[t] += seeds_[s].n;
+  }
+  for (size_t t = 0; t < types_.size(); ++t)
+    if (counts.bad[t] != -1)
+      require_index(false, "neighbour id ", node_at(types_[t], counts.bad[t]), " is outside [0, ", types_[t].num_nodes,
+                    "): the graph's columns are damaged");
+}
+
+void DeviceBatch::require_done() const {
+  require(state_ == State::kDone, "the batch is not finished: call launch and wait first");
+}
+
+int64_t DeviceBatch::num_nodes(int node_type) const {
+  require_done();
+  return counts_at(const_cast<int64_t*>(counted_.data())).known[(num_hops_ + 1) * num_node_types() + node_type];
+}
+
+std::vector<int64_t> DeviceBatch::num_sampled_nodes(int node_type) const {
+  require_done();
+  const int64_t* known = counts_at(const_cast<int64_t*>(counted_.data())).known + node_type;
+  std::vector<int64_t> sampled;
+  for (int64_t h = 0; h <= num_hops_; ++h)
+    sampled.push_back(known[(h + 1) * num_node_types()] - known[h * num_node_types()]);
+  return sampled;
+}
+
+std::vector<int64_t> DeviceBatch::num_sampled_edges(int edge_type) const {
+  require_done();
+  const Counts counts = counts_at(const_cast<int64_t*>(counted_.data()));
+  std::vector<int64_t> sampled;
+  for (int64_t at = edge_type; at < num_hops_ * num_edge_types(); at += num_edge_types())
+    sampled.push_back(counts.edges_end[at] - counts.edges_begin[at]);
+  return sampled;
+}
+
+int64_t DeviceBatch::num_edges(int edge_type) const {
+  int64_t total = 0;
+  for (const int64_t n : num_sampled_edges(edge_type)) total += n;
+  return total;
+}
+
+void DeviceBatch::copy_nodes(int node_type, int64_t* node, int64_t* tree) {
+  const int64_t n = num_nodes(node_type);
+  const NodeType& type = types_[node_type];
+  require(!tree || spec_.disjoint, "trees were asked for, but the batch was not prepared with disjoint = True");
+  if (n > 0) launcher_->run(CopyNodes{type.node, type.tree, n, node, tree}, blocks_for(n), 1);
+}
+
+void DeviceBatch::copy_edges(int edge_type, int64_t* row, int64_t* col, int64_t* edge) {
+  require_done();
+  require(!edge || spec_.with_edge, "edge was asked for, but the batch was prepared without edge ids");
+  const Counts counts = counts_at(counted_.data());
+  const Occurrences& found = types_[ends_[edge_type].second].found;
+  for (int64_t at = edge_type; at < num_hops_ * num_edge_types(); at += num_edge_types()) {
+    const int64_t begin = counts.edges_begin[at], n = counts.edges_end[at] - begin;
+    if (n == 0) continue;
+    launcher_->run(CopyEdges{found, begin, n, row, col, edge}, blocks_for(n), 1);
+    row += n;
+    col += n;
+    if (edge) edge += n;
+  }
+}
+
+}  // namespace glt::cuda
