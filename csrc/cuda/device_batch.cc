@@ -84,12 +84,14 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
   const EdgeTask* tasks = edge_tasks_ + hop.first_task;
   const auto n = static_cast<int64_t>(hop.expansions.size());
   int64_t tiles = 1, num_blocks = 1, num_by_edge = 0;
-  bool draws_floyd = false;
+  bool draws_floyd = false, draws_by_weight = false;
   for (const Expansion& e : hop.expansions) {
     tiles = std::max<int64_t>(tiles, tiles_for(e.frontier_bound, 1));
     if (e.few) continue;
     ++num_by_edge;
-    draws_floyd |= e.k > 0 && !spec_.replace;
+    const bool has_weights = graphs_[e.edge_type]->weight_sum;
+    draws_by_weight |= e.k > 0 && has_weights;
+    draws_floyd |= e.k > 0 && !has_weights && !spec_.replace;
     const int64_t room = types_[ends_[e.edge_type].second].capacity;
     num_blocks = std::clamp(blocks_for(std::min(e.edge_bound, room)), num_blocks, kMostBlocks);
   }
@@ -97,6 +99,7 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
   if (num_by_edge > 0) {  // they come first
     launcher_->run(PlaceRows{tasks}, tiles, num_by_edge);
     if (draws_floyd) launcher_->run(DrawEdges{tasks, num_blocks}, num_blocks, num_by_edge);
+    if (draws_by_weight) launcher_->run(DrawByWeight{tasks}, tiles, num_by_edge);
     launcher_->run(PickEdges{tasks, num_blocks}, num_blocks, num_by_edge);
   }
   for (int64_t begin = num_by_edge, end; begin < n; begin = end) {

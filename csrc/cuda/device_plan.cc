@@ -178,7 +178,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
   count_words_ = pieces.take<int64_t>(num_count_words());
   head_bytes_ = pieces.bytes();
   const Counts counts = counts_at(count_words_);
-  std::vector<char> by_edge(types_.size(), 0);
+  std::vector<char> by_edge(types_.size(), 0), by_weight(types_.size(), 0);
   row_begin_.assign(ends_.size(), nullptr);
   std::vector<char> has_rows(ends_.size(), 0);
   for (NodeType& type : types_) type.edge_tiles = 0;
@@ -188,6 +188,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
       tiles[ends_[e.edge_type].second] += tiles_for(e.frontier_bound, 1);
       if (e.few) continue;
       by_edge[ends_[e.edge_type].second] = 1;
+      by_weight[ends_[e.edge_type].second] |= graphs_[e.edge_type]->weight_sum && e.k > 0 && !spec_.replace;
       has_rows[e.edge_type] = 1;
     }
     for (size_t t = 0; t < types_.size(); ++t) types_[t].edge_tiles = std::max(types_[t].edge_tiles, tiles[t]);
@@ -203,6 +204,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     type.found.edge = spec_.with_edge ? pieces.take<int64_t>(n) : nullptr;
     type.found.local = pieces.take<uint32_t>(n);
     type.found.scratch = by_edge[t] ? pieces.take<int64_t>(n) : nullptr;
+    type.found.taken = by_weight[t] ? pieces.take<Taken>(n) : nullptr;
     type.edge_sums = pieces.take<int64_t>(type.edge_tiles);
     type.node_sums = pieces.take<int64_t>(kMostTiles);
     type.found.capacity = n;

@@ -55,6 +55,63 @@ struct DrawEdges {
   }
 };
 
+// The draws of rows with weights, one thread a row: each draw depends on what those before have used up.
+struct DrawByWeight {
+  using Shared = NoShared;
+  const EdgeTask* tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    const EdgeTask& task = tasks[block.y()];
+    if (!task.rows.weight_sum || block.x() >= task.tiles || *task.edges_end > task.found.capacity) return;
+    const Tile tile = task.tile(block.x());
+    block.each([&](int thread) {
+      for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) draw(task, i);
+    });
+  }
+
+ private:
+  GLT_HOST_DEVICE static void draw(const EdgeTask& task, int64_t i) {
+    const RowSpan span = task.span(i);
+    const int64_t count = task.count(span), local = *task.frontier_begin + i;
+    if (count == 0 || task.takes_whole(span, count)) return;
+    const int64_t at = *task.found_begin + task.row_begin[local];
+    Taken* taken = task.found.taken + at;
+    WeightedRow row{span.begin,   span.degree, count, task.found.scratch + at, task.rows.weight_sum + span.begin,
+                    task.draws(i)};
+    row.start(task.node[local], task.rows.weight_guide);
+    while (!row.is_done()) {
+      row.aim(taken);
+      row.narrow();
+      row.land(task.replace, taken);
+    }
+    if (row.done == count) return;
+    if (task.replace)
+      for (int64_t j = 0; j < count; ++j)
+        row.position[j] = pick_any(span.begin, span.degree, row.draws(static_cast<uint32_t>(j)));
+    else
+      fill_from_weightless(row);
+  }
+
+  // Once no weight is left, edges without weight fill what is missing, each equally likely.
+  GLT_HOST_DEVICE static void fill_from_weightless(WeightedRow& row) {
+    int64_t num_weightless = 0;
+    for (int64_t e = 0; e < row.degree; ++e) num_weightless += row.weight_of(e) == 0;
+    int64_t* rank = row.position + row.done;
+    const int64_t missing = row.count - row.done;
+    for (int64_t j = 0; j < missing; ++j)
+      rank[j] = floyd_drawn(num_weightless, missing, j, row.draws(static_cast<uint32_t>(row.done + j)));
+    // Backwards: a pick reads the draws up to its own.
+    for (int64_t j = missing - 1; j >= 0; --j) rank[j] = floyd_pick(num_weightless, missing, j, rank);
+    for (int64_t j = 0; j < missing; ++j) {
+      int64_t edge = 0;
+      for (int64_t before = rank[j];; ++edge)
+        if (row.weight_of(edge) == 0 && before-- == 0) break;
+      rank[j] = row.begin + edge;
+    }
+  }
+};
+
 // Decides which edge each is, and loads it.
 struct PickEdges {
   using Shared = NoShared;

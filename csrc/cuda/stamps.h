@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/rng.h"
+#include "core/weighted_row.h"
 
 namespace glt::cuda {
 
@@ -29,6 +30,7 @@ struct Occurrences {
   int64_t* edge = nullptr;     // null: not wanted
   uint32_t* local = nullptr;   // of first occurrences
   int64_t* scratch = nullptr;  // draws or positions of edges, where a hop needs them
+  Taken* taken = nullptr;      // what draws by weight have used up, where a hop needs it
   int64_t capacity = 0;
   int64_t num_nodes = 0;  // of the graph
   Stamps stamps;

@@ -56,6 +56,17 @@ def test_edges_up_to_a_time(seed, replace, last, order):
     )  # fmt: skip
 
 
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from(ORDERS))
+def test_draws_by_weight(seed, replace, disjoint, order):
+    """Edge types with and without weights, a fifth of them 0; hubs with cut points, and rows that run out of weight."""
+    rng, world = np.random.default_rng(seed), device_world(seed, largest=12, weighted=True)
+    check(
+        world, CPU, seeds=world.seeds(rng), num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace,
+        disjoint=disjoint, native={"order": order, "shuffle_seed": seed, "first_room": 50},
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
 def test_many_tiles_and_blocks(order, disjoint):
