@@ -22,7 +22,7 @@ import contextlib
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -120,15 +120,28 @@ def check_epoch(graph: graphs.BenchGraph, loader: Any, seeds: torch.Tensor) -> i
     return len(seen)
 
 
-class Trainers:
-    """The trainers of one mode, one per partition, waiting for commands."""
+def start_method() -> Any:
+    """Processes are forked from one that has imported torch and glt: of new ones, most of the time is importing."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.bench_distributed", "torch_geometric.data"])
+    return context
 
-    def __init__(self, job: Job) -> None:
-        context = mp.get_context("spawn")
+
+class Trainers:
+    """The trainers of one mode, one per partition, waiting for commands.
+
+    Args:
+        job: Given to each; has a ``mode``.
+        program: What each runs: ``program(rank, job, commands)``.
+        count: How many.
+    """
+
+    def __init__(self, job: Any, program: Callable[[int, Any, Connection], None] = trainer, count: int = NUM_PARTS):
+        context = start_method()
         self.pipes, self.processes = [], []
-        for rank in range(NUM_PARTS):
+        for rank in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=trainer, args=(rank, job, theirs), name=f"{job.mode} trainer {rank}")
+            process = context.Process(target=program, args=(rank, job, theirs), name=f"{job.mode} trainer {rank}")
             process.start()
             theirs.close()  # so that a trainer's death ends the pipe
             self.pipes.append(ours)
@@ -136,7 +149,12 @@ class Trainers:
 
     def cpu_seconds(self) -> float:
         """CPU time so far of the trainers and of everything they started."""
-        processes = [psutil.Process(process.pid) for process in self.processes]
+        return self.cpu_of(self.processes)
+
+    @staticmethod
+    def cpu_of(started: list[Any]) -> float:
+        """CPU time so far of processes and of all that descend from them."""
+        processes = [psutil.Process(process.pid) for process in started]
         family = [*processes, *(child for process in processes for child in process.children(recursive=True))]
         return sum(times.user + times.system for times in (process.cpu_times() for process in family))
 
@@ -174,11 +192,11 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def write_partitions(graph: graphs.BenchGraph, directory: Path) -> str:
+def write_partitions(graph: graphs.BenchGraph, directory: Path, num_parts: int = NUM_PARTS) -> str:
     nodes = torch.arange(graph.num_nodes)
     glt.partition.RandomPartitioner(
         output_dir=str(directory / "partitions"),
-        num_parts=NUM_PARTS,
+        num_parts=num_parts,
         num_nodes=graph.num_nodes,
         edge_index=torch.from_numpy(graph.edge_index()),
         node_feat=features_of(nodes),
@@ -252,9 +270,9 @@ def run_local(loader: Any, timing: Timing) -> None:
     timing.cpu_seconds.append(time.process_time() - cpu_start)
 
 
-def run_group(group: Trainers, timing: Timing) -> list[dict[str, Any]]:
+def run_group(group: Trainers, timing: Timing, command: str = "epoch") -> list[dict[str, Any]]:
     cpu_start = group.cpu_seconds()
-    answers = group.ask("epoch")
+    answers = group.ask(command)
     timing.cpu_seconds.append(group.cpu_seconds() - cpu_start)
     timing.work.append(sum(num_batches for num_batches, _, _ in answers))
     timing.seconds.append(max(seconds for _, seconds, _ in answers))

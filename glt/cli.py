@@ -15,6 +15,7 @@ _COMMANDS: Final = {
     "inspect": ("glt.partition.command_inspect", "report what a partition directory holds, and verify it"),
     "import": ("glt.partition.command_import", "take over the partition directory of another library"),
     "partition": ("glt.partition.command_partition", "partition a graph on disk"),
+    "serve": ("glt.distributed.command_serve", "run a server that samples a partition for clients"),
 }
 
 

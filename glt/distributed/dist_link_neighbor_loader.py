@@ -17,7 +17,7 @@ from glt.distributed.link_checks import SeedLinks, checked_label, checked_links
 from glt.distributed.link_seeds import LinkSeeds, Negatives
 from glt.distributed.loader_data import LoaderData
 from glt.distributed.options import WorkerOptions
-from glt.distributed.refusal import telling_the_others
+from glt.distributed.refusal import telling_of_misspellings, telling_the_others
 from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_checks import checked_class, checked_input_id, checked_times, require_edge_dir
 from glt.distributed.seed_table import SeedTable
@@ -65,6 +65,7 @@ class DistLinkNeighborLoader(DistLoader):
         The same as :class:`glt.distributed.DistNeighborLoader`.
     """
 
+    @telling_of_misspellings
     def __init__(
         self,
         data: DistDataset | None,

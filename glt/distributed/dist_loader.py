@@ -246,7 +246,9 @@ class DistLoader(Resumable):
         from other partitions. ``num_remote_nodes`` were nodes whose rows did, ``num_cached_nodes`` such whose rows the
         partition's cache had (both 0 without ``collect_features``); ``remote_node_ratio`` is the share of all nodes
         that are remote, ``cache_hit_ratio`` that of cached ones among cached and remote ones. ``channel_*`` are the
-        counters of :meth:`glt.channel.Channel.stats`, summed over workers, until the loader is shut down.
+        counters of :meth:`glt.channel.Channel.stats`, summed over workers, until the loader is shut down; on servers,
+        what is sent there has arrived at this client, and what keeps a sampler from sending is told by
+        :func:`glt.distributed.server_stats`.
         """
         return self._stats.to_dict({} if self._closed else self._backend.stats())
 

@@ -16,7 +16,7 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_loader import DistLoader, LoaderOptions
 from glt.distributed.node_seeds import NodeSeeds
 from glt.distributed.options import WorkerOptions
-from glt.distributed.refusal import telling_the_others
+from glt.distributed.refusal import telling_of_misspellings, telling_the_others
 from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_checks import (
     checked_class,
@@ -99,6 +99,7 @@ class DistNeighborLoader(DistLoader):
     Iterating raises ``PeerLost``, ``WorkerDied`` and ``RemoteError`` too, in the place of the batch that is missing.
     """
 
+    @telling_of_misspellings
     def __init__(
         self,
         data: DistDataset | None,

@@ -57,6 +57,8 @@ class DistNeighborSampler:
         loop: Where native calls run.
         collect_features: Look up node features, labels and edge features.
         others: Further partitions that are read here, by index (:meth:`DistDataset.map_other`).
+        spare: Where batches are kept for their memory, 4 bytes per node each: samplers of the same dataset and loop may
+            share it. Default: a place of its own.
 
     Raises:
         ValueError: If there are several partitions and no router.
@@ -70,6 +72,7 @@ class DistNeighborSampler:
         loop: ConcurrentEventLoop,
         collect_features: bool = True,
         others: Mapping[int, LocalPartition] | None = None,
+        spare: list[_core.Batch] | None = None,
     ) -> None:
         self.partitions = Partitions(dataset, others or {}, router, loop)
         self.dataset, self.config, self.loop = dataset, config, loop
@@ -78,7 +81,7 @@ class DistNeighborSampler:
         self._num_node_types, self._num_edge_types = len(schema.node_types), len(schema.edge_types)
         need_edge = config.with_edge or (collect_features and any(dataset.own.edge_tables))
         self._hops = HopLoop(dataset, config, self.partitions, need_edge)
-        self._spare: list[_core.Batch] = []  # one per batch in flight, kept for their memory
+        self._spare = [] if spare is None else spare
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         """Samples the edges of a batch and asks for its remote rows.

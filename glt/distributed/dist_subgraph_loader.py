@@ -7,7 +7,7 @@ from typing import Any
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_loader import DistNeighborLoader
 from glt.distributed.node_seeds import NodeSeeds
-from glt.distributed.refusal import telling_the_others
+from glt.distributed.refusal import telling_of_misspellings, telling_the_others
 
 
 class DistSubGraphLoader(DistNeighborLoader):
@@ -24,6 +24,7 @@ class DistSubGraphLoader(DistNeighborLoader):
         The same as :class:`DistNeighborLoader`.
     """
 
+    @telling_of_misspellings
     def __init__(
         self, data: DistDataset | None, num_neighbors: Any, input_nodes: Any, *args: Any, **kwargs: Any
     ) -> None:

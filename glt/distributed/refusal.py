@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec
 
 from glt.distributed.context import DistRole, get_context
 from glt.distributed.options import MpDistSamplingWorkerOptions, TrainerWorkerOptions
 from glt.distributed.rendezvous import Rendezvous
 
 JOIN_S = 5.0  # for the store to be there: a mistake is told here at once, or nearly so
+
+P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
@@ -42,3 +46,22 @@ def telling_the_others(options: Any) -> Iterator[None]:
             except RuntimeError as unreachable:
                 logger.warning("%s: could not tell the others: %s", context.worker_name, unreachable)
         raise
+
+
+def telling_of_misspellings(init: Callable[P, None]) -> Callable[P, None]:
+    """Decorates the ``__init__`` of a loader: arguments that it does not have, or lacks, are told to the others too.
+
+    Python refuses those before the first line of the function, where :func:`telling_the_others` could be.
+    """
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def bound(*args: P.args, **kwargs: P.kwargs) -> None:
+        with telling_the_others(kwargs.get("worker_options")):
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{type(args[0]).__name__}() {error}") from None
+        init(*args, **kwargs)
+
+    return bound

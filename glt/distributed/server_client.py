@@ -15,11 +15,11 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
 from glt.distributed.service import functions
 from glt.distributed.service.client import DistClient, Reply
+from glt.distributed.service.log_format import check_format
+from glt.distributed.service.metrics import require_prometheus
 from glt.distributed.service.server import DistServer, ServerOptions, default_buffer_limit, own_address
 
 logger = logging.getLogger(__name__)
-
-_DRAIN_S = 10.0
 
 _lock = threading.Lock()
 _server: DistServer | None = None
@@ -46,6 +46,9 @@ def init_server(
     max_buffer_size: int | str | None = None,
     read_local: bool = True,
     seed_dir: str | os.PathLike[str] | None = None,
+    log_format: str = "text",
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
 ) -> DistContext:
     """Makes this process a server of a partition: returns when it takes clients, and then works in the background.
 
@@ -76,6 +79,12 @@ def init_server(
             what is free.
         read_local: Read partitions of servers of the same host straight from their files.
         seed_dir: Clients may name files below this directory as seeds. Default: they may not.
+        log_format: Of what sampling processes write to stderr, ``'text'`` or ``'json'``, which is an object per line.
+            They have the level of this process's root logger.
+        metrics_port: Port at which Prometheus finds the numbers of :func:`server_stats`, under ``/metrics``; 0: one is
+            found. Needs the extra ``prometheus``. Default: they are not published.
+        metrics_host: Address of the interface for that. Whoever reaches it reads them; they name hosts, and loaders by
+            the groups of clients.
 
     Returns:
         The place of this process.
@@ -83,7 +92,8 @@ def init_server(
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
         RuntimeError: If this process is a server already, or something else.
-        glt.errors.RendezvousError: If the port cannot be opened, or server 0 is not reached or refuses this one.
+        ImportError: If ``metrics_port`` is given and ``prometheus_client`` is not installed.
+        glt.errors.RendezvousError: If a port cannot be opened, or server 0 is not reached or refuses this one.
         glt.errors.WorkerDied: If a sampling process does not come up.
     """
     global _server
@@ -102,6 +112,10 @@ def init_server(
     ):  # fmt: skip
         check_count(name, value, 1, most)
     check_count("port", port, 0, 65535)
+    check_format(log_format)
+    if metrics_port is not None:
+        check_count("metrics_port", metrics_port, 0, 65535)
+        require_prometheus()
     if num_workers > max_workers:
         raise ValueError(f"num_workers = {num_workers}: expected at most max_workers = {max_workers}")
     if server_rank == 0 and port not in (0, master[1]):
@@ -111,7 +125,8 @@ def init_server(
     options = ServerOptions(
         num_rpc_threads, rpc_timeout, num_workers, max_workers, max_concurrency, max_loaders,
         default_buffer_limit() if max_buffer_size is None else parse_size(max_buffer_size, "max_buffer_size"),
-        read_local, None if seed_dir is None else os.fspath(seed_dir),
+        read_local, None if seed_dir is None else os.fspath(seed_dir), log_format,
+        None if metrics_port is None else (metrics_host, metrics_port),
     )  # fmt: skip
     others = num_clients or 0
     context = DistContext(

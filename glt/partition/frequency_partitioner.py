@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,9 +11,9 @@ from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
 from glt.data.schema import NodeType
-from glt.partition.arguments import CHUNK_IDS, integer
+from glt.partition.arguments import integer
 from glt.partition.book import owner_dtype
-from glt.partition.hotness_input import PartHotness
+from glt.partition.node_hotness import NodeHotness
 from glt.partition.partitioner import GraphArguments, Hotness, PartitionerBase, PerEdgeType, PerNodeType
 
 _SAMPLE = 1 << 19  # numbers that prices are found on: a round takes about num_parts times as many operations
@@ -43,6 +44,7 @@ class FrequencyPartitioner(PartitionerBase):
     16 bytes per node.
     """
 
+    needs_graph: ClassVar[bool] = False
     hotness_argument: ClassVar[str] = "probs"
 
     def __init__(
@@ -69,9 +71,7 @@ class FrequencyPartitioner(PartitionerBase):
     def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
         hotness = self.hotness[node_type]
         owner = np.empty(num_nodes, owner_dtype(self.num_parts))
-        read = np.zeros(num_nodes, bool)
-        for each in _distinct(hotness or ()):
-            read |= each > 0
+        read = np.zeros(num_nodes, bool) if hotness is None else hotness.is_read()
         hot = np.flatnonzero(read)
         room = _shares(num_nodes, self.num_parts)
         if hotness is not None and hot.size:
@@ -85,19 +85,20 @@ class FrequencyPartitioner(PartitionerBase):
     def strategy_arguments(self) -> dict[str, Any]:
         digest = hashlib.blake2b(digest_size=16)
         for hotness in self.hotness:
-            for each in hotness or ():
-                digest.update(np.ascontiguousarray(each).data)
+            if hotness is not None:
+                parts = {idx: hashlib.blake2b(_contiguous(each)).hexdigest() for idx, each in hotness.columns()}
+                digest.update("".join(hotness.of_all_parts(parts)).encode())
         return {"random_seed": self.random_seed, "probs": digest.hexdigest()}
 
 
 def assign_by_hotness(
-    hotness: PartHotness, nodes: np.ndarray, num_parts: int, random_seed: int, node_type: int
+    hotness: NodeHotness, nodes: np.ndarray, num_parts: int, random_seed: int, node_type: int
 ) -> np.ndarray:
     """Returns the owner of each of ``nodes``, all partitions owning equally many up to one.
 
     Args:
         hotness: By partition, how often each node of the type is read.
-        nodes: Ids ``[n]``.
+        nodes: Ids ``[n]``, ascending.
         num_parts: Number of partitions.
         random_seed, node_type: What the sample depends on.
     """
@@ -106,11 +107,10 @@ def assign_by_hotness(
     if nodes.size * num_parts > _SAMPLE:
         _core.shuffle(sample, random_seed, node_type)
         sample = np.sort(sample[: _SAMPLE // num_parts])
-    price = _prices(_values(hotness, nodes[sample]))
-    owner = np.empty(nodes.size, owner_dtype(num_parts))
-    for begin in range(0, nodes.size, CHUNK_IDS // num_parts + 1):
-        at = slice(begin, begin + CHUNK_IDS // num_parts + 1)
-        owner[at] = np.argmax(_values(hotness, nodes[at]) - price[:, None], axis=0)
+    (value,) = hotness.map(nodes[sample], lambda value: [value.T])
+    price = _prices(np.ascontiguousarray(value.T))
+    dtype = owner_dtype(num_parts)
+    (owner,) = hotness.map(nodes, lambda value: [np.argmax(value - price[:, None], axis=0).astype(dtype)])
     _level(hotness, nodes, owner, target, price)
     return owner
 
@@ -132,7 +132,7 @@ def _prices(value: np.ndarray) -> np.ndarray:
     return price
 
 
-def _level(hotness: PartHotness, nodes: np.ndarray, owner: np.ndarray, target: np.ndarray, price: np.ndarray) -> None:
+def _level(hotness: NodeHotness, nodes: np.ndarray, owner: np.ndarray, target: np.ndarray, price: np.ndarray) -> None:
     """Moves nodes from partitions that own too many to others, those first that lose least; until all own their
     target."""
     num_parts = target.size
@@ -143,24 +143,20 @@ def _level(hotness: PartHotness, nodes: np.ndarray, owner: np.ndarray, target: n
             return
         # Each pass empties a partition down to its target, or fills another: at most 2 * num_parts passes.
         members = np.flatnonzero(owner == full)
-        free = np.flatnonzero(surplus < 0)
-        gain = np.empty(members.size, np.float64)
-        best = np.empty(members.size, np.int64)
-        for begin in range(0, members.size, CHUNK_IDS // num_parts + 1):
-            at = slice(begin, begin + CHUNK_IDS // num_parts + 1)
-            value = _values(hotness, nodes[members[at]]) - price[:, None]
-            chosen = np.argmax(value[free], axis=0)
-            best[at] = free[chosen]
-            gain[at] = value[free[chosen], np.arange(chosen.size)] - value[full]
+        free = np.flatnonzero(surplus < 0).astype(owner.dtype)
+        gain, best = hotness.map(nodes[members], partial(_move, price, full, free))
         first = np.argsort(-gain, kind="stable")[: surplus[full]]
-        for idx in free:
+        for idx in free.tolist():
             moved = first[best[first] == idx][: -surplus[idx]]
             owner[members[moved]] = idx
 
 
-def _values(hotness: PartHotness, nodes: np.ndarray) -> np.ndarray:
-    """Hotness of some nodes, ``[num_parts, n]``, float64."""
-    return np.stack([each[nodes] for each in hotness]).astype(np.float64, copy=False)
+def _move(price: np.ndarray, full: int, free: np.ndarray, value: np.ndarray) -> list[np.ndarray]:
+    """What nodes of ``value [num_parts, n]`` gain by going from ``full`` to the best of ``free``, and which that is."""
+    gain = value - price[:, None]
+    chosen = np.argmax(gain[free], axis=0)
+    best = free[chosen]
+    return [gain[best, np.arange(best.size)] - gain[full], best]
 
 
 def _shares(count: int, num_parts: int) -> np.ndarray:
@@ -168,5 +164,5 @@ def _shares(count: int, num_parts: int) -> np.ndarray:
     return count // num_parts + (np.arange(num_parts) < count % num_parts)
 
 
-def _distinct(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return list({id(each): each for each in arrays}.values())
+def _contiguous(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from glt.partition.book import Book, id_dtype
 from glt.partition.graph_input import EdgeInput
 from glt.partition.npy_file import NpyWriter, scratch_file
 from glt.partition.partition_writer import PartitionWriter
-from glt.partition.relabelling import relabel_edges
 
 CHUNK_ROWS = 1 << 20  # of indptr, looked at together
 
@@ -49,7 +48,7 @@ def write_graph(
     edges: EdgeInput,
     books: Sequence[Book],
     thread_bytes: int,
-    relabel: bool = False,
+    new_ids: Callable[[Sequence[int]], np.ndarray] | None = None,
 ) -> tuple[tuple[int, ...], int]:
     """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times.
 
@@ -61,8 +60,8 @@ def write_graph(
         edges: The edges of one type.
         books: Of all node types. That of the expanded end may have the nodes of ``writer.parts`` alone.
         thread_bytes: Memory of each thread for sorting.
-        relabel: Whether to write new ids of neighbours and edges, and the maps of the latter: takes 4 bytes more for
-            each node at the other end.
+        new_ids: Gives the new id of each edge, given the number of edges of each partition; neighbours are then written
+            with their new ids, which takes 4 bytes more for each node at the other end. None: ids stay.
 
     Returns:
         The number of edges of each partition, and how many edges have ends of different owners.
@@ -80,8 +79,8 @@ def write_graph(
     files = _files(writer, edges, book, num_neighbors, counts)
     memory = SortMemory.of(edges, num_neighbors, thread_bytes)
     edge_id, neighbor_id = edges.edge_ids, None
-    if relabel:
-        edge_id = relabel_edges(writer, edges, book, counts)
+    if new_ids is not None:
+        edge_id = new_ids(counts)
         neighbor_id = position if neighbor_book is book else neighbor_book.position()
     time = edges.time if edges.time is not None else edges.neighbor_time
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:

@@ -11,12 +11,23 @@ import torch
 from glt.data.arrays import require_data
 from glt.data.schema import Schema
 from glt.partition.arguments import chunks
+from glt.partition.node_hotness import HotnessByType, NodeHotness, WholeHotness
 from glt.partition.rows import require_plain
 
 _MOST: Final = 1e30  # a float32 holds it, and the sum of 2**32 of them, the most nodes that a type has, is finite
 
 # Of one node type, one array [num_nodes] per partition; the same array where they do not differ.
 PartHotness = tuple[np.ndarray, ...]
+
+
+def checked_hotness(
+    name: str, value: object, schema: Schema, num_nodes: Sequence[int], num_parts: int
+) -> tuple[NodeHotness | None, ...]:
+    """Returns hotness by node type; arguments and errors as of :func:`hotness_by_type`."""
+    if isinstance(value, HotnessByType):
+        return value.by_type
+    found = hotness_by_type(name, value, schema, num_nodes, num_parts)
+    return tuple(None if each is None else WholeHotness(each) for each in found)
 
 
 def hotness_by_type(

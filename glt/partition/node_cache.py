@@ -12,7 +12,8 @@ from glt.data.schema import Schema
 from glt.partition.arguments import integer
 from glt.partition.book import Book
 from glt.partition.graph_input import NodeInput
-from glt.partition.hotness_input import PartHotness, hotness_by_type
+from glt.partition.hotness_input import checked_hotness
+from glt.partition.node_hotness import NodeHotness
 from glt.partition.read_forecast import ReadForecast
 
 _ID_BYTES = 8
@@ -20,10 +21,19 @@ _ID_BYTES = 8
 
 @dataclass(frozen=True, eq=False)
 class CachePlan:
-    """What caches hold of one node type: the ids in each partition's, ascending, and the reads expected with them."""
+    """What caches hold of one node type.
 
-    ids: tuple[np.ndarray, ...]
+    Attributes:
+        ids: By partition, of those that this process looks at: the ids in its cache, ascending.
+        forecast: The reads expected with the caches of all partitions.
+    """
+
+    ids: dict[int, np.ndarray]
     forecast: ReadForecast
+
+    def cached(self) -> dict[int, np.ndarray]:
+        """Returns ``ids`` without those of empty caches."""
+        return {idx: ids for idx, ids in self.ids.items() if ids.size}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +46,7 @@ class CacheInput:
         budget_bytes: The same in bytes of rows and ids; 0: no limit by this.
     """
 
-    hotness: tuple[PartHotness | None, ...]
+    hotness: tuple[NodeHotness | None, ...]
     ratio: tuple[float, ...]
     budget_bytes: tuple[int, ...]
 
@@ -49,14 +59,15 @@ class CacheInput:
         Args:
             schema, num_nodes, num_parts: Of the graph.
             name: What ``hotness`` is called in messages.
-            hotness: In any form of :func:`glt.partition.hotness_input.hotness_by_type`, or None.
+            hotness: In any form of :func:`glt.partition.hotness_input.hotness_by_type`, or None; or
+                :class:`HotnessByType`.
             ratio: A number in [0, 1], or a dict of such by node type.
             budget: A number of bytes, or a dict of such by node type.
 
         Raises:
             KeyError, TypeError, ValueError: If one does not fit; names it, its value and what was expected.
         """
-        by_type = hotness_by_type(name, hotness, schema, num_nodes, num_parts)
+        by_type = checked_hotness(name, hotness, schema, num_nodes, num_parts)
         ratios = tuple(_ratio(*each) for each in _per_type("cache_ratio", ratio, schema))
         budgets = tuple(_bytes(*each) for each in _per_type("cache_memory_budget", budget, schema))
         if hotness is None and (any(ratios) or any(budgets)):
@@ -65,7 +76,7 @@ class CacheInput:
                 f"{wanted} without {name}: what is worth caching is not known; pass {name}, one array for each "
                 "partition, from NeighborSampler.sample_prob or glt.sampler.hotness_from_degrees"
             )
-        return cls(tuple(by_type), ratios, budgets)
+        return cls(by_type, ratios, budgets)
 
     def plan(self, node_type: int, nodes: NodeInput, book: Book) -> CachePlan | None:
         """Chooses the hottest nodes that each partition does not own; None without hotness or without features.
@@ -76,9 +87,12 @@ class CacheInput:
         if hotness is None or nodes.feat is None:
             return None
         most = self._most_rows(node_type, nodes)
-        parts = [_plan_part(hot, book.owner != idx, most) for idx, hot in enumerate(hotness)]
-        ids, num_reads, remote_ratio, hit_ratio = zip(*parts, strict=True)
-        return CachePlan(ids, ReadForecast(num_reads, remote_ratio, hit_ratio, tuple(len(each) for each in ids)))
+        ids: dict[int, np.ndarray] = {}
+        figures = {}
+        for idx, column in hotness.columns():
+            ids[idx], *figures[idx] = _plan_part(column, book.owner != idx, most)
+        num_reads, remote_ratio, hit_ratio, num_cached = zip(*hotness.of_all_parts(figures), strict=True)
+        return CachePlan(ids, ReadForecast(num_reads, remote_ratio, hit_ratio, num_cached))
 
     def _most_rows(self, node_type: int, nodes: NodeInput) -> int:
         ratio, budget = self.ratio[node_type], self.budget_bytes[node_type]
@@ -104,9 +118,11 @@ def _row_bytes(nodes: NodeInput) -> int:
     return _ID_BYTES * (2 if nodes.time is not None else 1) + tables
 
 
-def _plan_part(hotness: np.ndarray, foreign: np.ndarray, most: int) -> tuple[np.ndarray, float, float, float]:
-    """The ids to cache, the expected reads, the share of those that are remote, and of these in the cache."""
-    num_reads = float(hotness.sum(dtype=np.float64))
+def _plan_part(hotness: np.ndarray, foreign: np.ndarray, most: int) -> tuple[np.ndarray, float, float, float, int]:
+    """The ids to cache, the expected reads, the share of those that are remote, of these in the cache, and the ids'
+    number."""
+    # How NumPy groups the terms of a sum depends on how they lie in memory, and the manifest must not.
+    num_reads = float(np.require(hotness, requirements=("C", "A")).sum(dtype=np.float64))
     remote = np.where(foreign, hotness, 0)
     num_remote = float(remote.sum(dtype=np.float64))
     ids = _hottest(remote, most)
@@ -116,6 +132,7 @@ def _plan_part(hotness: np.ndarray, foreign: np.ndarray, most: int) -> tuple[np.
         num_reads,
         num_remote / num_reads if num_reads else 0.0,
         min(hits / num_remote, 1.0) if num_remote else 0.0,
+        len(ids),
     )
 
 

@@ -33,6 +33,19 @@ def node_tables(nodes: NodeInput) -> list[Table]:
     ]
 
 
+def cache_tables(nodes: NodeInput) -> list[Table]:
+    """Returns the tables of the nodes of one type and where caches have their rows."""
+    of_type = nodes.node_type
+    tables: list[Table] = [
+        (partial(layout.cache, node_type=of_type, array=array), rows)
+        for array, rows in (("feat", nodes.feat), ("label", nodes.label))
+        if rows is not None
+    ]
+    return tables + [
+        (partial(layout.cache_attr, node_type=of_type, name=name), rows) for name, rows in nodes.attrs.items()
+    ]
+
+
 def edge_tables(edges: EdgeInput) -> list[Table]:
     """Returns the tables of the edges of one type and where they go."""
     of_type = edges.edge_type
@@ -95,32 +108,42 @@ class PartitionWriter:
         self._scatter(_rows(writers), pieces, book.owner, None, CHUNK_IDS)
         self.close(writers)
 
-    def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_ids: np.ndarray | None) -> None:
-        """Writes a partition's copies of rows of nodes that others own.
+    def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> None:
+        """Writes a partition's copies of rows of nodes that others own; arguments as of :meth:`cache_ids`."""
+        ids = self.cache_ids(partition_idx, nodes, ids, new_id)
+        for path_of, table in cache_tables(nodes):
+            writer = self.cache_writer(partition_idx, path_of, table, ids.size)
+            for begin in range(0, ids.size, self._chunk_size):
+                self.advance(writer.write(table.array[ids[begin : begin + self._chunk_size]]))
+            self.close([writer])
+
+    def cache_ids(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> np.ndarray:
+        """Writes which nodes the cache of a partition holds, and their times.
 
         Args:
             partition_idx: The partition.
-            nodes: The nodes of one type, with features.
+            nodes: The nodes of one type, with features; ``time`` of all nodes.
             ids: Which of them, ascending.
-            new_ids: What they are called where nodes are relabelled, else None.
+            new_id: What each node is called where nodes are relabelled, else None.
+
+        Returns:
+            The ids in the order of the rows, which is that of what is written.
         """
         path_of = partial(layout.cache, partition_idx, nodes.node_type)
-        if new_ids is not None:
+        if new_id is None:
+            self.array(path_of("ids"), ids)
+        else:
+            new_ids = new_id[ids].astype(np.int64)
             order = np.argsort(new_ids)
-            ids, new_ids = ids[order], new_ids[order]
-        self.array(path_of("ids"), ids if new_ids is None else new_ids)
-        tables = {path_of("feat"): nodes.feat, path_of("label"): nodes.label}
-        for name, rows in nodes.attrs.items():
-            tables[layout.cache_attr(partition_idx, nodes.node_type, name)] = rows
-        for path, table in tables.items():
-            if table is not None:
-                shape = (ids.size, *table.row_shape)
-                writer = self.writer(path, table.array.dtype, shape, table.torch_dtype)
-                for begin in range(0, ids.size, self._chunk_size):
-                    self.advance(writer.write(table.array[ids[begin : begin + self._chunk_size]]))
-                self.close([writer])
+            ids = ids[order]
+            self.array(path_of("ids"), new_ids[order])
         if nodes.time is not None:
             self.array(path_of("time"), nodes.time[ids].astype(np.int64, copy=False))
+        return ids
+
+    def cache_writer(self, partition_idx: int, path_of: Callable[[int], str], rows: Rows, num_rows: int) -> NpyWriter:
+        """Begins a table of the cache of a partition."""
+        return self.writer(path_of(partition_idx), rows.array.dtype, (num_rows, *rows.row_shape), rows.torch_dtype)
 
     def edge_rows(
         self,

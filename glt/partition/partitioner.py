@@ -5,10 +5,10 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
-import numpy as np
 import torch
 
 from glt.data.arrays import from_array
@@ -19,15 +19,15 @@ from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
-from glt.partition.hotness_input import PartHotness
 from glt.partition.load import load_id_map
 from glt.partition.manifest import Manifest, installed_version
 from glt.partition.manifest_entries import edge_entry, node_entry
 from glt.partition.node_cache import CacheInput, CachePlan
+from glt.partition.node_hotness import NodeHotness
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry
 from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.read_forecast import ReadForecast
-from glt.partition.relabelling import relabel_nodes
+from glt.partition.relabelling import relabel_edges, relabel_nodes
 from glt.partition.rows import Array
 from glt.partition.staging import require_free, require_space, staging
 
@@ -161,8 +161,8 @@ class PartitionerBase(ABC):
     """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
 
     needs_graph: ClassVar[bool] = True
-    """Whether :meth:`assign_nodes` looks at edges or tables of ``self.graph``. One that does not, but at ids and
-    ``self.balance`` alone, may say False, and :func:`partition_distributed` takes it."""
+    """Whether :meth:`assign_nodes` looks at edges or tables of ``self.graph``. One that does not, but at ids,
+    ``self.balance`` and ``self.hotness`` alone, may say False, and :func:`partition_distributed` takes it."""
 
     node_arguments: ClassVar[frozenset[str]] = frozenset()
     """Its own arguments that have an element for each node, such as ``owners``: :func:`partition_distributed` takes
@@ -236,8 +236,8 @@ class PartitionerBase(ABC):
         require_free(self.output_dir)
 
     @property
-    def hotness(self) -> tuple[PartHotness | None, ...]:
-        """By node type, ``[num_nodes]`` numbers for each partition; None where none were given."""
+    def hotness(self) -> tuple[NodeHotness | None, ...]:
+        """By node type, numbers of all nodes for each partition; None where none were given."""
         return self.caches.hotness
 
     @abstractmethod
@@ -296,10 +296,7 @@ class PartitionerBase(ABC):
                 2**32 - 1 rows of edge features, or a mapping is asked for where nothing is relabelled.
             OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
         """
-        if return_mapping and not self.relabel:
-            raise ValueError(
-                "return_mapping = True: expected relabel=True at construction; ids stay those of the input without it"
-            )
+        self.require_relabel(return_mapping)
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
         with staging(self.output_dir) as root:
             expected = self.forecast()
@@ -307,16 +304,23 @@ class PartitionerBase(ABC):
             require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
             manifest = self._write(root, self.books(), strategy_arguments, expected.work_bytes if progress else None)
         logger.info("%s, in %s", manifest.summary(), self.output_dir)
-        if not return_mapping:
-            return manifest
-        schema = manifest.schema
+        return (manifest, *self.original_ids()) if return_mapping else manifest
+
+    def require_relabel(self, return_mapping: bool) -> None:
+        """Raises ValueError if a mapping is asked for where nothing is relabelled."""
+        if return_mapping and not self.relabel:
+            raise ValueError("return_mapping = True: expected relabel=True too; ids stay those of the input without it")
+
+    def original_ids(self) -> tuple[IdsOf, IdsOf]:
+        """Returns the original id of each new node id and of each new edge id, mapped from the finished directory."""
+        schema = self.graph.schema
         of_nodes, of_edges = (
             [from_array(load_id_map(self.output_dir, type_, verify=False).original) for type_ in types]
             for types in (schema.node_types, schema.edge_types)
         )
         if not schema.is_hetero:
-            return manifest, of_nodes[0], of_edges[0]
-        return manifest, schema.by_node_type(of_nodes), schema.by_edge_type(of_edges)
+            return of_nodes[0], of_edges[0]
+        return schema.by_node_type(of_nodes), schema.by_edge_type(of_edges)
 
     def books(self) -> list[Book]:
         """Returns the book of each node type, from :meth:`assign_nodes`."""
@@ -406,17 +410,17 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: Ca
         writer.node_rows(path_of, rows, book)
     if nodes.time is not None:
         writer.node_times(nodes.node_type, nodes.time, book)
-    if plan is not None and any(ids.size for ids in plan.ids):
+    if plan is not None and plan.cached():
         new_id = book.position() if relabel else None
-        for idx, ids in enumerate(plan.ids):
-            if ids.size:
-                writer.cache(idx, nodes, ids, None if new_id is None else new_id[ids].astype(np.int64))
+        for idx, ids in plan.cached().items():
+            writer.cache(idx, nodes, ids, new_id)
 
 
 def _write_edges(
     writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
 ) -> tuple[tuple[int, ...], int]:
-    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, relabel)
+    new_ids = partial(relabel_edges, writer, edges, books[edges.expanded]) if relabel else None
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, new_ids)
     if tables := edge_tables(edges):
         writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ MISTAKES: list[tuple[str, Any, dict[str, Any], str]] = [
     ("DistLinkNeighborLoader", EDGES, {"neg_sampling": "some"}, "ValueError: neg_sampling = 'some'"),
     ("DistSubGraphLoader", torch.arange(20), {"subgraph_type": "directional"}, "ValueError: subgraph_type"),
     ("DistSubGraphLoader", torch.arange(20), {"replace": "no"}, "TypeError: replace = 'no'"),
+    ("DistSubGraphLoader", torch.arange(20), {"batchsize": 5}, "TypeError: DistSubGraphLoader() got an unexpected"),
 ]
 
 
@@ -90,3 +92,11 @@ def test_a_mistake_is_raised_even_if_nobody_can_be_told(world: Callable[..., Wor
     with pytest.raises(TypeError, match="worker_options has type dict"):
         glt.distributed.DistNeighborLoader(data, [2], torch.arange(5), worker_options={})  # type: ignore[arg-type]
     assert rendezvous._created == {"alone": 1}  # as many as the other one makes: the next loader is the same to both
+
+
+def test_the_signature_stays_what_it_is() -> None:
+    for kind in ("DistNeighborLoader", "DistLinkNeighborLoader", "DistSubGraphLoader"):
+        parameters = inspect.signature(getattr(glt.distributed, kind)).parameters
+        assert next(iter(parameters)) == "data" and "num_neighbors" in parameters
+        with pytest.raises(TypeError, match=rf"{kind}\(\) missing a required argument: 'num_neighbors'"):
+            getattr(glt.distributed, kind)(None)

@@ -9,11 +9,21 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from glt.partition import AssignedPartitioner, RandomPartitioner, partition_distributed
+from glt.partition import (
+    AssignedPartitioner,
+    FrequencyPartitioner,
+    RandomPartitioner,
+    partition_distributed,
+)
+from glt.partition.load import load_id_map
 from glt.testing_cluster import Trainer
 
-PARTITIONERS = {"random": RandomPartitioner, "assigned": AssignedPartitioner}
-PER_NODE = ("node_feat", "node_label", "node_time", "node_attrs", "owners", "balance_ntypes")
+PARTITIONERS: dict[str, Any] = {
+    "random": RandomPartitioner,
+    "assigned": AssignedPartitioner,
+    "frequency": FrequencyPartitioner,
+}
+PER_NODE = ("node_feat", "node_label", "node_time", "node_attrs", "owners", "balance_ntypes", "hotness", "probs")
 PER_EDGE = ("edge_index", "edge_feat", "edge_weight", "edge_time", "edge_attrs")
 
 
@@ -59,10 +69,16 @@ def run_jobs(trainer: Trainer, root: Path, jobs: list[Job]) -> list[str | None]:
     for kind, name, world_size, arguments in jobs:
         run_ids.append(None)
         if trainer.rank < world_size:
-            manifest = partition_distributed(
-                PARTITIONERS[kind], root / name.format(rank=trainer.rank), group=groups.get(world_size),
-                **slice_of(arguments, trainer.rank, world_size),
-            )  # fmt: skip
+            given: Any = slice_of(arguments, trainer.rank, world_size)
+            target, group = root / name.format(rank=trainer.rank), groups.get(world_size)
+            result = partition_distributed(PARTITIONERS[kind], target, group=group, **given)
+            manifest, *maps = result if given.get("return_mapping") else (result,)
+            for ids in maps:
+                by_type = ids if isinstance(ids, Mapping) else {None: ids}
+                for type_, original in by_type.items():
+                    if type_ is None:
+                        type_ = "node" if ids is maps[0] else ("node", "to", "node")
+                    assert original.tolist() == load_id_map(target, type_).original.tolist(), (name, type_)
             run_ids[-1] = manifest.run_id
     dist.destroy_process_group()
     return run_ids

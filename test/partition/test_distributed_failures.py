@@ -11,6 +11,7 @@ import torch.distributed as dist
 from distributed_run import join, random_graph, slice_of
 
 from glt.partition import FennelPartitioner, RandomPartitioner, load_partition, partition_distributed
+from glt.partition.distributed.exchange import Exchange
 from glt.partition.npy_file import NpyWriter
 from glt.testing_cluster import Cluster, Trainer
 
@@ -68,10 +69,20 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str], tuple[str, str] | None]]
         ("ValueError", "partitioner differs between ranks: rank 0 has 'RandomPartitioner', rank 2 has 'Fennel"),
         None,
     ),
-    "caches": (
+    "hotness on one rank": (
         graph_with(hotness=[np.ones(20)] * 3),
-        ("ValueError", "hotness is given: partition_distributed neither relabels nor fills caches"),
-        ("RemoteError", "builtins.ValueError: hotness is given"),
+        ("ValueError", "hotness differs between ranks: rank 0 has None, rank 2 has ['float64 [*]', 'float64 [*]'"),
+        None,
+    ),
+    "relabelling on one rank": (
+        graph_with(relabel=True),
+        ("ValueError", "relabel differs between ranks: rank 0 has False, rank 2 has True; expected the same"),
+        None,
+    ),
+    "a mapping of nothing": (
+        graph_with(return_mapping=True),
+        ("ValueError", "return_mapping = True: expected relabel=True too"),
+        ("RemoteError", "builtins.ValueError: return_mapping = True"),
     ),
     "a full disk": (
         graph_with(put=full_disk),
@@ -123,7 +134,7 @@ def test_what_one_rank_raises_all_raise(tmp_path: Path) -> None:
     for rank in range(3):
         kind, text = raised[rank][len(CASES)]
         assert kind == "ValueError" and "FennelPartitioner: its assignment needs the whole graph" in text
-        assert "pass AssignedPartitioner with owners" in text
+        assert "owners = FennelPartitioner(...).books()[0].owner, and pass AssignedPartitioner with owners" in text
     for rank in (0, 1):
         (first, text), (second, late) = raised[rank][len(CASES) + 1 :]
         assert first == second == "PeerLost"
@@ -140,21 +151,33 @@ def test_torch_distributed_must_be_there_and_deadlines_positive(tmp_path: Path) 
         partition_distributed(RandomPartitioner, tmp_path / "parts", **graph_with(), timeout_s=0)
 
 
-def wait_to_be_killed(trainer: Trainer, root: Path, victim: int) -> None:
+def wait_to_be_killed(trainer: Trainer, root: Path, victim: int, where: str) -> None:
     join(trainer)
-    if trainer.rank == victim:
 
-        def stop(*_: Any) -> None:
-            trainer.say("stopped")
-            signal.pause()
+    def stop() -> None:
+        trainer.say("stopped")
+        signal.pause()
 
-        NpyWriter.put = stop  # type: ignore[method-assign, assignment]
-    partition_distributed(RandomPartitioner, root / "parts", **slice_of(graph_with(), trainer.rank, 3))
+    if trainer.rank == victim and where == "writing":
+        NpyWriter.put = lambda *_: stop()  # type: ignore[method-assign, assignment]
+    elif trainer.rank == victim:
+        all_to_all = Exchange.all_to_all
+
+        def exchange(self: Exchange, pieces: Any) -> Any:
+            if self.stage.startswith(where):
+                stop()
+            return all_to_all(self, pieces)
+
+        Exchange.all_to_all = exchange  # type: ignore[method-assign]
+    partition_distributed(RandomPartitioner, root / "parts", **slice_of(KILLED, trainer.rank, 3))
 
 
-@pytest.mark.parametrize("victim", [1, 0])
-def test_a_killed_rank_is_missed_at_once(tmp_path: Path, victim: int) -> None:
-    with Cluster(3, wait_to_be_killed, tmp_path, victim, preload=PRELOAD) as cluster:
+KILLED = graph_with(hotness=[np.ones(20)] * 3, cache_ratio=0.5, relabel=True)
+
+
+@pytest.mark.parametrize(("victim", "where"), [(1, "writing"), (0, "writing"), (2, "the caches of nodes")])
+def test_a_killed_rank_is_missed_at_once(tmp_path: Path, victim: int, where: str) -> None:
+    with Cluster(3, wait_to_be_killed, tmp_path, victim, where, preload=PRELOAD) as cluster:
         cluster.hear(victim)
         pid = cluster.processes[victim].pid
         begin = time.monotonic()
@@ -163,11 +186,12 @@ def test_a_killed_rank_is_missed_at_once(tmp_path: Path, victim: int) -> None:
     for rank in {0, 1, 2} - {victim}:
         assert outcomes[rank].error_type == "PeerLost", outcomes[rank]
         assert f"rank {rank} of 3 lost other ranks at the " in outcomes[rank].error
-        assert "at the nodes of" in outcomes[rank].error or "at the edges of" in outcomes[rank].error
+        stages = ("the nodes of", "the caches of", "the edges of") if where == "writing" else (where,)
+        assert any(f"at {stage}" in outcomes[rank].error for stage in stages)
         assert f"rank {victim} (pid {pid})" in outcomes[rank].error
         assert outcomes[rank].at_s - begin < 30  # the deadline is half an hour
     if victim != 0:  # the leader has cleared up
         assert list(tmp_path.iterdir()) == []
     assert not list(tmp_path.rglob("manifest.json"))
-    RandomPartitioner(tmp_path / "parts", **graph_with()).partition()
+    RandomPartitioner(tmp_path / "parts", **KILLED).partition()
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]

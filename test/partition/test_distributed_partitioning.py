@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from distributed_run import Job, files_under, random_graph, run_jobs, slice_of
+import pytest
+from distributed_run import PARTITIONERS, Job, files_under, random_graph, run_jobs, slice_of
 from partition_world import hetero_world
 
-from glt.partition import AssignedPartitioner, RandomPartitioner, load_partition
+from glt.partition import RandomPartitioner, load_partition
 from glt.partition.distributed.outline import disk_bytes, forecast_of, outline
 from glt.partition.distributed.slices import EDGE_TABLES, NODE_TABLES, GraphSlice, _num_rows
 from glt.partition.graph_input import GraphInput
@@ -38,6 +39,13 @@ def owners_of(graph: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in graph.items() if name != "random_seed"} | {"owners": owners}
 
 
+def skewed(num_nodes: int, num_parts: int, dtype: type = np.float32) -> list[np.ndarray]:
+    """Of each partition how hot nodes are; some are equally hot, and some are read by nobody."""
+    rng = np.random.default_rng(num_parts)
+    hot = np.round(rng.random((num_parts, num_nodes)) ** 3, 2) * (rng.random(num_nodes) < 0.8)
+    return list(hot.astype(dtype))
+
+
 # partitioner, ranks, round_bytes, arguments
 CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "homogeneous-1": ("random", 1, 1 << 20, homogeneous()),
@@ -48,12 +56,39 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "node-times": ("random", 2, 1 << 20, hetero("node", "by_dst", 3)),
     "no-times": ("random", 3, 1, hetero(None, "by_src", 2)),  # the third rank writes no partition
     "assigned": ("assigned", 3, 1 << 20, owners_of(hetero("edge", "by_dst", 3))),
+    "frequency": ("frequency", 3, 300, homogeneous() | {"probs": skewed(37, 5), "cache_ratio": 0.2, "random_seed": 4}),
+    "frequency-relabelled": (
+        "frequency",
+        3,
+        200,
+        homogeneous() | {"probs": skewed(37, 5, np.float64), "relabel": True, "cache_ratio": 1.0},
+    ),
+    "frequency-types": (
+        "frequency",
+        3,
+        64,
+        hetero("node", "by_src", 4)
+        | {"probs": {t: skewed(n, 4) for t, n in (("paper", 23), ("author", 11), ("ghost", 0))}, "cache_ratio": 0.5},
+    ),
+    "relabelled": ("random", 3, 90, homogeneous() | {"relabel": True, "return_mapping": True}),
+    "relabelled-types": ("random", 2, 1 << 20, hetero("edge", "by_dst", 3) | {"relabel": True, "return_mapping": True}),
+    "cached-by-bytes": (
+        "assigned",
+        3,
+        1,  # a row at a time
+        owners_of(hetero("node", "by_dst", 3))
+        | {"hotness": [{"paper": each} for each in skewed(23, 3)], "cache_memory_budget": {"paper": 200}}
+        | {"relabel": True},
+    ),
+    "one-hotness": ("random", 3, 1 << 20, homogeneous() | {"hotness": skewed(37, 1)[0], "cache_ratio": 1.0}),
     "topology": ("random", 3, 1 << 20, {"num_nodes": 9, "num_parts": 3, "edge_index": np.arange(16).reshape(2, 8) % 9}),
 }
 
 
-def test_the_forecast_is_that_of_the_whole_graph(tmp_path: Path) -> None:
+@pytest.mark.parametrize("relabel", [False, True])
+def test_the_forecast_is_that_of_the_whole_graph(tmp_path: Path, relabel: bool) -> None:
     given = hetero("edge", "by_src", 4)
+    given |= {"relabel": relabel, "hotness": {"paper": skewed(23, 1)[0]}, "cache_ratio": 0.3}
     partitioner = RandomPartitioner(tmp_path / "parts", **given)
     part = slice_of(given, 1, 3)
     tables = {name: part.get(name) for name in NODE_TABLES + EDGE_TABLES}
@@ -74,7 +109,8 @@ def test_the_forecast_is_that_of_the_whole_graph(tmp_path: Path) -> None:
     )
     slices = GraphSlice(graph, np.array([rows, rows, rows]), num_edges)
     assert forecast_of(partitioner, outline(slices)) == partitioner.forecast()
-    assert disk_bytes(partitioner, slices, [0]) > 1.9 * disk_bytes(partitioner, slices, [1]) > 0  # 2 of 4 partitions
+    of_two, of_one = disk_bytes(partitioner, slices, [0]), disk_bytes(partitioner, slices, [1])
+    assert 2 * of_one > of_two > 1.5 * of_one > 0  # 2 of 4 partitions, and the same books
 
 
 def test_the_same_bytes_as_one_machine(tmp_path: Path) -> None:
@@ -86,10 +122,14 @@ def test_the_same_bytes_as_one_machine(tmp_path: Path) -> None:
     apart = "homogeneous-3"
     kind, world_size, round_bytes, arguments = CASES[apart]
     jobs.append((kind, "host{rank}/parts", world_size, arguments | {"round_bytes": round_bytes}))
-    classes = {"random": RandomPartitioner, "assigned": AssignedPartitioner}
     wanted = {
-        name: classes[kind](tmp_path / name, **arguments).partition() for name, (kind, _, _, arguments) in CASES.items()
+        name: PARTITIONERS[kind](
+            tmp_path / name, **{each: value for each, value in arguments.items() if each != "return_mapping"}
+        ).partition()
+        for name, (kind, _, _, arguments) in CASES.items()
     }
+    for name in ("frequency", "frequency-relabelled", "frequency-types", "cached-by-bytes", "one-hotness"):
+        assert any("/cache/" in path for path in files_under(tmp_path / name)), name
     with Cluster(3, run_jobs, root, jobs, preload=("glt.partition",)) as cluster:
         run_ids = cluster.results()
     assert sorted(path.name for path in root.iterdir()) == sorted([*CASES, "host0", "host1", "host2"])

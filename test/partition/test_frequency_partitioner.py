@@ -15,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 
 from glt.partition import FrequencyPartitioner, Manifest, RandomPartitioner, load_partition
 from glt.partition.frequency_partitioner import assign_by_hotness
+from glt.partition.node_hotness import WholeHotness
 
 EMPTY = np.zeros((2, 0), np.int64)
 
@@ -45,7 +46,7 @@ def test_owners_are_balanced_and_nearly_optimal(num_parts: int, num_nodes: int, 
         "one partition": np.eye(1, num_parts).T + np.full((num_parts, num_nodes), 1e-6),
         "sparse": rng.random((num_parts, num_nodes)) * (rng.random((num_parts, num_nodes)) < 0.2) + 1e-12,
     }[kind]
-    owner = assign_by_hotness(tuple(hotness), np.arange(num_nodes), num_parts, 0, 0)
+    owner = assign_by_hotness(WholeHotness(hotness), np.arange(num_nodes), num_parts, 0, 0)
     counts = np.bincount(owner, minlength=num_parts)
     assert counts.max() - counts.min() <= 1
     room = np.repeat(np.arange(num_parts), counts)

@@ -173,7 +173,7 @@ def test_mappings_are_returned_as_dgl_does(world, tmp_path):
 
 
 def test_a_mapping_of_what_is_not_relabelled_is_refused(world, directory, tmp_path):
-    with pytest.raises(ValueError, match="return_mapping = True: expected relabel=True at construction"):
+    with pytest.raises(ValueError, match="return_mapping = True: expected relabel=True too"):
         RandomPartitioner(tmp_path / "a", 2, **world.arguments()).partition(return_mapping=True)
     assert not (tmp_path / "a").exists()
     with pytest.raises(PartitionError, match="was written without relabel=True"):

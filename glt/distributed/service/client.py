@@ -16,7 +16,7 @@ from glt.distributed.service.handshake import dial, introduce
 from glt.distributed.service.membership import ServerEntry
 from glt.distributed.service.remote_dataset import RemoteDataset
 from glt.distributed.service.values import decode_value, encode_value
-from glt.errors import ChannelTimeout, GltError, PeerLost
+from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,10 @@ class ServerLine:
             self.connection.send_all(frame, [] if data is None else [data], self.timeout_s)
         except GltError as error:
             self._fail(error)
+        except ValueError:  # it is too long, and nothing of it was sent
+            with self._lock:
+                self._calls.pop(number, None)
+            raise
         return reply
 
     def _listen(self) -> None:
@@ -92,6 +96,8 @@ class ServerLine:
                 self._take(told, message)
         except GltError as error:
             self._fail(error)
+        except (KeyError, TypeError, ValueError) as error:
+            self._fail(MessageError(f"it sent nonsense: {type(error).__name__}: {error}"))
 
     def _take(self, told: dict[str, Any], message: Any) -> None:
         if "died" in told:
@@ -186,14 +192,22 @@ class DistClient:
         self.context, self.num_servers, self.num_clients = context, num_servers, num_clients
         self.master, self.timeout_s = master, timeout_s
         self._lock = threading.Lock()
+        self._dialling = threading.RLock()  # one at a time: a server takes one session of a client
         self._lines: dict[int, ServerLine] = {}
+        self._closed = False
         self._hello = introduce(
             "client", rank=context.rank, group=context.group_name, num_servers=num_servers, num_clients=num_clients
         )
         try:
             first = self._lines[0] = self._dial(master, "server 0", timeout_s)
-            for told in first.call("glt.servers").result():
-                entry = ServerEntry(**told)
+            found = {each["rank"]: ServerEntry(**each) for each in first.call("glt.servers", timeout_s / 2).result()}
+            missing = sorted(set(range(num_servers)) - set(found))
+            if missing:
+                raise RendezvousError(
+                    f"servers of rank {missing} of {num_servers} have not joined {first.entry} (waited "
+                    f"{timeout_s / 2:g} s): do they run, and were they given its master_addr and master_port?"
+                )
+            for entry in found.values():
                 if entry.rank != 0:
                     self._lines[entry.rank] = self._dial((entry.address, entry.port), str(entry), timeout_s)
         except BaseException:
@@ -217,16 +231,26 @@ class DistClient:
             line = self._lines[rank]
         if line.lost is None:
             return line
+        with self._dialling:
+            return self._line_anew(rank)
+
+    def _line_anew(self, rank: int) -> ServerLine:
+        line = self._lines[rank]
+        if line.lost is None:
+            return line  # another thread was faster
         lost = line.lost
+        if self._closed:
+            raise lost
         try:
             address, who = self.master, "server 0"
             if rank != 0:
-                now = {each["rank"]: ServerEntry(**each) for each in self.line(0).call("glt.servers_now").result()}
+                told = self.line(0).call("glt.servers", 0.0).result()
+                now = {each["rank"]: ServerEntry(**each) for each in told}
                 if rank not in now:
                     raise lost
                 address, who = (now[rank].address, now[rank].port), str(now[rank])
             line = self._dial(address, who, STUCK_S, retry=False)
-        except PeerLost as error:
+        except (PeerLost, RendezvousError) as error:
             raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
         with self._lock:
             self._lines[rank] = line
@@ -238,9 +262,11 @@ class DistClient:
 
     def dataset(self) -> RemoteDataset:
         """What there is to know of the graph."""
-        return RemoteDataset(self, self.line(0).about)
+        alive = next((line for line in self._lines.values() if line.lost is None), None)
+        return RemoteDataset(self, (alive or self.line(0)).about)  # all tell the same
 
     def close(self) -> None:
         """Leaves all servers. May be called again."""
+        self._closed = True
         for line in list(self._lines.values()):
             line.close()

@@ -47,12 +47,13 @@ class Connection:
         max_bytes: Longest data frame that is taken.
 
     Attributes:
+        max_json_bytes: Longest control frame that is taken.
         heard_s: When anything last arrived, of ``time.monotonic()``.
         what, number: The two numbers of the data frame that was received last, for whoever received it.
     """
 
     def __init__(self, sock: socket.socket, peer: str, max_bytes: int = 1 << 20) -> None:
-        self.socket, self.peer, self.max_bytes = sock, peer, max_bytes
+        self.socket, self.peer, self.max_bytes, self.max_json_bytes = sock, peer, max_bytes, MAX_JSON_BYTES
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -74,10 +75,7 @@ class Connection:
 
     def send(self, value: Mapping[str, Any], timeout_s: float = 60.0) -> None:
         """Sends a JSON object; errors as of :meth:`send_data`."""
-        body = json.dumps(value).encode()
-        if len(body) > MAX_JSON_BYTES:
-            raise ValueError(f"a control frame of {len(body)} bytes for {self.peer}: expected at most {MAX_JSON_BYTES}")
-        self._send([_HEADER.pack(_MAGIC, _JSON, 0, 0, len(body)) + body], timeout_s)
+        self._send([self._control_frame(value)], timeout_s)
 
     def send_data(self, message: Tensor, timeout_s: float = 60.0, what: int = 0, number: int = 0) -> None:
         """Sends a message, uint8 [n], contiguous, and two numbers that mean what the two ends agree on.
@@ -92,11 +90,19 @@ class Connection:
 
     def send_all(self, value: Mapping[str, Any], messages: list[Tensor], timeout_s: float = 60.0) -> None:
         """Sends a JSON object and the messages that belong to it, with nothing in between."""
-        body = json.dumps(value).encode()
-        parts: list[Any] = [_HEADER.pack(_MAGIC, _JSON, 0, 0, len(body)) + body]
+        parts: list[Any] = [self._control_frame(value)]
         for message in messages:
             parts += [_HEADER.pack(_MAGIC, _DATA, 0, 0, message.numel()), _bytes_of(message)]
         self._send(parts, timeout_s)
+
+    def _control_frame(self, value: Mapping[str, Any]) -> bytes:
+        body = json.dumps(value).encode()
+        if len(body) > MAX_JSON_BYTES:
+            raise ValueError(
+                f"a control frame of {len(body)} bytes for {self.peer}: expected at most {MAX_JSON_BYTES}; send long "
+                "lists as tensors"
+            )
+        return _HEADER.pack(_MAGIC, _JSON, 0, 0, len(body)) + body
 
     def _send(self, parts: list[Any], timeout_s: float) -> None:
         if not self._sending.acquire(timeout=timeout_s):
@@ -131,7 +137,7 @@ class Connection:
         try:
             if self._wait(select.POLLOUT, 0) and self.socket.send(_BEAT_FRAME) != len(_BEAT_FRAME):
                 self.close()  # half a frame is out; there was room for it, so this does not happen
-        except OSError:
+        except (OSError, ConnectionLost):
             pass  # whoever receives here hears of it
         finally:
             self._sending.release()
@@ -171,7 +177,7 @@ class Connection:
         """What is complete: after a header, room is made for the body; after a body, the frame."""
         if self._body is None:
             magic, kind, what, number, length = _HEADER.unpack(self._header)
-            limit = {_JSON: MAX_JSON_BYTES, _DATA: self.max_bytes, _BEAT: 0}.get(kind, -1)
+            limit = {_JSON: self.max_json_bytes, _DATA: self.max_bytes, _BEAT: 0}.get(kind, -1)
             if magic != _MAGIC or length > limit:
                 self.close()
                 raise MessageError(
@@ -186,7 +192,7 @@ class Connection:
                 self._body = bytearray(length)
                 self._view = memoryview(self._body)
             else:
-                self._body = pool.empty((length,), torch.uint8)
+                self._body = self._room(length)
                 self._view = memoryview(self._body.numpy())
             if length:
                 return None
@@ -196,11 +202,20 @@ class Connection:
             return body
         try:
             value = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise MessageError(f"{self.peer} sent a control frame that is no JSON: {error}") from error
         if not isinstance(value, dict):
             raise MessageError(f"{self.peer} sent a control frame that is no object: {type(value).__name__}")
         return value
+
+    def _room(self, length: int) -> Tensor:
+        try:
+            return pool.empty((length,), torch.uint8)
+        except (RuntimeError, MemoryError) as error:
+            self.close()
+            raise MessageError(
+                f"{self.peer} sent a message of {length} bytes, for which is no memory: {error}"
+            ) from error
 
     def receive_json(self, timeout_s: float) -> dict[str, Any]:
         """As :meth:`receive`, where an object is due."""
@@ -260,26 +275,33 @@ class Pulse:
     """A thread that beats on all connections of this process that were added."""
 
     def __init__(self) -> None:
-        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        # By id. Not a WeakSet: that may not be changed by one thread while another goes through it.
+        self._connections: dict[int, weakref.ref[Connection]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, connection: Connection) -> None:
         with self._lock:
-            self._connections.add(connection)
+            self._connections[id(connection)] = weakref.ref(connection)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="glt-pulse", daemon=True)
                 self._thread.start()
 
     def discard(self, connection: Connection) -> None:
         # Not under the lock: a collection may close a connection on a thread that holds it.
-        self._connections.discard(connection)
+        self._connections.pop(id(connection), None)
+
+    def _current(self) -> list[Connection]:
+        found = {key: reference() for key, reference in list(self._connections.items())}
+        for key in [key for key, connection in found.items() if connection is None]:
+            self._connections.pop(key, None)  # collected without a close; nobody has this id while the lock is held
+        return [connection for connection in found.values() if connection is not None]
 
     def _run(self) -> None:
         while True:
             time.sleep(BEAT_S)
             with self._lock:
-                current = list(self._connections)
+                current = self._current()
                 if not current:
                     self._thread = None
                     return
@@ -293,7 +315,7 @@ pulse = Pulse()
 
 def _forget() -> None:
     """A fork beats for nobody; its copies of the sockets are closed, so that they do not outlive the parent."""
-    for connection in list(pulse._connections):
+    for connection in pulse._current():
         connection.socket.close()
     pulse.__init__()  # type: ignore[misc]
 

@@ -82,7 +82,8 @@ def dial(
             if retry and time.monotonic() < deadline:
                 time.sleep(_RETRY_S)  # it is starting, or being replaced
                 continue
-            raise PeerLost(f"{error}; it ended during the handshake") from error
+            kind = RendezvousError if retry else PeerLost
+            raise kind(f"{error}; it ended during the handshake") from error
         except (MessageError, ChannelTimeout) as error:
             connection.close()
             raise RendezvousError(
@@ -95,7 +96,11 @@ def dial(
                 time.sleep(_RETRY_S)  # another may take its place
                 continue
             raise RendezvousError(f"{peer} at {host}:{port} refused: {answer['refused']}")
-        require_same_version(answer, peer)
+        try:
+            require_same_version(answer, peer)
+        except RendezvousError:
+            connection.close()
+            raise
         pulse.add(connection)
         return connection, answer
 

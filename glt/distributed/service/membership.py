@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -53,6 +54,12 @@ class ServerEntry:
     def __str__(self) -> str:
         return f"server {self.rank} (partition {self.partition_idx}, host {self.host}, pid {self.pid})"
 
+    def reads_as(self, other: ServerEntry) -> bool:
+        """Whether what was decided for ``other`` holds for this one: whom to ask for which partition."""
+        return (self.partition_idx, self.graph_dir, self.host_id) == (
+            other.partition_idx, other.graph_dir, other.host_id,
+        )  # fmt: skip
+
     def peer(self) -> Peer:
         return Peer(f"server-{self.rank}", self.rank, None, self.host, self.pid, self.partition_idx, "server")
 
@@ -80,18 +87,22 @@ class Membership:
         self.me, self.master, self.timeout_s = me, master, timeout_s
         self._told = changed
         self._changed = threading.Condition()
+        self._telling = threading.Lock()  # so that what is told last is what is so
         self._servers: dict[int, ServerEntry] = {me.rank: me}
         self._members: dict[int, Connection] = {}  # on server 0: the others
         self._line: Connection | None = None  # on the others: to server 0
         self._closed = False
         if me.rank != 0:
             self._line = self._join(timeout_s)
+            self._told(dict(self._servers))
             threading.Thread(target=self._follow, name="glt-membership", daemon=True).start()
-        self._told(dict(self._servers))
+        else:
+            self._publish()
 
-    def servers(self) -> dict[int, ServerEntry]:
-        """Those that are there now, by rank."""
+    def wait(self, timeout_s: float) -> dict[int, ServerEntry]:
+        """Waits until all servers are there, ``timeout_s`` seconds at most; returns those that are, by rank."""
         with self._changed:
+            self._changed.wait_for(lambda: len(self._servers) == self.me.num_servers or self._closed, timeout_s)
             return dict(self._servers)
 
     def wait_for_all(self, timeout_s: float) -> dict[int, ServerEntry]:
@@ -100,40 +111,41 @@ class Membership:
         Raises:
             glt.errors.RendezvousError: If some are not there in time; names them.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._servers) == self.me.num_servers or self._closed, timeout_s)
-            missing = sorted(set(range(self.me.num_servers)) - set(self._servers))
-            if missing:
-                raise RendezvousError(
-                    f"{self.me}: servers of rank {missing} of {self.me.num_servers} are not there (waited "
-                    f"{timeout_s:g} s): start them, with master_addr and master_port of server 0 "
-                    f"({self.master[0]}:{self.master[1]})"
-                )
-            return dict(self._servers)
+        found = self.wait(timeout_s)
+        missing = sorted(set(range(self.me.num_servers)) - set(found))
+        if missing:
+            raise RendezvousError(
+                f"{self.me}: servers of rank {missing} of {self.me.num_servers} are not there (waited "
+                f"{timeout_s:g} s): start them, with master_addr and master_port of server 0 "
+                f"({self.master[0]}:{self.master[1]})"
+            )
+        return found
 
     # -- on server 0 -----------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection, hello: dict[str, Any]) -> None:
         """Takes in another server; refuses one that does not fit, in words."""
+        entry = ServerEntry(**hello["entry"])
+        connection.peer = str(entry)
         try:
-            entry = ServerEntry(**hello["entry"])
             self._require_fit(entry)
-        except (KeyError, TypeError) as error:
-            connection.send({"refused": f"this is no server's entry: {error}"})
-            connection.close()
-            return
+            with self._changed:
+                self._require_free(entry)
+                connection.send(introduce("server"))  # before anything else is: a few bytes, which find room
+                before = self._members.pop(entry.rank, None)
+                self._members[entry.rank] = connection
+                self._servers[entry.rank] = entry
         except RendezvousError as error:
             logger.warning("refused: %s", error)
-            connection.send({"refused": str(error)})
+            with contextlib.suppress(GltError):  # it went away
+                connection.send({"refused": str(error)}, timeout_s=5.0)
             connection.close()
             return
-        connection.peer = str(entry)
-        connection.send(introduce("server"))
+        except GltError as error:
+            logger.info("%s", error)
+            connection.close()
+            return
         pulse.add(connection)
-        with self._changed:
-            before = self._members.pop(entry.rank, None)
-            self._members[entry.rank] = connection
-            self._servers[entry.rank] = entry
         if before is not None:
             before.close()
         logger.info("%s joined", entry)
@@ -154,9 +166,9 @@ class Membership:
                     f"{what} differs between servers: {mine!r} on server 0 (host {me.host}), {theirs!r} on server "
                     f"{entry.rank} (host {entry.host}, pid {entry.pid}); expected the same everywhere"
                 )
-        with self._changed:
-            before = self._members.get(entry.rank)
-            there = self._servers.get(entry.rank)
+
+    def _require_free(self, entry: ServerEntry) -> None:
+        before, there = self._members.get(entry.rank), self._servers.get(entry.rank)
         if before is not None and there is not None and before.silent_s() < _TAKEN_S and there.pid != entry.pid:
             raise RendezvousError(
                 f"server_rank = {entry.rank} is taken by {there}, which is alive: give each server a rank of its own"
@@ -182,15 +194,16 @@ class Membership:
             self._publish()
 
     def _publish(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-            servers, members = dict(self._servers), list(self._members.values())
-        for member in members:
-            try:
-                member.send({"servers": [entry.to_json() for entry in servers.values()]}, timeout_s=5.0)
-            except GltError as error:
-                logger.info("%s", error)  # whoever watches it takes note
-        self._told(servers)
+        with self._telling:
+            with self._changed:
+                self._changed.notify_all()
+                servers, members = dict(self._servers), list(self._members.values())
+            for member in members:
+                try:
+                    member.send({"servers": [entry.to_json() for entry in servers.values()]}, timeout_s=5.0)
+                except GltError as error:
+                    logger.info("%s", error)  # whoever watches it takes note
+            self._told(servers)
 
     # -- on the others ---------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from glt.distributed.service.connection import STUCK_S
-from glt.distributed.service.pool_worker import PACKET_BYTES, PoolWorkerSpec
+from glt.distributed.service.ledger import Ledger
+from glt.distributed.service.pool_worker_spec import PACKET_BYTES, PoolWorkerSpec
 from glt.errors import WorkerDied
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class PoolMember:
 
     Attributes:
         worker: Its place in the pool; whoever replaces it has the same.
-        stats: What it told last.
+        why: Why it was killed, if it was killed here.
     """
 
     worker: int
@@ -43,7 +45,7 @@ class PoolMember:
     is_ready: bool = False
     is_gone: bool = False
     last_beat: float = field(default_factory=time.monotonic)
-    stats: dict[str, Any] = field(default_factory=dict)
+    why: str = ""
     sending: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, command: dict[str, Any], fds: list[int] | None = None) -> bool:
@@ -68,15 +70,20 @@ class SamplerPool:
         most: How many there may be.
         timeout_s: Deadline of their start.
         died: Called when one has died, with its place and what to say of it.
+
+    Attributes:
+        ledger: What they told of their work.
     """
 
     def __init__(self, spec: dict[str, Any], most: int, timeout_s: float, died: Callable[[int, str], None]) -> None:
         self.most, self.timeout_s = most, timeout_s
+        self.ledger = Ledger()
         self._spec, self._died = spec, died
         self._changed = threading.Condition()
         self._members: dict[int, PoolMember] = {}
         self._failures: dict[int, str] = {}  # by place, why no process comes up there
         self._num_failed: dict[int, int] = {}
+        self._num_restarts: dict[int, int] = {}
         self._standing: dict[str, Any] | None = None  # the last word to all, which those that come later are told too
         self._next = 0
         self._closed = False
@@ -119,10 +126,16 @@ class SamplerPool:
         with theirs:
             path = os.pathsep.join(filter(None, sys.path))
             environment = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path}
-            process = subprocess.Popen(
-                [sys.executable, "-m", "glt.distributed.service.pool_worker", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            # A signal to the whole group, as Ctrl-C sends one, is for the server alone, which decides what follows: its
+            # samplers ignore it as soon as they can, and have it blocked until then.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "glt.distributed.service.pool_worker", str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         member = PoolMember(worker, process, mine)
         self._members[worker] = member
         member.send({"spec": asdict(PoolWorkerSpec(**self._spec, worker=worker))})
@@ -163,13 +176,15 @@ class SamplerPool:
                 if member.socket.fileno() >= 0:
                     by_fd[member.socket.fileno()] = member
                     poller.register(member.socket.fileno(), select.POLLIN)
+            now = time.monotonic()  # before all is heard that came until then: this process itself may be stopped
             for fd, _ in poller.poll(_POLL_S * 1000):
                 self._hear(by_fd[fd])
             for member in members:
                 if not member.is_gone and member.process.poll() is not None:
                     self._lose(member)
-                elif member.is_ready and time.monotonic() - member.last_beat > STUCK_S:
-                    logger.error("%s gives no sign of life for %g s: it is killed", self._name(member), STUCK_S)
+                elif member.is_ready and now - member.last_beat > STUCK_S:
+                    member.why = f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed"
+                    logger.error("%s: %s", self._name(member), member.why)
                     member.process.kill()
                     member.last_beat = time.monotonic()
 
@@ -185,12 +200,14 @@ class SamplerPool:
             return
         said = json.loads(data)
         member.last_beat = time.monotonic()
+        if "beat" in said:
+            self.ledger.beat(member.worker, said["beat"])
+        elif "ended" in said:
+            self.ledger.end_stream(member.worker, said["ended"], said["stats"])
         with self._changed:
             if "ready" in said:
                 member.is_ready = True
                 self._num_failed.pop(member.worker, None)
-            elif "beat" in said:
-                member.stats = said["beat"]
             elif "error" in said:
                 self._failures[member.worker] = (
                     f"{self._name(member)} failed: {said['error']}: {said['text']}\n{said['traceback'].rstrip()}"
@@ -213,8 +230,10 @@ class SamplerPool:
             -7: "a bus error: memory or a mapped file ran out",
             -11: "a segmentation fault: please report it",
         }.get(code, "its output says why")
-        text = f"{self._name(member)} died with exit code {code}: {hint}"
+        text = f"{self._name(member)} died with exit code {code}: {member.why or hint}"
         logger.error("%s", text)
+        self.ledger.lose_worker(member.worker)
+        self._died(member.worker, text)
         with self._changed:
             if self._members.get(member.worker) is member:
                 del self._members[member.worker]
@@ -222,18 +241,27 @@ class SamplerPool:
             if failed >= _MOST_FAILURES or member.worker in self._failures:
                 self._failures.setdefault(member.worker, text)
             elif not self._closed:
-                self._start(member.worker)
+                self._num_restarts[member.worker] = self._num_restarts.get(member.worker, 0) + 1
+                try:
+                    self._start(member.worker)
+                except OSError as error:  # no memory for a process, for example
+                    self._failures[member.worker] = f"{text}; none could be started in its place: {error}"
+                    logger.error("%s", self._failures[member.worker])
             self._changed.notify_all()
-        self._died(member.worker, text)
 
     def _name(self, member: PoolMember) -> str:
         rank = self._spec["server_rank"]
         return f"worker {member.worker} of server {rank} (host {socket.gethostname()}, pid {member.process.pid})"
 
-    def stats(self) -> dict[int, dict[str, Any]]:
-        """What each process told last, by place, with its pid."""
+    def pids(self) -> dict[int, int]:
+        """The processes that are ready, by place."""
         with self._changed:
-            return {w: {"pid": m.process.pid, **m.stats} for w, m in sorted(self._members.items()) if m.is_ready}
+            return {w: each.process.pid for w, each in sorted(self._members.items()) if each.is_ready}
+
+    def num_restarts(self) -> dict[int, int]:
+        """How many processes were started in place of one that died, by place."""
+        with self._changed:
+            return dict(self._num_restarts)
 
     def close(self) -> None:
         """Ends all processes: by command, then terminate, then kill. May be called again."""

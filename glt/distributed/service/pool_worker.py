@@ -8,7 +8,8 @@ objects, one per packet, with file descriptors beside some::
                        {"serve": true} + connection of another server                answer its requests
                        {"loader": ...} + connection to a client, memory of seeds     sample for it
                        {"close": id}  {"exit": true}
-    worker -> server   {"ready": pid}, then {"beat": stats} every second
+    worker -> server   {"ready": pid}, then {"beat": {stream: stats}} every second, in parts if there are many,
+                       and {"ended": stream, "stats": stats}
                        or  {"error": type, "text": ..., "traceback": ...}
 
 When the server dies the socket closes, or this process is given another parent, and it ends.
@@ -26,14 +27,14 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from glt import _core
 from glt.channel.shared_memory import SharedMemory
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
-from glt.distributed.dist_neighbor_sampler import STATS, DistNeighborSampler
+from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.liveness import BEAT_S
 from glt.distributed.partition_service import PartitionService
@@ -43,7 +44,9 @@ from glt.distributed.seed_table import SeedTable
 from glt.distributed.seeds import seeds_from_json
 from glt.distributed.service.connection import STUCK_S, Connection, pulse
 from glt.distributed.service.handshake import introduce
+from glt.distributed.service.log_format import write_logs
 from glt.distributed.service.loop_share import LoopShare
+from glt.distributed.service.pool_worker_spec import PACKET_BYTES, PoolWorkerSpec
 from glt.distributed.service.stream import Stream, Window
 from glt.distributed.service.tcp_transport import PartitionServer, TcpTransport
 from glt.distributed.service.turns import Turns
@@ -53,34 +56,12 @@ from glt.errors import GltError
 from glt.sampler.config import SamplingConfig
 from glt.sampler.seed_order import SeedOrder
 
-PACKET_BYTES = 160 << 10  # what Linux lets through by default
 _LOST_SERVER = 3  # exit codes
 _FAILED = 4
 _LOOK_S = 1.0
-_LASTING = (*STATS, "num_batches", "sent_bytes")
+_BEAT_STREAMS = 64  # told of in one packet
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass
-class PoolWorkerSpec:
-    """What a sampling process of a server is told when it starts, as JSON.
-
-    Attributes:
-        server_rank, worker: Whose it is, and which one.
-        load_args: How to map the partition.
-        num_places: Batches in flight at most, over all loaders.
-        num_rpc_threads, timeout_s: For requests of other servers, and to them.
-        log_level: Of Python's logging.
-    """
-
-    server_rank: int
-    worker: int
-    load_args: dict[str, Any]
-    num_places: int
-    num_rpc_threads: int
-    timeout_s: float
-    log_level: int
+logger = logging.getLogger("glt.distributed.service.pool_worker")  # not __main__
 
 
 class PoolWorker:
@@ -99,8 +80,9 @@ class PoolWorker:
         self._lock = threading.Lock()
         self._servers: dict[int, list[Any]] = {}
         self._others: dict[str, LocalPartition] = {}  # partitions mapped besides, by directory and index
+        self._telling = threading.Lock()  # of a stream that has ended no more is told
         self._streams: dict[str, Stream] = {}
-        self._closed: dict[str, float] = {}  # counters of streams that have ended
+        self._spare: list[_core.Batch] = []  # as many as batches were in flight at a time, over all loaders
 
     def _address(self, rank: int) -> tuple[str, int] | None:
         found = self._servers.get(rank)
@@ -183,7 +165,7 @@ class PoolWorker:
         router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
         sampler = DistNeighborSampler(
             self.dataset, SamplingConfig.from_json(told["config"]), router, loop,
-            collect_features=told["collect_features"], others=others,
+            collect_features=told["collect_features"], others=others, spare=self._spare,
         )  # fmt: skip
         table = SeedTable.read(memory)
         return Producer(
@@ -207,11 +189,13 @@ class PoolWorker:
     def _ended(self, stream: Stream) -> None:
         if stream.lane is not None:
             self.turns.remove(stream.lane)
-        with self._lock:
-            self._streams = {key: each for key, each in self._streams.items() if each is not stream}
-            for name, value in stream.stats().items():
-                if name in _LASTING:
-                    self._closed[name] = self._closed.get(name, 0.0) + value
+        with self._telling:
+            with self._lock:
+                ended = [key for key, each in self._streams.items() if each is stream]
+                for key in ended:
+                    del self._streams[key]
+            for key in ended:
+                self.say({"ended": key, "stats": stream.stats()})
         logger.info("stream of %s ended: %s", stream.name, stream.why)
 
     # -- signs of life ---------------------------------------------------------------------------------------------
@@ -219,17 +203,19 @@ class PoolWorker:
     def beat(self) -> None:
         """Tells the server every second what there is to tell; whoever is silent is stopped or stuck."""
         while True:
-            self.say({"beat": self._stats()})
+            with self._telling:
+                with self._lock:
+                    streams = list(self._streams.items())
+                for first in range(0, max(1, len(streams)), _BEAT_STREAMS):
+                    told = streams[first : first + _BEAT_STREAMS]
+                    self.say({"beat": {key: stream.stats() for key, stream in told}})
             time.sleep(BEAT_S)
-
-    def _stats(self) -> dict[str, Any]:
-        with self._lock:
-            streams, closed = dict(self._streams), dict(self._closed)
-        return {"closed": closed, "streams": {key: stream.stats() for key, stream in streams.items()}}
 
     def say(self, value: dict[str, Any]) -> None:
         try:
             self.socket.send(json.dumps(value).encode())
+        except TimeoutError:
+            logger.info("the server listens to nothing: it is stopped, or very busy")  # its clients need this process
         except OSError:
             leave(_LOST_SERVER)
 
@@ -246,19 +232,20 @@ def main(fd: int) -> None:
         if not data:
             leave(_LOST_SERVER)
         spec = PoolWorkerSpec(**json.loads(data)["spec"])
-        logging.basicConfig(level=spec.log_level)
+        write_logs(spec.log_format, spec.log_level, spec.server_rank, spec.worker)
         worker = PoolWorker(sock, spec)
         gc.freeze()  # what start-up made stays; the collector need not look at it again
         worker.say({"ready": os.getpid()})
         threading.Thread(target=worker.beat, name="glt-beat", daemon=True).start()
         worker.listen()
     except BaseException as error:
+        logger.critical("this sampling process cannot go on: %s", error, exc_info=True)
         kind = f"{type(error).__module__}.{type(error).__qualname__}"
         text = {"error": kind, "text": str(error), "traceback": traceback.format_exc()[-20000:]}
         try:
             sock.send(json.dumps(text).encode())
-        except OSError:
-            traceback.print_exc()  # nobody listens; at least the log has it
+        except OSError as gone:
+            logger.info("the server is not told: %s", gone)
     leave(_FAILED)
 
 

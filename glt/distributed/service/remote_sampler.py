@@ -28,7 +28,7 @@ from glt.sampler.seed_order import SeedOrder
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
-_WORD_S = 5.0  # for the server to say what became of a sampler whose stream broke
+_WORD_S = 10.0  # for the server to say what became of a sampler whose stream broke
 _MAX_BATCH_BYTES = 64 << 30
 
 
@@ -39,7 +39,9 @@ class _Stream:
         self.connection, self.line, self.loader, self.worker = connection, line, loader, worker
         self.arrived: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()  # None: the stream ended
         self.error: GltError | None = None
-        self.num_taken = 0
+        self.num_arrived = self.arrived_bytes = 0
+        self.num_taken = self.taken_bytes = 0
+        self.num_waits, self.wait_s = 0, 0.0
         threading.Thread(target=self._receive, name="glt-stream", daemon=True).start()
 
     def __str__(self) -> str:
@@ -49,35 +51,40 @@ class _Stream:
         try:
             while True:
                 try:
-                    self.arrived.put(self.connection.receive_data(_POLL_S))
+                    message = self.connection.receive_data(_POLL_S)
                 except ChannelTimeout:
+                    # Here, where all is read that has come: this process itself may have been stopped for a while.
+                    if self.connection.silent_s() > STUCK_S:
+                        raise PeerLost(
+                            f"{self} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see its "
+                            f"state in ps on {self.line.entry.host}), or the network is cut"
+                        ) from None
                     continue
+                self.num_arrived += 1
+                self.arrived_bytes += message.numel()
+                self.arrived.put(message)
         except GltError as error:
             self.error = error
             self.arrived.put(None)
 
     def take(self) -> Message:
         """Waits for the next message, for as long as the sampler gives signs of life."""
-        while True:
-            try:
-                message = self.arrived.get(timeout=_POLL_S)
-            except queue.Empty:
-                if self.connection.silent_s() > STUCK_S:
-                    raise PeerLost(
-                        f"{self} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see its state in "
-                        f"ps on {self.line.entry.host}), or the network is cut"
-                    ) from None
-                continue
-            if message is None:
-                self.arrived.put(None)
-                raise self._ended()
-            self.num_taken += 1
-            self.tell({"taken": self.num_taken})
-            return read_message(message)
+        start = None if self.arrived.qsize() else time.perf_counter()
+        message = self.arrived.get()
+        if message is None:
+            self.arrived.put(None)
+            raise self._ended()
+        if start is not None:
+            self.num_waits += 1
+            self.wait_s += time.perf_counter() - start
+        self.num_taken += 1
+        self.taken_bytes += message.numel()
+        self.tell({"taken": self.num_taken})
+        return read_message(message)
 
-    def tell(self, command: dict[str, Any]) -> None:
+    def tell(self, command: dict[str, Any], timeout_s: float = STUCK_S) -> None:
         try:
-            self.connection.send(command, timeout_s=STUCK_S)
+            self.connection.send(command, timeout_s)
         except GltError as error:
             logger.debug("%s", error)  # whoever receives here hears of it
 
@@ -91,7 +98,7 @@ class _Stream:
             if self.line.lost is not None:
                 return self.line.lost
             time.sleep(0.05)
-        return PeerLost(f"lost {self}: {self.error}")
+        return self.error if isinstance(self.error, PeerLost) else PeerLost(f"lost {self}: {self.error}")
 
 
 class RemoteSampler:
@@ -164,9 +171,9 @@ class RemoteSampler:
             stream.tell({"start": start.to_json()})
 
     def drain(self) -> None:
-        """Ends sampling for this loader."""
+        """Ends sampling for this loader. Waits for nothing: a collection may call it anywhere, under any lock."""
         for stream in self._streams:
-            stream.tell({"drain": True})
+            stream.tell({"drain": True}, timeout_s=0.0)
 
     def receive(self, index: int) -> Message:
         """Waits for the next message of the sampler that makes batch ``index``.
@@ -178,13 +185,19 @@ class RemoteSampler:
         return self._streams[index % len(self._streams)].take()
 
     def stats(self) -> dict[str, float]:
-        """Counters of the streams."""
+        """As :meth:`glt.channel.Channel.stats`, of the streams together: sent is what has arrived here, so that what
+        is queued waits for the trainer. How long samplers wait to send is known to the server."""
+        total = {
+            "num_sent": "num_arrived", "num_received": "num_taken", "sent_bytes": "arrived_bytes",
+            "received_bytes": "taken_bytes", "num_consumer_waits": "num_waits", "consumer_wait_s": "wait_s",
+        }  # fmt: skip
+        taken_first = {name: sum(getattr(each, of) for each in self._streams) for name, of in reversed(total.items())}
         return {
-            "num_received": sum(each.num_taken for each in self._streams),
-            "received_bytes": sum(each.connection.received_bytes for each in self._streams),
-            "num_queued": sum(each.arrived.qsize() for each in self._streams),
+            **taken_first,
+            "num_queued": taken_first["num_sent"] - taken_first["num_received"],
+            "num_copied": 0, "num_oversize": 0, "num_producer_waits": 0, "producer_wait_s": 0.0,
             "num_streams": len(self._streams),
-        }
+        }  # fmt: skip
 
     def close(self, all_finished: bool = False) -> None:
         """Ends the loader on the servers. May be called again."""

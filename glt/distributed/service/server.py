@@ -21,9 +21,10 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.native_pool import NativePool
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.service import functions
-from glt.distributed.service.connection import Connection, pulse
+from glt.distributed.service.connection import MAX_JSON_BYTES, Connection, pulse
 from glt.distributed.service.handshake import HANDSHAKE_S, introduce, require_same_version
 from glt.distributed.service.membership import Membership, ReadPlan, ServerEntry, plan_reads
+from glt.distributed.service.metrics import MetricsEndpoint
 from glt.distributed.service.pool import SamplerPool
 from glt.distributed.service.seed_source import SeedSource
 from glt.distributed.service.session import Call, Session
@@ -32,8 +33,10 @@ from glt.errors import GltError, RendezvousError
 logger = logging.getLogger(__name__)
 
 _MAX_HANDSHAKES = 256
+_MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
 _MAX_SESSION_BYTES = 16 << 30
 _GRACE_S = 60.0  # a client that was lost may come back within it
+_FOLLOWED_S = 3.0  # a client that is silent for so long while another asks for its place loses it
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class ServerOptions:
     max_buffer_bytes: int
     read_local: bool
     seed_dir: str | None
+    log_format: str
+    metrics: tuple[str, int] | None  # host and port
 
 
 @dataclass
@@ -82,6 +87,11 @@ class DistServer:
         bind: Host and port to listen at; port 0: one is found.
         group_name: Of the servers.
         options: The rest.
+
+    Attributes:
+        address: Host and port under which others reach it.
+        listens_at: The address that it listens at, of one interface or of all.
+        metrics: Where its numbers are published, if they are.
     """
 
     def __init__(
@@ -106,10 +116,13 @@ class DistServer:
         self._loaders: dict[str, ServedLoader] = {}
         self._num_loaders = 0
         self._left: dict[tuple[str, int], float | None] = {}  # clients that are done, or when they were lost
+        self._opening: dict[str, int] = {}  # loaders that wait for their samplers, and memory promised to them
         self._plan: ReadPlan | None = None
+        self._planned: Mapping[int, ServerEntry] = {}  # the servers that it was made for
         self._handshakes = threading.Semaphore(_MAX_HANDSHAKES)
         self.seeds = SeedSource(dataset, options.seed_dir)
         self._listener = _listen(bind, rank)
+        self.listens_at: str = self._listener.getsockname()[0]
         self.address: tuple[str, int] = (_reachable(bind[0], master), self._listener.getsockname()[1])
         self.entry = ServerEntry(
             rank, *self.address, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx,
@@ -119,17 +132,20 @@ class DistServer:
             {
                 "server_rank": rank, "load_args": dataset.load_args, "num_places": options.max_concurrency,
                 "num_rpc_threads": options.num_rpc_threads, "timeout_s": options.rpc_timeout,
-                "log_level": logging.getLogger().getEffectiveLevel(),
+                "log_level": logging.getLogger().getEffectiveLevel(), "log_format": options.log_format,
             },
             options.max_workers, options.rpc_timeout, self._worker_died,
         )  # fmt: skip
         self._calls = NativePool(options.num_rpc_threads, "glt-request")
         self._membership: Membership | None = None
+        self.metrics: MetricsEndpoint | None = None
         self._ready = threading.Event()
         try:
             # Others may come while the samplers start: they are admitted when there is a membership.
             threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
             self.pool.ensure(options.num_workers)
+            if options.metrics is not None:
+                self.metrics = MetricsEndpoint(self.stats, self.entry, *options.metrics)
             self._membership = Membership(self.entry, master, self._servers_changed, options.rpc_timeout)
             self._ready.set()
         except BaseException:
@@ -157,10 +173,10 @@ class DistServer:
 
     def _shake_hands(self, sock: socket.socket, who: str) -> None:
         connection = Connection(sock, who)
+        connection.max_json_bytes = _MAX_HELLO_BYTES
         try:
             hello = connection.receive_json(HANDSHAKE_S)
-            kind = hello.get("kind")
-            connection.peer = f"{kind} at {who}"
+            connection.peer = f"{hello.get('kind')} at {who}"
             require_same_version(hello, connection.peer)
             if not self._ready.wait(self.options.rpc_timeout):
                 raise RendezvousError(f"{self.entry} is not ready")
@@ -174,6 +190,14 @@ class DistServer:
             return
         finally:
             self._handshakes.release()
+        try:
+            self._welcome(connection, hello)
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, error)
+            _refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
+
+    def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
+        kind = hello.get("kind")
         if self._closed or self._membership is None:
             _refuse(connection, f"{self.entry} is shutting down", is_ending=True)
         elif kind == "server":
@@ -194,17 +218,26 @@ class DistServer:
                 logger.warning("no sampler is there for %s", connection.peer)
 
     def _hand_over_stream(self, connection: Connection, hello: dict[str, Any]) -> None:
+        id_, worker, places = (
+            str(hello["loader"]),
+            hello["worker"],
+            {name: int(hello[name]) for name in ("first", "step")},
+        )
         with self._lock:
-            loader = self._loaders.get(str(hello.get("loader")))
-        if loader is None or loader.session.id != hello.get("session") or hello.get("worker") not in loader.workers:
-            _refuse(connection, f"loader {hello.get('loader')!r} is not known here: it was closed, or its client lost")
+            loader = self._loaders.get(id_)
+            is_known = loader is not None and loader.session.id == hello["session"] and worker in loader.workers
+            # One of its own, taken while the loader is open for certain.
+            seeds_fd = os.dup(loader.seeds.fd) if loader is not None and is_known else -1
+        if loader is None or not is_known:
+            _refuse(connection, f"loader {id_!r} is not known here: it was closed, or its client lost")
             return
-        told = {**loader.told, "first": int(hello["first"]), "step": int(hello["step"])}
-        fd = connection.detach()
-        with fd:
-            handed = self.pool.hand_over(hello["worker"], {"loader": told}, [fd.fileno(), loader.seeds.fd])
+        try:
+            with connection.detach() as sock:
+                handed = self.pool.hand_over(worker, {"loader": {**loader.told, **places}}, [sock.fileno(), seeds_fd])
+        finally:
+            os.close(seeds_fd)
         if not handed:
-            logger.warning("worker %s is not there for %s", hello["worker"], loader.session)
+            logger.warning("worker %s is not there for %s", worker, loader.session)
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
@@ -213,20 +246,13 @@ class DistServer:
             self._require_fit(hello)
             session = Session(connection, hello, self._find, self._calls)
             with self._changed:
+                self._end_predecessors(session)
                 ending = self.is_draining or self._closed
-                same = [
-                    each for each in self._sessions.values()
-                    if (each.group, each.rank) == (session.group, session.rank)
-                ]  # fmt: skip
-                for other in same if not ending else ():
-                    if other.connection.silent_s() < 3.0:
-                        raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
-                    other.connection.close()
                 if not ending:
                     self._sessions[session.id] = session
                     self._left.pop((session.group, session.rank), None)
                     self._changed.notify_all()
-        except (RendezvousError, KeyError) as error:
+        except RendezvousError as error:
             logger.warning("refused: %s", error)
             _refuse(connection, str(error))
             return
@@ -234,7 +260,7 @@ class DistServer:
             _refuse(connection, f"{self.entry} is shutting down", is_ending=True)
             return
         connection.peer = str(session)
-        connection.max_bytes = _MAX_SESSION_BYTES
+        connection.max_bytes, connection.max_json_bytes = _MAX_SESSION_BYTES, MAX_JSON_BYTES
         logger.info("%s came", session)
         why = "its handshake failed"
         try:
@@ -245,6 +271,28 @@ class DistServer:
             why = str(error)
         finally:
             self._end_session(session, why)
+
+    def _end_predecessors(self, session: Session) -> None:
+        """Makes sure that no living client has the place of this one; ``_changed`` is held.
+
+        One that was killed may have been followed at once, while the kernel still took its memory from it: a client is
+        taken for living when it gave a sign of life after its follower had come.
+        """
+        came = time.monotonic()
+        while not self._closed:
+            same = [
+                each for each in self._sessions.values() if (each.group, each.rank) == (session.group, session.rank)
+            ]
+            for other in same:
+                if other.connection.heard_s > came:
+                    raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
+            if not same:
+                return
+            if time.monotonic() - came > _FOLLOWED_S:
+                for other in same:
+                    other.connection.close()
+                return
+            self._changed.wait(0.1)
 
     def _require_fit(self, hello: dict[str, Any]) -> None:
         for name in ("num_servers", "num_clients"):
@@ -262,6 +310,9 @@ class DistServer:
         }
 
     def _end_session(self, session: Session, why: str) -> None:
+        if not session.has_left:  # it may be there after all, and asks itself what happened
+            told = {"closing": f"{self.entry} has ended its session with {session}: {why}", "has_data": False}
+            session.say(told, timeout_s=0.0)
         session.connection.close()
         with self._changed:
             self._sessions.pop(session.id, None)
@@ -280,8 +331,7 @@ class DistServer:
             "glt.seeds_of_split": lambda session, args, kwargs: self.seeds.of_split(*args),
             "glt.seeds_of_file": lambda session, args, kwargs: self.seeds.of_file(*args),
             "glt.all_edges": lambda session, args, kwargs: self.seeds.all_edges(*args),
-            "glt.servers": lambda session, args, kwargs: self._servers(wait=True),
-            "glt.servers_now": lambda session, args, kwargs: self._servers(wait=False),
+            "glt.servers": lambda session, args, kwargs: self._servers(*args),
             "glt.readable": lambda session, args, kwargs: self._readable(),
             "glt.stats": lambda session, args, kwargs: self.stats(),
         }
@@ -290,9 +340,10 @@ class DistServer:
         function = functions.registered(name)
         return lambda session, args, kwargs: function(*args, **kwargs)
 
-    def _servers(self, wait: bool) -> list[dict[str, Any]]:
+    def _servers(self, timeout_s: float) -> list[dict[str, Any]]:
+        """Those that are there, all of them unless that takes longer than ``timeout_s`` seconds."""
         assert self._membership is not None
-        found = self._membership.wait_for_all(self.options.rpc_timeout) if wait else self._membership.servers()
+        found = self._membership.wait(min(float(timeout_s), self.options.rpc_timeout))
         return [entry.to_json() for _, entry in sorted(found.items())]
 
     def _leave(self, session: Session) -> None:
@@ -308,14 +359,15 @@ class DistServer:
         return sorted(parts)
 
     def _read_plan(self) -> ReadPlan:
+        """Made when all servers are there; it outlives those that are lost, since not all loaders need them."""
         assert self._membership is not None
-        servers = self._membership.wait_for_all(self.options.rpc_timeout)
         with self._lock:
             if self._plan is not None:
                 return self._plan
+        servers = self._membership.wait_for_all(self.options.rpc_timeout)
         plan = plan_reads(self.dataset, self.entry, servers, self.options.read_local)
         with self._lock:
-            self._plan = plan
+            self._plan, self._planned = plan, servers
         return plan
 
     def _create_loader(
@@ -327,13 +379,15 @@ class DistServer:
         with self._lock:
             if self.is_draining or self._closed:
                 raise RuntimeError(f"{self.entry} is shutting down and takes no loaders")
-            if len(self._loaders) >= self.options.max_loaders:
+            count = len(self._loaders) + len(self._opening)
+            if count >= self.options.max_loaders:
                 raise RuntimeError(
-                    f"{self.entry} has {len(self._loaders)} loaders open, and max_loaders = "
+                    f"{self.entry} has {count} loaders open, and max_loaders = "
                     f"{self.options.max_loaders}: shut loaders down that are not needed, or start the server "
                     "with a larger max_loaders"
                 )
             taken = sum(each.told["buffer_bytes"] * len(each.workers) for each in self._loaders.values())
+            taken += sum(self._opening.values())
             if taken + wanted > self.options.max_buffer_bytes:
                 raise MemoryError(
                     f"buffer_size = {format_size(wanted)}: {self.entry} has {format_size(taken)} promised to other "
@@ -342,13 +396,24 @@ class DistServer:
                 )
             self._num_loaders += 1
             id_ = f"{session.group}-{session.rank}-{self._num_loaders}"
+            self._opening[id_] = wanted
+        try:
+            return self._open_loader(id_, session, told, columns, extras, num_workers, plan)
+        finally:
+            with self._lock:
+                del self._opening[id_]
+
+    def _open_loader(
+        self, id_: str, session: Session, told: dict[str, Any], columns: dict[str, Tensor], extras: dict[str, Tensor],
+        num_workers: int, plan: ReadPlan,
+    ) -> dict[str, Any]:  # fmt: skip
         workers = self.pool.ensure(num_workers)
         seeds = SeedTable(columns, extras).share()
         loader = ServedLoader(
             id_, session,
             {
                 **told, "id": id_, "client": str(session), "seeds_bytes": seeds.nbytes,
-                "buffer_bytes": max(1, wanted // len(workers)),
+                "buffer_bytes": max(1, int(told["buffer_bytes"]) // len(workers)),
                 "other_dirs": {str(part): path for part, path in plan.other_dirs.items()},
                 "peers": [peer.to_json() for peer in plan.peers],
             },
@@ -358,6 +423,7 @@ class DistServer:
             gone = session.id not in self._sessions
             if not gone:
                 self._loaders[id_] = loader
+                self.pool.ledger.open_loader(id_)
         if gone:
             seeds.close()
             raise RuntimeError(f"{session} is gone")
@@ -376,6 +442,7 @@ class DistServer:
             loader = self._loaders.pop(id_, None)
             self._changed.notify_all()
         if loader is not None:
+            self.pool.ledger.close_loader(id_)
             self.pool.tell_all({"close": id_, "why": why})
             loader.seeds.close()
             logger.info("loader %s was closed: %s", id_, why)
@@ -383,10 +450,18 @@ class DistServer:
     def _worker_died(self, worker: int, text: str) -> None:
         with self._lock:
             hit = [each for each in self._loaders.values() if worker in each.workers]
-        for loader in hit:
-            loader.session.say({"died": text, "worker": worker, "loader": loader.id, "has_data": False})
+
+        def tell() -> None:
+            for loader in hit:
+                loader.session.say({"died": text, "worker": worker, "loader": loader.id, "has_data": False})
+
+        # Not on this thread, which looks after the other samplers: a client may be slow to listen.
+        threading.Thread(target=tell, name="glt-tell", daemon=True).start()
 
     def _servers_changed(self, servers: Mapping[int, ServerEntry]) -> None:
+        with self._lock:
+            if any(not entry.reads_as(self._planned.get(rank, entry)) for rank, entry in servers.items()):
+                self._plan = None  # one came back with another partition, or on another host
         known = {
             str(rank): [entry.address, entry.port, entry.host, entry.pid, entry.partition_idx]
             for rank, entry in servers.items()
@@ -443,8 +518,9 @@ class DistServer:
             self._changed.notify_all()
         if already:
             return
+        self._ready.set()  # whoever waits for it is told that this is the end
         for session in sessions:
-            session.say({"closing": f"{self.entry} was shut down", "has_data": False})
+            session.say({"closing": f"{self.entry} was shut down", "has_data": False}, timeout_s=1.0)
         try:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for connections
         except OSError as error:
@@ -456,6 +532,8 @@ class DistServer:
             self._membership.close()
         for session in sessions:
             session.connection.close()
+        if self.metrics is not None:
+            self.metrics.close()
         self.pool.close()
         self._calls.shutdown(1.0)
         logger.info("%s has ended", self.entry)
@@ -472,7 +550,8 @@ def _refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
 def _listen(bind: tuple[str, int], rank: int) -> socket.socket:
     host, port = bind
     try:
-        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        # As _reachable has it: localhost, for example, has addresses of two families.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024, reuse_port=False)
     except OSError as error:
         named = "master_port" if rank == 0 else "port"
@@ -488,7 +567,7 @@ def _reachable(host: str, master: tuple[str, int]) -> str:
     """The address under which others reach this server: where it listens; if that is everywhere, this host's address on
     the way to server 0."""
     if host not in ("", "0.0.0.0", "::"):
-        return socket.gethostbyname(host)
+        return host if ":" in host else socket.gethostbyname(host)
     return own_address(master)
 
 

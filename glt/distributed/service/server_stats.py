@@ -5,68 +5,65 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from glt.distributed.dist_neighbor_sampler import STATS
+from glt.distributed.service.ledger import Numbers, total
 
 if TYPE_CHECKING:
     from glt.distributed.service.server import DistServer
-
-_SUMMED = (*STATS, "num_batches", "sent_bytes", "num_queued", "queued_bytes", "num_running", "num_unread")
 
 
 def collect(server: DistServer) -> dict[str, Any]:
     """Returns counters since the start, as plain values.
 
     ``server`` names it; ``uptime_s``; ``num_clients``, ``num_loaders`` and ``num_workers`` there are now;
-    ``is_draining``; ``loaders`` by id, ``workers`` by place, and ``totals``, which count loaders that are closed too.
-    Each of these has: ``num_batches`` and ``sent_bytes`` sent; ``num_queued, queued_bytes`` waiting to be sent;
-    ``num_running`` being made; ``num_unread`` sent and not yet taken by the trainer; ``sampling_s, gathering_s`` of
-    native work, ``remote_s`` waiting for other servers, ``blocked_s`` waiting in line to be sent; ``num_nodes,
-    num_edges, num_remote_nodes, num_cached_nodes, remote_bytes, remote_node_ratio, cache_hit_ratio`` as in the loader's
-    own stats. A sampler tells its numbers once a second.
+    ``num_restarts`` of sampling processes that died; ``is_draining``; ``loaders`` that are open, by id; ``workers`` by
+    place, whichever process has it now (``pid``; None: none) or had it before; and ``totals`` of all workers, which
+    count loaders that are closed too.
+
+    Each of these has, first, counters, which never fall: ``num_batches`` and ``sent_bytes`` handed to connections,
+    ``num_errors`` that were sent in place of a batch; ``sampling_s, gathering_s`` of native work, ``remote_s`` waiting
+    for other servers, ``blocked_s`` that a batch was there and its client had no room for it; ``num_nodes, num_edges,
+    num_remote_nodes, num_cached_nodes, remote_bytes`` as in the loader's own stats. Then what is so now: ``num_queued,
+    queued_bytes`` waiting to be sent, ``num_running`` being made, ``num_unread`` sent and not yet taken by the trainer;
+    ``batches_per_s, bytes_per_s`` of the last five seconds. And ``remote_node_ratio, cache_hit_ratio`` of all.
+
+    A sampler tells its numbers once a second, and of a stream when it ends; what one did since is lost if it is killed.
     """
     with server._lock:
         loaders = dict(server._loaders)
         num_clients = len(server._sessions)
-    workers = server.pool.stats()
-    by_loader: dict[str, dict[str, Any]] = {
-        id_: {
-            "client": str(loader.session), "age_s": time.time() - loader.began_s, "num_workers": len(loader.workers),
-            **dict.fromkeys(_SUMMED, 0.0),
-        }
-        for id_, loader in loaders.items()
-    }  # fmt: skip
-    totals = dict.fromkeys(_SUMMED, 0.0)
-    by_worker: dict[str, dict[str, Any]] = {}
-    for worker, told in workers.items():
-        mine = by_worker[str(worker)] = {"pid": told["pid"], **dict.fromkeys(_SUMMED, 0.0)}
-        _add(mine, told.get("closed", {}))
-        for key, stream in told.get("streams", {}).items():
-            _add(mine, stream)
-            loader = by_loader.get(key.rpartition("/")[0])
-            if loader is not None:
-                _add(loader, stream)
-        _add(totals, mine)
-    for each in (*by_loader.values(), *by_worker.values(), totals):
-        _add_ratios(each)
+    pids, num_restarts = server.pool.pids(), server.pool.num_restarts()
+    by_worker, by_loader = server.pool.ledger.read()
+    none = total(())
     return {
         "server": str(server.entry),
         "uptime_s": time.time() - server.began_s,
         "num_clients": num_clients,
         "num_loaders": len(loaders),
-        "num_workers": len(workers),
+        "num_workers": len(pids),
+        "num_restarts": sum(num_restarts.values()),
         "is_draining": server.is_draining,
-        "totals": totals,
-        "loaders": by_loader,
-        "workers": by_worker,
-    }
+        "totals": _with_ratios(total(by_worker.values())),
+        "loaders": {
+            id_: {
+                "client": str(loader.session), "age_s": time.time() - loader.began_s,
+                "num_workers": len(loader.workers), **_with_ratios(by_loader.get(id_, none)),
+            }
+            for id_, loader in loaders.items()
+        },
+        "workers": {
+            str(worker): {
+                "pid": pids.get(worker), "num_restarts": num_restarts.get(worker, 0),
+                **_with_ratios(by_worker.get(worker, none)),
+            }
+            for worker in sorted(pids.keys() | by_worker.keys())
+        },
+    }  # fmt: skip
 
 
-def _add(to: dict[str, Any], more: dict[str, Any]) -> None:
-    for name in _SUMMED:
-        to[name] += more.get(name, 0.0)
-
-
-def _add_ratios(each: dict[str, Any]) -> None:
+def _with_ratios(each: Numbers) -> Numbers:
     nodes, remote, cached = (each[name] for name in ("num_nodes", "num_remote_nodes", "num_cached_nodes"))
-    each["remote_node_ratio"] = remote / nodes if nodes else 0.0
-    each["cache_hit_ratio"] = cached / (cached + remote) if cached else 0.0
+    return {
+        **each,
+        "remote_node_ratio": remote / nodes if nodes else 0.0,
+        "cache_hit_ratio": cached / (cached + remote) if cached else 0.0,
+    }

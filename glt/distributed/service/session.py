@@ -40,15 +40,16 @@ class Session:
     def __init__(
         self, connection: Connection, hello: dict[str, Any], find: Callable[[str], Call], pool: NativePool
     ) -> None:
-        self.connection, self.hello = connection, hello
+        self.connection = connection
         self.id = secrets.token_hex(16)
-        self.group, self.rank = hello["group"], hello["rank"]
+        self.group, self.rank = str(hello["group"]), int(hello["rank"])
+        self._name = f"client {self.rank} of {self.group!r} (host {hello['host']}, pid {hello['pid']})"
         self.has_left = False
         self._find, self._pool = find, pool
         self.num_calls = 0
 
     def __str__(self) -> str:
-        return f"client {self.rank} of {self.group!r} (host {self.hello['host']}, pid {self.hello['pid']})"
+        return self._name
 
     def run(self) -> str:
         """Answers until the client leaves or is lost; returns how it ended."""
@@ -64,7 +65,7 @@ class Session:
                 self.num_calls += 1
                 self._pool.submit(self._answer, asked, message)
         except GltError as error:
-            return str(error)
+            return "it left" if self.has_left else str(error)
         except (KeyError, TypeError, ValueError) as error:
             return f"it sent nonsense: {type(error).__name__}: {error}"
         return "it left"
@@ -75,19 +76,17 @@ class Session:
             args, kwargs = decode_value(asked["arguments"], message)
             result = self._find(name)(self, tuple(args), dict(kwargs))
             tree, data = encode_value(result, f"the result of {name}")
-            reply: dict[str, Any] = {"number": asked["number"], "result": tree, "has_data": data is not None}
-        except Exception as error:
-            data = None
-            reply = {
+            self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data)
+        except Exception as error:  # of the call, or because its result is too long to be sent
+            self.say({
                 "number": asked.get("number"), "has_data": False,
-                "error": f"{type(error).__module__}.{type(error).__qualname__}", "text": str(error),
+                "error": f"{type(error).__module__}.{type(error).__qualname__}", "text": str(error)[:20000],
                 "traceback": traceback.format_exc()[-20000:],
-            }  # fmt: skip
-        self.say(reply, data)
+            })  # fmt: skip
 
-    def say(self, value: dict[str, Any], data: Tensor | None = None) -> None:
+    def say(self, value: dict[str, Any], data: Tensor | None = None, timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""
         try:
-            self.connection.send_all(value, [] if data is None else [data])
+            self.connection.send_all(value, [] if data is None else [data], timeout_s)
         except GltError as error:
             logger.info("%s", error)  # the session ends with it

@@ -39,7 +39,7 @@ class Window:
     def __init__(self, prefetch_size: int, buffer_bytes: int) -> None:
         self.prefetch_size, self.buffer_bytes = prefetch_size, buffer_bytes
         self.changed = threading.Condition()
-        self.num_sent = self.num_taken = 0
+        self.num_sent = self.num_taken = 0  # messages
         self.largest_bytes = 0  # of the messages sent so far
 
     def taken(self, number: int) -> None:
@@ -72,7 +72,8 @@ class Stream:
         self._end = end
         self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
         self._ended = threading.Event()
-        self._totals = dict.fromkeys(STATS, 0.0)
+        self._ending = threading.Lock()
+        self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
         self.why = ""
 
     def start(self, producer: Producer) -> None:
@@ -106,24 +107,41 @@ class Stream:
     def _send(self) -> None:
         try:
             while not self._ended.is_set():
-                if not self.window.wait_to_send(_POLL_S):
+                if not self._has_room():
                     continue
                 try:
                     message = self.channel.receive_bytes(_POLL_S)
                 except ChannelTimeout:
                     continue
                 self.made_room()
-                # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
-                self.connection.send_data(message, timeout_s=86400.0)
+                # It is counted first: a client that has it may end this stream before sending returns.
                 self.window.num_sent += 1
                 self.window.largest_bytes = max(self.window.largest_bytes, message.numel())
                 self._count(message)
+                # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
+                self.connection.send_data(message, timeout_s=86400.0)
         except (ChannelClosed, ConnectionLost, ChannelTimeout) as error:
             self.close(str(error))
+        except Exception as error:
+            logger.exception("stream of %s", self.name)
+            self.close(f"{type(error).__name__}: {error}")  # or its client would wait for ever
+
+    def _has_room(self) -> bool:
+        """Waits a little until the client has; counts that as blocked if something waits to be sent."""
+        is_blocked = self.channel.stats()["num_queued"] > 0
+        start = time.perf_counter()
+        has_room = self.window.wait_to_send(_POLL_S)
+        if is_blocked:
+            self._totals["blocked_s"] += time.perf_counter() - start
+        return has_room
 
     def _count(self, message: Tensor) -> None:
+        self._totals["sent_bytes"] += message.numel()
         read = read_message(message)
-        if read.kind is MessageKind.BATCH:
+        if read.kind is MessageKind.ERROR:
+            self._totals["num_errors"] += 1
+        elif read.kind is MessageKind.BATCH:
+            self._totals["num_batches"] += 1
             for name, value in zip(STATS, read.tensors["stats"].tolist(), strict=True):
                 self._totals[name] += value
 
@@ -157,10 +175,11 @@ class Stream:
 
     def close(self, why: str) -> None:
         """Ends it, and gives up what is being made. From any thread; may be called again."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
-        self.why = why
+        with self._ending:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+            self.why = why
         if self.producer is not None:
             self.producer.want(-1)
         self._epochs.put(None)
@@ -173,11 +192,8 @@ class Stream:
         queued = self.channel.stats()
         return {
             **self._totals,
-            "num_batches": self.window.num_sent,
-            "sent_bytes": self.connection.sent_bytes,
             "num_queued": queued["num_queued"],
             "queued_bytes": queued["sent_bytes"] - queued["received_bytes"],
             "num_running": self.num_running(),
             "num_unread": self.window.num_sent - self.window.num_taken,
-            "silent_s": time.monotonic() - self.connection.heard_s,
         }

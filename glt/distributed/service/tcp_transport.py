@@ -39,6 +39,7 @@ class _Call:
     def __init__(self, method: str, request: Tensor, deadline: float) -> None:
         self.method, self.request, self.deadline = method, request, deadline
         self.result: Future[Tensor] = Future()
+        self.result.set_running_or_notify_cancel()  # it cannot be cancelled: it is on its way, perhaps
 
 
 class _Line:
@@ -78,9 +79,6 @@ class _Line:
             with self._lock:
                 call = self._calls.get(number)
             if call is None:
-                continue
-            if not call.result.running() and not call.result.set_running_or_notify_cancel():
-                self._settle(number)
                 continue
             try:
                 connection = self._connected()
@@ -129,13 +127,13 @@ class _Line:
                     reply = connection.receive_data(_POLL_S)
                 except ChannelTimeout:
                     self._expire()
-                    if connection.silent_s() > STUCK_S:
-                        self._broke(PeerLost(
-                            f"{self.peer} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck, or the "
-                            "network is cut"
-                        ))  # fmt: skip
-                        return
-                    continue
+                    if connection.silent_s() < STUCK_S:
+                        continue
+                    # And is asked again: perhaps another sampler of that server has taken its place.
+                    raise PeerLost(
+                        f"{self.peer} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck, or the "
+                        "network is cut"
+                    ) from None
                 call = self._settle(connection.number)
                 if call is not None:
                     call.result.set_result(reply)
@@ -192,8 +190,7 @@ class _Line:
 
 
 def _fail(call: _Call, error: Exception) -> None:
-    if call.result.running() or call.result.set_running_or_notify_cancel():
-        call.result.set_exception(error)
+    call.result.set_exception(error)
 
 
 class TcpTransport(Transport):

@@ -68,8 +68,6 @@ class Turns:
     def acquire(self, lane: Lane, is_stopped: Callable[[], bool], poll_s: float = 0.1) -> bool:
         """Waits until ``lane`` may begin a batch; false if ``is_stopped`` said so before."""
         with self._changed:
-            # What it left unused is not saved up, but for what it may have missed on its way back here.
-            lane.passed = max(lane.passed, self._now - _SLACK)
             lane.is_waiting = True
             try:
                 while not is_stopped():
@@ -77,8 +75,8 @@ class Turns:
                         self._free -= 1
                         lane.num_running += 1
                         lane.num_begun += 1
-                        self._now = lane.passed
-                        lane.passed += 1
+                        start = self._start(lane)
+                        self._now, lane.passed = max(self._now, start), start + 1
                         return True
                     self._changed.wait(poll_s)
                 return False
@@ -102,4 +100,9 @@ class Turns:
         if not self._free:
             return None
         ready = [each for each in self._lanes if each.is_waiting and each.num_running < each.most and each.may_begin()]
-        return min(ready, key=lambda each: each.passed, default=None)
+        return min(ready, key=self._start, default=None)
+
+    def _start(self, lane: Lane) -> float:
+        """When its next batch begins, in virtual time. What a lane left unused while it could not begin is not saved
+        up, or it would hold up all others when it can: only what it may have missed on its way back here."""
+        return max(lane.passed, self._now - _SLACK)

@@ -106,12 +106,16 @@ def deal(
             yield _parsed(source, data, len(parts.own), kinds)
 
 
+def columns_of(data: np.ndarray, num_rows: int, kinds: Sequence[Kind]) -> list[np.ndarray]:
+    """Returns the columns of so many rows, given the bytes of one after the other."""
+    at, columns = 0, []
+    for dtype, shape in kinds:
+        num_bytes = num_rows * math.prod(shape) * dtype.itemsize
+        columns.append(data[at : at + num_bytes].view(dtype).reshape(num_rows, *shape))
+        at += num_bytes
+    return columns
+
+
 def _parsed(source: int, data: np.ndarray, num_parts: int, kinds: Sequence[Kind]) -> Dealt:
     counts = data[: 8 * num_parts].view(np.int64)
-    at, size = counts.nbytes, int(counts.sum())
-    columns = []
-    for dtype, shape in kinds:
-        num_bytes = size * math.prod(shape) * dtype.itemsize
-        columns.append(data[at : at + num_bytes].view(dtype).reshape(size, *shape))
-        at += num_bytes
-    return Dealt(source, counts, columns)
+    return Dealt(source, counts, columns_of(data[counts.nbytes :], int(counts.sum()), kinds))

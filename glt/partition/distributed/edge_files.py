@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from glt.partition.arguments import CHUNK_IDS
-from glt.partition.book import Book, group_by_owner, id_dtype
-from glt.partition.distributed.deal import Kind, Parts, deal, round_rows
+from glt.partition.book import Book, id_dtype
+from glt.partition.distributed.deal import Kind, Parts, deal
 from glt.partition.distributed.dealt_tables import DealtTables, begins
+from glt.partition.distributed.edge_books import EdgeBooks, Numbering, new_offset
 from glt.partition.distributed.exchange import Exchange
 from glt.partition.distributed.slices import first_rows
 from glt.partition.graph_input import EdgeInput
@@ -29,6 +30,7 @@ class EdgeFiles:
         edges: The slice of this rank; ``neighbor_time`` of all nodes.
         num_edges: ``[world_size]``, edges in the slice of each rank.
         books: Of all node types.
+        relabel: Whether edges and nodes get new ids.
         round_bytes: See :func:`deal`.
     """
 
@@ -40,6 +42,7 @@ class EdgeFiles:
         edges: EdgeInput,
         num_edges: np.ndarray,
         books: Sequence[Book],
+        relabel: bool,
         round_bytes: int,
     ) -> None:
         self._exchange = exchange
@@ -49,6 +52,7 @@ class EdgeFiles:
         self._num_edges = num_edges
         self._first = first_rows(num_edges)
         self._book, self._neighbor_book = books[edges.expanded], books[edges.neighbor]
+        self._relabel = relabel
         self._round_bytes = round_bytes
         counts = np.zeros(parts.num_parts, np.int64)
         for begin in range(0, edges.num_edges, CHUNK_IDS):
@@ -59,15 +63,24 @@ class EdgeFiles:
         """Writes all; returns the number of edges of each partition, and how many edges have ends of different owners.
 
         Args:
-            leaders: Ranks that write an edge book, ascending.
+            leaders: Ranks that write an edge book or the maps of ids, ascending.
             thread_bytes: Memory of each thread for sorting.
         """
-        if edge_tables(self._edges):
-            self._write_books(leaders)
+        books = EdgeBooks(
+            self._exchange, self._writer, self._edges.edge_type, self._owner, self._num_edges, self._counts, leaders,
+            self._round_bytes,
+        )  # fmt: skip
+        if self._relabel:
+            books.write_maps()
+        elif edge_tables(self._edges):
+            books.write_books()
         own_edges = self._collect()
         num_cut = 0
         if self._writer.parts:
-            _, num_cut = write_graph(self._writer, own_edges, [self._own_book(), self._neighbor_book], thread_bytes)
+            books_of_ends = [self._own_book(), self._neighbor_book]
+            ids = own_edges.edge_ids
+            new_ids = None if ids is None or not self._relabel else lambda _: ids  # they are the new ones already
+            _, num_cut = write_graph(self._writer, own_edges, books_of_ends, thread_bytes, new_ids)
         all_cut = self._exchange.gather_counts(np.array([num_cut]))
         return tuple(self._counts.sum(axis=0).tolist()), int(all_cut.sum())
 
@@ -81,9 +94,8 @@ class EdgeFiles:
         return Book.of(owner, self._parts.num_parts)
 
     def _collect(self) -> EdgeInput:
-        """Writes tables, and returns the edges of this rank's partitions by ascending id, in scratch files.
-
-        The ids of their expanded ends are those of :meth:`_own_book`.
+        """Writes tables, and returns the edges of this rank's partitions, those of each by ascending id, in scratch
+        files. The ids of their expanded ends are those of :meth:`_own_book`.
         """
         edges, book, root = self._edges, self._book, self._writer.root
         own = list(self._parts.own)
@@ -98,13 +110,16 @@ class EdgeFiles:
         tables = edge_tables(edges)
         files = DealtTables(self._writer, tables, self._counts)
         position, shift = book.position(), self._shift()
+        numbering, offset = Numbering(self._counts, self._exchange.rank), new_offset(self._counts)
 
         def slice_of(begin: int, end: int) -> tuple[np.ndarray, list[np.ndarray]]:
             owner, row_ids = self._owner(begin, end), edges.row_ids[begin:end]
             rows = (position[row_ids] + shift[owner]).astype(node_dtype)
-            first = self._first[self._exchange.rank]
-            given = [rows, edges.col_ids[begin:end].astype(node_dtype), np.arange(first + begin, first + end)]
-            given[2] = given[2].astype(edge_dtype)
+            if self._relabel:
+                edge_ids = numbering.rows(owner) + offset[owner]
+            else:
+                edge_ids = np.arange(begin, end) + self._first[self._exchange.rank]
+            given = [rows, edges.col_ids[begin:end].astype(node_dtype), edge_ids.astype(edge_dtype)]
             given += [column[begin:end] for column in (edges.weight,) if column is not None]
             given += [column[begin:end].astype(np.int64) for column in (edges.time,) if column is not None]
             return owner, given + [rows.array[begin:end] for _, rows in tables]
@@ -134,30 +149,3 @@ class EdgeFiles:
                 shift[idx] = at - self._book.offset[idx]
                 at += self._book.counts[idx]
         return shift
-
-    def _write_books(self, leaders: Sequence[int]) -> None:
-        """Sends owner and row of each edge to the leaders, and writes them there."""
-        exchange, rank = self._exchange, self._exchange.rank
-        owner_dtype, row_dtype = self._book.owner.dtype, np.dtype(np.uint32)
-        is_leader = rank in leaders
-        in_part = self._counts.sum(axis=0).tolist()
-        files = self._writer.edge_books(self._edges.edge_type, owner_dtype, in_part) if is_leader else ()
-        next_row = begins(self._counts)[rank]
-        step = round_rows([(owner_dtype, ()), (row_dtype, ())], exchange.world_size, self._round_bytes)
-        for begin in range(0, int(self._num_edges.max()), step):
-            owner = self._owner(begin, begin + step)
-            order, offset = group_by_owner(owner, self._parts.num_parts)
-            counts = np.diff(offset)
-            row = np.empty(owner.size, row_dtype)
-            row[order] = np.arange(owner.size) + np.repeat(next_row - offset[:-1], counts)
-            next_row += counts
-            received = exchange.all_to_all([[owner, row] if to in leaders else [] for to in range(exchange.world_size)])
-            if not is_leader:
-                continue
-            for first, data in zip((self._first + begin).tolist(), received, strict=False):
-                size = data.size // (owner_dtype.itemsize + row_dtype.itemsize)
-                bounds = size * owner_dtype.itemsize
-                files[0].put(first, data[:bounds].view(owner_dtype))
-                files[1].put(first, data[bounds:].view(row_dtype))
-        if is_leader:
-            self._writer.close(files)

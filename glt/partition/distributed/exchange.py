@@ -151,10 +151,12 @@ class Exchange:
             ) from error
 
     def _gone(self) -> str:
-        """Names the ranks of this host whose processes have ended."""
+        """Names the other ranks of this host whose processes have ended."""
         here = socket.gethostname()
-        neighbors = [(rank, peer["pid"]) for rank, peer in enumerate(self._peers) if peer["host"] == here]
-        deadline = time.monotonic() + _DYING_S
+        neighbors = [
+            (rank, peer["pid"]) for rank, peer in enumerate(self._peers) if peer["host"] == here and rank != self.rank
+        ]
+        deadline = time.monotonic() + (_DYING_S if neighbors else 0)
         while not (gone := [f"rank {rank} (pid {pid})" for rank, pid in neighbors if not _is_running(pid)]):
             if time.monotonic() > deadline:
                 return ""

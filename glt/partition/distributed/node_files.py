@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
+from glt.data.schema import NodeType
 from glt.partition import layout
 from glt.partition.arguments import chunks
 from glt.partition.book import Book, group_by_owner
@@ -14,6 +16,7 @@ from glt.partition.distributed.dealt_tables import DealtTables
 from glt.partition.distributed.exchange import Exchange
 from glt.partition.distributed.slices import first_rows
 from glt.partition.graph_input import NodeInput
+from glt.partition.npy_file import NpyWriter
 from glt.partition.partition_writer import PartitionWriter, node_tables
 
 
@@ -34,6 +37,7 @@ def write_nodes(
     nodes: NodeInput,
     num_rows: np.ndarray,
     book: Book,
+    relabel: bool,
     round_bytes: int,
 ) -> None:
     """Writes ids, times and tables of the nodes of one type.
@@ -45,9 +49,11 @@ def write_nodes(
         nodes: Tables of the slice of this rank; ``time`` of all nodes.
         num_rows: ``[world_size]``, rows in the slice of each rank.
         book: Owners of all nodes.
+        relabel: Whether nodes get new ids: no ids are written then, since each partition has a range of them.
         round_bytes: See :func:`deal`.
     """
-    _write_ids(writer, nodes, book)
+    if not relabel or nodes.time is not None:
+        _write_ids(writer, nodes, book, not relabel)
     tables = node_tables(nodes)
     if not tables:
         return
@@ -64,19 +70,22 @@ def write_nodes(
     files.close()
 
 
-def _write_ids(writer: PartitionWriter, nodes: NodeInput, book: Book) -> None:
-    int64 = np.dtype(np.int64)
-    node_type, time = nodes.node_type, nodes.time
-    ids = {idx: writer.writer(layout.node_ids(idx, node_type), int64, (book.counts[idx],)) for idx in writer.parts}
-    times = {
-        idx: writer.writer(layout.node_time(idx, node_type), int64, (book.counts[idx],))
-        for idx in (writer.parts if time is not None else ())
-    }
+def _write_ids(writer: PartitionWriter, nodes: NodeInput, book: Book, with_ids: bool) -> None:
+    time = nodes.time
+
+    def files(path_of: Callable[[int, NodeType], str], wanted: bool) -> dict[int, NpyWriter]:
+        return {
+            idx: writer.writer(path_of(idx, nodes.node_type), np.dtype(np.int64), (book.counts[idx],))
+            for idx in (writer.parts if wanted else ())
+        }
+
+    ids, times = files(layout.node_ids, with_ids), files(layout.node_time, time is not None)
     for begin, owner in chunks(book.owner):
         order, offset = group_by_owner(owner, book.num_parts)
         for idx in writer.parts:
             mine = order[offset[idx] : offset[idx + 1]] + begin
-            writer.advance(ids[idx].write(mine))
+            if with_ids:
+                writer.advance(ids[idx].write(mine))
             if time is not None:
-                writer.advance(times[idx].write(time[mine].astype(int64)))
+                writer.advance(times[idx].write(time[mine].astype(np.int64)))
     writer.close([*ids.values(), *times.values()])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from glt.partition.book import id_dtype
+from glt.partition.book import id_dtype, owner_dtype
 from glt.partition.distributed.slices import GraphSlice
 from glt.partition.forecast import Forecast, forecast
 from glt.partition.graph_input import EdgeInput, GraphInput
@@ -41,14 +41,16 @@ def outline(slices: GraphSlice) -> GraphInput:
 
 def forecast_of(assigner: PartitionerBase, graph: GraphInput) -> Forecast:
     """Returns what the partitioner would take on one machine, given the outline of the graph."""
-    return forecast(
+    expected = forecast(
         graph,
         assigner.num_parts,
         assigner.num_threads,
         assigner.sort_memory_bytes // assigner.num_threads,
         assigner.chunk_size,
         assigner.assign_node_bytes,
+        assigner.relabel,
     )
+    return expected.with_files(*assigner.caches.most_files(assigner.num_parts, graph.nodes))
 
 
 def disk_bytes(assigner: PartitionerBase, slices: GraphSlice, ranks: Sequence[int]) -> int:
@@ -57,7 +59,20 @@ def disk_bytes(assigner: PartitionerBase, slices: GraphSlice, ranks: Sequence[in
     share = sum(len(range(rank, assigner.num_parts, len(slices.num_edges))) for rank in ranks) / assigner.num_parts
     collected = max([0, *(_collected(each, graph) for each in graph.edges)])
     times = sum(8 * nodes.num_nodes for nodes in graph.nodes if nodes.time is not None)
-    return int(share * (forecast_of(assigner, graph).disk_bytes + collected)) + len(ranks) * times
+    of_parts = forecast_of(assigner, graph).disk_bytes + collected
+    books = _book_bytes(graph, assigner)  # a leader writes those of all partitions
+    return int(share * of_parts + (1 - share) * books) + len(ranks) * times
+
+
+def _book_bytes(graph: GraphInput, assigner: PartitionerBase) -> int:
+    """Bytes of books, or of the maps of ids, beside their headers and checksums."""
+
+    def of(num_ids: int) -> int:
+        return num_ids * (2 * id_dtype(num_ids).itemsize if assigner.relabel else owner_bytes + 4)
+
+    owner_bytes = owner_dtype(assigner.num_parts).itemsize
+    with_book = [edges.num_edges for edges in graph.edges if assigner.relabel or edges.tables]
+    return sum(map(of, [*(nodes.num_nodes for nodes in graph.nodes), *with_book]))
 
 
 def _collected(edges: EdgeInput, graph: GraphInput) -> int:

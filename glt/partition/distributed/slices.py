@@ -99,7 +99,7 @@ def gather_argument(exchange: Exchange, name: str, value: Any, round_bytes: int)
 
     Tensors and arrays in it, which may be inside of dicts and lists, come back as arrays of all nodes.
     """
-    agree(exchange, {name: _structure(value)})
+    agree(exchange, {name: structure(value)})
     return _gathered(exchange, name, value, round_bytes)
 
 
@@ -117,12 +117,12 @@ def _gathered(exchange: Exchange, name: str, value: Any, round_bytes: int) -> An
     return gather_rows(exchange, rows, num_rows, round_bytes)
 
 
-def _structure(value: Any) -> object:
-    """What must be alike on all ranks: everything but lengths and contents of slices."""
+def structure(value: Any) -> object:
+    """Returns what must be alike on all ranks of an argument: everything but lengths and contents of slices."""
     if isinstance(value, Mapping):
-        return {key: _structure(value[key]) for key in sorted(value, key=repr)}
+        return {key: structure(value[key]) for key in sorted(value, key=repr)}
     if isinstance(value, list | tuple):
-        return [_structure(each) for each in value]
+        return [structure(each) for each in value]
     if isinstance(value, np.ndarray | torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} [*{''.join(f', {size}' for size in value.shape[1:])}]"
     return value

@@ -18,12 +18,13 @@ def serve(trainer: Trainer, path: Path, num_servers: int, num_clients: int | Non
     glt.distributed.init_server(num_servers, num_clients, trainer.rank, data, "localhost", trainer.port, **given)
 
 
-def become_client(trainer: Trainer, num_servers: int, num_clients: int, **given: Any) -> glt.distributed.DistContext:
+def become_client(
+    trainer: Trainer, num_servers: int, num_clients: int, client_rank: int | None = None, **given: Any
+) -> glt.distributed.DistContext:
     """Makes this process a client."""
     given = {"rpc_timeout": 120.0, **given}
-    return glt.distributed.init_client(
-        num_servers, num_clients, trainer.rank - num_servers, "localhost", trainer.port, **given
-    )
+    rank = trainer.rank - num_servers if client_rank is None else client_rank
+    return glt.distributed.init_client(num_servers, num_clients, rank, "localhost", trainer.port, **given)
 
 
 def serve_or(

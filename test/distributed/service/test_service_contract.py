@@ -9,13 +9,14 @@ from pyg_contract import CASES, GRAPHS, assert_kept, epoch
 from service_world import become_client, options, serve
 
 import glt
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing_cluster import Cluster, Trainer, free_port
 
 
-def run(trainer: Trainer, root: Path) -> list[list[dict]]:
+def run(trainer: Trainer, root: Path, ports: list[int]) -> list[list[dict]]:
     """An epoch of each case on the client: servers are started anew for each graph, in the same processes."""
     results = []
-    for graph in GRAPHS:
+    for graph, port in zip(GRAPHS, ports, strict=True):
+        trainer.port = port  # a server that is done with one graph must not meet one that is not
         if trainer.rank < 2:
             serve(trainer, root / graph, 2, 1)
             glt.distributed.wait_and_shutdown_server(100.0)
@@ -34,7 +35,8 @@ def run(trainer: Trainer, root: Path) -> list[list[dict]]:
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
 def test_every_batch_from_servers_keeps_the_contract(contract_root: Path) -> None:
-    with Cluster(3, run, contract_root) as cluster:
+    ports = [free_port() for _ in GRAPHS]
+    with Cluster(3, run, contract_root, ports) as cluster:
         *_, results = cluster.results()
         cluster.expect_nothing_left()
     cases = [case for graph in GRAPHS for case in CASES if case.graph == graph]

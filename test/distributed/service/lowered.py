@@ -1,0 +1,17 @@
+"""Other values for constants of the service in sampling processes: the interpreter reads this when it starts."""
+
+from __future__ import annotations
+
+import importlib
+
+
+def set_constants(constants: dict[str, float]) -> None:
+    """Sets constants of the service, in whatever module they are imported into."""
+    for each in (
+        "connection", "handshake", "membership", "client", "remote_sampler", "tcp_transport", "session", "stream",
+        "server", "pool",
+    ):  # fmt: skip
+        module = importlib.import_module(f"glt.distributed.service.{each}")
+        for name, value in constants.items():
+            if hasattr(module, name):
+                setattr(module, name, value)

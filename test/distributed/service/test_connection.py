@@ -1,0 +1,217 @@
+"""Frames between two ends of a socket: whole, in order, bounded, and ended cleanly."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from promptness import eventually
+
+from glt.distributed.service import connection as module
+from glt.distributed.service.connection import Connection, Pulse
+from glt.errors import ChannelTimeout, ConnectionLost, MessageError
+
+Pair = tuple[Connection, Connection]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    a, b = socket.socketpair()
+    left, right = Connection(a, "right"), Connection(b, "left", max_bytes=32 << 20)
+    yield left, right
+    left.close()
+    right.close()
+
+
+def test_what_is_sent_arrives(pair: Pair) -> None:
+    left, right = pair
+    left.send({"a": [1, "ü"]})
+    data = torch.arange(100_003, dtype=torch.int32).view(torch.uint8)
+    sender = threading.Thread(target=left.send_data, args=(data, 60.0, 3, 2**40))
+    sender.start()
+    assert right.receive_json(60.0) == {"a": [1, "ü"]}
+    assert torch.equal(right.receive_data(60.0), data)
+    assert (right.what, right.number) == (3, 2**40)
+    sender.join(60)
+    left.send_all({"b": None}, [torch.empty(0, dtype=torch.uint8), data[:3].clone()])
+    assert right.receive_json(60.0) == {"b": None}
+    assert right.receive_data(60.0).numel() == 0
+    assert torch.equal(right.receive_data(60.0), data[:3])
+
+
+def test_a_frame_that_is_cut_in_pieces_is_put_together_over_several_calls(pair: Pair) -> None:
+    left, right = pair
+    body = json.dumps({"long": "x" * 50}).encode()
+    frame = struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, len(body)) + body
+    for byte in frame[:-1]:
+        left.socket.send(bytes([byte]))
+        with pytest.raises(ChannelTimeout):
+            right.receive(0.0)
+    left.socket.send(frame[-1:])
+    assert right.receive_json(60.0) == {"long": "x" * 50}
+
+
+def test_many_threads_send_whole_frames(pair: Pair) -> None:
+    left, right = pair
+
+    def send(index: int) -> None:
+        for _ in range(20):
+            left.send_data(torch.full((50_000,), index, dtype=torch.uint8), number=index)
+            left.beat()
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    counts = [0] * 4
+    for _ in range(80):
+        got = right.receive_data(60.0)
+        assert (got == right.number).all() and got.numel() == 50_000
+        counts[right.number] += 1
+    for thread in threads:
+        thread.join(60)
+    assert counts == [20] * 4
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: there\r\n\r\n", "begins no frame"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(30), "begins no frame"),
+        (struct.pack("<4sBB2xQQ", b"GLTF", 2, 0, 0, 1 << 40), "at most"),
+        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 65 << 20), "at most"),
+        (struct.pack("<4sBB2xQQ", b"GLTF", 3, 0, 0, 1), "at most 0"),
+        (struct.pack("<4sBB2xQQ", b"GLTF", 9, 0, 0, 0), "begins no frame"),
+        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 4) + b"{...", "no JSON"),
+        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 2) + b"\xff\xff", "no JSON"),
+        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 2) + b"[]", "no object"),
+        (struct.pack("<4sBB2xQQ", b"GLTF", 1, 0, 0, 100_000) + b"[" * 100_000, "no JSON"),
+    ],
+    ids=["http", "tls", "long data", "long json", "long beat", "kind", "json", "utf-8", "list", "deep"],
+)
+def test_what_is_no_frame_is_refused(pair: Pair, sent: bytes, words: str) -> None:
+    left, right = pair
+    left.socket.setblocking(True)
+    left.socket.sendall(sent)
+    with pytest.raises(MessageError, match=words):
+        right.receive(60.0)
+
+
+def test_data_where_control_is_due_and_the_other_way_round(pair: Pair) -> None:
+    left, right = pair
+    left.send({})
+    left.send_data(torch.zeros(4, dtype=torch.uint8))
+    with pytest.raises(MessageError, match="control frame where data"):
+        right.receive_data(60.0)
+    with pytest.raises(MessageError, match="data where a control frame"):
+        right.receive_json(60.0)
+
+
+def test_a_control_frame_that_is_too_long_is_not_sent(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = pair
+    monkeypatch.setattr(module, "MAX_JSON_BYTES", 1000)
+    for send in (left.send, lambda value: left.send_all(value, [])):
+        with pytest.raises(ValueError, match="at most 1000"):
+            send({"a": "x" * 1000})
+    left.send({"a": "short"})
+    assert right.receive_json(60.0) == {"a": "short"}
+
+
+def test_the_end_is_heard_by_whoever_waits(pair: Pair) -> None:
+    left, right = pair
+    errors: list[Exception] = []
+
+    def wait(end: Connection) -> None:
+        try:
+            end.receive(60.0)
+        except ConnectionLost as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait, args=(end,)) for end in pair]
+    for thread in threads:
+        thread.start()
+    right.close()
+    right.close()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(str(error) for error in errors) == [
+        "lost the connection to right: it was closed there", "the connection to left was closed here",
+    ]  # fmt: skip
+    with pytest.raises(ConnectionLost):
+        left.send({})
+    with pytest.raises(ConnectionLost):
+        right.send({})
+
+
+def test_who_takes_nothing_is_given_up(pair: Pair) -> None:
+    left, right = pair
+    with pytest.raises(ChannelTimeout, match="right took nothing for"):
+        left.send_data(torch.zeros(16 << 20, dtype=torch.uint8), timeout_s=0.2)
+    with pytest.raises(ConnectionLost):  # part of the frame went out: what follows would be garbage
+        left.send({})
+    del right
+
+
+def test_a_send_waits_its_turn_no_longer_than_it_may(pair: Pair) -> None:
+    left, _ = pair
+
+    def send() -> None:
+        with pytest.raises(ConnectionLost):
+            left.send_data(torch.zeros(16 << 20, dtype=torch.uint8), timeout_s=60.0)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert eventually(left._sending.locked)
+    with pytest.raises(ChannelTimeout):
+        left.send({}, timeout_s=0.0)
+    left.beat()  # waits for nothing
+    left.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_beats_are_signs_of_life_and_nothing_else(pair: Pair) -> None:
+    left, right = pair
+    right.heard_s = time.monotonic() - 100
+    left.beat()
+    left.send({"a": 1})
+    assert right.receive_json(60.0) == {"a": 1}
+    assert right.silent_s() < 100
+    left.close()
+    left.beat()  # nobody is told
+
+
+def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BEAT_S", 0.001)
+    pulse = Pulse()
+    monkeypatch.setattr(module, "pulse", pulse)
+    a, b = socket.socketpair()
+    kept, other = Connection(a, "other"), Connection(b, "kept")
+    pulse.add(kept)
+    for _ in range(300):
+        c, d = socket.socketpair()
+        brief = Connection(c, "nobody")
+        pulse.add(brief)
+        brief.close()
+        d.close()
+    e, f = socket.socketpair()
+    pulse.add(Connection(e, "nobody"))  # collected without being closed
+    closed = Connection(f, "nobody")
+    closed.socket.close()  # as another thread might, between the list of connections and the beat
+    pulse.add(closed)
+    with pytest.raises(ChannelTimeout):
+        other.receive(0.05)
+    other.heard_s = 0.0
+    with pytest.raises(ChannelTimeout):
+        other.receive(0.5)
+    assert other.heard_s > 0
+    kept.close()
+    other.close()
+    e.close()
+    pulse.discard(closed)
+    assert eventually(lambda: pulse._thread is None)

@@ -1,0 +1,212 @@
+"""Whatever is killed in a service, those who depended on it say so within seconds, and all others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from batch_law import assert_same, reference
+from dist_world import World
+from promptness import eventually, expect_prompt
+from service_actors import CASE, Stage
+
+
+def goes_on(stage: Stage, actor: int, name: str, more: int = 10) -> None:
+    """A loader makes progress from here on."""
+    before = stage.ask(actor, "count", name)
+    assert eventually(lambda: stage.ask(actor, "count", name) >= before + more)
+
+
+def is_right(stage: Stage, actor: int, name: str, world: World, rank: int) -> None:
+    """The first epoch of a law loader is what it must be."""
+    got = stage.ask(actor, "take", name)
+    assert_same(got, reference(world, CASE, rank)[: len(got)], name)
+    assert len(got) > 4
+
+
+def test_a_killed_server(world: Callable[..., World], tmp_path: Path) -> None:
+    """Of two, the second. One client samples on it, one on the other and asks it for rows, one asks nobody."""
+    here = world(2)
+    with Stage(5) as stage:
+        stage.ask(0, "lower", str(tmp_path), PATIENCE_S=3.0)
+        pids = stage.start_servers(here.path, 2, 3, read_local=False)
+        stage.start_clients(2, 3)
+        stage.ask(2, "make", "there", server_rank=1)
+        stage.ask(3, "make", "through", server_rank=0)
+        for actor, name in ((2, "there"), (3, "through")):
+            stage.ask(actor, "go", name)
+            goes_on(stage, actor, name, 3)
+        victim = stage.processes[1].pid
+        start = time.monotonic()
+        stage.kill(1)
+        kind, text, at_s = stage.ask(2, "ended", "there")
+        expect_prompt(at_s - start, "the client to notice")
+        assert kind == "PeerLost" and "server 1" in text and f"pid {victim}" in text and "host" in text, (kind, text)
+        kind, text, at_s = stage.ask(3, "ended", "through")
+        expect_prompt(at_s - start, "the other server's sampler to give up")
+        assert kind == "PeerLost" and "server 1 (partition 1" in text and f"pid {victim}" in text, (kind, text)
+        failed = stage.fails(4, "request", 1, "torch.cuda.device_count")
+        assert failed.kind == "PeerLost" and f"pid {victim}" in failed.text, failed
+        assert stage.ask(4, "request", 0, "torch.cuda.device_count") >= 0
+        assert eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids[1]))
+        for actor in (2, 3, 4):
+            stage.ask(actor, "leave")
+        assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 2, 3, 4)
+        stage.outcomes()
+        stage.expect_nothing_left()
+
+
+def test_clients_of_another_server_need_nothing_of_a_killed_one(world: Callable[..., World]) -> None:
+    """On one host, servers read each other's partitions from their files; also for loaders that are created later."""
+    here = world(2)
+    with Stage(3) as stage:
+        stage.start_servers(here.path, 2, 1, read_local=True)
+        stage.start_clients(2, 1)
+        stage.ask(2, "law", "before", 0, server_rank=1)
+        stage.ask(2, "close", "before")
+        stage.ask(2, "law", "during", 0, server_rank=1)
+        got = stage.ask(2, "take", "during", 2)
+        stage.kill(0)
+        assert stage.processes[0].join(60) is None
+        got += stage.ask(2, "take", "during")
+        assert_same(got, reference(here, CASE, 0)[: len(got)], "during")
+        stage.ask(2, "law", "after", 0, server_rank=1)
+        is_right(stage, 2, "after", here, 0)
+        stage.ask(2, "leave")
+        assert stage.ask(1, "wait_and_shutdown", 60.0)
+        stage.end(1, 2)
+        stage.outcomes()
+        stage.expect_nothing_left()
+
+
+def test_a_killed_sampler(world: Callable[..., World]) -> None:
+    """It samples for one client, and answers the requests of the other server's sampler, which samples for another."""
+    here = world(2)
+    with Stage(4) as stage:
+        pids = stage.start_servers(here.path, 2, 2, read_local=False, num_workers=1)
+        stage.start_clients(2, 2)
+        stage.ask(2, "make", "hit", server_rank=1)
+        stage.ask(3, "make", "spared", server_rank=0)
+        stage.ask(3, "law", "spared too", 1, server_rank=0)
+        for actor, name in ((2, "hit"), (3, "spared")):
+            stage.ask(actor, "go", name)
+            goes_on(stage, actor, name, 3)
+        (victim,) = pids[1]
+        start = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        kind, text, at_s = stage.ask(2, "ended", "hit")
+        expect_prompt(at_s - start, "the client to notice")
+        assert kind == "WorkerDied", (kind, text)
+        for word in (f"pid {victim}", "exit code -9", "worker 0 of server 1", "host"):
+            assert word in text, text
+        # Requests that were on their way to it are asked again, when another has taken its place.
+        goes_on(stage, 3, "spared")
+        is_right(stage, 3, "spared too", here, 1)
+        assert stage.ask(3, "stop", "spared") > 0
+        stage.ask(2, "law", "new", 0, server_rank=1)
+        is_right(stage, 2, "new", here, 0)
+        (new,) = stage.ask(1, "samplers")
+        assert new != victim
+        for actor in (2, 3):
+            stage.ask(actor, "leave")
+        for actor in (0, 1):
+            assert stage.ask(actor, "wait_and_shutdown", 60.0)
+        stage.end(0, 1, 2, 3)
+        stage.results()
+        stage.expect_nothing_left()
+
+
+def test_loaders_on_other_samplers_do_not_mind(world: Callable[..., World]) -> None:
+    here = world(2)
+    with Stage(2) as stage:
+        ((first, second),) = stage.start_servers(here.path, 1, 1, num_workers=2)
+        stage.start_clients(1, 1)
+        stage.ask(1, "make", "on both", num_workers=2)
+        stage.ask(1, "make", "on one", num_workers=1)  # the first
+        stage.ask(1, "take", "on both", 2)
+        stage.ask(1, "take", "on one", 2)
+        os.kill(second, signal.SIGKILL)
+        failed = stage.fails(1, "take", "on both")
+        assert failed.kind == "WorkerDied" and f"pid {second}" in failed.text and "worker 1" in failed.text, failed
+        stage.ask(1, "close", "on both")
+        assert len(stage.ask(1, "take", "on one")) > 10
+        stage.ask(1, "law", "new", 0, num_workers=2)
+        is_right(stage, 1, "new", here, 0)
+        assert set(stage.ask(0, "samplers")) >= {first} and len(stage.ask(0, "samplers")) == 2
+        stage.ask(1, "leave")
+        assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 1)
+        stage.results()
+        stage.expect_nothing_left()
+
+
+def test_a_killed_client_and_its_successor(world: Callable[..., World]) -> None:
+    here = world(1)
+    with Stage(4) as stage:
+        stage.start_servers(here.path, 1, 2)
+        for actor, rank in ((1, 0), (2, 1)):
+            stage.ask(actor, "join", 1, 2, rank)
+            stage.ask(actor, "make", "endless")
+            stage.ask(actor, "go", "endless")
+            goes_on(stage, actor, "endless", 3)
+        stage.ask(2, "law", "law", 1)
+        got = stage.ask(2, "take", "law", 2)
+        before = stage.ask(0, "stats")
+        assert before["num_clients"] == 2 and before["num_loaders"] == 3
+        start = time.monotonic()
+        stage.kill(1)
+
+        def is_freed() -> bool:
+            stats: dict[str, Any] = stage.ask(0, "stats")
+            return stats["num_clients"] == 1 and stats["num_loaders"] == 2
+
+        assert eventually(is_freed)
+        expect_prompt(time.monotonic() - start, "the server to free its loaders")
+        goes_on(stage, 2, "endless")
+        got += stage.ask(2, "take", "law")
+        assert_same(got, reference(here, CASE, 1)[: len(got)], "law")
+        # Another of the same rank takes its place; the server waits for it.
+        stage.ask(3, "join", 1, 2, 0)
+        stage.ask(3, "law", "law", 0)
+        is_right(stage, 3, "law", here, 0)
+        for actor in (2, 3):
+            stage.ask(actor, "leave")
+        assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 2, 3)
+        stage.outcomes()
+        stage.expect_nothing_left()
+
+
+def test_a_client_that_stops_reading(world: Callable[..., World]) -> None:
+    """It holds what it was promised and no more, and the others have the server to themselves."""
+    here = world(1)
+    with Stage(3) as stage:
+        ((sampler,),) = stage.start_servers(here.path, 1, 2, max_concurrency=2)
+        stage.start_clients(1, 2)
+        stage.ask(1, "make", "idle", batch_size=64, worker_concurrency=16, prefetch_size=2, buffer_size="200KB")
+        stage.ask(1, "take", "idle", 1)
+        stage.ask(2, "make", "busy")
+        stage.ask(2, "go", "busy")
+        goes_on(stage, 2, "busy", 100)
+        (idle,) = [
+            each for id_, each in stage.ask(0, "stats")["loaders"].items() if each["client"].startswith("client 0")
+        ]
+        assert idle["num_unread"] <= 2 and idle["num_running"] == 0
+        # What waits is what was begun while there was room, which the size of earlier batches tells.
+        assert idle["queued_bytes"] <= 600 << 10, idle
+        before = stage.ask(0, "census", sampler)[3]
+        goes_on(stage, 2, "busy", 200)
+        assert stage.ask(0, "census", sampler)[3] < before + (64 << 20)
+        assert len(stage.ask(1, "take", "idle")) == 9  # and it may go on when it likes
+        stage.ask(2, "stop", "busy")
+        for actor in (1, 2):
+            stage.ask(actor, "leave")
+        assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 1, 2)
+        stage.results()
+        stage.expect_nothing_left()

@@ -1,0 +1,116 @@
+"""A network that is cut between two hosts: both sides notice, by name, and whoever is on the right side goes on."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from dist_world import World
+from promptness import eventually, expect_prompt
+from service_actors import Stage
+
+CUT_S = 3.0
+_CLONE_NEWNET = 0x40000000
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+
+def enter(namespace: str) -> None:
+    """Moves this thread, and those that it starts, into a network namespace."""
+    fd = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns {namespace}")
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them: 10.199.0.1 and 10.199.0.2."""
+    mark = uuid.uuid4().hex[:8]
+    names = (f"glt-a-{mark}", f"glt-b-{mark}")
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip(
+            "link",
+            "add",
+            f"ga{mark}",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            f"gb{mark}",
+            "netns",
+            names[1],
+        )
+        for letter, name, last in (("a", names[0], 1), ("b", names[1], 2)):
+            ip("-n", name, "addr", "add", f"10.199.0.{last}/24", "dev", f"g{letter}{mark}")
+            for device in ("lo", f"g{letter}{mark}"):
+                ip("-n", name, "link", "set", device, "up")
+    except (OSError, subprocess.SubprocessError) as error:
+        remove(names)
+        said = getattr(error, "stderr", b"") or b""
+        pytest.skip(f"no network namespaces with cables here: {error} {said.decode(errors='replace').strip()}")
+    yield names
+    remove(names)
+
+
+def remove(names: tuple[str, str]) -> None:
+    for name in names:
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
+
+
+def test_a_cut_network(hosts: tuple[str, str], world: Callable[..., World], tmp_path: Path) -> None:
+    """The server and one client are on one host, another client on the other."""
+    here = world(1)
+    with Stage(3) as stage:
+        for actor, host in enumerate((hosts[0], hosts[0], hosts[1])):
+            folder = tmp_path / str(actor)
+            folder.mkdir()
+            stage.ask(actor, "run_function", enter, host)
+            stage.ask(actor, "lower", str(folder), CUT_S=CUT_S)
+        stage.ask(0, "serve", here.path, 1, 2, 0, master_addr="10.199.0.1")
+        for rank in range(2):
+            stage.ask(1 + rank, "join", 1, 2, rank, master_addr="10.199.0.1")
+            stage.ask(1 + rank, "make", "endless")
+            stage.ask(1 + rank, "go", "endless")
+        assert eventually(lambda: all(stage.ask(actor, "count", "endless") > 5 for actor in (1, 2)))
+        assert stage.ask(0, "stats")["num_clients"] == 2
+        start = time.monotonic()
+        ip("-n", hosts[1], "link", "set", f"gb{hosts[1].rpartition('-')[2]}", "down")
+        kind, text, at_s = stage.ask(2, "ended", "endless")
+        expect_prompt(at_s - start, "the client to notice", CUT_S + 10)
+        assert kind == "PeerLost" and "server 0" in text and f"pid {stage.processes[0].pid}" in text, (kind, text)
+        failed = stage.fails(2, "request", 0, "torch.cuda.is_available")
+        assert failed.kind == "PeerLost" and "server 0" in failed.text, failed
+
+        def is_freed() -> bool:
+            stats = stage.ask(0, "stats")
+            return stats["num_clients"] == 1 and stats["num_loaders"] == 1
+
+        assert eventually(is_freed)
+        expect_prompt(time.monotonic() - start, "the server to notice", CUT_S + 15)
+        before = stage.ask(1, "count", "endless")
+        assert eventually(lambda: stage.ask(1, "count", "endless") > before + 20)
+        # And mended: the client comes back.
+        ip("-n", hosts[1], "link", "set", f"gb{hosts[1].rpartition('-')[2]}", "up")
+        assert stage.ask(2, "request", 0, "torch.cuda.is_available") in (True, False)
+        stage.ask(1, "stop", "endless")
+        for actor in (1, 2):
+            stage.ask(actor, "leave")
+        assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 1, 2)
+        stage.results()
+        stage.expect_nothing_left()

@@ -1,0 +1,250 @@
+"""Who does not fit is refused, in words, on both sides; who is no part of glt at all harms nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from batch_law import assert_same, reference
+from dist_world import World
+from promptness import eventually
+from service_actors import CASE, Stage
+
+from glt.distributed.service import connection, handshake
+from glt.distributed.service.functions import register_server_function
+
+
+def pretend(protocol: int, version: str) -> None:
+    """This process is of another version from here on."""
+    handshake.PROTOCOL = protocol
+    handshake.glt.__version__ = version
+
+
+def shorten_frames() -> None:
+    connection.MAX_JSON_BYTES = 4000
+
+
+def long_list(*_: Any) -> list[int]:
+    return list(range(5000))
+
+
+def test_clients_that_do_not_fit(world: Callable[..., World]) -> None:
+    """One server, which stays as it is; one client that fits, and one that tries everything else."""
+    here = world(1)
+    with Stage(3) as stage:
+        stage.start_servers(here.path, 1, 2)
+        stage.ask(1, "join", 1, 2, 0)
+        stage.ask(1, "law", "law", 0)
+        got = stage.ask(1, "take", "law", 1)
+        for arguments, words in (
+            ((2, 2, 1), ["num_servers = 2", "1 on server 0"]),
+            ((1, 3, 1), ["num_clients = 3", "2 on server 0"]),
+            ((1, 2, 0), ["client_rank = 0", "client 0", f"pid {stage.processes[1].pid}"]),
+        ):
+            failed = stage.fails(2, "join", *arguments)
+            assert failed.kind == "RendezvousError" and all(word in failed.text for word in words), failed
+        failed = stage.fails(2, "request", 0, "torch.cuda.is_available")
+        assert failed.kind == "RuntimeError" and "init_client" in failed.text, failed
+        # Others may use the same server as a group of their own.
+        stage.ask(2, "join", 1, 2, 1, client_group_name="others")
+        failed = stage.fails(2, "request", 0, "os.system", "true")
+        assert failed.kind == "LookupError" and "os.system" in failed.text and "register" in failed.text, failed
+        failed = stage.fails(2, "request", 0, "torch.cuda.is_available", 1)
+        assert failed.kind == "TypeError", failed
+        failed = stage.fails(2, "request", 1, "torch.cuda.is_available")
+        assert failed.kind == "ValueError" and "server_rank = 1" in failed.text, failed
+        # What is too long to be sent is refused where it is made, and the connections live on.
+        stage.ask(0, "run_function", shorten_frames)
+        stage.ask(0, "run_function", register_server_function, long_list)
+        failed = stage.fails(2, "request", 0, long_list)
+        assert failed.kind == "ValueError" and "at most 4000" in failed.text, failed
+        stage.ask(2, "run_function", shorten_frames)
+        failed = stage.fails(2, "request", 0, long_list, long_list())
+        assert failed.kind == "ValueError" and "send long lists as tensors" in failed.text, failed
+        assert stage.ask(2, "request", 0, "torch.cuda.is_available") in (True, False)
+        stage.ask(2, "leave")
+        for protocol, version in ((1, "0.0.1"), (99, "9.9.0")):
+            stage.ask(2, "run_function", pretend, protocol, version)
+            failed = stage.fails(2, "join", 1, 2, 1)
+            assert failed.kind == "RendezvousError" and version in failed.text, failed
+            assert "install the same glt" in failed.text, failed
+        got += stage.ask(1, "take", "law")
+        assert_same(got, reference(here, CASE, 0)[: len(got)], "law")
+        log = stage.output(0)
+        for word in ("num_servers = 2", "num_clients = 3", "client_rank = 0", "9.9.0"):
+            assert word in log, log
+        stage.ask(0, "wait_and_shutdown", 0.0)
+        failed = stage.fails(1, "request", 0, "torch.cuda.is_available")
+        assert failed.kind == "PeerLost" and "shut down" in failed.text, failed
+        stage.ask(1, "leave")
+        stage.end(0, 1, 2)
+        stage.results()
+        stage.expect_nothing_left()
+
+
+def test_servers_that_do_not_fit(world: Callable[..., World], private_world: World) -> None:
+    """Server 0 refuses them, and says why; the right one is admitted afterwards."""
+    here = world(2)
+    with Stage(4) as stage:
+        stage.ask(0, "serve", here.path, 2, 1, 0)
+        for given, words in (
+            ({"num_servers": 3}, ["num_servers", "2 on server 0", "3 on server 1"]),
+            ({"num_clients": 5}, ["num_clients", "1 on server 0", "5 on server 1"]),
+            ({"path": private_world.path}, ["partitioning run"]),
+            ({"rank": 0}, ["cannot listen", str(stage.port)]),
+        ):
+            wanted: dict[str, Any] = {"path": here.path, "num_servers": 2, "num_clients": 1, "rank": 1, **given}
+            failed = stage.fails(1, "serve", **wanted)
+            assert failed.kind == "RendezvousError" and all(word in failed.text for word in words), failed
+        stage.ask(1, "serve", here.path, 2, 1, 1)
+        failed = stage.fails(2, "serve", here.path, 2, 1, 1)
+        assert failed.kind == "RendezvousError" and "server_rank = 1 is taken" in failed.text, failed
+        assert f"pid {stage.processes[1].pid}" in failed.text, failed
+        stage.ask(3, "join", 2, 1, 0)
+        stage.ask(3, "law", "law", 0, server_rank=1)
+        got = stage.ask(3, "take", "law")
+        assert_same(got, reference(here, CASE, 0)[: len(got)], "law")
+        stage.ask(3, "leave")
+        for actor in (0, 1):
+            assert stage.ask(actor, "wait_and_shutdown", 60.0)
+        stage.end(0, 1, 2, 3)
+        stage.results()
+        stage.expect_nothing_left()
+
+
+HEADER = struct.Struct("<4sBB2xQQ")
+
+
+def frame(value: Any) -> bytes:
+    body = json.dumps(value).encode()
+    return HEADER.pack(b"GLTF", 1, 0, 0, len(body)) + body
+
+
+HELLO = handshake.introduce("client", rank=0, group="g", num_servers=1, num_clients=1)
+GARBAGE = {
+    "nothing": b"",
+    "http": b"GET / HTTP/1.1\r\nHost: server\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+    "long frame": HEADER.pack(b"GLTF", 1, 0, 0, 60 << 20) + b"{",
+    "longer frame": HEADER.pack(b"GLTF", 2, 0, 0, 1 << 60),
+    "half a frame": HEADER.pack(b"GLTF", 1, 0, 0, 100) + b"{",
+    "no object": HEADER.pack(b"GLTF", 1, 0, 0, 2) + b"[]",
+    "deep": HEADER.pack(b"GLTF", 1, 0, 0, 200_000) + b"[" * 200_000,
+    "empty hello": frame({}),
+    "no kind": frame({**HELLO, "kind": None}),
+    "kind of a list": frame({**HELLO, "kind": [1]}),
+    "client without a rank": frame({k: v for k, v in HELLO.items() if k != "rank"}),
+    "client with a list for a rank": frame({**HELLO, "rank": [1]}),
+    "client without a host": frame({k: v for k, v in HELLO.items() if k != "host"}),
+    "server without an entry": frame({**HELLO, "kind": "server"}),
+    "server with half an entry": frame({**HELLO, "kind": "server", "entry": {"rank": 1}}),
+    "stream of nothing": frame({**HELLO, "kind": "stream"}),
+    "stream with nonsense": frame({**HELLO, "kind": "stream", "loader": {}, "session": 5, "first": "x", "step": None}),
+    "client that asks nonsense": frame({**HELLO, "rank": 7}) + frame({"what": 1}),
+    "client that asks without data": frame({**HELLO, "rank": 8}) + frame({"number": 1, "name": "f", "has_data": True}),
+    "partition with garbage": frame({**HELLO, "kind": "partition"}) + b"garbage, not a request" * 10,
+    "partition with a request of nothing": frame({**HELLO, "kind": "partition"})
+    + HEADER.pack(b"GLTF", 2, 200, 1, 3) + b"abc",
+}  # fmt: skip
+GUESTS = {"client that asks without data", "partition with a request of nothing"}  # are waited for, for a minute
+
+
+def test_strangers(world: Callable[..., World]) -> None:
+    """They connect, say something or nothing, and leave or stay; the server and its client do not mind."""
+    here = world(1)
+    with Stage(2) as stage:
+        stage.ask(0, "lower", None, HANDSHAKE_S=1.0)
+        ((sampler,),) = stage.start_servers(here.path, 1, None)
+        stage.start_clients(1, 1)
+        stage.ask(1, "make", "endless")
+        stage.ask(1, "go", "endless")
+        assert eventually(lambda: stage.ask(1, "count", "endless") > 0)
+
+        def bother(stay: bool) -> None:
+            stayed = []
+            for name, sent in GARBAGE.items():
+                if stay and name in GUESTS:
+                    continue
+                stranger = socket.create_connection(("localhost", stage.port), timeout=20)
+                try:
+                    stranger.sendall(sent)
+                except (ConnectionResetError, BrokenPipeError):
+                    pass  # it knew from the beginning of it
+                stayed.append(stranger)
+                if not stay:
+                    stranger.close()
+            for stranger in stayed if stay else ():
+                assert is_hung_up_on(stranger)
+                stranger.close()
+
+        bother(False)
+        assert eventually(lambda: stage.ask(0, "stats")["num_clients"] == 1)
+        before = [stage.ask(0, "census"), stage.ask(0, "census", sampler)]
+        bother(True)
+        slow = socket.create_connection(("localhost", stage.port), timeout=20)  # a byte now and then
+        for byte in GARBAGE["half a frame"][:12]:
+            try:
+                slow.send(bytes([byte]))
+            except OSError:
+                break
+            time.sleep(0.15)
+        assert is_hung_up_on(slow)
+        slow.close()
+        bother(False)
+        assert eventually(lambda: stage.ask(0, "stats")["num_clients"] == 1)
+
+        def is_as_before() -> bool:
+            now = [stage.ask(0, "census"), stage.ask(0, "census", sampler)]
+            return all(now[i][k] <= before[i][k] + 2 for i in range(2) for k in range(3))
+
+        assert eventually(is_as_before), (before, stage.ask(0, "census"), stage.ask(0, "census", sampler))
+        count = stage.ask(1, "count", "endless")
+        assert eventually(lambda: stage.ask(1, "count", "endless") > count + 10)
+        stage.ask(1, "stop", "endless")
+        assert stage.ask(0, "samplers") == [sampler]
+        stage.ask(1, "leave")
+        stage.ask(0, "wait_and_shutdown", 0.0)
+        stage.end(0, 1)
+        stage.results()
+        stage.expect_nothing_left()
+        assert "Traceback" not in stage.output(0), stage.output(0)
+
+
+def is_hung_up_on(stranger: socket.socket) -> bool:
+    """Whether the server ends the connection, perhaps after a few words."""
+    try:
+        while stranger.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass  # reset: it had not read all of it
+    return True
+
+
+@pytest.mark.parametrize("given", [{"max_loaders": 2}, {"max_buffer_size": "16MB"}], ids=["loaders", "memory"])
+def test_caps(world: Callable[..., World], given: dict[str, Any]) -> None:
+    here = world(1)
+    with Stage(2) as stage:
+        stage.start_servers(here.path, 1, 1, **given)
+        stage.start_clients(1, 1)
+        for name in ("a", "b"):
+            stage.ask(1, "law", name, 0)
+        failed = stage.fails(1, "law", "c", 0)
+        (option,) = given
+        assert failed.kind in ("RemoteError", "MemoryError") and option in failed.text, failed
+        stage.ask(1, "close", "a")
+        assert eventually(lambda: stage.ask(0, "stats")["num_loaders"] == 1)
+        stage.ask(1, "law", "c", 0)
+        for name in ("b", "c"):
+            got = stage.ask(1, "take", name)
+            assert_same(got, reference(here, CASE, 0)[: len(got)], name)
+        stage.ask(1, "leave")
+        stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 1)
+        stage.results()

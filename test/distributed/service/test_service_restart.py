@@ -1,0 +1,53 @@
+"""Servers that come back: with the same rank at the same port, and all others find them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from batch_law import assert_same, reference
+from dist_world import World
+from promptness import eventually
+from service_actors import CASE, Failed, Stage
+
+
+def is_right(stage: Stage, actor: int, world: World, server_rank: int) -> None:
+    stage.ask(actor, "law", "law", 0, server_rank=server_rank)
+    got = stage.ask(actor, "take", "law")
+    assert_same(got, reference(world, CASE, 0)[: len(got)], f"from server {server_rank}")
+    assert len(got) > 4
+    stage.ask(actor, "close", "law")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_restarted(world: Callable[..., World], victim: int) -> None:
+    """Actor 2 takes the place of the victim; the client, and the other server, which asks it for rows, stay."""
+    here = world(2)
+    with Stage(4) as stage:
+        stage.start_servers(here.path, 2, 1, read_local=False)
+        stage.ask(3, "join", 2, 1, 0)
+        for rank in range(2):
+            is_right(stage, 3, here, rank)
+        stage.kill(victim)
+        stage.processes[victim].join(60)
+        failed = stage.fails(3, "request", victim, "torch.cuda.is_available")
+        assert failed.kind == "PeerLost" and f"pid {stage.processes[victim].pid}" in failed.text, failed
+        stage.ask(2, "serve", here.path, 2, 1, victim, read_local=False)
+
+        def is_back() -> bool:
+            try:
+                stage.ask(3, "request", victim, "torch.cuda.is_available")
+            except Failed as failed:
+                assert failed.kind == "PeerLost", failed
+                return False
+            return True
+
+        assert eventually(is_back)
+        for rank in range(2):
+            is_right(stage, 3, here, rank)
+        stage.ask(3, "leave")
+        for actor in (1 - victim, 2):
+            assert stage.ask(actor, "wait_and_shutdown", 60.0)
+        stage.end(1 - victim, 2, 3)
+        stage.outcomes()
+        stage.expect_nothing_left()

@@ -1,0 +1,179 @@
+"""Requests between servers: answered, asked again when a connection breaks, given up in bounded time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from promptness import eventually
+from torch import Tensor
+
+from glt.channel.message import read_message
+from glt.distributed.service import tcp_transport
+from glt.distributed.service.connection import Connection
+from glt.distributed.service.handshake import introduce
+from glt.distributed.service.tcp_transport import PartitionServer, TcpTransport
+from glt.distributed.transport import Peer
+from glt.errors import PeerLost, RemoteError
+
+PEER = Peer("server-1", 1, None, "there", 4711, 1, "server")
+
+
+def double(request: Tensor) -> Tensor:
+    return request + request
+
+
+def fail(request: Tensor) -> Tensor:
+    raise ZeroDivisionError("the handler's own mistake")
+
+
+class Server:
+    """Accepts connections as a server does, at one port, for as long as it is told to."""
+
+    def __init__(self, port: int = 0, handlers: dict[str, Callable[[Tensor], Tensor]] | None = None) -> None:
+        self.listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self.listener.getsockname()[1]
+        self.partitions = PartitionServer(handlers or {"double": double, "fail": fail}, 1, 4, 60.0)
+        self.connections: list[Connection] = []
+        self.drop = 0  # so many more connections after their first request
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:
+                return
+            connection = Connection(sock, "a sampler", 1 << 30)
+            connection.receive_json(20.0)
+            self.connections.append(connection)
+            connection.send(introduce("partition"))
+            if self.drop:
+                self.drop -= 1
+                connection.receive_data(20.0)
+                connection.close()
+            else:
+                self.partitions.serve(connection)
+
+    def close(self) -> None:
+        if self.listener.fileno() >= 0:
+            self.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self.listener.close()
+        for connection in self.connections:
+            connection.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def transport_to(ports: dict[int, int], timeout_s: float = 30.0) -> TcpTransport:
+    def address(rank: int) -> tuple[str, int] | None:
+        return ("127.0.0.1", ports[rank]) if rank in ports else None
+
+    return TcpTransport(address, ["fail", "double"], timeout_s)
+
+
+def ask(transport: TcpTransport, *numbers: int) -> list[int]:
+    futures = transport.call_all(PEER, [("double", torch.tensor([n], dtype=torch.uint8)) for n in numbers])
+    return [int(future.result(60.0)) for future in futures]
+
+
+def test_answers_come_to_whoever_asked(server: Server) -> None:
+    transport = transport_to({1: server.port})
+    assert ask(transport, *range(100)) == [2 * n for n in range(100)]
+    (failed,) = transport.call_all(PEER, [("fail", torch.zeros(1, dtype=torch.uint8))])
+    with pytest.raises(RemoteError, match="the handler's own mistake"):
+        read_message(failed.result(60.0)).raise_if_error()
+    assert len(server.connections) == 1
+    transport.close()
+
+
+def test_whoever_waits_hears_that_the_transport_was_closed() -> None:
+    transport = transport_to({})
+    (future,) = transport.call_all(PEER, [("double", torch.zeros(1, dtype=torch.uint8))])
+    transport.close()
+    with pytest.raises(PeerLost, match="was closed"):
+        future.result(60.0)
+
+
+def test_what_was_under_way_is_asked_again(server: Server) -> None:
+    server.drop = 3
+    transport = transport_to({1: server.port})
+    assert ask(transport, 1, 2, 3) == [2, 4, 6]
+    assert len(server.connections) == 4
+    server.connections[-1].close()
+    assert ask(transport, 4) == [8]
+    transport.close()
+
+
+def test_a_server_that_is_restarted_elsewhere(server: Server) -> None:
+    ports = {1: server.port}
+    transport = transport_to(ports)
+    assert ask(transport, 1) == [2]
+    server.close()
+    del ports[1]
+    results: list[list[int]] = []
+    thread = threading.Thread(target=lambda: results.append(ask(transport, 5)))
+    thread.start()
+    successor = Server()
+    ports[1] = successor.port
+    thread.join(60)
+    assert results == [[10]]
+    transport.close()
+    successor.close()
+
+
+@pytest.mark.parametrize("ports", [{}, {1: 1}], ids=["unknown", "nobody listens"])
+def test_a_server_that_does_not_come_back(ports: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_transport, "PATIENCE_S", 0.5)
+    transport = transport_to(ports)
+    with pytest.raises(PeerLost, match=r"lost server 1 .*host there, pid 4711.* tried for 0.5 s"):
+        ask(transport, 1)
+    with pytest.raises(PeerLost):  # and again
+        ask(transport, 1)
+    transport.close()
+
+
+def test_an_answer_that_does_not_come(server: Server) -> None:
+    """The server lives, its handler hangs: the deadline of the request ends the wait, and others are answered."""
+    hang, passed = threading.Event(), threading.Event()
+
+    def maybe(request: Tensor) -> Tensor:
+        if int(request[0]) == 13:
+            hang.wait(60)
+        passed.set()
+        return request
+
+    slow = Server(handlers={"double": maybe, "fail": fail})
+    transport = transport_to({1: slow.port}, 1.0)
+    with pytest.raises(PeerLost, match=r"pid 4711.* gave no answer to double within 1 s"):
+        ask(transport, 13)
+    hang.set()
+    assert passed.wait(60)
+    assert ask(transport, 5) == [5]
+    transport.close()
+    slow.close()
+
+
+def test_a_silent_server_is_left_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection gives no sign of life; the next one does."""
+    monkeypatch.setattr(tcp_transport, "STUCK_S", 1.5)
+    server = Server()
+    server.partitions.serve = lambda connection: None  # type: ignore[method-assign]
+    transport = transport_to({1: server.port})
+    (future,) = transport.call_all(PEER, [("double", torch.full((1,), 4, dtype=torch.uint8))])
+    assert eventually(lambda: len(server.connections) == 1)
+    del server.partitions.serve
+    start = time.monotonic()
+    assert int(future.result(60.0)) == 8
+    assert time.monotonic() - start > 0.5 and len(server.connections) == 2
+    transport.close()
+    server.close()

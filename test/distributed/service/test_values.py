@@ -1,0 +1,107 @@
+"""Plain values on their way between processes come out as they went in; everything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glt.distributed.service.values import decode_value, encode_value
+from glt.errors import MessageError
+
+_dtypes = st.sampled_from([torch.int64, torch.float32, torch.uint8, torch.bool, torch.float64, torch.int32])
+_tensors = st.builds(
+    lambda shape, dtype: torch.arange(int(np.prod(shape))).reshape(shape).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3), _dtypes,
+)  # fmt: skip
+_keys = st.one_of(st.text(max_size=5), st.integers(-5, 5), st.tuples(st.integers(0, 3), st.text(max_size=2)))
+_plain = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), _tensors, _dtypes,
+    st.sampled_from([torch.device("cpu"), torch.device("cuda", 1)]),
+)  # fmt: skip
+_values = st.recursive(
+    _plain,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.dictionaries(_keys, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    return bool(a == b)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_values)
+def test_values_arrive_as_they_were(value: Any) -> None:
+    tree, message = encode_value(value, "it")
+    assert same(decode_value(json.loads(json.dumps(tree)), message), value)
+
+
+_json = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=4), st.just("__glt__"), st.just("tensor")),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["__glt__", "name", "items", "x"]), inner, max_size=3),
+        st.fixed_dictionaries(
+            {"__glt__": st.sampled_from(["tensor", "dtype", "device", "tuple", "dict", "class"])},
+            optional={"name": inner, "items": inner},
+        ),
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_json)
+def test_nonsense_is_refused_or_harmless(tree: Any) -> None:
+    try:
+        decode_value(tree, None)
+    except MessageError as error:
+        assert "damaged value" in str(error)
+
+
+def test_arrays_and_their_numbers_become_tensors_and_numbers() -> None:
+    tree, message = encode_value({"a": np.arange(6).reshape(2, 3)[:, ::2], "n": np.float32(1.5)}, "it")
+    value = decode_value(tree, message)
+    assert value["a"].tolist() == [[0, 2], [3, 5]] and value["n"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (object(), "builtins.object"),
+        ({1, 2}, "builtins.set"),
+        (lambda: 0, "builtins.function"),
+        (b"bytes", "builtins.bytes"),
+        (torch.eye(2).to_sparse(), "sparse"),
+        (torch.zeros(1, 1, 1, 1, 1, 1, 1, 1, 1), "dense"),
+    ],
+    ids=["object", "set", "function", "bytes", "sparse", "dimensions"],
+)
+def test_what_cannot_be_sent_is_named(value: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=f"the arguments of f.*{words}"):
+        encode_value([value], "the arguments of f")
+
+
+def test_depth_is_bounded() -> None:
+    value: Any = []
+    for _ in range(50):
+        value = [value]
+    with pytest.raises(TypeError, match="levels deep"):
+        encode_value(value, "it")

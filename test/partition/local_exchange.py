@@ -1,0 +1,63 @@
+"""Ranks of a partitioning run that are threads of one process: many small runs in little time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glt.partition.distributed import run
+from glt.partition.distributed.exchange import Exchange
+
+
+class _Board:
+    def __init__(self, world_size: int) -> None:
+        self.sent: list[tuple[list[bytes], bool]] = [([], False)] * world_size
+        self.barrier = threading.Barrier(world_size, timeout=60)
+
+
+class LocalExchange(Exchange):
+    """Everything of an exchange but the wire."""
+
+    def __init__(self, board: _Board, rank: int) -> None:
+        self.rank, self.world_size = rank, board.barrier.parties
+        self.stage = "the beginning"
+        self._board = board
+        self._is_over = False
+        self._peers = []
+
+    def _all_to_all(self, pieces: Sequence[Sequence[np.ndarray]], failed: bool) -> tuple[list[np.ndarray], list[bool]]:
+        flat = [b"".join(array.reshape(-1).view(np.uint8).tobytes() for array in of_rank) for of_rank in pieces]
+        assert len(flat) == self.world_size
+        self._board.sent[self.rank] = (flat, failed)
+        self._board.barrier.wait()
+        received = [np.frombuffer(of_rank[self.rank], np.uint8).copy() for of_rank, _ in self._board.sent]
+        fails = [each for _, each in self._board.sent]
+        self._board.barrier.wait()
+        return received, fails
+
+    def _leave(self) -> None:
+        pass
+
+
+def in_ranks(world_size: int, call: Callable[[LocalExchange], Any]) -> list[Any]:
+    """Returns what ``call`` returns, or raises, in each of so many ranks."""
+    board = _Board(world_size)
+
+    def caught(rank: int) -> Any:
+        try:
+            return call(LocalExchange(board, rank))
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(world_size) as pool:
+        return list(pool.map(caught, range(world_size)))
+
+
+def use_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes ``partition_distributed(group=exchange)`` use that exchange."""
+    monkeypatch.setattr(run, "Exchange", lambda group, timeout_s: group)

@@ -1,0 +1,167 @@
+"""Any partitioner, any hotness, any caches, any ranks with any slices: what one machine writes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed_run import PARTITIONERS, files_under
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_exchange import LocalExchange, in_ranks, use_threads
+
+from glt.partition import FrequencyPartitioner, RandomPartitioner, partition_distributed
+from glt.partition.distributed.hotness_slices import SlicedHotness
+from glt.partition.frequency_partitioner import assign_by_hotness
+from glt.partition.node_hotness import WholeHotness
+
+
+def cut(value: Any, bounds: np.ndarray, rank: int) -> Any:
+    """The slice of a rank; of ``edge_index``, int64 of two dimensions, columns."""
+    if isinstance(value, list):
+        return [cut(each, bounds, rank) for each in value]
+    mine = slice(bounds[rank], bounds[rank + 1])
+    return value[:, mine] if value.ndim == 2 and value.dtype == np.int64 else value[mine]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> dict[str, Any]:
+    kind = draw(st.sampled_from(sorted(PARTITIONERS)))
+    num_nodes, num_parts = draw(st.integers(1, 40)), draw(st.integers(1, 5))
+    world_size, num_edges = draw(st.integers(1, 4)), draw(st.integers(0, 120))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    hot = [np.round(rng.random(num_nodes) ** 4, 2).astype(dtype) for _ in range(num_parts)]
+    per_node = {"node_feat": rng.random((2, num_nodes)).T} if draw(st.booleans()) else {}
+    per_node |= {"node_label": np.arange(num_nodes)} if draw(st.booleans()) else {}
+    per_node |= {"node_time": rng.integers(0, 9, num_nodes)} if draw(st.booleans()) else {}
+    per_edge = {"edge_index": rng.integers(0, num_nodes, (2, num_edges))}
+    per_edge |= {"edge_feat": np.arange(num_edges, dtype=np.int16)} if draw(st.booleans()) else {}
+    per_edge |= {"edge_weight": rng.random(num_edges)} if draw(st.booleans()) else {}
+    owners = {"owners": rng.integers(0, num_parts, num_nodes)} if kind == "assigned" else {}
+    name = "probs" if kind == "frequency" else "hotness"
+    hotness: dict[str, Any] = {name: draw(st.sampled_from([hot, hot[0]]))}
+    if kind != "frequency" and draw(st.booleans()):
+        hotness = {}
+    plain: dict[str, Any] = {
+        "num_nodes": num_nodes,
+        "num_parts": num_parts,
+        "relabel": draw(st.booleans()),
+        "edge_assign_strategy": draw(st.sampled_from(["by_src", "by_dst"])),
+    }
+    if hotness:
+        plain |= {"cache_ratio": draw(st.sampled_from([0, 0.1, 1])), "cache_memory_budget": draw(st.integers(0, 300))}
+
+    def bounds(size: int) -> np.ndarray:
+        inner = sorted(draw(st.lists(st.integers(0, size), min_size=world_size - 1, max_size=world_size - 1)))
+        return np.array([0, *inner, size])
+
+    return {
+        "kind": kind, "world_size": world_size, "round_bytes": draw(st.sampled_from([1, 100, 1 << 20])), "plain": plain,
+        "sliced": [
+            (per_node, bounds(num_nodes)), (per_edge, bounds(num_edges)), (owners, bounds(num_nodes)),
+            (hotness, bounds(num_nodes)),
+        ],
+    }  # fmt: skip
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(runs())
+def test_the_bytes_of_one_machine(drawn: dict[str, Any]) -> None:
+    partitioner, plain = PARTITIONERS[drawn["kind"]], drawn["plain"]
+    whole = {name: value for tables, _ in drawn["sliced"] for name, value in tables.items()}
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
+        use_threads(patch)
+        root = Path(directory)
+
+        def rank_of(exchange: LocalExchange) -> Any:
+            mine: Any = {
+                name: cut(value, bounds, exchange.rank)
+                for tables, bounds in drawn["sliced"]
+                for name, value in tables.items()
+            }
+            return partition_distributed(
+                partitioner, root / "ranks", **plain, **mine, group=exchange, round_bytes=drawn["round_bytes"],
+                num_threads=1,
+            )  # fmt: skip
+
+        wanted = partitioner(root / "one", **plain, **whole, num_threads=1).partition()
+        assert in_ranks(drawn["world_size"], rank_of) == [wanted] * drawn["world_size"]
+        found, expected = files_under(root / "ranks"), files_under(root / "one")
+        assert found.keys() == expected.keys()
+        assert [path for path in expected if found[path] != expected[path]] == []
+
+
+def test_many_nodes_are_placed_by_the_same_sample() -> None:
+    rng = np.random.default_rng(1)
+    hot = [rng.random(200_000).astype(np.float32) ** 5 for _ in range(4)]
+    bounds, nodes = np.array([0, 0, 150_000, 200_000]), np.arange(0, 200_000, 1)
+
+    def rank_of(exchange: LocalExchange) -> np.ndarray:
+        mine = tuple(cut(hot, bounds, exchange.rank))
+        return assign_by_hotness(SlicedHotness(exchange, mine, False, np.diff(bounds), 1 << 20), nodes, 4, 3, 0)
+
+    wanted = assign_by_hotness(WholeHotness(hot), nodes, 4, 3, 0)
+    for found in in_ranks(3, rank_of):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"probs": [np.ones(5), np.ones(4)]}, r"probs\[1\] has shape \[4\]: expected one number per node, \[5\]"),
+        ({"probs": [np.ones(4)] * 2}, r"probs has \[5, 4\] numbers on the ranks, 9 together: expected num_nodes = 10"),
+        ({"probs": [np.ones(5)] * 3}, "probs differs between ranks: rank 0 has"),
+        ({"probs": [np.ones(5), np.ones(5, np.float32)]}, "probs differs between ranks: rank 0 has"),
+        ({"probs": [np.ones(5), -np.ones(5)]}, r"probs\[1\]\[0\] = -1.0: expected finite numbers of at least 0"),
+        ({"cache_ratio": 0.5}, r"cache_ratio differs between ranks: rank 0 has \(0.0,\), rank 1 has \(0.5,\)"),
+        ({"num_parts": 3}, "num_parts differs between ranks: rank 0 has 2, rank 1 has 3"),
+        ({"hotness": np.ones(5)}, "hotness and probs are both given"),
+    ],
+)
+def test_slices_that_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], words: str
+) -> None:
+    use_threads(monkeypatch)
+    given: dict[str, Any] = {
+        "num_parts": 2, "num_nodes": 10, "edge_index": np.zeros((2, 3), np.int64), "probs": [np.ones(5)] * 2,
+        "node_feat": np.ones((5, 1)),
+    }  # fmt: skip
+
+    def rank_of(exchange: LocalExchange) -> Any:
+        arguments = given | (changed if exchange.rank == 1 else {})
+        return partition_distributed(FrequencyPartitioner, tmp_path / "parts", **arguments, group=exchange)
+
+    for error in in_ranks(2, rank_of):
+        with pytest.raises(Exception, match=words):
+            raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_rank_has_the_hotness_of_all_nodes_for_all_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_threads(monkeypatch)
+    num_nodes, received = 4000, [0, 0]
+    original = LocalExchange._all_to_all
+
+    def counting(self: LocalExchange, *given: Any) -> Any:
+        found = original(self, *given)
+        received[self.rank] += sum(data.size for data in found[0])
+        return found
+
+    monkeypatch.setattr(LocalExchange, "_all_to_all", counting)
+    hot = np.random.default_rng(0).random((2, num_nodes // 2))
+
+    def rank_of(exchange: LocalExchange) -> Any:
+        return partition_distributed(
+            RandomPartitioner, tmp_path / "parts", 8, num_nodes, np.zeros((2, 0), np.int64),
+            node_feat=np.ones((num_nodes // 2, 1)), hotness=[hot[exchange.rank]] * 8, group=exchange,
+        )  # fmt: skip
+
+    in_ranks(2, rank_of)
+    # Of 8 partitions a rank hears of 4, 8 bytes for each node; and rows of features.
+    assert max(received) < 1.3 * (4 * 8 * num_nodes + 8 * num_nodes // 2 + num_nodes)
