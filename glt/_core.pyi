@@ -288,6 +288,43 @@ def gather_rows(
     num_threads: int = 1,
     first_id: int = 0,
 ) -> None: ...
+
+# Addresses may be of a device, so they are integers; who passes them keeps the memory.
+class TieredTable:
+    """Rows in several tiers of memory; see csrc/cuda/row_gather.h. A segment is (address, number of rows, stride)."""
+
+    num_rows: int
+    def __init__(
+        self,
+        row_bytes: int,
+        tiers: Sequence[tuple[int, int, int]],
+        *,
+        row_of: tuple[int, int] | None = None,
+        first_id: int = 0,
+        widen: str = "none",
+        scale: int = 0,
+    ) -> None: ...
+
+class GatherCall:
+    """Ids and where their rows go."""
+
+    def __init__(
+        self,
+        ids: int,
+        id_bytes: int,
+        n: int,
+        out: int,
+        num_out: int,
+        error: int,
+        positions: int = 0,
+        count: int = 0,
+    ) -> None: ...
+
+def host_gather(table: TieredTable, call: GatherCall, num_threads: int) -> tuple[int, int, int]: ...
+def cuda_gather(table: TieredTable, call: GatherCall, device: int, stream: int, max_blocks: int = 0) -> None: ...
+def cuda_register_host(address: int, num_bytes: int, read_only: bool, device: int) -> None: ...
+def cuda_unregister_host(address: int, device: int) -> None: ...
+def cuda_enable_peer(device: int, peer: int) -> None: ...
 def group_by_owner(book: Book, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 def find_owners(book: Book, ids: np.ndarray) -> np.ndarray: ...
 def require_owned(book: Book, ids: np.ndarray, part: int) -> None: ...

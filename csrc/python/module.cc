@@ -11,6 +11,7 @@ void register_device_batch(pybind11::module_& m);
 void register_one_hop(pybind11::module_& m);
 void register_induced_rows(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
+void register_tiered_table(pybind11::module_& m);
 void register_row_index(pybind11::module_& m);
 void register_hotness(pybind11::module_& m);
 void register_block_pool(pybind11::module_& m);
@@ -21,7 +22,9 @@ void register_shm_ring(pybind11::module_& m);
 #if GLT_HAS_CUDA
 namespace glt::python {
 void register_cuda_rng(pybind11::module_& m);
-}
+void register_cuda_gather(pybind11::module_& m);
+void register_cuda_pinned(pybind11::module_& m);
+}  // namespace glt::python
 #endif
 
 PYBIND11_MODULE(_core, m) {
@@ -37,6 +40,7 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_one_hop(m);
   glt::python::register_induced_rows(m);
   glt::python::register_gather(m);
+  glt::python::register_tiered_table(m);
   glt::python::register_row_index(m);
   glt::python::register_hotness(m);
   glt::python::register_block_pool(m);
@@ -44,5 +48,7 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_shm_ring(m);
 #if GLT_HAS_CUDA
   glt::python::register_cuda_rng(m);
+  glt::python::register_cuda_gather(m);
+  glt::python::register_cuda_pinned(m);
 #endif
 }

@@ -271,7 +271,7 @@ class Dataset:
             return
         ends = self.schema.ends("out")
         self.graphs = tuple(
-            Graph(graph.topology.widened((counts[source], counts[target])), graph.mode)
+            Graph(graph.topology.widened((counts[source], counts[target])), graph.mode, graph.device)
             for graph, (source, target) in zip(self.graphs, ends, strict=True)
         )
         self.num_nodes_of = tuple(counts)

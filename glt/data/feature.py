@@ -2,32 +2,65 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
 from glt.data import pool
-from glt.data.arrays import Packed, as_ids, as_numpy
+from glt.data.arrays import Packed, as_ids, as_numpy, from_array
+from glt.data.cuda_device import cuda_device
+from glt.data.device_group import DeviceGroup, group_of
 from glt.data.partition_book import PartitionBook
+from glt.data.tiered_rows import NO_ROW, TieredRows, widening_of
 
 
 class Feature:
-    """A table of rows in host memory, mapped files included.
+    """A table of rows in host memory, mapped files included; for GPUs, hot rows in their memory and the rest pinned.
+
+    Where ids are on the CPU, rows come from host memory. Where ids are on a GPU and there is a ``device``, that GPU
+    looks them up: ``split_ratio`` of the rows in its own memory, all others in pinned host memory, read in place over
+    the bus. Each process places the rows when it first asks for them with ids on that GPU; processes that share the
+    memory of ``tensor`` (mapped files, shared memory) pin the same pages.
+
+    The GPU path is tested without a GPU, through the kernel's host executor; it has not yet run on one.
 
     Args:
         tensor: The rows, shape ``[num_rows, ...]``, any dtype. Used in place if contiguous, else copied once.
-        row_of: Row of each id ``[num_ids]``, uint32, where only some ids have rows. Default: the id.
+        row_of: Row of each id ``[num_ids]``, uint32, where only some ids have rows. Default: the id. It is also what
+            GLT calls ``id2index``, for rows that were sorted by hotness.
         owned: A book and the partition whose rows these are, in place of ``row_of``: looking up what that does not own
             is then refused.
+        split_ratio: Share of the rows to keep in device memory, in [0, 1]: the first ones, or the hottest where there
+            is ``hotness``.
+        device: The GPU that looks rows up: ``'cuda'``, ``'cuda:0'`` or a number. Default: none, or any of
+            ``device_group_list``. With ids on another GPU that one keeps rows, too.
+        device_group_list: GPUs that keep the hot rows together, each group all of them; see :class:`DeviceGroup`.
+            Default: each GPU by itself.
+        hotness: How often each row is wanted, in any unit ``[num_rows]``, as
+            :meth:`glt.sampler.NeighborSampler.sample_prob` forecasts it.
+        scale: Factor of each row ``[num_rows]``, float32, of int8 rows: applied where they are widened to float32.
 
     Raises:
-        TypeError, ValueError: If ``tensor`` is not a CPU tensor of at least one dimension.
+        TypeError, ValueError: If ``tensor`` is not a CPU tensor of at least one dimension, an option does not fit, or
+            a GPU is asked for that cannot be used here; says what is missing.
     """
 
     def __init__(
-        self, tensor: Tensor, row_of: Tensor | None = None, owned: tuple[PartitionBook, int] | None = None
+        self,
+        tensor: Tensor,
+        row_of: Tensor | None = None,
+        owned: tuple[PartitionBook, int] | None = None,
+        *,
+        split_ratio: float = 0.0,
+        device: torch.device | str | int | None = None,
+        device_group_list: Sequence[DeviceGroup] | None = None,
+        hotness: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"tensor has type {type(tensor).__name__}: expected a torch.Tensor")
@@ -39,6 +72,23 @@ class Feature:
         self._table = as_numpy(self.tensor)
         self._row_of = None if self.row_of is None else self.row_of.numpy()
         self._first_id = 0 if owned is None else owned[0].first_id(owned[1])
+        self.split_ratio, self.device = _checked_ratio(split_ratio), device
+        self.device_group_list = tuple(device_group_list or ())
+        self.hotness = _checked_per_row("hotness", hotness, len(tensor), None)
+        self.scale = _checked_per_row("scale", scale, len(tensor), torch.float32)
+        if scale is not None and tensor.dtype != torch.int8:
+            raise ValueError(f"scale was given for rows of {tensor.dtype}: expected none but for torch.int8")
+        if device is not None:
+            group_of(cuda_device(device, "device"), self.device_group_list)
+        for group in self.device_group_list:
+            for member in group.device_list:
+                cuda_device(member, f"device_list of group {group.group_id}")
+        if (self.split_ratio or hotness is not None) and not self.uses_gpu:
+            raise ValueError(
+                f"split_ratio = {split_ratio}: expected device or device_group_list, the GPUs to keep rows"
+            )
+        self._placed: dict[torch.device, TieredRows] = {}
+        self._lock = threading.Lock()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -58,6 +108,11 @@ class Feature:
         """Whether the row of an id is the id: not so of a partition, which has rows of some ids only."""
         return self.row_of is None and self.owned is None
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether ids on a GPU are looked up there."""
+        return self.device is not None or bool(self.device_group_list)
+
     def __len__(self) -> int:
         return len(self.tensor)
 
@@ -68,15 +123,26 @@ class Feature:
         *,
         positions: Tensor | None = None,
         num_threads: int = 1,
+        dtype: torch.dtype | None = None,
+        wait: bool = True,
+        max_blocks: int = 0,
     ) -> Tensor:
         """Looks up rows: ``out[i] = row of ids[i]``, or ``out[positions[i]]`` where positions are given.
+
+        With ids on a GPU, and a ``device``, it is that GPU's current stream that does it, and everything is there; the
+        result equals that of the CPU bit for bit (of NaNs that are widened, some may differ in their bits).
 
         Args:
             ids: Ids ``[n]``, any integer dtype; a bool mask stands for the positions of its true elements.
             out: Where to write, ``[at least n, ...]``, same dtype, contiguous. Default: recycled memory, which a
-                batch of the same size used before, so that no fresh page is touched in steady state.
+                batch of the same size used before, so that no fresh page is touched in steady state; on a GPU, of
+                torch's allocator.
             positions: Row of ``out`` for each id ``[n]``, uint32. Default: 0, 1, 2, ...
             num_threads: Threads to copy with; the result does not depend on it.
+            dtype: float32 to widen rows of bfloat16, float16 or int8 (times ``scale``). Default: the table's.
+            wait: On a GPU, whether to wait until it is done, to raise what is wrong here. False: an id out of range
+                gives zeros and is raised by :meth:`check`, or by one of the next eight gathers.
+            max_blocks: On a GPU, blocks of 256 threads to use at most, 0: all. A few suffice to saturate a bus.
 
         Returns:
             ``out``, or the new tensor ``[n, ...]``.
@@ -86,7 +152,11 @@ class Feature:
                 first.
             TypeError, ValueError: If the dtype, shape or layout of an argument does not fit.
         """
+        if self.uses_gpu and isinstance(ids, Tensor) and ids.is_cuda:
+            return self._gather_there(ids, out, positions, dtype, wait, max_blocks)
         ids = as_ids(ids, "ids")
+        if dtype is not None and dtype != self.dtype:
+            return self._widened(ids, out, positions, num_threads, dtype)
         if self.owned is not None:
             _core.require_owned(self.owned[0].native, ids.numpy(), self.owned[1])
         if out is None:
@@ -102,12 +172,123 @@ class Feature:
     def __getitem__(self, ids: Tensor) -> Tensor:
         return self.gather(ids)
 
+    def _widened(
+        self, ids: Tensor, out: Tensor | None, positions: Tensor | None, num_threads: int, dtype: torch.dtype
+    ) -> Tensor:
+        """On the CPU: the rows as they are first, then in float32."""
+        if dtype != torch.float32 or self.dtype not in (torch.bfloat16, torch.float16, torch.int8):
+            raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
+        wide = self.gather(ids, num_threads=num_threads).to(dtype)
+        if self.scale is not None:
+            factor = Feature(self.scale, self.row_of, self.owned)[ids]
+            wide *= factor.view(-1, *[1] * len(self.row_shape))
+        if out is None and positions is None:
+            return wide
+        return Feature(wide).gather(torch.arange(len(wide)), out, positions=positions)
+
+    def _gather_there(
+        self, ids: Tensor, out: Tensor | None, positions: Tensor | None, dtype: torch.dtype | None, wait: bool,
+        max_blocks: int,
+    ) -> Tensor:  # fmt: skip
+        """On the GPU of the ids, the arguments checked: the kernel takes addresses."""
+        if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
+            raise TypeError(f"ids is {ids.dtype} {list(ids.shape)}: expected integer ids of one dimension")
+        if ids.dtype == torch.bool:
+            ids = ids.nonzero().view(-1)
+        ids = (ids if ids.dtype in (torch.int32, torch.int64) else ids.to(torch.int64)).contiguous()
+        if positions is not None:
+            if out is None:
+                raise ValueError("positions needs out: the rows in between must come from somewhere")
+            if positions.dtype != torch.uint32 or positions.shape != ids.shape or positions.device != ids.device:
+                raise ValueError(
+                    f"positions is {positions.dtype} {list(positions.shape)} on {positions.device}: expected "
+                    f"torch.uint32 {list(ids.shape)} on {ids.device}"
+                )
+            positions = positions.contiguous()
+        if out is not None:
+            expected = self.dtype if dtype is None else dtype
+            if out.dtype != expected:
+                raise TypeError(f"out has dtype {out.dtype}: expected {expected}")
+            if out.device != ids.device or out.shape[1:] != self.row_shape or not out.is_contiguous():
+                raise ValueError(
+                    f"out has shape {tuple(out.shape)} on {out.device}: expected contiguous rows "
+                    f"{list(self.row_shape)} on {ids.device}"
+                )
+            if positions is None and len(out) < len(ids):
+                raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
+        return self.placed(ids.device).gather(
+            ids, out, positions=positions, dtype=dtype, wait=wait, max_blocks=max_blocks, explain=self._explain
+        )
+
+    def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
+        """Raises what the CPU would have raised for these ids."""
+        self.gather(ids, torch.empty((num_out, *self.row_shape), dtype=self.dtype), positions=positions)
+
+    def placed(self, device: torch.device | str | int) -> TieredRows:
+        """Returns the rows as a GPU reads them; places them there the first time, which takes a while.
+
+        Raises:
+            RuntimeError: If the rows cannot be pinned.
+            torch.OutOfMemoryError: If the GPU has no room for the hot ones.
+            ValueError: If there is no such GPU, or it is in none of the groups.
+        """
+        place = cuda_device(device, "device")
+        with self._lock:
+            if place not in self._placed:
+                self._placed[place] = self._place(place, group_of(place, self.device_group_list))
+            return self._placed[place]
+
+    def _place(self, device: torch.device, group: Sequence[torch.device]) -> TieredRows:
+        row_of = self.row_of
+        if self.owned is not None and row_of is not None:  # foreign ids have rows too, of other partitions
+            book, part = self.owned
+            row_of = from_array(np.where(book.owners() == part, row_of.numpy(), np.uint32(NO_ROW)))
+        return TieredRows(
+            self.tensor, device, num_hot=round(self.split_ratio * len(self)), hotness=self.hotness, row_of=row_of,
+            first_id=self._first_id, group=group, scale=self.scale, name="the rows of a Feature",
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Waits for all gathers on GPUs; raises the IndexError of those that were not waited for."""
+        for rows in list(self._placed.values()):
+            rows.check()
+
+    def close(self) -> None:
+        """Gives back device memory and unpins the rows; they are placed again when they are asked for again."""
+        with self._lock:
+            placed, self._placed = self._placed, {}
+        for rows in placed.values():
+            rows.close()
+
     def __getstate__(self) -> dict[str, Any]:
         row_of = None if self.owned else Packed.of(self.row_of)
-        return {"tensor": Packed.of(self.tensor), "row_of": row_of, "owned": self.owned}
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        return {"tensor": Packed.of(self.tensor), "row_of": row_of, "owned": self.owned, "options": options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(Packed.open(state["tensor"]), Packed.open(state["row_of"]), state["owned"])  # type: ignore[misc]
+        tensor, row_of = Packed.open(state["tensor"]), Packed.open(state["row_of"])
+        self.__init__(tensor, row_of, state["owned"], **state["options"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        return f"Feature(shape={tuple(self.shape)}, dtype={self.dtype})"
+        where = f", split_ratio={self.split_ratio}" if self.uses_gpu else ""
+        return f"Feature(shape={tuple(self.shape)}, dtype={self.dtype}{where})"
+
+
+_OPTIONS = ("split_ratio", "device", "device_group_list", "hotness", "scale")
+
+
+def _checked_ratio(ratio: Any) -> float:
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+        raise ValueError(f"split_ratio = {ratio!r}: expected a share of the rows, 0 to 1")
+    return float(ratio)
+
+
+def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torch.dtype | None) -> Tensor | None:
+    """One number per row, on the CPU."""
+    if value is None:
+        return None
+    fits = isinstance(value, Tensor) and value.shape == (num_rows,) and value.device.type == "cpu"
+    if not fits or (dtype is not None and value.dtype != dtype):
+        kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} is {kind}: expected {dtype or 'numbers'} [{num_rows}] on the CPU, one per row")
+    return value.contiguous()

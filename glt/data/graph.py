@@ -2,36 +2,90 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import torch
 
 from glt import _core
+from glt.data.cuda_device import cuda_device, is_cuda, missing_for_cuda
+from glt.data.device_topology import DeviceTopology
 from glt.data.topology import Topology
 
-_MODES = ("CPU", "ZERO_COPY")
+_MODES = ("CPU", "ZERO_COPY", "CUDA")
 
 
 class Graph:
     """A :class:`Topology` placed for sampling.
 
+    Whatever the mode, the edges stay in host memory too, where CPU samplers read them in place. The modes say where
+    samplers on a GPU find them, once one asks (:meth:`placed`); each process places them for itself, and processes
+    that share the memory of the topology pin the same pages.
+
     Args:
         topology: The edges.
-        mode: ``'CPU'`` and ``'ZERO_COPY'`` both keep the edges in host memory, where CPU samplers read them in place;
-            they differ only for samplers on a GPU, which this build does not have yet.
-        device: The device of the samplers. Default: CPU.
+        mode: ``'CPU'``: nowhere. ``'ZERO_COPY'``: columns in pinned host memory, row offsets on the GPU; where there is
+            no GPU this means the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU.
+        device: The GPU of the samplers: ``'cuda'``, ``'cuda:0'`` or a number. Default: torch's current one.
 
     Raises:
-        ValueError: If the mode or device is unknown or not available here.
+        TypeError, ValueError: If the mode or device is unknown or not available here; says what is missing.
     """
 
     def __init__(self, topology: Topology, mode: str = "CPU", device: torch.device | int | str | None = None) -> None:
-        if mode == "CUDA":
-            raise ValueError("mode = 'CUDA': this build has no GPU sampler; use 'CPU' or 'ZERO_COPY'")
         if mode not in _MODES:
             raise ValueError(f"mode = {mode!r}: expected one of {_MODES}")
-        if device is not None and torch.device(device).type != "cpu":
-            raise ValueError(f"device = {device!r}: this build samples on the CPU only; leave device out")
+        missing = missing_for_cuda() if mode == "CUDA" else None
+        if missing is not None:
+            raise ValueError(f"mode = 'CUDA': {missing}. Or use 'CPU' or 'ZERO_COPY', which need no GPU")
+        if is_cuda(device, "device"):
+            if mode == "CPU":
+                raise ValueError(f"device = {device!r}: mode = 'CPU' is not for GPUs; use 'ZERO_COPY' or 'CUDA'")
+            cuda_device(device, "device")
+        elif device is not None and mode == "CUDA":
+            raise ValueError(f"device = {device!r}: mode = 'CUDA' is for a GPU, such as 'cuda:0'")
         self.topology = topology
         self.mode = mode
+        self.device = device
+        self._start()
+
+    def _start(self) -> None:
+        self._placed: dict[torch.device, DeviceTopology] = {}
+        self._lock = threading.Lock()
+
+    def placed(self, device: torch.device | int | str | None = None) -> DeviceTopology:
+        """Returns the edges as samplers on a GPU read them; places them there the first time, which takes a while.
+
+        Args:
+            device: The GPU. Default: the graph's.
+
+        Raises:
+            RuntimeError: If the columns cannot be pinned.
+            torch.OutOfMemoryError: If the GPU has no room.
+            ValueError: If there is no such GPU, or the mode is ``'CPU'``.
+        """
+        if self.mode == "CPU":
+            raise ValueError("mode = 'CPU': the edges are for CPU samplers; use mode 'ZERO_COPY' or 'CUDA' for a GPU")
+        wanted = self.device if device is None and is_cuda(self.device, "device") else device
+        place = cuda_device("cuda" if wanted is None else wanted, "device")
+        with self._lock:
+            if place not in self._placed:
+                self._placed[place] = DeviceTopology(self.topology, place, self.mode)
+            return self._placed[place]
+
+    def close(self) -> None:
+        """Gives back device memory and unpins the columns; they are placed again when they are asked for again."""
+        with self._lock:
+            placed, self._placed = self._placed, {}
+        for each in placed.values():
+            each.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"topology": self.topology, "mode": self.mode, "device": self.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
 
     @property
     def csr(self) -> _core.Csr:

@@ -58,7 +58,7 @@ class DistDataset:
         Args:
             graph_dir: The partitioner's ``output_dir``.
             partition_idx: Which partition, in ``[0, num_parts)``.
-            graph_mode: ``'CPU'`` or ``'ZERO_COPY'``; see :class:`glt.data.Graph`.
+            graph_mode: ``'CPU'`` or ``'ZERO_COPY'``, see :class:`glt.data.Graph`; partitions are sampled on the CPU.
             whole_node_label_file: A ``.pt`` file (a tensor, read without unpickling anything else) or ``.npy`` file
                 with the labels of all nodes, in place of labels stored with the partition; also of a relabelled graph
                 in the order of the original ids. Of a heterogeneous graph, a dict of such files by node type; types
@@ -75,6 +75,8 @@ class DistDataset:
             KeyError: If a label file is for a node type that there is not.
             ValueError: If ``graph_mode`` is unknown, or a label file is missing or does not fit.
         """
+        if graph_mode == "CUDA":  # a Graph takes it, but no sampler of partitions would obey
+            raise ValueError("graph_mode = 'CUDA': partitions are sampled on the CPU; use 'CPU' or 'ZERO_COPY'")
         part = load_partition(graph_dir, partition_idx, verify=verify)
         manifest, schema = part.manifest, part.schema
         files = [path and os.path.abspath(path) for path in _label_files(schema, whole_node_label_file)]

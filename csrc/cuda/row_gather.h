@@ -1,0 +1,195 @@
+// Rows by id from a table in several tiers of memory: the arithmetic of the kernel, one source for host and device.
+//
+// The host runs it thread by thread (tests without a GPU); csrc/cuda/gather.cu launches it. No thread needs another:
+// the lanes of a tile find the same rows each by itself, since their equal loads are one for the hardware.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/row_bits.h"
+
+namespace glt::cuda {
+
+constexpr int kMaxTiers = 16;
+constexpr int kMaxLanes = 32;
+constexpr int kRowsInFlight = 4;  // per tile: their loads are all issued before the first store waits for one
+constexpr uint64_t kNoError = ~uint64_t{0};
+
+// Rows [end of the tier before, end) of the table.
+struct Tier {
+  const std::byte* rows;
+  int64_t end;
+  int64_t stride;  // bytes from row to row
+};
+
+// All pointers must be readable where the gather runs: device memory, a peer's, or pinned host memory.
+struct TieredTable {
+  int64_t num_rows = 0;
+  int64_t row_bytes = 0;
+  Tier tier[kMaxTiers] = {};
+  int num_tiers = 0;
+  const uint32_t* row_of = nullptr;  // [num_ids], row (over all tiers) of id - first_id; null: the same
+  int64_t num_ids = 0;
+  int64_t first_id = 0;
+  Widen widen = Widen::kNone;
+  const float* scale = nullptr;  // [num_rows], of int8 rows; null: 1
+};
+
+struct GatherCall {
+  const void* ids;  // [n] int64, or int32
+  bool wide;        // int64
+  int64_t n;
+  const int32_t* count = nullptr;       // where given, *count ids count, and n is the most there may be
+  const uint32_t* positions = nullptr;  // [n], row of `out` for each id; null: 0, 1, 2, ...
+  std::byte* out;                       // [num_out], rows one after the other
+  int64_t num_out;
+  uint64_t* error;  // becomes the lowest position of an id (or position) out of range; kNoError before
+};
+
+// How rows are cut into pieces; of host and device alike, so that the tests see the same pieces.
+struct Pieces {
+  int width;      // bytes of a piece, or elements where rows are widened
+  int num;        // per row
+  int lane_bits;  // a tile of 2^lane_bits threads moves a row
+  int skew_mask;  // rows longer than a tile: pieces per 128-byte line - 1, so that tiles read whole lines; else 0
+};
+
+GLT_HOST_DEVICE int64_t out_bytes(const TieredTable& t) {
+  return t.widen == Widen::kNone ? t.row_bytes : t.row_bytes / stored_bytes(t.widen) * 4;
+}
+
+inline Pieces pieces_of(const TieredTable& t, const GatherCall& c) {
+  const auto address = [](const void* p) { return reinterpret_cast<uint64_t>(p); };
+  uint64_t read = t.row_bytes;
+  for (int i = 0; i < t.num_tiers; ++i) read |= address(t.tier[i].rows) | t.tier[i].stride;
+  const uint64_t written = address(c.out) | out_bytes(t);
+  const auto aligned = [](uint64_t bits, int most) {  // the largest power of two that divides it
+    return static_cast<int>(std::min<uint64_t>(bits & -bits ? bits & -bits : most, most));
+  };
+  Pieces p{};
+  int bytes;
+  if (t.widen == Widen::kNone) {
+    p.width = bytes = aligned(read | written, 16);
+  } else {
+    const int stored = stored_bytes(t.widen);
+    p.width = std::min(aligned(read, 4 * stored) / stored, aligned(written, 16) / 4);
+    bytes = p.width * stored;
+  }
+  p.num = static_cast<int>(t.row_bytes / bytes);
+  while ((1 << p.lane_bits) < std::min(p.num, kMaxLanes)) ++p.lane_bits;
+  p.skew_mask = p.num > kMaxLanes ? 128 / bytes - 1 : 0;
+  return p;
+}
+
+GLT_HOST_DEVICE void report(uint64_t* error, int64_t position) {
+#if defined(__CUDA_ARCH__)
+  atomicMin(reinterpret_cast<unsigned long long*>(error), static_cast<unsigned long long>(position));
+#else
+  if (static_cast<uint64_t>(position) < *error) *error = static_cast<uint64_t>(position);
+#endif
+}
+
+// Where a row lies. `row` is below num_rows.
+GLT_HOST_DEVICE const std::byte* find_row(const TieredTable& t, int64_t row) {
+  int64_t begin = 0;
+  int i = 0;
+  for (; i + 1 < t.num_tiers && row >= t.tier[i].end; ++i) begin = t.tier[i].end;
+  return t.tier[i].rows + (row - begin) * t.tier[i].stride;
+}
+
+GLT_HOST_DEVICE bool is_below(int64_t value, int64_t bound) {
+  return static_cast<uint64_t>(value) < static_cast<uint64_t>(bound);  // and not negative
+}
+
+// What thread `thread` of `num_threads` does; both in multiples of the tile. A row that cannot be had becomes zeros.
+template <typename Move>
+GLT_HOST_DEVICE void gather_of_thread(const TieredTable& t, const GatherCall& c, const Pieces& p, int64_t thread,
+                                      int64_t num_threads) {
+  using In = typename Move::In;
+  using Out = typename Move::Out;
+  const int lanes = 1 << p.lane_bits, lane = static_cast<int>(thread & (lanes - 1));
+  const int64_t tile = thread >> p.lane_bits, num_tiles = num_threads >> p.lane_bits;
+  int64_t n = c.n;
+  if (c.count && *c.count < n) n = *c.count;
+  const int64_t bytes_out = out_bytes(t);
+  // Neighbouring tiles take neighbouring rows, so narrow rows too are written in whole lines. Each step asks for all
+  // its rows before the next needs an answer: ids, then their rows, then their places.
+  for (int64_t first = tile; first < n; first += kRowsInFlight * num_tiles) {
+    int64_t index[kRowsInFlight], row[kRowsInFlight], place[kRowsInFlight];
+    for (int r = 0; r < kRowsInFlight; ++r) {
+      index[r] = first + r * num_tiles;
+      if (index[r] >= n) index[r] = first;  // the last rows again, by the same tile, in place of a branch
+      place[r] = index[r];
+    }
+    if (c.wide)
+      for (int r = 0; r < kRowsInFlight; ++r) row[r] = static_cast<const int64_t*>(c.ids)[index[r]];
+    else
+      for (int r = 0; r < kRowsInFlight; ++r) row[r] = static_cast<const int32_t*>(c.ids)[index[r]];
+    if (c.positions)
+      for (int r = 0; r < kRowsInFlight; ++r) place[r] = c.positions[index[r]];
+    for (int r = 0; r < kRowsInFlight; ++r)
+      row[r] = static_cast<int64_t>(static_cast<uint64_t>(row[r]) - static_cast<uint64_t>(t.first_id));
+    if (t.row_of)
+      for (int r = 0; r < kRowsInFlight; ++r) row[r] = is_below(row[r], t.num_ids) ? int64_t{t.row_of[row[r]]} : -1;
+    float scale[kRowsInFlight];
+    for (int r = 0; r < kRowsInFlight; ++r) {
+      const bool here = is_below(row[r], t.num_rows);
+      if (!here || !is_below(place[r], c.num_out)) {
+        if (lane == 0) report(c.error, index[r]);
+        if (!here) row[r] = -1;
+      }
+      scale[r] = 1.0f;
+    }
+    if constexpr (Move::kIsScaled) {
+      for (int r = 0; r < kRowsInFlight; ++r)
+        if (t.scale && row[r] >= 0) scale[r] = t.scale[row[r]];
+    }
+    const std::byte* from[kRowsInFlight];
+    std::byte* to[kRowsInFlight];
+    int skew[kRowsInFlight];
+    for (int r = 0; r < kRowsInFlight; ++r) {
+      from[r] = row[r] < 0 ? nullptr : find_row(t, row[r]);
+      to[r] = is_below(place[r], c.num_out) ? c.out + place[r] * bytes_out : nullptr;
+      skew[r] = static_cast<int>(reinterpret_cast<uint64_t>(from[r]) / sizeof(In)) & p.skew_mask;
+    }
+    for (int v = lane; v < p.num + p.skew_mask; v += lanes) {
+      In in[kRowsInFlight];
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        const int piece = v - skew[r];
+        in[r] = load_once<sizeof(In)>(from[r] + piece * int64_t{sizeof(In)}, from[r] && is_below(piece, p.num));
+      }
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        const int piece = v - skew[r];
+        if (to[r] && is_below(piece, p.num))
+          store_once(to[r] + piece * int64_t{sizeof(Out)}, Move::of(in[r], scale[r]));
+      }
+    }
+  }
+}
+
+// Calls run.template operator()<Move>() with the Move that fits.
+template <typename Run>
+void with_move(const TieredTable& t, const Pieces& p, Run&& run) {
+  const auto widening = [&]<Widen kWiden>() {
+    if (p.width == 4) return run.template operator()<Widened<kWiden, 4>>();
+    if (p.width == 2) return run.template operator()<Widened<kWiden, 2>>();
+    return run.template operator()<Widened<kWiden, 1>>();
+  };
+  if (t.widen == Widen::kBfloat16) return widening.template operator()<Widen::kBfloat16>();
+  if (t.widen == Widen::kHalf) return widening.template operator()<Widen::kHalf>();
+  if (t.widen == Widen::kInt8) return widening.template operator()<Widen::kInt8>();
+  switch (p.width) {
+    case 16:
+      return run.template operator()<Copied<16>>();
+    case 8:
+      return run.template operator()<Copied<8>>();
+    case 4:
+      return run.template operator()<Copied<4>>();
+    case 2:
+      return run.template operator()<Copied<2>>();
+    default:
+      return run.template operator()<Copied<1>>();
+  }
+}
+
+}  // namespace glt::cuda

@@ -1,0 +1,83 @@
+"""The edges of a graph where the samplers of one GPU read them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from glt.data.edge_times import TimedEdges
+from glt.data.edge_weights import EdgeWeights
+from glt.data.pinned_memory import PinnedMemory
+from glt.data.pinned_pages import PinnedPages
+from glt.data.topology import Topology
+
+
+class DeviceTopology:
+    """The arrays of a :class:`~glt.data.topology.Topology`, each at an address that one GPU can read.
+
+    Row offsets are always in device memory: every row of a frontier asks for two, and over the bus that would cost as
+    much as the neighbours. The columns are there too (``'CUDA'``), or stay in the topology's own memory, pinned, of
+    which a sampler reads the few neighbours that it draws (``'ZERO_COPY'``).
+
+    Not yet run on a GPU.
+
+    Args:
+        topology: The edges; kept alive.
+        device: The GPU.
+        mode: ``'CUDA'`` or ``'ZERO_COPY'``.
+        pages: As for :class:`PinnedMemory`.
+
+    Attributes:
+        indptr, indices, edge_ids, weights, by_time: As the topology has them: tensors of the device, or its own pinned
+            ones. ``data_ptr()`` of either is an address for kernels.
+
+    Raises:
+        RuntimeError: If the columns cannot be pinned; those pinned before are given back.
+        torch.OutOfMemoryError: If the GPU has no room.
+    """
+
+    def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:
+        self.topology, self.device, self.mode = topology, device, mode
+        self._pages = pages
+        self._pins: list[PinnedMemory] = []
+        self._brought: dict[int, Tensor] = {}  # by address: columns by time may be the plain ones
+        try:
+            self.indptr = topology.indptr.to(device)
+            self.indices = self._column(topology.indices, "indices")
+            self.edge_ids = self._optional(topology.edge_ids, "edge_ids")
+            self.weights: EdgeWeights | None = None
+            if topology.weights is not None:
+                self.weights = EdgeWeights(*(self._column(array, "weights") for array in topology.weights))
+            self.by_time: TimedEdges | None = None
+            if topology.by_time is not None:
+                indices, edge_ids, time = topology.by_time
+                self.by_time = TimedEdges(
+                    self._column(indices, "indices by time"), self._optional(edge_ids, "edge_ids by time"),
+                    self._column(time, "edge times"),
+                )  # fmt: skip
+        except BaseException:
+            self.close()
+            raise
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # samplers come on any stream
+
+    def _column(self, column: Tensor, name: str) -> Tensor:
+        if self.mode == "CUDA":
+            address = column.data_ptr()
+            if address not in self._brought:
+                self._brought[address] = column.to(self.device)
+            return self._brought[address]
+        self._pins.append(PinnedMemory(column, self.device, f"the {name} of {self.topology!r}", self._pages))
+        return column
+
+    def _optional(self, column: Tensor | None, name: str) -> Tensor | None:
+        return None if column is None else self._column(column, name)
+
+    def close(self) -> None:
+        """Unpins the columns, after the work under way; nothing may sample from here any more."""
+        pins, self._pins = self._pins, []
+        for pin in pins:
+            pin.close()
+
+    def __repr__(self) -> str:
+        return f"DeviceTopology({self.topology!r}, mode={self.mode!r}, device={str(self.device)!r})"

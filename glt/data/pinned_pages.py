@@ -1,0 +1,111 @@
+"""Which pages of this process are registered with CUDA, and for how many."""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+CHUNK_BYTES = 64 << 30
+"""Most bytes of one registration: drivers (r580) refuse 512 GiB at once."""
+
+
+@dataclass
+class _Chunk:
+    begin: int
+    end: int
+    device: int
+    num_users: int = 0
+
+
+class PinnedPages:
+    """Registers whole pages, each once: CUDA refuses pages that are registered already, and arrays may share pages.
+
+    A page stays registered while anybody uses it. A child of ``fork`` inherits neither the CUDA context nor the
+    registrations, so there releasing does nothing.
+
+    Args:
+        register: Called as ``register(address, num_bytes, device)``; raises what fails.
+        unregister: Called as ``unregister(address, device)`` for what was registered at that address.
+        chunk_bytes: Most bytes of one registration, whole pages.
+    """
+
+    def __init__(
+        self,
+        register: Callable[[int, int, int], None],
+        unregister: Callable[[int, int], None],
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self._register, self._unregister = register, unregister
+        self._chunk_bytes = chunk_bytes
+        self._chunks: list[_Chunk] = []  # by address, not overlapping
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def acquire(self, address: int, num_bytes: int, device: int) -> list[_Chunk]:
+        """Registers the pages of ``[address, address + num_bytes)`` that are not yet; all or none.
+
+        Returns:
+            What :meth:`release` needs.
+        """
+        page = mmap.PAGESIZE
+        begin, end = address // page * page, -(-(address + num_bytes) // page) * page
+        with self._lock:
+            used, fresh = self._cover(begin, end, device)
+            done: list[_Chunk] = []
+            try:
+                for chunk in fresh:
+                    self._register(chunk.begin, chunk.end - chunk.begin, device)
+                    done.append(chunk)
+            except BaseException:
+                for chunk in done:
+                    self._unregister(chunk.begin, chunk.device)
+                raise
+            for chunk in fresh:
+                bisect.insort(self._chunks, chunk, key=lambda c: c.begin)
+            used += fresh
+            for chunk in used:
+                chunk.num_users += 1
+            return used
+
+    def _cover(self, begin: int, end: int, device: int) -> tuple[list[_Chunk], list[_Chunk]]:
+        """The chunks that overlap ``[begin, end)``, and new ones for what lies between them."""
+        used = [chunk for chunk in self._chunks if chunk.begin < end and begin < chunk.end]
+        fresh = []
+        for until, after in [*((chunk.begin, chunk.end) for chunk in used), (end, end)]:
+            while begin < until:
+                stop = min(until, begin + self._chunk_bytes)
+                fresh.append(_Chunk(begin, stop, device))
+                begin = stop
+            begin = max(begin, after)
+        return used, fresh
+
+    def release(self, chunks: list[_Chunk]) -> None:
+        """Gives back what :meth:`acquire` returned; what nobody uses any more is unregistered.
+
+        Raises:
+            RuntimeError: If CUDA refuses; all others have been given back then too.
+        """
+        if os.getpid() != self._pid:
+            return
+        failure = None
+        with self._lock:
+            for chunk in chunks:
+                chunk.num_users -= 1
+                if chunk.num_users:
+                    continue
+                self._chunks.remove(chunk)
+                try:
+                    self._unregister(chunk.begin, chunk.device)
+                except RuntimeError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are registered."""
+        return sum(chunk.end - chunk.begin for chunk in self._chunks)

@@ -1,0 +1,183 @@
+"""Rows for one GPU: the hot ones in device memory, the rest in pinned host memory, looked up together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt.data.arrays import as_numpy, from_array
+from glt.data.gather_errors import GatherErrors
+from glt.data.pinned_memory import PinnedMemory
+
+NO_ROW = 2**32 - 1
+
+_WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "int8"}
+
+
+class TieredRows:
+    """What the gather kernel of one GPU reads; see ``csrc/cuda/row_gather.h``.
+
+    Not yet run on a GPU. On the CPU (``device`` = cpu) the same kernel runs through the host executor, thread by thread
+    and slowly: for tests.
+
+    Args:
+        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory; kept, and pinned as far as it is not hot.
+        device: Where gathers run and results are.
+        num_hot: Rows to keep in device memory.
+        hotness: Hotness of each row ``[num_rows]``: the hottest are kept, ties by row. Default: the first ones are.
+        row_of: Row of each id, counted from ``first_id``, ``[num_ids]`` uint32 on the CPU; 2^32 - 1: has none. Default:
+            ids count rows.
+        first_id: The id that the first entry of ``row_of``, or the first row, is of.
+        group: The GPUs that share the hot rows: each holds an equal part; with ``device`` among them.
+        scale: Factor of each row ``[num_rows]``, float32, where int8 rows are widened. Default: 1.
+        name: What to call the rows in errors.
+
+    Raises:
+        RuntimeError: If the rows cannot be pinned, or a GPU of the group cannot read another's memory.
+    """
+
+    def __init__(
+        self,
+        tensor: Tensor,
+        device: torch.device,
+        *,
+        num_hot: int = 0,
+        hotness: Tensor | None = None,
+        row_of: Tensor | None = None,
+        first_id: int = 0,
+        group: Sequence[torch.device] | None = None,
+        scale: Tensor | None = None,
+        name: str = "tensor",
+    ) -> None:
+        self.device, self.dtype, self.row_shape = device, tensor.dtype, tensor.shape[1:]
+        rows, order = _rows_of(tensor), None
+        if hotness is not None and num_hot:
+            # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
+            order = torch.argsort(hotness, descending=True, stable=True)[:num_hot]
+            place = np.arange(num_hot, num_hot + len(rows), dtype=np.int64)
+            place[order.numpy()] = np.arange(num_hot)
+            row_of = from_array(_composed(row_of, place))
+        hot, cold = (rows[:num_hot], rows[num_hot:]) if order is None else (rows[order], rows)
+        group = (device,) if group is None else tuple(group)
+        if device.type == "cuda":
+            for peer in group:
+                _core.cuda_enable_peer(device.index, peer.index)
+        # Equal parts, device by device.
+        bounds = [num_hot * i // len(group) for i in range(len(group) + 1)]
+        self._hot = [hot[a:b].to(d) for d, a, b in zip(group, bounds, bounds[1:], strict=False) if a < b]
+        self._cold = cold
+        self._pin = PinnedMemory(cold, device, name) if device.type == "cuda" and len(cold) else None
+        self._row_of = None if row_of is None else row_of.to(device)
+        if scale is not None and order is not None:
+            scale = torch.cat([scale[order], scale])
+        self._scale = None if scale is None else scale.to(device)
+        tiers = [(part.data_ptr(), len(part), rows.stride(0)) for part in [*self._hot, cold]]
+        index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
+
+        def table(**options: int | str) -> _core.TieredTable:
+            return _core.TieredTable(rows.stride(0), tiers, row_of=index, first_id=first_id, **options)  # type: ignore[arg-type]
+
+        self._table = table()
+        self._widened: _core.TieredTable | None = None
+        if tensor.dtype in _WIDENED:
+            factor = 0 if self._scale is None else self._scale.data_ptr()
+            self._widened = table(widen=_WIDENED[tensor.dtype], scale=factor)
+        self._errors = GatherErrors(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # gathers come on any stream
+
+    def gather(
+        self,
+        ids: Tensor,
+        out: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        wait: bool = True,
+        max_blocks: int = 0,
+        explain: Callable[[Tensor, Tensor | None, int], None],
+    ) -> Tensor:
+        """Looks up rows on the current stream: as :meth:`glt.data.Feature.gather`, with everything on this device.
+
+        Args:
+            ids: ``[n]``, int32 or int64, contiguous.
+            out: ``[at least n, ...]``, contiguous. Default: of torch's allocator.
+            positions: ``[n]``, uint32, contiguous.
+            dtype: float32 to widen, or the rows' own.
+            wait: Whether to wait for the GPU and raise errors here; False: see :meth:`check`.
+            max_blocks: Blocks of 256 GPU threads to use at most, so that a gather over PCIe leaves the others to
+                training; 0: all.
+            explain: Called on the host with the ids, the positions and the rows of ``out`` when one is out of range:
+                raises the error that names it.
+        """
+        dtype = self.dtype if dtype is None else dtype
+        table = self._table if dtype == self.dtype else self._widened
+        if table is None or dtype not in (self.dtype, torch.float32):
+            raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
+        if out is None:
+            out = torch.empty((len(ids), *self.row_shape), dtype=dtype, device=self.device)
+        num_out = len(out)
+
+        def launch(error: int) -> torch.cuda.Event | None:
+            call = _core.GatherCall(
+                ids.data_ptr(), ids.element_size(), len(ids), out.data_ptr(), num_out, error,
+                0 if positions is None else positions.data_ptr(),
+            )  # fmt: skip
+            if self.device.type != "cuda":
+                _core.host_gather(table, call, 64)
+                return None
+            stream = torch.cuda.current_stream(self.device)
+            _core.cuda_gather(table, call, self.device.index, stream.cuda_stream, max_blocks)
+            return stream.record_event()
+
+        def explain_on_host(_: int) -> None:
+            explain(ids.cpu(), None if positions is None else positions.cpu(), num_out)
+
+        with self._errors.lock:
+            self._errors.add(launch, explain_on_host)
+            if wait:
+                self.check()
+        return out
+
+    def check(self) -> None:
+        """Waits for the gathers so far; raises the error of those that were not waited for."""
+        self._errors.check()
+
+    @property
+    def num_hot(self) -> int:
+        """Rows in device memory, of this GPU and its group."""
+        return sum(len(part) for part in self._hot)
+
+    def close(self) -> None:
+        """Unpins the rows, after the work under way; gathers are no longer possible."""
+        if self._pin is not None:
+            self._pin.close()
+
+
+def widening_of(dtype: torch.dtype) -> str:
+    """Says what rows of this dtype may be widened to, as the end of an error."""
+    return " or torch.float32" if dtype in _WIDENED else f"; rows of {dtype} are not widened"
+
+
+def _rows_of(tensor: Tensor) -> Tensor:
+    """The rows as bytes ``[num_rows, row_bytes]``, sharing memory: any dtype and shape moves alike."""
+    array = as_numpy(tensor)
+    width = int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
+    return from_array(array.reshape(len(array), -1).view(np.uint8) if width else np.empty((len(array), 0), np.uint8))
+
+
+def _composed(row_of: Tensor | None, place: np.ndarray) -> np.ndarray:
+    """``place[row_of]``, uint32, and no row where there was none."""
+    if int(place.max(initial=0)) >= NO_ROW:
+        raise ValueError(f"hotness: expected fewer than 2^32 - 1 rows, hot ones counted twice, got {len(place)}")
+    if row_of is None:
+        return place.astype(np.uint32)
+    rows = row_of.numpy()
+    here = rows < len(place)
+    composed = np.full(len(rows), NO_ROW, np.uint32)
+    composed[here] = place[rows[here]]
+    return composed

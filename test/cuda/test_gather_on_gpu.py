@@ -1,0 +1,145 @@
+"""Features on a GPU: device rows, pinned rows and both, equal to the CPU's. Not yet run on a GPU."""
+
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from glt.data import DeviceGroup, Feature
+from glt.data.cuda_device import missing_for_cuda
+from glt.data.pinned_memory import PinnedMemory, process_pages
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
+]
+
+
+def bits(tensor):
+    return tensor.cpu().contiguous().view(torch.uint8).numpy()
+
+
+@pytest.mark.parametrize("split_ratio", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("by_hotness", [False, True])
+def test_rows_equal_those_of_the_cpu(split_ratio, by_hotness):
+    hotness = torch.rand(5000) if by_hotness else None
+    ids = torch.randint(0, 5000, (20_000,))
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.uint8):
+        for width in (1, 3, 16, 100, 128, 602):
+            feature = Feature(
+                (torch.randn(5000, width) * 50).to(dtype), split_ratio=split_ratio, device=0, hotness=hotness
+            )
+            for given in (ids.cuda(), ids.int().cuda()):
+                out = feature.gather(given)
+                assert out.is_cuda and out.dtype == dtype
+                np.testing.assert_array_equal(bits(out), bits(feature[ids]))
+            assert feature.placed(0).num_hot == round(split_ratio * 5000)
+            feature.close()
+            assert process_pages().num_bytes == 0
+
+
+def test_rows_at_odd_addresses_and_positions():
+    memory = torch.randint(0, 255, (1000 * 50 + 1,), dtype=torch.uint8)
+    table = memory[1:].view(1000, 50)
+    feature = Feature(table, device=0)
+    ids, positions = torch.randint(0, 1000, (300,)), torch.randperm(900)[:300]
+    out = torch.zeros(900, 50, dtype=torch.uint8, device="cuda")
+    feature.gather(ids.cuda(), out, positions=positions.to(torch.uint32).cuda())
+    expected = torch.zeros(900, 50, dtype=torch.uint8)
+    expected[positions] = table[ids]
+    assert torch.equal(out.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8], ids=str)
+def test_widened_rows_equal_those_of_the_cpu(dtype):
+    table = (torch.randn(1000, 33) * 50).to(dtype)
+    scale = torch.rand(1000) if dtype == torch.int8 else None
+    feature = Feature(table, split_ratio=0.5, device=0, scale=scale)
+    ids = torch.randint(0, 1000, (5000,))
+    out = feature.gather(ids.cuda(), dtype=torch.float32)
+    assert torch.equal(out.cpu(), feature.gather(ids, dtype=torch.float32))
+
+
+def test_bad_ids_are_errors_and_the_device_lives_on():
+    feature = Feature(torch.arange(100.0).view(50, 2), split_ratio=0.5, device=0)
+    ids = torch.arange(40_000) % 50
+    ids[[1234, 30_000]] = 50
+    with pytest.raises(IndexError, match=r"ids\[1234\] = 50 is row 50 of 50"):
+        feature.gather(ids.cuda())
+    out = feature.gather(ids.cuda(), wait=False)
+    assert out[1234].tolist() == [0.0, 0.0]
+    with pytest.raises(IndexError, match=r"ids\[1234\]"):
+        feature.check()
+    assert feature.gather(torch.tensor([49], device="cuda")).tolist() == [[98.0, 99.0]]
+
+
+def test_gathers_follow_the_stream_of_their_caller():
+    feature = Feature(torch.randn(1 << 16, 64), split_ratio=0.5, device=0)
+    feature.placed(0)
+    stream = torch.cuda.Stream()
+    for _ in range(20):
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(1_000_000)
+            ids = torch.randint(0, 1 << 16, (10_000,), device="cuda")  # ready on this stream alone
+            out = feature.gather(ids, wait=False, max_blocks=4)
+            copy = out.clone()
+        feature.check()
+        stream.synchronize()
+        assert torch.equal(copy.cpu(), feature[ids.cpu()])
+
+
+def test_mapped_files_are_pinned_or_refused_with_a_remedy(tmp_path):
+    table = np.random.default_rng(0).random((3000, 25), np.float32)
+    np.save(tmp_path / "x.npy", table)
+    feature = Feature(torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c")), device=0)
+    ids = torch.randint(0, 3000, (999,))
+    try:
+        out = feature.gather(ids.cuda())
+    except RuntimeError as error:
+        assert "share_memory_" in str(error)
+        pytest.skip(f"this kernel or driver does not pin mapped files: {error}")
+    np.testing.assert_array_equal(out.cpu().numpy(), table[ids.numpy()])
+
+
+def _gather_in_child(feature, ids, result):
+    result.put((os.getpid(), feature.gather(ids.cuda()).cpu()))
+    feature.close()
+
+
+def test_processes_pin_the_same_shared_pages():
+    table = torch.randn(4096, 32).share_memory_()
+    feature, ids = Feature(table, device=0), torch.randint(0, 4096, (500,))
+    feature.gather(ids.cuda())
+    spawn = multiprocessing.get_context("spawn")
+    result = spawn.SimpleQueue()
+    children = [spawn.Process(target=_gather_in_child, args=(feature, ids, result)) for _ in range(2)]
+    for child in children:
+        child.start()
+    rows = [result.get()[1] for _ in children]
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+    assert all(torch.equal(got, table[ids]) for got in rows)
+
+
+def test_memory_can_be_pinned_twice_and_again():
+    tensor = torch.randn(10_000)
+    for _ in range(3):
+        first, second = PinnedMemory(tensor, torch.device("cuda:0")), PinnedMemory(tensor[50:], torch.device("cuda:0"))
+        assert tensor.is_pinned()
+        first.close()
+        second.close()
+        assert not tensor.is_pinned()
+    held = tensor.pin_memory()
+    PinnedMemory(held, torch.device("cuda:0")).close()
+    assert held.is_pinned()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_gpus_of_a_group_share_the_hot_rows():
+    table, ids = torch.randn(1001, 40), torch.randint(0, 1001, (5000,))
+    feature = Feature(table, split_ratio=0.7, device_group_list=[DeviceGroup(0, [0, 1])])
+    for device in (0, 1):
+        assert torch.equal(feature.gather(ids.to(f"cuda:{device}")).cpu(), table[ids])

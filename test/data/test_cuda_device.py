@@ -1,0 +1,105 @@
+"""Asking for a GPU where there is none says what is missing; nothing else changes."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import glt
+from glt.data import DeviceGroup, Feature, cuda_device
+from glt.data.device_group import group_of
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(cuda_device, "missing_for_cuda", lambda: "there is no GPU")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """As far as constructors look."""
+    monkeypatch.setattr(cuda_device, "missing_for_cuda", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+def test_what_is_missing_is_told_in_order(monkeypatch):
+    monkeypatch.setattr(glt._core, "has_cuda", False)
+    assert "this build of glt has no CUDA kernels" in cuda_device.missing_for_cuda()
+    monkeypatch.setattr(glt._core, "has_cuda", True)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "is built without CUDA; install" in cuda_device.missing_for_cuda()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "torch finds no GPU" in cuda_device.missing_for_cuda()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert cuda_device.missing_for_cuda() is None
+
+
+def test_importing_initialises_no_gpu():
+    code = "import glt, glt.data, torch; assert not torch.cuda.is_initialized(); print(glt.has_cuda)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == str(glt.has_cuda), done.stderr
+
+
+def test_what_is_no_gpu_is_refused_by_name(two_gpus):
+    for device, error, message in [
+        ("cpu", ValueError, "where = 'cpu': expected a GPU"),
+        (None, TypeError, "where = None: expected a device"),
+        (True, TypeError, "where = True: expected a device"),
+        ("gpu", ValueError, "where = 'gpu': expected a device, such as"),
+        (2, ValueError, "where = 2: expected one of the 2 GPUs here"),
+        (-1, ValueError, "where = -1: expected a device"),
+    ]:
+        with pytest.raises(error, match=message):
+            cuda_device.cuda_device(device, "where")
+    for device in (1, "cuda:1", torch.device("cuda:1")):
+        assert cuda_device.cuda_device(device, "where") == torch.device("cuda", 1)
+
+
+def test_features_that_ask_for_a_gpu_say_what_is_missing(no_gpu):
+    table, group = torch.zeros(4, 2), DeviceGroup(0, [0, 1])
+    for options, message in [
+        ({"device": 0}, "device = 0: there is no GPU"),
+        ({"device": "cuda", "split_ratio": 0.5}, "device = 'cuda': there is no GPU"),
+        ({"device": "cpu"}, "device = 'cpu': expected a GPU"),
+        ({"device_group_list": [group]}, "device_list of group 0 = .*: there is no GPU"),
+        ({"split_ratio": 0.5}, "split_ratio = 0.5: expected device or device_group_list"),
+        ({"split_ratio": 2}, "split_ratio = 2: expected a share of the rows, 0 to 1"),
+        ({"split_ratio": "half"}, "split_ratio = 'half'"),
+        ({"hotness": torch.zeros(3)}, r"hotness is torch.float32 \[3\]: expected numbers \[4\] on the CPU"),
+        ({"scale": torch.zeros(4)}, "scale was given for rows of torch.float32"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Feature(table, **options)
+    with pytest.raises(ValueError, match="device = 'cuda:0': there is no GPU"):
+        Feature(table).placed("cuda:0")
+    with pytest.raises(ValueError, match=r"scale is torch.float64 \[4\]: expected torch.float32 \[4\]"):
+        Feature(table.to(torch.int8), scale=torch.zeros(4, dtype=torch.float64))
+
+
+def test_groups_of_gpus(two_gpus):
+    group = DeviceGroup(3, [torch.device("cuda:1"), 0])
+    assert group.size == 2 and repr(group) == "DeviceGroup(3, ['cuda:1', 'cuda:0'])"
+    assert group_of(torch.device("cuda:0"), [group]) == (torch.device("cuda:1"), torch.device("cuda:0"))
+    assert group_of(torch.device("cuda:0"), []) == (torch.device("cuda:0"),)
+    with pytest.raises(ValueError, match="cuda:2 is in none of device_group_list"):
+        group_of(torch.device("cuda:2"), [group])
+    for devices in ([], [0, 0], ["cuda"]):
+        with pytest.raises(ValueError, match="expected at least one GPU, by number, each once"):
+            DeviceGroup(0, devices)
+    with pytest.raises(ValueError, match="device_list of group 0 has 'cpu': expected GPUs"):
+        DeviceGroup(0, ["cpu"])
+
+
+def test_a_feature_travels_with_its_options_and_places_nothing_yet(two_gpus):
+    groups = [DeviceGroup(0, [0, 1])]
+    feature = Feature(torch.eye(4), split_ratio=0.25, device_group_list=groups, hotness=torch.arange(4))
+    copy = pickle.loads(pickle.dumps(feature))
+    assert copy.split_ratio == 0.25 and copy.device_group_list[0].device_list == groups[0].device_list
+    assert copy.hotness.tolist() == [0, 1, 2, 3] and copy.uses_gpu and not copy._placed
+    assert repr(copy) == "Feature(shape=(4, 4), dtype=torch.float32, split_ratio=0.25)"
+    assert torch.equal(copy[torch.tensor([2])], torch.eye(4)[2:3])  # ids on the CPU: as ever
+    copy.check()
+    copy.close()

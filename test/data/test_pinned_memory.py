@@ -1,0 +1,158 @@
+"""Pinned memory: pages are registered once, for as long as anybody needs them; CUDA itself is played by a list."""
+
+import gc
+import mmap
+import os
+
+import pytest
+import torch
+
+from glt.data.cuda_device import missing_for_cuda
+from glt.data.pinned_memory import PinnedMemory
+from glt.data.pinned_pages import PinnedPages
+
+PAGE = mmap.PAGESIZE
+CPU = torch.device("cpu")
+
+
+class Driver:
+    """Registers like CUDA: whole pages, and never a page twice."""
+
+    def __init__(self, refuse_at=None):
+        self.pages, self.sizes, self.refuse_at = {}, {}, refuse_at
+
+    def register(self, address, num_bytes, device):
+        assert address % PAGE == num_bytes % PAGE == 0 and num_bytes > 0
+        if address == self.refuse_at:
+            raise RuntimeError("cudaHostRegister of 4096 bytes: cudaErrorMemoryAllocation, out of memory")
+        for page in range(address, address + num_bytes, PAGE):
+            assert page not in self.pages, "registered twice"
+            self.pages[page] = address
+        self.sizes[address] = (num_bytes, device)
+
+    def unregister(self, address, device):
+        num_bytes, registered_by = self.sizes.pop(address)
+        assert device == registered_by
+        for page in range(address, address + num_bytes, PAGE):
+            del self.pages[page]
+
+
+def pages_of(driver, chunk_pages=1000):
+    return PinnedPages(driver.register, driver.unregister, chunk_pages * PAGE)
+
+
+def test_whole_pages_around_what_was_asked_for():
+    driver = Driver()
+    pages = pages_of(driver)
+    held = pages.acquire(10 * PAGE + 100, PAGE, 0)
+    assert driver.sizes == {10 * PAGE: (2 * PAGE, 0)} and pages.num_bytes == 2 * PAGE
+    pages.release(held)
+    assert not driver.sizes and pages.num_bytes == 0
+
+
+def test_large_memory_is_registered_in_chunks():
+    driver = Driver()
+    pages = pages_of(driver, chunk_pages=4)
+    held = pages.acquire(16 * PAGE, 10 * PAGE, 1)
+    assert driver.sizes == {16 * PAGE: (4 * PAGE, 1), 20 * PAGE: (4 * PAGE, 1), 24 * PAGE: (2 * PAGE, 1)}
+    pages.release(held)
+    assert not driver.sizes
+
+
+def test_overlaps_and_duplicates_are_counted():
+    driver = Driver()
+    pages = pages_of(driver)
+    middle = pages.acquire(20 * PAGE, 4 * PAGE, 0)
+    around = pages.acquire(18 * PAGE, 10 * PAGE, 1)  # before, over and after
+    again = pages.acquire(20 * PAGE, 4 * PAGE, 0)
+    assert sorted(driver.pages) == [page * PAGE for page in range(18, 28)]
+    pages.release(middle)
+    pages.release(again)
+    assert len(driver.pages) == 10, "still used by what lies around"
+    pages.release(around)
+    assert not driver.pages
+    neighbours = [pages.acquire(5 * PAGE + 10, 20, 0), pages.acquire(5 * PAGE + 50, PAGE, 0)]  # share a page
+    assert sorted(driver.pages) == [5 * PAGE, 6 * PAGE]
+    pages.release(neighbours[0])
+    assert sorted(driver.pages) == [5 * PAGE, 6 * PAGE]
+    pages.release(neighbours[1])
+    assert not driver.pages
+
+
+def test_a_refusal_leaves_nothing_registered_but_what_was():
+    driver = Driver(refuse_at=22 * PAGE)
+    pages = pages_of(driver, chunk_pages=4)
+    before = pages.acquire(17 * PAGE, PAGE, 0)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        pages.acquire(16 * PAGE, 10 * PAGE, 0)
+    assert sorted(driver.pages) == [17 * PAGE]
+    driver.refuse_at = None
+    held = pages.acquire(16 * PAGE, 10 * PAGE, 0)
+    assert len(driver.pages) == 10
+    pages.release(before)
+    pages.release(held)
+    assert not driver.pages
+
+
+def test_what_fails_to_unregister_does_not_keep_the_others():
+    driver = Driver()
+
+    def unregister(address, device):
+        if address == 16 * PAGE:
+            raise RuntimeError("cudaHostUnregister: cudaErrorUnknown")
+        driver.unregister(address, device)
+
+    pages = PinnedPages(driver.register, unregister, PAGE)
+    held = pages.acquire(16 * PAGE, 3 * PAGE, 0)
+    with pytest.raises(RuntimeError, match="cudaErrorUnknown"):
+        pages.release(held)
+    assert sorted(driver.sizes) == [16 * PAGE] and pages.num_bytes == 0
+
+
+def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
+    driver = Driver()
+    pages = pages_of(driver)
+    tensor = torch.zeros(3 * PAGE, dtype=torch.uint8)
+    first, last = tensor.data_ptr() // PAGE * PAGE, (tensor.data_ptr() + 3 * PAGE - 1) // PAGE * PAGE
+    with PinnedMemory(tensor, CPU, pages=pages) as memory:
+        assert memory.nbytes == 3 * PAGE
+        assert (min(driver.pages), max(driver.pages)) == (first, last)
+    assert not driver.pages
+    memory.close()  # twice is once
+    view = tensor.view(torch.int16).view(-1, 2)[:, ::2][10:20]
+    memory = PinnedMemory(view, CPU, pages=pages)
+    assert memory.nbytes == 9 * 4 + 2
+    assert min(driver.pages) == (tensor.data_ptr() + 40) // PAGE * PAGE
+    del memory
+    gc.collect()
+    assert not driver.pages
+    assert PinnedMemory(torch.zeros(0, 5), CPU, pages=pages).nbytes == 0 and not driver.pages
+
+
+@pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
+def test_without_a_gpu_it_says_what_is_missing():
+    with pytest.raises(ValueError, match=r"device = 'cuda:0': (this build|torch)"):
+        PinnedMemory(torch.zeros(4), "cuda:0")
+
+
+def test_a_refusal_names_the_memory_and_what_to_do():
+    tensor = torch.zeros(PAGE, dtype=torch.uint8)
+    pages = pages_of(Driver(refuse_at=tensor.data_ptr() // PAGE * PAGE))
+    with pytest.raises(RuntimeError, match=r"pinning 4096 bytes of rows: .*out of memory.*share_memory_"):
+        PinnedMemory(tensor, CPU, "rows", pages=pages)
+
+
+def test_a_forked_child_leaves_the_registrations_of_its_parent_alone():
+    driver = Driver()
+    pages = pages_of(driver)
+    memory = PinnedMemory(torch.zeros(100), CPU, pages=pages)
+    pages._lock.acquire()  # as if another thread were registering: the child must not wait for it
+    child = os.fork()
+    if child == 0:
+        memory.close()
+        os._exit(0 if driver.pages else 1)
+    pages._lock.release()
+    assert os.waitpid(child, 0)[1] == 0
+    assert driver.pages
+    memory.close()
+    assert not driver.pages

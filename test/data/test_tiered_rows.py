@@ -1,0 +1,161 @@
+"""Rows in tiers: the index and the tiers that a GPU would read, read by the kernel's host executor."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glt.data import Feature
+from glt.data.gather_errors import NUM_WORDS
+from glt.data.partition_book import PartitionBook
+from glt.data.tiered_rows import NO_ROW, TieredRows
+
+CPU = torch.device("cpu")
+DTYPES = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+          torch.float64, torch.complex128, torch.uint16, torch.float8_e4m3fn]  # fmt: skip
+
+
+def bits(tensor):
+    return tensor.contiguous().view(torch.uint8).numpy() if tensor.numel() else tensor.float().numpy()
+
+
+def gather(rows, feature, ids, **options):
+    return rows.gather(ids, explain=feature._explain, **options)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    row_shape=st.sampled_from([(), (1,), (5,), (2, 3), (100,), (0,)]),
+    num_hot=st.integers(0, 30),
+    group_size=st.integers(1, 3),
+    by_hotness=st.booleans(),
+    mapped=st.booleans(),
+    wide=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_hot_and_cold_rows_are_those_of_the_table(
+    dtype, row_shape, num_hot, group_size, by_hotness, mapped, wide, seed
+):  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randint(0, 2, (30, *row_shape), generator=generator).float().to(dtype)
+    hotness = torch.rand(30, generator=generator) if by_hotness else None
+    row_of = torch.from_numpy(np.random.default_rng(seed).integers(0, 30, 50).astype(np.uint32)) if mapped else None
+    feature = Feature(table, row_of)
+    rows = TieredRows(
+        feature.tensor, CPU, num_hot=num_hot, hotness=hotness, row_of=row_of, group=[CPU] * group_size
+    )  # fmt: skip
+    assert rows.num_hot == num_hot
+    ids = torch.randint(0, 50 if mapped else 30, (70,), generator=generator)
+    out = gather(rows, feature, ids if wide else ids.int())
+    assert out.dtype == dtype and out.shape == (70, *row_shape)
+    np.testing.assert_array_equal(bits(out), bits(feature[ids]))
+
+
+def test_the_hottest_rows_are_the_ones_kept():
+    table = torch.arange(6.0).view(6, 1)
+    rows = TieredRows(table, CPU, num_hot=2, hotness=torch.tensor([1, 5, 0, 5, 9, 2]))
+    assert rows._hot[0].view(torch.float32).view(-1).tolist() == [4.0, 1.0]  # of equals the first
+    rows._hot[0].zero_()  # so that it shows which are read there
+    assert gather(rows, Feature(table), torch.arange(6)).view(-1).tolist() == [0.0, 0.0, 2.0, 3.0, 0.0, 5.0]
+
+
+@pytest.mark.parametrize("ranges", [False, True])
+def test_rows_of_a_partition_and_what_it_does_not_own(ranges):
+    owner = torch.tensor([0, 0, 1, 1, 1, 0] if not ranges else [0, 0, 1, 1, 1, 1], dtype=torch.uint8)
+    row_of = torch.tensor([0, 1, 0, 1, 2, 2], dtype=torch.uint32)
+    book = PartitionBook.of_ranges([0, 2, 6]) if ranges else PartitionBook.of_arrays(owner, row_of, 2)
+    own = (owner == 1).nonzero().view(-1)
+    feature = Feature(torch.arange(float(len(own))) + 10, owned=(book, 1))
+    rows = feature._place(CPU, (CPU,))
+    np.testing.assert_array_equal(gather(rows, feature, own), feature[own])
+    foreign = torch.tensor([2, 0])
+    with pytest.raises(IndexError) as there:
+        gather(rows, feature, foreign)
+    with pytest.raises(IndexError) as here:
+        feature.gather(foreign)
+    assert str(there.value) == str(here.value)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("by_hotness", [False, True])
+def test_errors_are_those_of_the_cpu(mapped, by_hotness):
+    row_of = torch.tensor([0, NO_ROW, 4, 2], dtype=torch.uint32) if mapped else None
+    feature = Feature(torch.zeros(5, 3), row_of)
+    hotness = torch.arange(5) if by_hotness else None
+    rows = TieredRows(feature.tensor, CPU, num_hot=2, hotness=hotness, row_of=row_of)
+    for ids in ([0, 5], [-1], [2, 2**40]) + (([3, 1],) if mapped else ()):
+        ids = torch.tensor(ids)
+        with pytest.raises(IndexError) as here:
+            feature.gather(ids)
+        with pytest.raises(IndexError) as there:
+            gather(rows, feature, ids)
+        assert str(there.value) == str(here.value)
+    with pytest.raises(IndexError, match=r"positions\[1\] = 9 is outside \[0, 4\)"):
+        positions = torch.tensor([0, 9], dtype=torch.uint32)
+        gather(rows, feature, torch.tensor([0, 0]), out=torch.zeros(4, 3), positions=positions)
+    assert gather(rows, feature, torch.tensor([0])).tolist() == [[0.0] * 3]  # goes on
+
+
+def test_errors_that_nobody_waited_for_come_at_the_next_check():
+    table = torch.arange(8.0)
+    feature, rows = Feature(table), TieredRows(table, CPU)
+    out = gather(rows, feature, torch.tensor([3, 8, 1]), wait=False)
+    assert out.tolist() == [3.0, 0.0, 1.0]
+    assert gather(rows, feature, torch.tensor([5]), wait=False).tolist() == [5.0]
+    with pytest.raises(IndexError, match=r"ids\[1\] = 8 is row 8 of 8"):
+        rows.check()
+    rows.check()  # told once
+    gather(rows, feature, torch.tensor([-7]), wait=False)
+    with pytest.raises(IndexError, match=r"ids\[0\] = -7"):
+        for _ in range(NUM_WORDS):
+            gather(rows, feature, torch.tensor([5]), wait=False)
+    gather(rows, feature, torch.tensor([-8]), wait=False)
+    with pytest.raises(IndexError, match=r"ids\[0\] = -8"):
+        gather(rows, feature, torch.tensor([5]))
+
+
+def test_threads_may_gather_at_once():
+    table = torch.arange(400.0).view(100, 4)
+    feature, rows, failures = Feature(table), TieredRows(table, CPU, num_hot=10), []
+
+    def work(seed):
+        for i in range(30):
+            ids = torch.randint(0, 100, (20,), generator=torch.Generator().manual_seed(100 * seed + i))
+            if not torch.equal(gather(rows, feature, ids, wait=i % 3 == 0), table[ids]):
+                failures.append(ids)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows.check()
+    assert not failures
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+@pytest.mark.parametrize("hotness", [None, torch.arange(40).flip(0)])
+def test_rows_widen_alike_on_both_ways(dtype, hotness):
+    table = (torch.randn(40, 7) * 50).to(dtype)
+    scale = torch.rand(40) if dtype == torch.int8 else None
+    feature = Feature(table, scale=scale)
+    rows = TieredRows(table, CPU, num_hot=13, hotness=hotness, scale=scale)
+    ids = torch.randint(0, 40, (90,))
+    expected = table.float() if scale is None else table.float() * scale[:, None]
+    here = feature.gather(ids, dtype=torch.float32)
+    there = gather(rows, feature, ids, dtype=torch.float32)
+    assert here.dtype == there.dtype == torch.float32
+    assert torch.equal(here, expected[ids]) and torch.equal(there, expected[ids])
+    out, positions = torch.zeros(200, 7), torch.randperm(200)[:90].to(torch.uint32)
+    feature.gather(ids, out, positions=positions, dtype=torch.float32)
+    assert torch.equal(out[positions.long()], expected[ids])
+    assert torch.equal(gather(rows, feature, ids), table[ids])
+    for gathered in (feature.gather, lambda *args, **options: gather(rows, feature, *args, **options)):
+        with pytest.raises(TypeError, match=r"dtype = torch.float64: expected .* or torch.float32"):
+            gathered(ids, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"rows of torch.int64 are not widened"):
+        Feature(torch.zeros(2, dtype=torch.int64)).gather([0], dtype=torch.float32)
