@@ -4,7 +4,7 @@
 
 #include "cuda/cuda_block.h"
 #include "cuda/cuda_launcher.h"
-#include "cuda/error.h"
+#include "cuda/device.h"
 
 namespace glt::cuda {
 namespace {
@@ -15,26 +15,11 @@ __global__ void __launch_bounds__(kThreads) run_body(const __grid_constant__ Bod
   body(CudaBlock(), shared);
 }
 
-// Makes a device current for the length of a call: torch's choice of a device is not ours to change.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    check(cudaGetDevice(&before_), "cudaGetDevice");
-    if (device != before_) check(cudaSetDevice(device), "cudaSetDevice");
-  }
-  ~OnDevice() { cudaSetDevice(before_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 class CudaLauncher : public Launcher {
  public:
   explicit CudaLauncher(int device) : device_(device) {
-    const OnDevice on(device_);
-    check(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "cudaEventCreate");
+    const DeviceScope on(device_);
+    check_and_clear(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "cudaEventCreate");
   }
   ~CudaLauncher() override {
     // A process that is ending may have lost its context: nothing is left to free then.
@@ -50,38 +35,38 @@ class CudaLauncher : public Launcher {
     require(blocks_x <= INT_MAX && blocks_y <= 65535, "a kernel of ", blocks_x, " x ", blocks_y,
             " blocks: expected at most 2^31 - 1 x 65535");
     if (blocks_x == 0 || blocks_y == 0) return;
-    const OnDevice on(device_);
+    const DeviceScope on(device_);
     const dim3 blocks(static_cast<unsigned>(blocks_x), static_cast<unsigned>(blocks_y));
     std::visit([&](const auto& body) { run_body<<<blocks, kThreads, 0, stream_>>>(body); }, kernel);
-    check(cudaGetLastError(), "launch of a sampling kernel");
+    check_and_clear(cudaGetLastError(), "launch of a sampling kernel");
   }
   void zero(void* data, int64_t bytes) override {
-    const OnDevice on(device_);
-    check(cudaMemsetAsync(data, 0, bytes, stream_), "cudaMemsetAsync");
+    const DeviceScope on(device_);
+    check_and_clear(cudaMemsetAsync(data, 0, bytes, stream_), "cudaMemsetAsync");
   }
   void to_device(void* device, const void* staging, int64_t bytes) override {
-    const OnDevice on(device_);
-    check(cudaMemcpyAsync(device, staging, bytes, cudaMemcpyHostToDevice, stream_), "copy to the device");
+    const DeviceScope on(device_);
+    check_and_clear(cudaMemcpyAsync(device, staging, bytes, cudaMemcpyHostToDevice, stream_), "copy to the device");
   }
   void to_host(void* staging, const void* device, int64_t bytes) override {
-    const OnDevice on(device_);
-    check(cudaMemcpyAsync(staging, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
+    const DeviceScope on(device_);
+    check_and_clear(cudaMemcpyAsync(staging, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
   }
   void mark() override {
-    const OnDevice on(device_);
-    check(cudaEventRecord(done_, stream_), "cudaEventRecord");
+    const DeviceScope on(device_);
+    check_and_clear(cudaEventRecord(done_, stream_), "cudaEventRecord");
   }
   void wait() override {
-    const OnDevice on(device_);
-    check(cudaEventSynchronize(done_), "sampling on the device");
+    const DeviceScope on(device_);
+    check_and_clear(cudaEventSynchronize(done_), "sampling on the device");
   }
   void* staging(int64_t bytes) override {
     if (bytes > staging_bytes_) {
-      const OnDevice on(device_);
-      check(cudaFreeHost(staging_), "cudaFreeHost");
+      const DeviceScope on(device_);
+      check_and_clear(cudaFreeHost(staging_), "cudaFreeHost");
       staging_ = nullptr;
       staging_bytes_ = 0;
-      check(cudaMallocHost(&staging_, bytes), "cudaMallocHost");
+      check_and_clear(cudaMallocHost(&staging_, bytes), "cudaMallocHost");
       staging_bytes_ = bytes;
     }
     return staging_;

@@ -63,6 +63,7 @@ int DeviceBatch::few_of(const DeviceRows& rows, int64_t k) const {
 
 DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, const std::vector<DeviceSeeds>& seeds,
                                  const DeviceSpec& spec) {
+  require(state_ != State::kLaunched, "prepare: the batch before is under way; call wait first");
   state_ = State::kIdle;
   const size_t num_types = ends_.size();
   require(graphs.size() == num_types, "graphs has ", graphs.size(), " elements: expected one per edge type, ",

@@ -22,8 +22,15 @@ from glt.sampler.device_rows import PlacedRows
 Seeds = Sequence[tuple[int, Tensor]]
 
 
+def current_stream(device: torch.device) -> int:
+    """Returns the handle of torch's current stream; 0 for the host."""
+    return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
+
+
 class DeviceBatch:
     """The native batch (csrc/cuda/device_batch.h) with memory of its own, kept from batch to batch.
+
+    Use one on one stream: results are copied out of that memory, which the next batch overwrites.
 
     Args:
         num_nodes: Number of nodes of each node type.
@@ -84,8 +91,8 @@ class DeviceBatch:
         for t, words in enumerate(table_words):
             if len(self._tables[t]) != words:
                 self._tables[t] = torch.empty(words, dtype=torch.int32, device=self.device)
-        stream = 0 if self.device.type == "cpu" else torch.cuda.current_stream(self.device).cuda_stream
-        self._native.launch(self._workspace.data_ptr(), [t.data_ptr() for t in self._tables], stream)
+        tables = [t.data_ptr() for t in self._tables]
+        self._native.launch(self._workspace.data_ptr(), tables, current_stream(self.device))
 
     def finish(self) -> None:
         """Waits for the batch; what had too little room is made anew, which gives the same.
@@ -119,6 +126,10 @@ class DeviceBatch:
     def num_sampled_edges(self, edge_type: int) -> list[int]:
         """Returns edges per hop."""
         return self._native.num_sampled_edges(edge_type)
+
+    def end(self) -> None:
+        """Lets go of the inputs. Torch reuses their memory in the order of the stream, so after the kernels."""
+        self._inputs = []
 
     def _empty(self, n: int) -> Tensor:
         return torch.empty(n, dtype=torch.int64, device=self.device)
