@@ -15,12 +15,22 @@ int64_t blocks_for(int64_t n) {
   return (n + kThreads - 1) / kThreads;
 }
 
+// Runs a kernel over n tasks, a row of blocks for each.
+template <typename Kernel, typename Task>
+void run_tasks(Launcher& launcher, Kernel kernel, const Task* tasks, int64_t n, int64_t blocks) {
+  for (int64_t first = 0; first < n; first += Tasks<Task>::kMost) {
+    const int64_t some = std::min<int64_t>(n - first, Tasks<Task>::kMost);
+    std::copy_n(tasks + first, some, kernel.tasks.item);
+    launcher.run(kernel, blocks, some);
+  }
+}
+
 template <int K>
-void run_few(Launcher& launcher, int few, const EdgeTask* tasks, int64_t tiles, int64_t n) {
+void run_few(Launcher& launcher, int few, const EdgeTask* tasks, int64_t n, int64_t blocks) {
   if (few == K)
-    launcher.run(PickFew<K>{tasks}, tiles, n);
+    run_tasks(launcher, PickFew<K>{}, tasks, n, blocks);
   else if constexpr (K > 1)
-    run_few<K - 1>(launcher, few, tasks, tiles, n);
+    run_few<K - 1>(launcher, few, tasks, n, blocks);
 }
 
 }  // namespace
@@ -33,12 +43,13 @@ void DeviceBatch::launch(void* workspace, const std::vector<uint32_t*>& tables, 
   launcher_->begin(stream);
   prepare_tables(tables);
   lay_out(static_cast<std::byte*>(workspace));
-  staging_ = static_cast<std::byte*>(launcher_->staging(head_bytes_));
-  make_tasks(staging_);
-  launcher_->to_device(workspace, staging_, head_bytes_);
+  make_tasks();
+  staging_ = static_cast<int64_t*>(launcher_->staging(count_bytes()));
+  stage_counts();
+  launcher_->to_device(count_words_, staging_, count_bytes());
   launch_seeds();
   for (int64_t h = 0; h < num_hops_; ++h) launch_hop(hops_[h], h);
-  launcher_->to_host(staging_, count_words_, num_count_words() * static_cast<int64_t>(sizeof(int64_t)));
+  launcher_->to_host(staging_, count_words_, count_bytes());
   launcher_->mark();
   state_ = State::kLaunched;
 }
@@ -81,7 +92,7 @@ void DeviceBatch::launch_seeds() {
 }
 
 void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
-  const EdgeTask* tasks = edge_tasks_ + hop.first_task;
+  const EdgeTask* tasks = edge_tasks_.data() + hop.first_task;
   const auto n = static_cast<int64_t>(hop.expansions.size());
   int64_t tiles = 1, num_blocks = 1, num_by_edge = 0;
   bool draws_floyd = false, draws_by_weight = false;
@@ -95,47 +106,48 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
     const int64_t room = types_[ends_[e.edge_type].second].capacity;
     num_blocks = std::clamp(blocks_for(std::min(e.edge_bound, room)), num_blocks, kMostBlocks);
   }
-  if (n > 0) launcher_->run(CountEdges{tasks}, tiles, n);
+  run_tasks(*launcher_, CountEdges{}, tasks, n, tiles);
   if (num_by_edge > 0) {  // they come first
-    launcher_->run(PlaceRows{tasks}, tiles, num_by_edge);
-    if (draws_floyd) launcher_->run(DrawEdges{tasks, num_blocks}, num_blocks, num_by_edge);
-    if (draws_by_weight) launcher_->run(DrawByWeight{tasks}, tiles, num_by_edge);
-    launcher_->run(PickEdges{tasks, num_blocks}, num_blocks, num_by_edge);
+    run_tasks(*launcher_, PlaceRows{}, tasks, num_by_edge, tiles);
+    if (draws_floyd) run_tasks(*launcher_, DrawEdges{{}, num_blocks}, tasks, num_by_edge, num_blocks);
+    if (draws_by_weight) run_tasks(*launcher_, DrawByWeight{}, tasks, num_by_edge, tiles);
+    run_tasks(*launcher_, PickEdges{{}, num_blocks}, tasks, num_by_edge, num_blocks);
   }
   for (int64_t begin = num_by_edge, end; begin < n; begin = end) {
     const int few = hop.expansions[begin].few;
     for (end = begin + 1; end < n && hop.expansions[end].few == few;) ++end;
-    run_few<kMostFew>(*launcher_, few, tasks + begin, tiles, end - begin);
+    run_few<kMostFew>(*launcher_, few, tasks + begin, end - begin, tiles);
   }
-  const NodeTask* ends = node_tasks_ + index * num_node_types();
+  const NodeTask* ends = node_tasks_.data() + index * num_node_types();
   int64_t node_tiles = 1;
   bool hashed = false;
   for (size_t t = 0; t < types_.size(); ++t) {
     node_tiles = std::max<int64_t>(node_tiles, tiles_for(std::min(hop.found_bound[t], types_[t].capacity), 4));
     hashed |= types_[t].hashed && hop.found_bound[t] > 0;
   }
-  if (hashed) launcher_->run(StampEdges{ends}, node_tiles, num_node_types());
-  if (num_node_types() == 0) return;
-  launcher_->run(CountNew{ends}, node_tiles, num_node_types());
-  launcher_->run(AddNew{ends}, node_tiles, num_node_types());
+  if (hashed) run_tasks(*launcher_, StampEdges{}, ends, num_node_types(), node_tiles);
+  run_tasks(*launcher_, CountNew{}, ends, num_node_types(), node_tiles);
+  run_tasks(*launcher_, AddNew{}, ends, num_node_types(), node_tiles);
 }
 
 bool DeviceBatch::wait() {
   require(state_ == State::kLaunched, "wait: call launch first");
   state_ = State::kIdle;
   launcher_->wait();
-  const auto* words = reinterpret_cast<const int64_t*>(staging_);
-  counted_.assign(words, words + num_count_words());
+  counted_.assign(staging_, staging_ + num_count_words());
   require_valid_ids();
   bool has_room = true;
   const Counts counts = counts_at(counted_.data());
   for (size_t t = 0; t < types_.size(); ++t) {
+    if (counts.need[t] == 0) continue;
     types_[t].shortfall = counts.need[t] + counts.need[t] / 4;
     types_[t].room = std::max(types_[t].room, types_[t].shortfall);
-    has_room &= counts.need[t] == 0;
+    has_room = false;
   }
-  if (has_room) state_ = State::kDone;
-  return has_room;
+  if (!has_room) return false;
+  for (NodeType& type : types_) type.shortfall = 0;  // not before: other types may be short once this one has room
+  state_ = State::kDone;
+  return true;
 }
 
 void DeviceBatch::require_valid_ids() {
@@ -144,7 +156,7 @@ void DeviceBatch::require_valid_ids() {
     launcher_->to_host(staging_, type.found.node + at, sizeof(int64_t));
     launcher_->mark();
     launcher_->wait();
-    return *reinterpret_cast<const int64_t*>(staging_);
+    return *staging_;
   };
   std::vector<int64_t> first(types_.size(), 0);
   for (size_t s = 0; s < seeds_.size(); ++s) {

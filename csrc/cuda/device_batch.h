@@ -74,7 +74,7 @@ class DeviceBatch {
   struct NodeType {
     int64_t num_nodes;
     int64_t room;           // what batches have needed
-    int64_t shortfall = 0;  // what the last one did not have
+    int64_t shortfall = 0;  // what this one has turned out to need
     uint32_t* table = nullptr;
     int64_t table_words = 0;
     uint64_t next_base = 0;  // first word that no batch has used
@@ -107,7 +107,9 @@ class DeviceBatch {
   Counts counts_at(int64_t* words) const;
   int64_t num_count_words() const;
   int64_t lay_out(std::byte* base);
-  void make_tasks(std::byte* staging);
+  void make_tasks();
+  void stage_counts();
+  int64_t count_bytes() const { return num_count_words() * static_cast<int64_t>(sizeof(int64_t)); }
   void prepare_tables(const std::vector<uint32_t*>& tables);
   void launch_seeds();
   void launch_hop(const Hop& hop, int64_t index);
@@ -126,14 +128,13 @@ class DeviceBatch {
   int64_t num_hops_ = 0, num_edge_tasks_ = 0;
   enum class State { kIdle, kPrepared, kLaunched, kDone } state_ = State::kIdle;
 
-  // In the workspace; tasks and counts are one piece, and its copy on the host another.
-  EdgeTask* edge_tasks_ = nullptr;
-  NodeTask* node_tasks_ = nullptr;
-  int64_t* count_words_ = nullptr;
-  int64_t head_bytes_ = 0;
+  // By hop, then as the hop's expansions stand, or by node type.
+  std::vector<EdgeTask> edge_tasks_;
+  std::vector<NodeTask> node_tasks_;
+  int64_t* count_words_ = nullptr;   // in the workspace
   std::vector<int64_t*> row_begin_;  // [edge types], null where no hop goes edge by edge
-  std::byte* staging_ = nullptr;
-  std::vector<int64_t> counted_;  // the counts of a finished batch
+  int64_t* staging_ = nullptr;       // the counts on the host
+  std::vector<int64_t> counted_;     // the counts of a finished batch
 };
 
 }  // namespace glt::cuda

@@ -1,7 +1,6 @@
 // What a batch on a device needs, and where in its memory everything is.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "core/check.h"
 #include "core/sample.h"
@@ -174,10 +173,7 @@ DeviceBatch::Counts DeviceBatch::counts_at(int64_t* words) const {
 // Where everything is in a workspace at `base`; returns its size. Null: only that.
 int64_t DeviceBatch::lay_out(std::byte* base) {
   Pieces pieces(base);
-  edge_tasks_ = pieces.take<EdgeTask>(num_edge_tasks_);
-  node_tasks_ = pieces.take<NodeTask>(num_hops_ * num_node_types());
   count_words_ = pieces.take<int64_t>(num_count_words());
-  head_bytes_ = pieces.bytes();
   const Counts counts = counts_at(count_words_);
   std::vector<char> by_edge(types_.size(), 0), by_weight(types_.size(), 0);
   row_begin_.assign(ends_.size(), nullptr);
@@ -219,21 +215,21 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
   return pieces.bytes();
 }
 
-// Writes the head of the workspace: tasks, and counts as they are before the first kernel.
-void DeviceBatch::make_tasks(std::byte* staging) {
-  std::memset(staging, 0, head_bytes_);
-  const auto on_host = [&](auto* on_device) {
-    return reinterpret_cast<decltype(on_device)>(
-        staging + (reinterpret_cast<std::byte*>(on_device) - reinterpret_cast<std::byte*>(edge_tasks_)));
-  };
-  const int num_types = num_node_types(), num_edges = num_edge_types();
-  const Counts first = counts_at(on_host(count_words_)), counts = counts_at(count_words_);
-  for (int t = 0; t < num_types; ++t) {
-    first.known[num_types + t] = first.found[t] = types_[t].num_seeds;
+// Writes the counts as they are before the first kernel.
+void DeviceBatch::stage_counts() {
+  std::fill_n(staging_, num_count_words(), 0);
+  const Counts first = counts_at(staging_);
+  for (int t = 0; t < num_node_types(); ++t) {
+    first.known[num_node_types() + t] = first.found[t] = types_[t].num_seeds;
     first.bad[t] = -1;
   }
-  EdgeTask* edge_task = on_host(edge_tasks_);
-  NodeTask* node_task = on_host(node_tasks_);
+}
+
+void DeviceBatch::make_tasks() {
+  const int num_types = num_node_types(), num_edges = num_edge_types();
+  const Counts counts = counts_at(count_words_);
+  edge_tasks_.clear();
+  node_tasks_.clear();
   for (int64_t h = 0; h < num_hops_; ++h) {
     const Hop& hop = hops_[h];
     // Edge types follow each other in their order, whichever kernel picks their edges.
@@ -250,39 +246,33 @@ void DeviceBatch::make_tasks(std::byte* staging) {
     for (const Expansion& e : hop.expansions) {
       const int r = e.edge_type;
       const NodeType &expanded = types_[ends_[r].first], &found = types_[ends_[r].second];
-      *edge_task++ = {*graphs_[r],
-                      e.k,
-                      spec_.replace && e.k >= 0,
-                      spec_.last,
-                      static_cast<uint32_t>(h),
-                      static_cast<uint32_t>(r),
-                      spec_.batch_key,
-                      expanded.node,
-                      expanded.tree,
-                      spec_.seed_time,
-                      counts.known + h * num_types + ends_[r].first,
-                      counts.known + (h + 1) * num_types + ends_[r].first,
-                      tiles_for(e.frontier_bound, 1),
-                      found.found,
-                      counts.found + h * num_types + ends_[r].second,
-                      found.edge_sums,
-                      first_tile[r],
-                      counts.edges_begin + h * num_edges + r,
-                      counts.edges_end + h * num_edges + r,
-                      row_begin_[r]};
+      edge_tasks_.push_back({*graphs_[r],
+                             e.k,
+                             spec_.replace && e.k >= 0,
+                             spec_.last,
+                             static_cast<uint32_t>(h),
+                             static_cast<uint32_t>(r),
+                             spec_.batch_key,
+                             expanded.node,
+                             expanded.tree,
+                             spec_.seed_time,
+                             counts.known + h * num_types + ends_[r].first,
+                             counts.known + (h + 1) * num_types + ends_[r].first,
+                             tiles_for(e.frontier_bound, 1),
+                             found.found,
+                             counts.found + h * num_types + ends_[r].second,
+                             found.edge_sums,
+                             first_tile[r],
+                             counts.edges_begin + h * num_edges + r,
+                             counts.edges_end + h * num_edges + r,
+                             row_begin_[r]});
     }
     for (int t = 0; t < num_types; ++t) {
       const int64_t* end = last_type[t] < 0 ? nullptr : counts.edges_end + h * num_edges + last_type[t];
-      *node_task++ = {types_[t].found,
-                      types_[t].node,
-                      types_[t].tree,
-                      counts.found + h * num_types + t,
-                      end,
-                      counts.known + (h + 1) * num_types + t,
-                      counts.found + (h + 1) * num_types + t,
-                      counts.known + (h + 2) * num_types + t,
-                      types_[t].node_sums,
-                      tiles_for(std::min(hop.found_bound[t], types_[t].capacity), 4)};
+      node_tasks_.push_back({types_[t].found, types_[t].node, types_[t].tree, counts.found + h * num_types + t, end,
+                             counts.known + (h + 1) * num_types + t, counts.found + (h + 1) * num_types + t,
+                             counts.known + (h + 2) * num_types + t, types_[t].node_sums,
+                             tiles_for(std::min(hop.found_bound[t], types_[t].capacity), 4)});
     }
   }
 }

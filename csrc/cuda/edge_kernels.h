@@ -41,8 +41,8 @@ GLT_HOST_DEVICE bool draws_floyd(const EdgeTask& task, const RowSpan& row, int64
 // The draws of Floyd's algorithm, one thread a draw: the edges of a row then follow from those before them.
 struct DrawEdges {
   using Shared = NoShared;
-  const EdgeTask* tasks;
-  int64_t num_blocks;
+  Tasks<EdgeTask> tasks;
+  int64_t num_blocks = 1;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
@@ -58,7 +58,7 @@ struct DrawEdges {
 // The draws of rows with weights, one thread a row: each draw depends on what those before have used up.
 struct DrawByWeight {
   using Shared = NoShared;
-  const EdgeTask* tasks;
+  Tasks<EdgeTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
@@ -115,15 +115,15 @@ struct DrawByWeight {
 // Decides which edge each is, and loads it.
 struct PickEdges {
   using Shared = NoShared;
-  const EdgeTask* tasks;
-  int64_t num_blocks;
+  Tasks<EdgeTask> tasks;
+  int64_t num_blocks = 1;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
     const EdgeTask& task = tasks[block.y()];
     for_each_edge(block, task, num_blocks, [&](int64_t at, int64_t i, const RowSpan& row, int64_t count, int64_t j) {
       const int64_t position = position_of(task, at, i, row, count, j);
-      task.put(block, at, i, position, task.rows.indices[position]);
+      task.put(block, at, task.center(i), position, task.rows.indices[position]);
     });
   }
 

@@ -42,7 +42,7 @@ struct TakeSeeds {
 // Stamps occurrences [*begin, *end) in a hash table: once their keys are all written, since comparing reads them.
 struct StampEdges {
   using Shared = NoShared;
-  const NodeTask* tasks;
+  Tasks<NodeTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
@@ -74,7 +74,7 @@ struct StampSeeds {
 // How many edges each tile of a frontier gives.
 struct CountEdges {
   using Shared = ScanShared;
-  const EdgeTask* tasks;
+  Tasks<EdgeTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
@@ -115,7 +115,7 @@ template <int K>
 struct PickFew {
   using Shared = ScanShared;
   static constexpr int kMost = K;
-  const EdgeTask* tasks;
+  Tasks<EdgeTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
@@ -153,19 +153,20 @@ struct PickFew {
         floyd_few(0u, degree, static_cast<uint32_t>(K), Draws{draws}, offset);
       }
     }
+    const Center center = task.center(i);
     int64_t neighbor[K];
     GLT_UNROLL
     for (int j = 0; j < K; ++j) neighbor[j] = j < count ? task.rows.indices[row.begin + offset[j]] : 0;
     GLT_UNROLL
     for (int j = 0; j < K; ++j)
-      if (j < count) task.put(block, at + j, i, row.begin + offset[j], neighbor[j]);
+      if (j < count) task.put(block, at + j, center, row.begin + offset[j], neighbor[j]);
   }
 };
 
 // Writes where the edges of each row begin, for kernels that work edge by edge.
 struct PlaceRows {
   using Shared = ScanShared;
-  const EdgeTask* tasks;
+  Tasks<EdgeTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {

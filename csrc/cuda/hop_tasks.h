@@ -1,5 +1,5 @@
-// What the kernels of one hop work on. All tasks of a batch are made and copied to the device before its first kernel;
-// how much there is to do at a hop is read from the counts, which the hops before leave in device memory.
+// What the kernels of one hop work on. All tasks are known before the first kernel: how much there is to do at a hop is
+// read from the counts, which the hops before leave in device memory.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,23 @@
 
 namespace glt::cuda {
 
+// The tasks of one launch, one for each row of blocks. They go by value: what a kernel has as an argument the compiler
+// knows to be constant, and its pointers to lead to global memory; from memory it would load both again and again.
+template <typename Task>
+struct Tasks {
+  static constexpr int kMost = 8;  // of 4096 bytes that arguments may have
+  Task item[kMost];
+  GLT_HOST_DEVICE const Task& operator[](int i) const { return item[i]; }
+};
+
 // Which edges a row may take.
 struct RowSpan {
   int64_t begin, degree;
+};
+
+// A node that is expanded.
+struct Center {
+  uint32_t local, tree;
 };
 
 // One edge type at one hop.
@@ -68,13 +82,17 @@ struct EdgeTask {
     return {tree ? tree_key(batch_key, tree[local]) : batch_key, hop, edge_type, static_cast<uint64_t>(node[local])};
   }
 
-  // Occurrence `at` is the edge at `position`, of frontier node i.
-  template <typename Block>
-  GLT_HOST_DEVICE void put(const Block& block, int64_t at, int64_t i, int64_t position, int64_t neighbor) const {
+  // What all edges of frontier node i share.
+  GLT_HOST_DEVICE Center center(int64_t i) const {
     const int64_t local = *frontier_begin + i;
+    return {static_cast<uint32_t>(local), tree ? tree[local] : 0};
+  }
+  // Occurrence `at` is the edge at `position`, of `center`.
+  template <typename Block>
+  GLT_HOST_DEVICE void put(const Block& block, int64_t at, Center center, int64_t position, int64_t neighbor) const {
     found.node[at] = neighbor;
-    found.col[at] = static_cast<uint32_t>(local);
-    if (found.tree) found.tree[at] = tree[local];
+    found.col[at] = center.local;
+    if (found.tree) found.tree[at] = center.tree;
     if (found.edge) found.edge[at] = rows.edge_ids.data ? rows.edge_ids[position] : position;
     if (static_cast<uint64_t>(neighbor) >= static_cast<uint64_t>(found.num_nodes))
       block.atomic_min(found.bad, static_cast<uint64_t>(at));
@@ -120,5 +138,7 @@ struct NodeTask {
     return !found.is_bad(at) && found.first_of(at) == at;
   }
 };
+
+static_assert(sizeof(Tasks<EdgeTask>) < 4000 && sizeof(Tasks<NodeTask>) < 4000);
 
 }  // namespace glt::cuda

@@ -10,7 +10,7 @@ namespace glt::cuda {
 // How many nodes each tile of a hop's occurrences is the first to name.
 struct CountNew {
   using Shared = ScanShared;
-  const NodeTask* tasks;
+  Tasks<NodeTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
@@ -26,7 +26,7 @@ struct CountNew {
 // Gives them local ids in order of first occurrence; they are the next frontier.
 struct AddNew {
   using Shared = ScanShared;
-  const NodeTask* tasks;
+  Tasks<NodeTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {

@@ -25,8 +25,11 @@ inline int tiles_for(int64_t bound, int64_t few) {
 struct Tile {
   int64_t begin, end, per_thread;
 
-  GLT_HOST_DEVICE Tile(int64_t n, int tile, int tiles)
-      : per_thread((n + int64_t{kThreads} * tiles - 1) / (int64_t{kThreads} * tiles)) {
+  GLT_HOST_DEVICE Tile(int64_t n, int tile, int tiles) {
+    // GPUs have no division: one of 64 bits costs as much as the rest of a tile.
+    const uint32_t threads = kThreads * static_cast<uint32_t>(tiles);
+    per_thread =
+        n <= UINT32_MAX - threads ? (static_cast<uint32_t>(n) + threads - 1) / threads : (n + threads - 1) / threads;
     begin = lower(n, tile * kThreads * per_thread);
     end = lower(n, begin + kThreads * per_thread);
   }
