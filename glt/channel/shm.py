@@ -10,6 +10,7 @@ from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
 from glt.channel.message import Message, read_message
 from glt.channel.shared_memory import SharedMemory
 from glt.channel.size import format_size, parse_size
+from glt.data.pinned_memory import PinnedMemory
 from glt.data.pool import process_pool
 from glt.errors import ChannelClosed, ChannelTimeout
 
@@ -52,6 +53,8 @@ class ShmChannel(Channel):
         capacity: Messages that may be reserved or waiting to be received.
     """
 
+    _pinned: PinnedMemory | None
+
     def __init__(self, channel_bytes: int | str, capacity: int = DEFAULT_CAPACITY) -> None:
         arena_bytes = -(-parse_size(channel_bytes, "channel_bytes") // 64) * 64
         if capacity < 1:
@@ -75,19 +78,16 @@ class ShmChannel(Channel):
         return self
 
     def pin(self) -> None:
-        """Registers the memory with CUDA in this process, until :meth:`close`.
+        """Registers the memory with CUDA in this process, until :meth:`close`; see :class:`PinnedMemory`.
 
         Raises:
-            RuntimeError: If CUDA refuses; gives its code.
+            RuntimeError: If CUDA refuses; names its error.
+            ValueError: If there is no GPU; says what is missing.
         """
-        array = self._region.array()
-        code = int(torch.cuda.cudart().cudaHostRegister(array.ctypes.data, array.nbytes, 0))
-        if code != 0:
-            raise RuntimeError(f"cudaHostRegister of {format_size(array.nbytes)} of channel memory: CUDA error {code}")
-        self._pinned_at = int(array.ctypes.data)
+        self._pinned = PinnedMemory(torch.from_numpy(self._region.array()), "cuda", "channel memory")
 
     def _start(self) -> None:
-        self._pinned_at = 0
+        self._pinned = None
         self._lock = threading.Lock()
         self._producer: _core.RingProducer | None = None
         self._consumer: _core.RingConsumer | None = None
@@ -126,11 +126,9 @@ class ShmChannel(Channel):
             producer.close(_LINGER_S)
         if unused and producer is None and consumer is None:
             _core.close_ring(self._region)
-        if self._pinned_at:
-            code = int(torch.cuda.cudart().cudaHostUnregister(self._pinned_at))
-            self._pinned_at = 0
-            if code != 0:
-                raise RuntimeError(f"cudaHostUnregister of the channel's memory: CUDA error {code}")
+        if self._pinned is not None:
+            pinned, self._pinned = self._pinned, None
+            pinned.close()
         self._memory.close()
 
     def __del__(self) -> None:

@@ -6,5 +6,6 @@ from glt.data.feature import Feature
 from glt.data.graph import Graph
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.data.topology import Topology
+from glt.data.window_gather import WindowGather
 
-__all__ = ["HOMOGENEOUS", "Dataset", "DeviceGroup", "Feature", "Graph", "Schema", "Topology"]
+__all__ = ["HOMOGENEOUS", "Dataset", "DeviceGroup", "Feature", "Graph", "Schema", "Topology", "WindowGather"]

@@ -67,7 +67,12 @@ def from_array(array: np.ndarray) -> Tensor:
 
 
 def as_ids(value: Any, name: str) -> Tensor:
-    """Returns ``value`` as a contiguous one-dimensional int64 CPU tensor of ids.
+    """Returns ``value`` as a contiguous one-dimensional int64 CPU tensor of ids; see :func:`ids_in_place`."""
+    return ids_in_place(value, name).to(device="cpu", dtype=torch.int64).contiguous()
+
+
+def ids_in_place(value: Any, name: str) -> Tensor:
+    """Returns ``value`` as a one-dimensional tensor of ids, of the integer type and on the device that it is.
 
     Args:
         value: A tensor, array or sequence of integers; a bool mask stands for the positions of its true elements.
@@ -87,7 +92,7 @@ def as_ids(value: Any, name: str) -> Tensor:
         ids = ids.to(torch.int64)
     if ids.is_floating_point() or ids.is_complex():
         raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids")
-    return ids.to(device="cpu", dtype=torch.int64).contiguous()
+    return ids
 
 
 def as_rows(value: Any, name: str) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -239,26 +240,33 @@ class Dataset:
         self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
 
-    def init_node_features(self, node_feature_data: Any) -> None:
-        """Sets the features of the nodes, one row per node, or such tables by node type."""
-        self._init("node", "x", node_feature_data)
+    def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
+        """Sets the features of the nodes, one row per node, or such tables by node type.
+
+        Args:
+            node_feature_data: Tensors or arrays; a :class:`Feature` is taken as it is.
+            placement: ``split_ratio``, ``device``, ``device_group_list``: see :class:`Feature`.
+        """
+        self._init("node", "x", node_feature_data, placement)
 
     def init_node_labels(self, node_label_data: Any) -> None:
         """Sets the labels of the nodes, one row per node, or such tables by node type."""
         self._init("node", "y", node_label_data)
 
-    def init_edge_features(self, edge_feature_data: Any) -> None:
-        """Sets the features of the edges, one row per edge id, or such tables by edge type."""
-        self._init("edge", "edge_attr", edge_feature_data)
+    def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
+        """Sets the features of the edges, one row per edge id, or such tables by edge type; see the nodes' for more."""
+        self._init("edge", "edge_attr", edge_feature_data, placement)
 
-    def _init(self, level: str, name: str, value: Any) -> None:
+    def _init(self, level: str, name: str, value: Any, placement: Mapping[str, Any] = MappingProxyType({})) -> None:
         label = _LABELS[name]
         if not self.schema.node_types:
             raise ValueError(f"{label}: the dataset has no graph yet; call init_graph first")
         by_type = self.schema.per_node_type if level == "node" else self.schema.per_edge_type
-        tables = [t if t is None or isinstance(t, Feature) else as_rows(t, label) for t in by_type(label, value)]
+        given = by_type(label, value)
+        tables = [t if t is None or isinstance(t, Feature) else Feature(as_rows(t, label), **placement) for t in given]
         if level == "node":
-            self._widen([None if t is None or isinstance(t, Feature) else len(t) for t in tables])
+            pairs = zip(given, tables, strict=True)
+            self._widen([None if t is None or isinstance(g, Feature) else len(t) for g, t in pairs])
         self._put(level, name, tables)
 
     def _widen(self, num_rows: list[int | None]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.data import pool
-from glt.data.arrays import Packed, as_ids, as_numpy, from_array
+from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place
 from glt.data.cuda_device import cuda_device
 from glt.data.device_group import DeviceGroup, group_of
 from glt.data.partition_book import PartitionBook
@@ -88,6 +88,7 @@ class Feature:
                 f"split_ratio = {split_ratio}: expected device or device_group_list, the GPUs to keep rows"
             )
         self._placed: dict[torch.device, TieredRows] = {}
+        self._hot: dict[tuple[torch.device, ...], list[Tensor]] = {}  # by group of GPUs, in equal parts
         self._lock = threading.Lock()
 
     @property
@@ -107,6 +108,11 @@ class Feature:
     def has_row_per_id(self) -> bool:
         """Whether the row of an id is the id: not so of a partition, which has rows of some ids only."""
         return self.row_of is None and self.owned is None
+
+    @property
+    def num_ids(self) -> int:
+        """One more than the largest id that may have a row here."""
+        return len(self.row_of) if self.row_of is not None else self._first_id + len(self)
 
     @property
     def uses_gpu(self) -> bool:
@@ -191,10 +197,7 @@ class Feature:
         max_blocks: int,
     ) -> Tensor:  # fmt: skip
         """On the GPU of the ids, the arguments checked: the kernel takes addresses."""
-        if ids.dim() != 1 or ids.is_floating_point() or ids.is_complex():
-            raise TypeError(f"ids is {ids.dtype} {list(ids.shape)}: expected integer ids of one dimension")
-        if ids.dtype == torch.bool:
-            ids = ids.nonzero().view(-1)
+        ids = ids_in_place(ids, "ids")
         ids = (ids if ids.dtype in (torch.int32, torch.int64) else ids.to(torch.int64)).contiguous()
         if positions is not None:
             if out is None:
@@ -245,7 +248,8 @@ class Feature:
             row_of = from_array(np.where(book.owners() == part, row_of.numpy(), np.uint32(NO_ROW)))
         return TieredRows(
             self.tensor, device, num_hot=round(self.split_ratio * len(self)), hotness=self.hotness, row_of=row_of,
-            first_id=self._first_id, group=group, scale=self.scale, name="the rows of a Feature",
+            first_id=self._first_id, group=group, parts=self._hot.setdefault(tuple(group), []), scale=self.scale,
+            name="the rows of a Feature",
         )  # fmt: skip
 
     def check(self) -> None:
@@ -256,7 +260,7 @@ class Feature:
     def close(self) -> None:
         """Gives back device memory and unpins the rows; they are placed again when they are asked for again."""
         with self._lock:
-            placed, self._placed = self._placed, {}
+            placed, self._placed, self._hot = self._placed, {}, {}
         for rows in placed.values():
             rows.close()
 

@@ -33,6 +33,8 @@ class TieredRows:
             ids count rows.
         first_id: The id that the first entry of ``row_of``, or the first row, is of.
         group: The GPUs that share the hot rows: each holds an equal part; with ``device`` among them.
+        parts: These parts, one list for all GPUs of the group: empty at first, the first GPU to come fills it. Default:
+            of this one alone.
         scale: Factor of each row ``[num_rows]``, float32, where int8 rows are widened. Default: 1.
         name: What to call the rows in errors.
 
@@ -50,6 +52,7 @@ class TieredRows:
         row_of: Tensor | None = None,
         first_id: int = 0,
         group: Sequence[torch.device] | None = None,
+        parts: list[Tensor] | None = None,
         scale: Tensor | None = None,
         name: str = "tensor",
     ) -> None:
@@ -66,20 +69,25 @@ class TieredRows:
         if device.type == "cuda":
             for peer in group:
                 _core.cuda_enable_peer(device.index, peer.index)
-        # Equal parts, device by device.
-        bounds = [num_hot * i // len(group) for i in range(len(group) + 1)]
-        self._hot = [hot[a:b].to(d) for d, a, b in zip(group, bounds, bounds[1:], strict=False) if a < b]
+        self._hot = [] if parts is None else parts
+        if not self._hot:
+            bounds = [num_hot * i // len(group) for i in range(len(group) + 1)]
+            self._hot += [hot[a:b].to(d) for d, a, b in zip(group, bounds, bounds[1:], strict=False) if a < b]
+            for member in group:
+                if member.type == "cuda":
+                    torch.cuda.synchronize(member)
         self._cold = cold
         self._pin = PinnedMemory(cold, device, name) if device.type == "cuda" and len(cold) else None
         self._row_of = None if row_of is None else row_of.to(device)
         if scale is not None and order is not None:
             scale = torch.cat([scale[order], scale])
         self._scale = None if scale is None else scale.to(device)
-        tiers = [(part.data_ptr(), len(part), rows.stride(0)) for part in [*self._hot, cold]]
+        width = rows.shape[1]
+        tiers = [(part.data_ptr(), len(part), width) for part in [*self._hot, cold]]
         index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
 
         def table(**options: int | str) -> _core.TieredTable:
-            return _core.TieredTable(rows.stride(0), tiers, row_of=index, first_id=first_id, **options)  # type: ignore[arg-type]
+            return _core.TieredTable(width, tiers, row_of=index, first_id=first_id, **options)  # type: ignore[arg-type]
 
         self._table = table()
         self._widened: _core.TieredTable | None = None
@@ -96,6 +104,7 @@ class TieredRows:
         out: Tensor | None = None,
         *,
         positions: Tensor | None = None,
+        count: Tensor | None = None,
         dtype: torch.dtype | None = None,
         wait: bool = True,
         max_blocks: int = 0,
@@ -107,6 +116,7 @@ class TieredRows:
             ids: ``[n]``, int32 or int64, contiguous.
             out: ``[at least n, ...]``, contiguous. Default: of torch's allocator.
             positions: ``[n]``, uint32, contiguous.
+            count: Number of ids ``[1]``, int32, where only the device knows it; ``n`` is the most it can be.
             dtype: float32 to widen, or the rows' own.
             wait: Whether to wait for the GPU and raise errors here; False: see :meth:`check`.
             max_blocks: Blocks of 256 GPU threads to use at most, so that a gather over PCIe leaves the others to
@@ -125,7 +135,7 @@ class TieredRows:
         def launch(error: int) -> torch.cuda.Event | None:
             call = _core.GatherCall(
                 ids.data_ptr(), ids.element_size(), len(ids), out.data_ptr(), num_out, error,
-                0 if positions is None else positions.data_ptr(),
+                0 if positions is None else positions.data_ptr(), 0 if count is None else count.data_ptr(),
             )  # fmt: skip
             if self.device.type != "cuda":
                 _core.host_gather(table, call, 64)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar, Protocol
 
-import torch
-
 from glt import _core
 from glt.channel.message import Message
+from glt.data.cuda_device import missing_for_cuda
 from glt.distributed.agreement import Agreement
 from glt.distributed.batch_start import Seeds
 from glt.distributed.collocated import CollocatedSampler
@@ -135,7 +134,7 @@ class InWorkers(_AmongTrainers):
             "num_rpc_threads": self.num_rpc_threads,
             "timeout_s": options.rpc_timeout,
         }
-        pin = options.pin_memory and torch.cuda.is_available()
+        pin = options.pin_memory and missing_for_cuda() is None
         check_peers = (lambda: None) if meeting is None else meeting.check_peers
         return WorkerGroup(spec, options.num_workers, table, options.channel_bytes, pin, check_peers)
 

@@ -45,10 +45,12 @@ class DistLinkNeighborLoader(DistLoader):
         edge_label_index: Seed edges of this trainer ``[2, B]``, source and destination ids, edges of the graph or not;
             of a heterogeneous graph a pair of their edge type and these. None, or the edge type alone: all edges of
             this trainer's partition, in the order of their ids, so that those of all trainers together are all edges;
-            one that several trainers have loaded is shared out among them. ``input_id`` then tells edge ids, and what
+            one that several trainers have loaded is shared out among them. Of a client of servers: its share of all
+            edges, by id, as long as those of the others but for one. ``input_id`` then tells edge ids, and what
             else is given per seed edge is given for all edges of the graph, by id, the same on all trainers.
         edge_label: Label of each seed edge ``[B, ...]``. With binary negatives, whose label is 0, labels that start at
-            0 go up by 1: if they do on one trainer, then on all.
+            0 go up by 1: if they do on one trainer, then on all. Clients of servers, which do not meet, look at their
+            own each; where the seeds are all edges, at all labels.
         edge_label_time: Time of each seed edge ``[B]``, integers; needs ``time_attr``.
         neg_sampling: ``'binary'``, ``'triplet'``, a dict or PyG's ``NegativeSampling``; None: no negatives. A triplet
             whose source has an edge to (almost) every destination is an error in place of its batch, since no process
@@ -142,6 +144,7 @@ class DistLinkNeighborLoader(DistLoader):
     ) -> dict[str, Tensor]:
         self._takes_all = links.ids is not None
         num_links, num_edges = links.ends.shape[1], data.num_edges_of[links.edge_type]
+        whole_label = edge_label
         edge_label, edge_label_time, input_id = (
             links.per_edge(name, given, num_edges)
             for name, given in (
@@ -158,9 +161,11 @@ class DistLinkNeighborLoader(DistLoader):
             columns["label"] = label = checked_label(edge_label, num_links, drawn)
             if drawn is not None:
                 require_summable(label, *_NO_SUM)
-            if drawn is not None and label.numel():
+            # Those of all edges are known here: clients, which do not meet, agree by that.
+            known = label if links.ids is None else checked_label(whole_label, num_edges, drawn)
+            if drawn is not None and known.numel():
                 # torch has no minimum of some unsigned integers.
-                comparable = label if label.is_floating_point() or label.dtype == torch.bool else label.long()
+                comparable = known if known.is_floating_point() or known.dtype == torch.bool else known.long()
                 self._lowest_label = float(comparable.min())
         if edge_label_time is not None:
             columns["time"] = checked_times("edge_label_time", edge_label_time, num_links)

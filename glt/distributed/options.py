@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from glt.channel.size import parse_size
+from glt.data.cuda_device import missing_for_cuda
 
 DEFAULT_RPC_TIMEOUT_S = 180.0
 _MAX_RPC_THREADS = 16
@@ -135,8 +136,9 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
             if self.channel_size is None
             else parse_size(self.channel_size, "channel_size")
         )
-        if self.pin_memory and not torch.cuda.is_available():
-            warnings.warn("pin_memory = True: there is no GPU to pin memory for, so it stays pageable", stacklevel=3)
+        missing = missing_for_cuda() if self.pin_memory else None
+        if missing is not None:
+            warnings.warn(f"pin_memory = True: memory stays pageable, for {missing}", stacklevel=3)
 
 
 @dataclass

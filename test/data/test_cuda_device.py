@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import glt
-from glt.data import DeviceGroup, Feature, cuda_device
+from glt.data import Dataset, DeviceGroup, Feature, cuda_device
 from glt.data.device_group import group_of
 
 
@@ -77,6 +77,17 @@ def test_features_that_ask_for_a_gpu_say_what_is_missing(no_gpu):
         Feature(table).placed("cuda:0")
     with pytest.raises(ValueError, match=r"scale is torch.float64 \[4\]: expected torch.float32 \[4\]"):
         Feature(table.to(torch.int8), scale=torch.zeros(4, dtype=torch.float64))
+
+
+def test_a_dataset_passes_on_where_rows_are_to_be(two_gpus):
+    dataset = Dataset()
+    dataset.init_graph(torch.tensor([[0, 1], [1, 0]]))
+    dataset.init_node_features(torch.eye(2), split_ratio=0.5, device=1)
+    dataset.init_edge_features(torch.eye(2), device=0)
+    assert dataset.get_node_feature().split_ratio == 0.5 and dataset.get_node_feature().device == 1
+    assert dataset.get_edge_feature().uses_gpu
+    with pytest.raises(TypeError, match="with_gpu"):
+        dataset.init_node_features(torch.eye(2), with_gpu=True)
 
 
 def test_groups_of_gpus(two_gpus):

@@ -63,6 +63,15 @@ def test_the_hottest_rows_are_the_ones_kept():
     assert gather(rows, Feature(table), torch.arange(6)).view(-1).tolist() == [0.0, 0.0, 2.0, 3.0, 0.0, 5.0]
 
 
+def test_the_gpus_of_a_group_hold_the_hot_rows_once():
+    table, parts = torch.arange(20.0).view(10, 2), []
+    feature = Feature(table)
+    first, second = (TieredRows(table, CPU, num_hot=5, group=[CPU, CPU], parts=parts) for _ in range(2))
+    assert first._hot is second._hot is parts and [len(part) for part in parts] == [2, 3]
+    for rows in (first, second):
+        assert torch.equal(gather(rows, feature, torch.arange(10)), table)
+
+
 @pytest.mark.parametrize("ranges", [False, True])
 def test_rows_of_a_partition_and_what_it_does_not_own(ranges):
     owner = torch.tensor([0, 0, 1, 1, 1, 0] if not ranges else [0, 0, 1, 1, 1, 1], dtype=torch.uint8)
@@ -116,6 +125,42 @@ def test_errors_that_nobody_waited_for_come_at_the_next_check():
     gather(rows, feature, torch.tensor([-8]), wait=False)
     with pytest.raises(IndexError, match=r"ids\[0\] = -8"):
         gather(rows, feature, torch.tensor([5]))
+
+
+def test_only_as_many_as_the_device_counts():
+    rows, feature = TieredRows(torch.arange(8.0), CPU), Feature(torch.arange(8.0))
+    out = torch.full((5,), 9.0)
+    gather(rows, feature, torch.tensor([7, 6, 5, 400, 400]), out=out, count=torch.tensor([3], dtype=torch.int32))
+    assert out.tolist() == [7.0, 6.0, 5.0, 9.0, 9.0]
+
+
+def test_arguments_of_the_gpu_path_are_checked_as_those_of_the_cpu():
+    """Everything of Feature's GPU path but the device itself."""
+    feature = Feature(torch.arange(10.0).view(5, 2))
+    rows = TieredRows(feature.tensor, CPU, num_hot=2)
+    feature.placed = lambda device: rows
+
+    def there(ids, out=None, positions=None, dtype=None):
+        return feature._gather_there(ids, out, positions, dtype, True, 0)
+
+    for ids in (torch.tensor([4, 1], dtype=torch.int16), torch.tensor([0, 4, 9, 1])[::2] // 2, torch.arange(5) > 2):
+        assert torch.equal(there(ids), feature[ids])
+    out, positions = torch.zeros(3, 2), torch.tensor([2], dtype=torch.uint32)
+    assert there(torch.tensor([4]), out, positions) is out and out[2].tolist() == [8.0, 9.0]
+    one = torch.tensor([1])
+    for arguments, error, message in [
+        ((torch.tensor([1.0]),), TypeError, "ids has dtype torch.float32: expected integer ids"),
+        ((torch.tensor([[1]]),), ValueError, r"ids has shape \(1, 1\): expected one dimension"),
+        ((one, torch.zeros(1, 2).half()), TypeError, "out has dtype torch.float16: expected torch.float32"),
+        ((one, torch.zeros(1, 3)), ValueError, r"out has shape \(1, 3\) on cpu: expected contiguous rows \[2\]"),
+        ((one, torch.zeros(1, 4)[:, ::2]), ValueError, "expected contiguous rows"),
+        ((one, torch.zeros(0, 2)), ValueError, "out has 0 rows: expected at least 1"),
+        ((one, None, positions), ValueError, "positions needs out"),
+        ((one, out, positions.int()), ValueError, r"positions is torch.int32 \[1\] on cpu: expected torch.uint32"),
+        ((torch.tensor([5]),), IndexError, r"ids\[0\] = 5 is row 5 of 5"),
+    ]:
+        with pytest.raises(error, match=message):
+            there(*arguments)
 
 
 def test_threads_may_gather_at_once():

@@ -52,7 +52,7 @@ def dial(
 
     Raises:
         glt.errors.RendezvousError: If it refuses; or if nothing listens there, or no server, before the deadline.
-        glt.errors.PeerLost: If nothing listens there and ``retry`` is false, or the connection breaks meanwhile.
+        glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
     """
     host, port = address
     deadline = time.monotonic() + timeout_s

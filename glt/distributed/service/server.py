@@ -317,7 +317,10 @@ class DistServer:
         with self._changed:
             self._sessions.pop(session.id, None)
             mine = [each for each in self._loaders.values() if each.session is session]
-            self._left[session.group, session.rank] = None if session.has_left else time.monotonic()
+            place = session.group, session.rank
+            # Its successor may have come and left before this one was missed.
+            if session.has_left or self._left.get(place, 0.0) is not None:
+                self._left[place] = None if session.has_left else time.monotonic()
             self._changed.notify_all()
         for loader in mine:
             self._close_loader(loader.id, f"{session} is gone: {why}")

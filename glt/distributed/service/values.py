@@ -14,6 +14,10 @@ from glt.errors import MessageError
 
 _MARK = "__glt__"
 _MAX_DEPTH = 32
+# By name, and not looked up in torch: a name that comes from elsewhere might load one of its modules.
+_DTYPES = {
+    str(each).removeprefix("torch."): each for each in vars(torch).values() if isinstance(each, torch.dtype)
+}  # fmt: skip
 
 
 def encode_value(value: Any, what: str) -> tuple[Any, Tensor | None]:
@@ -90,10 +94,7 @@ def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "tensor":
         return tensors[tree["name"]]
     if kind == "dtype":
-        found = getattr(torch, tree["name"])
-        if not isinstance(found, torch.dtype):
-            raise ValueError(f"torch.{tree['name']} is no dtype")
-        return found
+        return _DTYPES[tree["name"]]
     if kind == "device":
         return torch.device(tree["name"])
     if kind == "tuple":

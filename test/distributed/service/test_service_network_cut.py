@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from batch_law import assert_same, reference
 from dist_world import World
 from promptness import eventually, expect_prompt
-from service_actors import Stage
+from service_actors import CASE, Failed, Stage
 
 CUT_S = 3.0
 _CLONE_NEWNET = 0x40000000
@@ -72,6 +73,11 @@ def remove(names: tuple[str, str]) -> None:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
 
 
+def switch(hosts: tuple[str, str], state: str) -> None:
+    """Cuts the cable between the hosts, or mends it."""
+    ip("-n", hosts[1], "link", "set", f"gb{hosts[1].rpartition('-')[2]}", state)
+
+
 def test_a_cut_network(hosts: tuple[str, str], world: Callable[..., World], tmp_path: Path) -> None:
     """The server and one client are on one host, another client on the other."""
     here = world(1)
@@ -89,7 +95,7 @@ def test_a_cut_network(hosts: tuple[str, str], world: Callable[..., World], tmp_
         assert eventually(lambda: all(stage.ask(actor, "count", "endless") > 5 for actor in (1, 2)))
         assert stage.ask(0, "stats")["num_clients"] == 2
         start = time.monotonic()
-        ip("-n", hosts[1], "link", "set", f"gb{hosts[1].rpartition('-')[2]}", "down")
+        switch(hosts, "down")
         kind, text, at_s = stage.ask(2, "ended", "endless")
         expect_prompt(at_s - start, "the client to notice", CUT_S + 10)
         assert kind == "PeerLost" and "server 0" in text and f"pid {stage.processes[0].pid}" in text, (kind, text)
@@ -105,12 +111,59 @@ def test_a_cut_network(hosts: tuple[str, str], world: Callable[..., World], tmp_
         before = stage.ask(1, "count", "endless")
         assert eventually(lambda: stage.ask(1, "count", "endless") > before + 20)
         # And mended: the client comes back.
-        ip("-n", hosts[1], "link", "set", f"gb{hosts[1].rpartition('-')[2]}", "up")
+        switch(hosts, "up")
         assert stage.ask(2, "request", 0, "torch.cuda.is_available") in (True, False)
         stage.ask(1, "stop", "endless")
         for actor in (1, 2):
             stage.ask(actor, "leave")
         assert stage.ask(0, "wait_and_shutdown", 60.0)
+        stage.end(0, 1, 2)
+        stage.results()
+        stage.expect_nothing_left()
+
+
+def test_a_cut_between_servers(hosts: tuple[str, str], world: Callable[..., World], tmp_path: Path) -> None:
+    """The samplers of one ask the other for rows. Mended, the servers find each other again by themselves."""
+    here = world(2)
+    with Stage(3) as stage:
+        for actor, host in enumerate((hosts[0], hosts[1], hosts[0])):
+            folder = tmp_path / str(actor)
+            folder.mkdir()
+            stage.ask(actor, "run_function", enter, host)
+            stage.ask(actor, "lower", str(folder), CUT_S=CUT_S, PATIENCE_S=2.0)
+        for rank in range(2):
+            stage.begin(rank, "serve", here.path, 2, 1, rank, master_addr="10.199.0.1")
+        for rank in range(2):
+            stage.result(rank)
+        stage.ask(2, "join", 2, 1, 0, master_addr="10.199.0.1")
+        stage.ask(2, "make", "endless", server_rank=0)
+        stage.ask(2, "go", "endless")
+        assert eventually(lambda: stage.ask(2, "count", "endless") > 5)
+        start = time.monotonic()
+        switch(hosts, "down")
+        kind, text, at_s = stage.ask(2, "ended", "endless")
+        expect_prompt(at_s - start, "the samplers to give up", CUT_S + 15)
+        assert kind == "PeerLost" and "server 1" in text and f"pid {stage.processes[1].pid}" in text, (kind, text)
+        failed = stage.fails(2, "request", 1, "torch.cuda.is_available")
+        assert failed.kind == "PeerLost" and "server 1" in failed.text, failed
+        switch(hosts, "up")
+
+        def is_back() -> bool:
+            try:
+                stage.ask(2, "request", 1, "torch.cuda.is_available")
+            except Failed as failed:
+                assert failed.kind == "PeerLost", failed
+                return False
+            return True
+
+        assert eventually(is_back)
+        for rank in range(2):
+            stage.ask(2, "law", "law", 0, server_rank=rank)
+            got = stage.ask(2, "take", "law")
+            assert_same(got, reference(here, CASE, 0)[: len(got)], f"from server {rank}")
+        stage.ask(2, "leave")
+        for actor in range(2):
+            stage.ask(actor, "wait_and_shutdown", 60.0)
         stage.end(0, 1, 2)
         stage.results()
         stage.expect_nothing_left()

@@ -77,25 +77,29 @@ def _plain(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if not name.endswith("was_transformed")}
 
 
-@pytest.mark.parametrize("num_servers", [1])
-def test_what_is_up_to_the_trainer(typed_world: Callable[..., TypedWorld], num_servers: int) -> None:
+def test_what_is_up_to_the_trainer(typed_world: Callable[..., TypedWorld]) -> None:
     world = typed_world(1)
-    with Cluster(num_servers + 1, serve_or, world.path, num_servers, 1, with_trainer_options, {}) as cluster:
+    with Cluster(2, serve_or, world.path, 1, 1, with_trainer_options, {}) as cluster:
         kinds, devices, batches = cluster.results()[-1]
     assert set(kinds) == {"Mine"} and devices == {"cpu"}
     assert_same(batches, list(reference(world, CASES[0], 0))[: len(batches)], "custom class")
+
+
+LABEL = torch.arange(700) // 100  # 0 is that of negatives: all labels go up by one, also where no edge has a 0
 
 
 def all_rates(trainer: Trainer, rank: int) -> list[tuple[int, list[int], int]]:
     """Of each seed edge of this client: its id, ends and label."""
     found = []
     with glt.distributed.DistLinkNeighborLoader(
-        None, [2], RATES, batch_size=100, edge_label=torch.arange(700) % 5 + 1, shuffle=True, worker_options=options()
-    ) as loader:
+        None, [2], RATES, batch_size=100, edge_label=LABEL, neg_sampling="binary", shuffle=True,
+        worker_options=options(),
+    ) as loader:  # fmt: skip
         for batch in loader:
-            store = batch[RATES]
+            store, num_seeds = batch[RATES], len(batch[RATES].input_id)
             ends = torch.stack([batch[t].n_id[store.edge_label_index[i]] for i, t in ((0, "user"), (1, "item"))])
-            found += zip(store.input_id.tolist(), ends.t().tolist(), store.edge_label.tolist(), strict=True)
+            seeds, label = ends.t()[:num_seeds].tolist(), store.edge_label[:num_seeds].tolist()
+            found += zip(store.input_id.tolist(), seeds, label, strict=True)
     return found
 
 
@@ -112,4 +116,4 @@ def test_clients_share_all_edges(
         assert sorted(each[0] for each in found) == list(mine)
     found = sorted(each for found in by_client for each in found)
     assert torch.equal(torch.tensor([each[1] for each in found]).t(), world.edge_index[RATES])
-    assert [each[2] for each in found] == [i % 5 + 1 for i in range(700)]
+    assert [each[2] for each in found] == (LABEL + 1).tolist()

@@ -105,3 +105,16 @@ def test_depth_is_bounded() -> None:
         value = [value]
     with pytest.raises(TypeError, match="levels deep"):
         encode_value(value, "it")
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"__glt__": "dtype", "name": "onnx"}, {"__glt__": "dtype", "name": "__glt__"}, {"__glt__": "dtype", "name": []},
+        {"__glt__": "tensor", "name": "t0"}, {"__glt__": "device", "name": "nowhere"}, {"__glt__": "device"}, {"a": 1},
+        {"__glt__": "tuple", "items": 5}, {"__glt__": "dict", "items": [[1]]}, {"__glt__": "dict", "items": [[[], 1]]},
+    ],
+)  # fmt: skip
+def test_damaged_values_are_refused(tree: Any) -> None:
+    with pytest.raises(MessageError, match="damaged value"):
+        decode_value(tree, None)

@@ -1,0 +1,54 @@
+"""Checks and times what runs on the GPU, and prints one table: ``python -m benchmarks.gpu [PART ...] [--toy]``.
+
+Builds the extension first, so that the figures are of this source. Without a GPU it says what is missing; with --toy
+the parts then run on the CPU, through the kernels' host executor, which shows that they run and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+PARTS = ("gather", "reads", "interference")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"which: {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--toy", action="store_true", help="toy sizes, no figures kept; runs without a GPU too")
+    parser.add_argument("--no-build", action="store_true", help="time the extension that is there")
+    options = parser.parse_args()
+    unknown = sorted(set(options.parts) - set(PARTS))
+    if unknown:
+        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    if not options.toy and not options.no_build:
+        root = Path(__file__).parents[2]
+        subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=root, check=True)
+
+    import torch  # after the build: glt loads the extension
+
+    from benchmarks._harness import Report
+    from glt.data.cuda_device import missing_for_cuda
+
+    missing = missing_for_cuda()
+    if missing is not None:
+        print(f"no GPU benchmarks of glt here: {missing}")
+        if not options.toy:
+            return 1
+        print("running on the CPU through the host executor: the figures mean nothing")
+    device = torch.device("cpu") if missing is not None else torch.device("cuda", torch.cuda.current_device())
+    report = Report("gpu", options.toy)
+    if missing is None:
+        report.machine |= {"gpu": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda)}
+        print(f"on {report.machine['gpu']}, CUDA {report.machine['cuda']}", flush=True)
+    for name in options.parts or PARTS:
+        importlib.import_module(f"benchmarks.gpu.{name}").measure(report, device)
+    report.finish()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
