@@ -123,7 +123,9 @@ struct PickEdges {
     const EdgeTask& task = tasks[block.y()];
     for_each_edge(block, task, num_blocks, [&](int64_t at, int64_t i, const RowSpan& row, int64_t count, int64_t j) {
       const int64_t position = position_of(task, at, i, row, count, j);
-      task.put(block, at, task.center(i), position, task.rows.indices[position]);
+      const int64_t neighbor = task.rows.indices[position];
+      if (task.found.edge) task.found.edge[at] = task.rows.edge_ids.data ? task.rows.edge_ids[position] : position;
+      task.put_node(block, at, task.center(i), neighbor);
     });
   }
 

@@ -143,7 +143,7 @@ struct PickFew {
     const auto degree = static_cast<uint32_t>(row.degree);
     if (task.takes_whole(row, count)) {
       GLT_UNROLL
-      for (int j = 0; j < K; ++j) offset[j] = static_cast<uint32_t>(j);
+      for (int j = 0; j < K; ++j) offset[j] = static_cast<uint32_t>(j < count ? j : count - 1);
     } else {
       NodeDraws draws = task.draws(i);
       if (task.replace) {
@@ -154,12 +154,37 @@ struct PickFew {
       }
     }
     const Center center = task.center(i);
-    int64_t neighbor[K];
-    GLT_UNROLL
-    for (int j = 0; j < K; ++j) neighbor[j] = j < count ? task.rows.indices[row.begin + offset[j]] : 0;
+    int64_t loaded[K];
+    load(task.rows.indices, row.begin, offset, loaded);
     GLT_UNROLL
     for (int j = 0; j < K; ++j)
-      if (j < count) task.put(block, at + j, center, row.begin + offset[j], neighbor[j]);
+      if (j < count) task.put_node(block, at + j, center, loaded[j]);
+    if (!task.found.edge) return;
+    if (task.rows.edge_ids.data) {
+      load(task.rows.edge_ids, row.begin, offset, loaded);
+    } else {
+      GLT_UNROLL
+      for (int j = 0; j < K; ++j) loaded[j] = row.begin + offset[j];
+    }
+    GLT_UNROLL
+    for (int j = 0; j < K; ++j)
+      if (j < count) task.found.edge[at + j] = loaded[j];
+  }
+
+  // All K loads are asked for before the first answer is used: no branch between them, each with a register of its own.
+  GLT_HOST_DEVICE static void load(const DeviceIds& ids, int64_t begin, const uint32_t* offset, int64_t* out) {
+    if (ids.wide)
+      load_as(static_cast<const int64_t*>(ids.data) + begin, offset, out);
+    else
+      load_as(static_cast<const int32_t*>(ids.data) + begin, offset, out);
+  }
+  template <typename Id>
+  GLT_HOST_DEVICE static void load_as(const Id* ids, const uint32_t* offset, int64_t* out) {
+    Id loaded[K];
+    GLT_UNROLL
+    for (int j = 0; j < K; ++j) loaded[j] = ids[offset[j]];
+    GLT_UNROLL
+    for (int j = 0; j < K; ++j) out[j] = loaded[j];
   }
 };
 

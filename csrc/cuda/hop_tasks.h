@@ -87,13 +87,12 @@ struct EdgeTask {
     const int64_t local = *frontier_begin + i;
     return {static_cast<uint32_t>(local), tree ? tree[local] : 0};
   }
-  // Occurrence `at` is the edge at `position`, of `center`.
+  // Occurrence `at` is `neighbor`, found from `center`.
   template <typename Block>
-  GLT_HOST_DEVICE void put(const Block& block, int64_t at, Center center, int64_t position, int64_t neighbor) const {
+  GLT_HOST_DEVICE void put_node(const Block& block, int64_t at, Center center, int64_t neighbor) const {
     found.node[at] = neighbor;
     found.col[at] = center.local;
     if (found.tree) found.tree[at] = center.tree;
-    if (found.edge) found.edge[at] = rows.edge_ids.data ? rows.edge_ids[position] : position;
     if (static_cast<uint64_t>(neighbor) >= static_cast<uint64_t>(found.num_nodes))
       block.atomic_min(found.bad, static_cast<uint64_t>(at));
     else if (!found.stamps.mask)
