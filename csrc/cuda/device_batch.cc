@@ -177,11 +177,15 @@ void DeviceBatch::require_valid_ids() {
 }
 
 void DeviceBatch::require_done() const {
-  require(state_ == State::kDone, "the batch is not finished: call launch and wait first");
+  require(state_ == State::kDone || state_ == State::kInduced, "the batch is not finished: call launch and wait first");
 }
 
 int64_t DeviceBatch::num_nodes(int node_type) const {
   require_done();
+  return known_nodes(node_type);
+}
+
+int64_t DeviceBatch::known_nodes(int node_type) const {
   return counts_at(const_cast<int64_t*>(counted_.data())).known[(num_hops_ + 1) * num_node_types() + node_type];
 }
 
@@ -198,12 +202,15 @@ std::vector<int64_t> DeviceBatch::num_sampled_edges(int edge_type) const {
   require_done();
   const Counts counts = counts_at(const_cast<int64_t*>(counted_.data()));
   std::vector<int64_t> sampled;
+  if (state_ == State::kInduced) return sampled;
   for (int64_t at = edge_type; at < num_hops_ * num_edge_types(); at += num_edge_types())
     sampled.push_back(counts.edges_end[at] - counts.edges_begin[at]);
   return sampled;
 }
 
 int64_t DeviceBatch::num_edges(int edge_type) const {
+  require_done();
+  if (state_ == State::kInduced) return num_induced_[edge_type];
   int64_t total = 0;
   for (const int64_t n : num_sampled_edges(edge_type)) total += n;
   return total;
@@ -219,6 +226,7 @@ void DeviceBatch::copy_nodes(int node_type, int64_t* node, int64_t* tree) {
 void DeviceBatch::copy_edges(int edge_type, int64_t* row, int64_t* col, int64_t* edge) {
   require_done();
   require(!edge || spec_.with_edge, "edge was asked for, but the batch was prepared without edge ids");
+  if (state_ == State::kInduced) return copy_induced(edge_type, row, col, edge);
   const Counts counts = counts_at(counted_.data());
   const Occurrences& found = types_[ends_[edge_type].second].found;
   for (int64_t at = edge_type; at < num_hops_ * num_edge_types(); at += num_edge_types()) {

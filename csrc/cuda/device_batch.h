@@ -55,7 +55,12 @@ class DeviceBatch {
   // naming the first seed, or a neighbour, that is outside the graph.
   bool wait();
 
-  // Of a finished batch.
+  // Replaces the edges of a finished batch by all edges among its nodes, as Batch::induce; takes a wait of its own.
+  int64_t induced_bytes();  // of the workspace, which must stay until the batch has been copied out
+  void induce(void* workspace);
+  void wait_induced();
+
+  // Of a finished batch; of an induced one, edges have no hops.
   int64_t num_nodes(int node_type) const;
   int64_t num_edges(int edge_type) const;
   std::vector<int64_t> num_sampled_nodes(int node_type) const;
@@ -115,6 +120,9 @@ class DeviceBatch {
   void launch_hop(const Hop& hop, int64_t index);
   void require_valid_ids();
   void require_done() const;
+  int64_t lay_out_induced(std::byte* base);
+  void copy_induced(int edge_type, int64_t* row, int64_t* col, int64_t* edge);
+  int64_t known_nodes(int node_type) const;
 
   std::vector<NodeType> types_;
   std::vector<std::pair<int, int>> ends_;
@@ -126,7 +134,7 @@ class DeviceBatch {
   std::vector<const DeviceRows*> graphs_;
   std::vector<Hop> hops_;
   int64_t num_hops_ = 0, num_edge_tasks_ = 0;
-  enum class State { kIdle, kPrepared, kLaunched, kDone } state_ = State::kIdle;
+  enum class State { kIdle, kPrepared, kLaunched, kDone, kInducing, kInduced } state_ = State::kIdle;
 
   // By hop, then as the hop's expansions stand, or by node type.
   std::vector<EdgeTask> edge_tasks_;
@@ -135,6 +143,10 @@ class DeviceBatch {
   std::vector<int64_t*> row_begin_;  // [edge types], null where no hop goes edge by edge
   int64_t* staging_ = nullptr;       // the counts on the host
   std::vector<int64_t> counted_;     // the counts of a finished batch
+
+  std::vector<InduceTask> induce_tasks_;  // [edge types]
+  int64_t* induced_words_ = nullptr;
+  std::vector<int64_t> num_induced_;  // edges of each type
 };
 
 }  // namespace glt::cuda

@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/sample.h"
 #include "cuda/device_batch.h"
+#include "cuda/pieces.h"
 
 namespace glt::cuda {
 namespace {
@@ -20,23 +21,6 @@ int64_t sum(int64_t a, int64_t b) {
   int64_t out;
   return __builtin_add_overflow(a, b, &out) ? INT64_MAX : out;
 }
-
-// Hands out pieces of memory one behind the other; without memory, only counts them.
-class Pieces {
- public:
-  explicit Pieces(std::byte* base) : base_(base) {}
-  template <typename T>
-  T* take(int64_t n) {
-    const int64_t at = bytes_;
-    bytes_ += (n * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* base_;
-  int64_t bytes_ = 0;
-};
 
 }  // namespace
 
@@ -62,7 +46,8 @@ int DeviceBatch::few_of(const DeviceRows& rows, int64_t k) const {
 
 DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, const std::vector<DeviceSeeds>& seeds,
                                  const DeviceSpec& spec) {
-  require(state_ != State::kLaunched, "prepare: the batch before is under way; call wait first");
+  require(state_ != State::kLaunched && state_ != State::kInducing,
+          "prepare: the batch before is under way; wait for it first");
   state_ = State::kIdle;
   const size_t num_types = ends_.size();
   require(graphs.size() == num_types, "graphs has ", graphs.size(), " elements: expected one per edge type, ",

@@ -80,7 +80,8 @@ struct CountEdges {
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
     const EdgeTask& task = tasks[block.y()];
     if (block.x() >= task.tiles) return;
-    scan_tile(block, shared, task.tile(block.x()), nullptr, 0, [&](int64_t i) { return task.count(task.span(i)); });
+    scan_tile(block, shared, task.tile(block.x()), nullptr, 0,
+              sum_of([&](int64_t i) { return task.count(task.span(i)); }));
     block.each([&](int thread) {
       if (thread == 0) task.sums[task.first_tile + block.x()] = shared.tile_sum();
     });
@@ -97,7 +98,7 @@ GLT_HOST_DEVICE void place_rows(const Block& block, ScanShared& shared, const Ed
   const bool first = x == 0, last = x == task.tiles - 1;
   if (tile.empty() && !first && !last) return;
   const auto give = [&](int64_t i) { return task.count(task.span(i)); };
-  scan_tile(block, shared, tile, task.sums, task.first_tile + x, give);
+  scan_tile(block, shared, tile, task.sums, task.first_tile + x, sum_of(give));
   block.each([&](int thread) {
     int64_t place = shared.place(thread);
     for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) place += row(i, place);

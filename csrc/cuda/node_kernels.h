@@ -16,7 +16,8 @@ struct CountNew {
   GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
     const NodeTask& task = tasks[block.y()];
     if (block.x() >= task.tiles) return;
-    scan_tile(block, shared, task.tile(block.x()), nullptr, 0, [&](int64_t i) { return int64_t{task.is_new(i)}; });
+    scan_tile(block, shared, task.tile(block.x()), nullptr, 0,
+              sum_of([&](int64_t i) { return int64_t{task.is_new(i)}; }));
     block.each([&](int thread) {
       if (thread == 0) task.sums[block.x()] = shared.tile_sum();
     });
@@ -36,7 +37,7 @@ struct AddNew {
     const Tile tile = task.tile(x);
     const bool last = x == task.tiles - 1;
     if (tile.empty() && !last) return;
-    scan_tile(block, shared, tile, task.sums, x, [&](int64_t i) { return int64_t{task.is_new(i)}; });
+    scan_tile(block, shared, tile, task.sums, x, sum_of([&](int64_t i) { return int64_t{task.is_new(i)}; }));
     block.each([&](int thread) {
       int64_t local = *task.known + shared.place(thread);
       for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) {

@@ -40,10 +40,11 @@ struct Occurrences {
   GLT_HOST_DEVICE bool is_bad(int64_t at) const {
     return static_cast<uint64_t>(node[at]) >= static_cast<uint64_t>(num_nodes);
   }
-  GLT_HOST_DEVICE uint64_t home(int64_t at) const {
-    const uint64_t key = static_cast<uint64_t>(node[at]) + (tree ? tree[at] : 0) * 0xD1B54A32D192ED03u;
+  GLT_HOST_DEVICE uint64_t home_of(int64_t id, uint32_t of_tree) const {
+    const uint64_t key = static_cast<uint64_t>(id) + of_tree * 0xD1B54A32D192ED03u;
     return (key * 0x9E3779B97F4A7C15u >> 20) & stamps.mask;
   }
+  GLT_HOST_DEVICE uint64_t home(int64_t at) const { return home_of(node[at], tree ? tree[at] : 0); }
   GLT_HOST_DEVICE bool is_same(int64_t a, int64_t b) const {
     return node[a] == node[b] && (!tree || tree[a] == tree[b]);
   }
@@ -80,6 +81,19 @@ struct Occurrences {
     for (uint64_t slot = home(at);; slot = (slot + 1) & stamps.mask) {
       const int64_t there = stamps.occurrence(stamps.words[slot]);
       if (is_same(there, at)) return there;
+    }
+  }
+
+  // Local id of a valid node id, or -1 where the batch does not have it. Not in a disjoint batch.
+  GLT_HOST_DEVICE int64_t find(int64_t id) const {
+    if (!stamps.mask) {
+      const uint32_t word = stamps.words[id];
+      return word < stamps.base ? -1 : int64_t{local[stamps.occurrence(word)]};
+    }
+    for (uint64_t slot = home_of(id, 0);; slot = (slot + 1) & stamps.mask) {
+      const uint32_t word = stamps.words[slot];
+      if (word < stamps.base) return -1;
+      if (node[stamps.occurrence(word)] == id) return local[stamps.occurrence(word)];
     }
   }
 };

@@ -55,15 +55,29 @@ struct ScanShared {
   GLT_HOST_DEVICE int64_t place(int thread) const { return tile_place() + (thread ? own[0][thread - 1] : 0); }
 };
 
-// Fills `shared`: give(i) is what item i of `tile` gives, sums[0, tiles_before) is what the tiles before it give.
+// Sums up give(i) over a range of items.
+template <typename Give>
+struct SumOf {
+  Give give;
+  GLT_HOST_DEVICE int64_t operator()(int64_t first, int64_t last) const {
+    int64_t sum = 0;
+    for (int64_t i = first; i < last; ++i) sum += give(i);
+    return sum;
+  }
+};
+template <typename Give>
+GLT_HOST_DEVICE SumOf<Give> sum_of(const Give& give) {
+  return {give};
+}
+
+// Fills `shared`: give(first, last) is what these items of `tile` give, sums[0, tiles_before) what the tiles before do.
 template <typename Block, typename Give>
 GLT_HOST_DEVICE void scan_tile(const Block& block, ScanShared& shared, const Tile& tile, const int64_t* sums,
                                int64_t tiles_before, const Give& give) {
   block.each([&](int thread) {
-    int64_t own = 0, before = 0;
-    for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) own += give(i);
+    int64_t before = 0;
     for (int64_t t = thread; t < tiles_before; t += kThreads) before += sums[t];
-    shared.own[0][thread] = own;
+    shared.own[0][thread] = give(tile.first(thread), tile.last(thread));
     shared.before[0][thread] = before;
   });
   // Hillis & Steele, CACM 29(12), 1986: eight steps, which end in the half of the arrays that they began in.

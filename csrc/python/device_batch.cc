@@ -113,6 +113,16 @@ void register_device_batch(py::module_& m) {
           "Launches the planned batch on a stream.", py::arg("workspace"), py::arg("tables"), py::arg("stream") = 0)
       .def("wait", &DeviceBatch::wait, "Waits; False: too little room, prepare again.",
            py::call_guard<py::gil_scoped_release>())
+      .def("induced_bytes", &DeviceBatch::induced_bytes, "Bytes of the workspace of induce.")
+      .def(
+          "induce",
+          [](DeviceBatch& self, uintptr_t workspace) {
+            py::gil_scoped_release nogil;
+            self.induce(at<void>(workspace));
+            self.wait_induced();
+          },
+          "Replaces the sampled edges by all edges among the sampled nodes; waits for their number.",
+          py::arg("workspace"))
       .def(
           "num_nodes",
           [](const DeviceBatch& self, int type) {

@@ -104,6 +104,16 @@ class DeviceBatch:
         while not self._native.wait():
             self._launch()
 
+    def induce(self) -> None:
+        """Replaces the edges of a finished batch by all edges among its nodes; waits for their number.
+
+        Raises:
+            IndexError: If a neighbour is outside the graph, whose columns are damaged then.
+        """
+        workspace = torch.empty(self._native.induced_bytes(), dtype=torch.uint8, device=self.device)
+        self._native.induce(workspace.data_ptr())
+        self._inputs.append(workspace)
+
     def nodes(self, node_type: int, disjoint: bool) -> tuple[Tensor, Tensor | None]:
         """Returns ids, and trees where disjoint, ``[N]`` each, int64, on the device."""
         node = self._empty(self._native.num_nodes(node_type))

@@ -58,14 +58,11 @@ class DeviceSampling:
         place: Callable[[int], Columns],
         **options: Any,
     ) -> None:
-        for name, value, unless in (
-            ("subgraph_type", config.subgraph_type, "induced"),
-            ("exclude_edges", config.exclude_edges, None),
-        ):
-            if (value == unless) == (unless is not None):
-                raise ValueError(
-                    f"{name} = {value!r} on device {str(device)!r}: kernels do not have this; sample on the CPU"
-                )
+        if config.exclude_edges is not None:
+            raise ValueError(
+                f"exclude_edges = {config.exclude_edges!r} on device {str(device)!r}: kernels do not have this; sample "
+                "on the CPU"
+            )
         if any(topology.book is not None for topology in graph.topologies):
             raise ValueError(
                 f"a partition's graph on device {str(device)!r}: expected one whose nodes all have rows; sample "
@@ -94,6 +91,8 @@ class DeviceSampling:
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Samples one batch; see :meth:`glt.sampler.NeighborSampler.sample`. Tensors are on the device."""
         batch = self._sampled(config, seeds, seed_time, batch_key)
+        if config.subgraph_type == "induced":
+            batch.induce()
         out = self._output(batch, config)
         self._give_back(batch)
         return out
@@ -129,7 +128,9 @@ class DeviceSampling:
         node_types, edge_types = range(len(schema.node_types)), range(len(schema.edge_types))
         nodes = [batch.nodes(t, config.disjoint) for t in node_types]
         edges = [batch.edges(r, config.with_edge) for r in edge_types]
-        counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
+        counts = None
+        if config.subgraph_type != "induced":
+            counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
         return typed_output(
             [node for node, _ in nodes], [tree for _, tree in nodes], [(row, col) for row, col, _ in edges],
             [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,

@@ -85,8 +85,8 @@ class NeighborSampler(BaseSampler):
         random_seed: Seed of the draws, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads per batch; the result does not depend on it.
         device: Where to sample; batches are there, bit for bit the same everywhere. A GPU needs graphs with mode
-            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`), and has neither induced subgraphs nor
-            ``exclude_edges``. Default: the GPU of graphs with mode ``'CUDA'``, else the CPU.
+            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`), and does not have ``exclude_edges``. Default: the
+            GPU of graphs with mode ``'CUDA'``, else the CPU.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.

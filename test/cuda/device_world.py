@@ -47,13 +47,15 @@ class DeviceWorld:
 
     def expected(
         self, seeds, num_neighbors, *, batch_key, replace=False, disjoint=False, with_edge=True, seed_time=None,
-        last=False,
+        last=False, induced=False,
     ):  # fmt: skip
         """What the CPU's batch says."""
         batch = _core.Batch(self.num_nodes, self.ends)
         time = None if seed_time is None else seed_time.numpy()
         batch.start([(t, s.numpy()) for t, s in seeds], with_edge, disjoint, time)
         batch.sample(self.csrs(), num_neighbors, replace=replace, batch_key=batch_key, last=last)
+        if induced:
+            batch.induce(self.csrs())
         nodes, edges = [], []
         for t in range(len(self.num_nodes)):
             ids, trees = np.full((2, batch.num_nodes(t)), -7, np.int64)
@@ -96,10 +98,12 @@ def device_world(seed, largest=25, edges=150, weighted=False, timed=False):
     return DeviceWorld(num_nodes, ends, arrays)
 
 
-def sampled(batch, graphs, seeds, num_neighbors, *, disjoint=False, with_edge=True, **options):
+def sampled(batch, graphs, seeds, num_neighbors, *, disjoint=False, with_edge=True, induced=False, **options):
     """What the device's batch says, in the form of :meth:`DeviceWorld.expected`."""
     batch.launch(graphs, seeds, num_neighbors, disjoint=disjoint, with_edge=with_edge, **options)
     batch.finish()
+    if induced:
+        batch.induce()
     num_types, num_edge_types = batch._num_types
     nodes = [(*batch.nodes(t, disjoint), batch.num_sampled_nodes(t)) for t in range(num_types)]
     edges = [(*batch.edges(r, with_edge), batch.num_sampled_edges(r)) for r in range(num_edge_types)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import glt
 from glt import _core
+from glt.data.cuda_device import missing_for_cuda
 from glt.sampler.device_batch import DeviceBatch
 from glt.sampler.device_rows import PlacedRows
 
@@ -65,6 +66,26 @@ def test_draws_by_weight(seed, replace, disjoint, order):
         world, CPU, seeds=world.seeds(rng), num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace,
         disjoint=disjoint, native={"order": order, "shuffle_seed": seed, "first_room": 50},
     )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(ORDERS), st.booleans(), st.booleans())
+def test_all_edges_among_the_nodes(seed, order, hashed, with_edge):
+    rng, large = np.random.default_rng(seed), seed % 20 == 0
+    world = device_world(seed, largest=3000, edges=20_000) if large else device_world(seed)
+    check(
+        world, CPU, seeds=world.seeds(rng, most=400 if large else 12), num_neighbors=fan_outs(rng, world),
+        batch_key=seed, induced=True, with_edge=with_edge,
+        native={"order": order, "shuffle_seed": seed, "dense_limit": 0 if hashed else 1 << 31},
+    )  # fmt: skip
+
+
+def test_a_damaged_column_of_an_induced_subgraph_is_an_exception():
+    batch = DeviceBatch([4], [(0, 0)], CPU)
+    batch.launch([one_type(neighbor=77)], [(0, torch.tensor([1]))], [[0]], batch_key=0)
+    batch.finish()
+    with pytest.raises(IndexError, match=r"neighbour id 77 is outside \[0, 4\): the graph's columns are damaged"):
+        batch.induce()
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
@@ -146,18 +167,23 @@ def test_without_cuda_asking_for_it_says_what_is_missing():
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("pinned", [False, True])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_gpu_gives_the_cpus_batches(seed, pinned):
-    if not glt.has_cuda or not torch.cuda.is_available():
-        pytest.skip("needs a build with CUDA and a GPU")
-    rng, world = np.random.default_rng(seed), device_world(seed, largest=9000, edges=60_000)
-    seeds, device = world.seeds(rng, most=3000), torch.device("cuda", 0)
+@pytest.mark.parametrize("kind", ["plain", "weighted", "timed"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gpu_gives_the_cpus_batches(seed, kind, pinned):
+    if missing_for_cuda() is not None:
+        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
+    rng, device = np.random.default_rng(seed), torch.device("cuda", 0)
+    world = device_world(seed, largest=9000, edges=60_000, weighted=kind == "weighted", timed=kind == "timed")
+    seeds = world.seeds(rng, most=3000)
+    time = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds)))
+    graphs = world.placed(device, pinned)
     for replace in (False, True):
-        for disjoint in (False, True):
-            options = {"replace": replace, "disjoint": disjoint, "batch_key": seed}
+        for more in ({}, {"disjoint": True}, {"induced": True}, {"last": True} if kind == "timed" else {}):
+            options = {"replace": replace, "batch_key": seed, **more}
+            if kind == "timed" and "disjoint" in more:
+                options["seed_time"] = time
             counts = fan_outs(rng, world, hops=2)
             expected = world.expected(seeds, counts, **options)
             batch = DeviceBatch(world.num_nodes, world.ends, device, first_room=20_000)
             for _ in range(3):
-                got = sampled(batch, world.placed(device, pinned), seeds, counts, **options)
-                assert_equals(got, expected)
+                assert_equals(sampled(batch, graphs, seeds, counts, **options), expected)
