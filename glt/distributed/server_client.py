@@ -15,9 +15,10 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
 from glt.distributed.service import functions
 from glt.distributed.service.client import DistClient, Reply
+from glt.distributed.service.listener import own_address
 from glt.distributed.service.log_format import check_format
 from glt.distributed.service.metrics import require_prometheus
-from glt.distributed.service.server import DistServer, ServerOptions, default_buffer_limit, own_address
+from glt.distributed.service.server import DistServer, ServerOptions, default_buffer_limit
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from glt.data import pool
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError
 
 BEAT_S = 1.0
-CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
+CUT_S = 20.0  # what was sent and is not taken by the other host's kernel for so long: the network is cut
 STUCK_S = 30.0  # a process that sends no beat for so long is stopped or stuck
 _HEADER = struct.Struct("<4sBB2xQQ")
 _MAGIC = b"GLTF"

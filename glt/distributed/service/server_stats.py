@@ -28,9 +28,7 @@ def collect(server: DistServer) -> dict[str, Any]:
 
     A sampler tells its numbers once a second, and of a stream when it ends; what one did since is lost if it is killed.
     """
-    with server._lock:
-        loaders = dict(server._loaders)
-        num_clients = len(server._sessions)
+    loaders, num_clients = server.loaders.all(), len(server.clients.sessions())
     pids, num_restarts = server.pool.pids(), server.pool.num_restarts()
     by_worker, by_loader = server.pool.ledger.read()
     none = total(())

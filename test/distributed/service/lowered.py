@@ -9,7 +9,7 @@ def set_constants(constants: dict[str, float]) -> None:
     """Sets constants of the service, in whatever module they are imported into."""
     for each in (
         "connection", "handshake", "membership", "client", "remote_sampler", "tcp_transport", "session", "stream",
-        "server", "pool",
+        "attendance", "pool",
     ):  # fmt: skip
         module = importlib.import_module(f"glt.distributed.service.{each}")
         for name, value in constants.items():

@@ -1,0 +1,158 @@
+"""The port of a server: takes connections, hears who they are, and passes on those that make sense."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from glt.distributed.service.connection import Connection
+from glt.distributed.service.handshake import HANDSHAKE_S, require_same_version
+from glt.errors import GltError, RendezvousError
+
+logger = logging.getLogger(__name__)
+
+_MAX_HANDSHAKES = 256
+_MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
+
+Welcome = Callable[[Connection, dict[str, Any]], None]
+
+
+class Listener:
+    """Listens from the start, and passes connections on once it is opened.
+
+    Args:
+        bind: Host and port; port 0: one is found.
+        rank: Of the server.
+        master: Host and port of server 0.
+        welcome: Given each connection with its first frame, on a thread of its own; what it raises for a frame that
+            lacks something, KeyError, TypeError or ValueError, is answered.
+        timeout_s: How long a connection waits for :meth:`open`.
+
+    Attributes:
+        address: Host and port under which others reach it.
+        listens_at: The address that it listens at, of one interface or of all.
+
+    Raises:
+        glt.errors.RendezvousError: If it cannot listen there; says why and what to do.
+    """
+
+    def __init__(
+        self, bind: tuple[str, int], rank: int, master: tuple[str, int], welcome: Welcome, timeout_s: float
+    ) -> None:
+        self._welcome, self._timeout_s = welcome, timeout_s
+        self._socket = _listen(bind, rank)
+        self.listens_at: str = self._socket.getsockname()[0]
+        self.address: tuple[str, int] = (_reachable(bind[0], master), self._socket.getsockname()[1])
+        self._places = threading.Semaphore(_MAX_HANDSHAKES)
+        self._opened = threading.Event()
+        self._closed = False
+        threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
+
+    def open(self) -> None:
+        """Begins to pass connections on, those first that wait already."""
+        self._opened.set()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                sock, address = self._socket.accept()
+            except OSError as error:
+                if not self._closed:
+                    logger.error("cannot accept connections: %s", error)
+                    time.sleep(0.1)  # out of descriptors, for example: others may be given back
+                continue
+            if not self._places.acquire(blocking=False):
+                sock.close()
+                continue
+            threading.Thread(
+                target=self._shake_hands, args=(sock, f"{address[0]}:{address[1]}"), name="glt-handshake", daemon=True
+            ).start()
+
+    def _shake_hands(self, sock: socket.socket, who: str) -> None:
+        connection = Connection(sock, who)
+        connection.max_json_bytes = _MAX_HELLO_BYTES
+        try:
+            hello = connection.receive_json(HANDSHAKE_S)
+            connection.peer = f"{hello.get('kind')} at {who}"
+            require_same_version(hello, connection.peer)
+            if not self._opened.wait(self._timeout_s):
+                raise RendezvousError("this server is not ready")
+        except RendezvousError as error:
+            logger.warning("refused: %s", error)
+            refuse(connection, str(error))
+            return
+        except GltError as error:
+            logger.info("no handshake with %s: %s", who, error)
+            connection.close()
+            return
+        finally:
+            self._places.release()
+        try:
+            self._welcome(connection, hello)
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, error)
+            refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Ends it; connections that wait are passed on. May be called again."""
+        self._closed = True
+        self._opened.set()
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for connections
+        except OSError as error:
+            logger.debug("%s", error)
+        self._socket.close()
+
+
+def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
+    """Ends a connection in words.
+
+    Args:
+        connection: Of somebody who has introduced itself.
+        text: Why.
+        is_ending: Whether another server may soon be in the place of this one.
+    """
+    try:
+        connection.send({"refused": text, "is_ending": is_ending}, timeout_s=5.0)
+    except GltError as error:
+        logger.info("%s", error)
+    connection.close()
+
+
+def _listen(bind: tuple[str, int], rank: int) -> socket.socket:
+    host, port = bind
+    try:
+        # As _reachable has it: localhost, for example, has addresses of two families.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024, reuse_port=False)
+    except OSError as error:
+        named = "master_port" if rank == 0 else "port"
+        raise RendezvousError(
+            f"server {rank} cannot listen at {host!r}, {named} = {port}, on {socket.gethostname()}: {error}. Perhaps "
+            "another program has the port; or the name is no address of this host: then give host='0.0.0.0', which "
+            "listens on all its interfaces"
+        ) from error
+
+
+def _reachable(host: str, master: tuple[str, int]) -> str:
+    """The address under which others reach this server: where it listens; if that is everywhere, this host's address on
+    the way to server 0."""
+    if host not in ("", "0.0.0.0", "::"):
+        return host if ":" in host else socket.gethostbyname(host)
+    return own_address(master)
+
+
+def own_address(master: tuple[str, int]) -> str:
+    """The address of this host on the way to another, which need not be there: nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((socket.gethostbyname(master[0]), master[1]))
+            return str(probe.getsockname()[0])
+    except socket.gaierror as error:
+        raise RendezvousError(f"master_addr = {master[0]!r}: no such host ({error})") from error
+    except OSError as error:
+        raise RendezvousError(f"there is no way to master_addr = {master[0]!r}: {error}") from error
