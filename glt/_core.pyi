@@ -190,6 +190,65 @@ class Batch:
     def copy_nodes(self, node_type: int, node: np.ndarray, tree: np.ndarray | None = None) -> None: ...
     def copy_edges(self, edge_type: int, row: np.ndarray, col: np.ndarray, edge: np.ndarray | None = None) -> None: ...
 
+class DeviceRows:
+    """A graph by the addresses of its arrays, in memory that kernels read; see csrc/cuda/device_rows.h."""
+
+    def __init__(
+        self,
+        *,
+        indptr: int,
+        indices: int,
+        wide_indices: bool,
+        edge_ids: int = 0,
+        wide_edge_ids: bool = False,
+        weight_sum: int = 0,
+        weight_guide: int = 0,
+        time: int = 0,
+        num_nodes: int,
+        num_neighbor_nodes: int,
+        num_edges: int,
+    ) -> None: ...
+
+class DeviceBatch:
+    """One batch sampled by kernels, on device >= 0 or, -1, on the host; see csrc/cuda/device_batch.h."""
+
+    def __init__(
+        self,
+        num_nodes: Sequence[int],
+        ends: Sequence[tuple[int, int]],
+        dense_limit: int = ...,
+        first_room: int = ...,
+        *,
+        device: int,
+        order: str = "forward",
+        shuffle_seed: int = 0,
+        num_threads: int = 1,
+    ) -> None: ...
+    def prepare(
+        self,
+        graphs: Sequence[DeviceRows | None],
+        seeds: Sequence[tuple[int, int, int]],
+        num_neighbors: Sequence[Sequence[int]],
+        *,
+        replace: bool = False,
+        batch_key: int,
+        last: bool = False,
+        with_edge: bool = True,
+        disjoint: bool = False,
+        seed_time: int = 0,
+        num_times: int = 0,
+    ) -> tuple[int, list[int]]: ...
+    def launch(self, workspace: int, tables: Sequence[int], stream: int = 0) -> None: ...
+    def wait(self) -> bool: ...
+    def induced_bytes(self) -> int: ...
+    def induce(self, workspace: int) -> None: ...
+    def num_nodes(self, node_type: int) -> int: ...
+    def num_edges(self, edge_type: int) -> int: ...
+    def num_sampled_nodes(self, node_type: int) -> list[int]: ...
+    def num_sampled_edges(self, edge_type: int) -> list[int]: ...
+    def copy_nodes(self, node_type: int, node: int, tree: int = 0) -> None: ...
+    def copy_edges(self, edge_type: int, row: int, col: int, edge: int = 0) -> None: ...
+
 class InducedRows:
     """The edges from members to the nodes of one request, as a partition answers them; see csrc/core/induce.h."""
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("gather", "reads", "interference")
+PARTS = ("gather", "sampling", "reads", "interference")
 
 
 def main() -> int:

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/buffer.h"
+#include "core/pick_rules.h"
 #include "core/rng.h"
 
 namespace glt {
@@ -36,17 +37,7 @@ class PickSet {
 
 constexpr int64_t kCompareAll = 32;  // picks up to here: comparing with each is quicker than a set
 
-// k <= kCompareAll distinct numbers of [begin, begin + n), k <= n, each subset equally likely, by k draws.
-inline void floyd_few(int64_t begin, int64_t n, int64_t k, const uint64_t* draws, int64_t* pick) {
-  for (int64_t i = 0; i < k; ++i) {
-    const int64_t drawn = begin + static_cast<int64_t>(bounded(draws[i], static_cast<uint64_t>(n - k + i + 1)));
-    bool taken = false;
-    for (int64_t j = 0; j < i; ++j) taken |= pick[j] == drawn;
-    pick[i] = taken ? begin + n - k + i : drawn;
-  }
-}
-
-// The same for any k, by the draws first_draw, ...
+// floyd_few for any k, by the draws first_draw, ...
 inline void floyd(int64_t begin, int64_t n, int64_t k, NodeDraws& draws, uint32_t first_draw, int64_t* pick,
                   PickSet& picks) {
   if (k <= kCompareAll) {
@@ -58,8 +49,7 @@ inline void floyd(int64_t begin, int64_t n, int64_t k, NodeDraws& draws, uint32_
   }
   picks.clear(k);
   for (int64_t i = 0; i < k; ++i) {
-    int64_t drawn = static_cast<int64_t>(
-        bounded(draws(first_draw + static_cast<uint32_t>(i)), static_cast<uint64_t>(n - k + i + 1)));
+    int64_t drawn = floyd_drawn(n, k, i, draws(first_draw + static_cast<uint32_t>(i)));
     if (!picks.insert(drawn)) {
       drawn = n - k + i;
       picks.insert(drawn);

@@ -33,10 +33,8 @@ void pick_uniformly(const Rows& rows, const HopSpec& spec, const uint32_t* count
   int64_t* position = out.position.data();
   for (int64_t i = 0; i < rows.n; ++i) {
     const int64_t begin = out.spans.begin[i], eligible = out.spans.num_eligible(i), count = counts[i];
-    const auto place = [&](uint64_t bits) {
-      return begin + static_cast<int64_t>(bounded(bits, static_cast<uint64_t>(eligible)));
-    };
-    if (count == 0 || (!spec.replace && count == eligible)) {
+    const auto place = [&](uint64_t bits) { return pick_any(begin, eligible, bits); };
+    if (count == 0 || takes_whole(eligible, count, spec.replace)) {
       write_run(position, count, [&](int64_t j) { return begin + j; });
     } else if (drawn) {
       const uint64_t* bits = out.draws.of(num_drawn++);
@@ -79,7 +77,7 @@ void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowS
   int64_t total = 0;
   for (int64_t i = 0; i < rows.n; ++i) {
     const int64_t eligible = out.spans.num_eligible(i);
-    const int64_t count = k < 0 ? eligible : eligible == 0 ? 0 : spec.replace ? k : std::min(k, eligible);
+    const int64_t count = num_picks(eligible, k, spec.replace);
     require(count <= UINT32_MAX, name, "[", first_index + i, "] = ", rows.node[i], " has ", eligible,
             " edges: num_neighbors = -1 takes at most 2^32 - 1 of one node");
     counts[i] = static_cast<uint32_t>(count);

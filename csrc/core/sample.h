@@ -9,6 +9,7 @@
 #include "core/buffer.h"
 #include "core/csr.h"
 #include "core/exclusions.h"
+#include "core/pick_rules.h"
 #include "core/rng.h"
 #include "core/row_draws.h"
 #include "core/row_spans.h"
@@ -29,9 +30,9 @@ struct HopSpec {
 // Throws std::invalid_argument for values that the keys cannot hold or that mean nothing.
 void check_spec(const HopSpec& spec);
 
-// What node i of `rows` draws under. Trees have keys of their own, so that what one takes tells nothing of another.
+// What node i of `rows` draws under.
 inline uint64_t key_of(const Rows& rows, int64_t i, const HopSpec& spec) {
-  return rows.tree ? derive_key(spec.batch_key, Purpose::kTree, 0, rows.tree[i]) : spec.batch_key;
+  return rows.tree ? tree_key(spec.batch_key, rows.tree[i]) : spec.batch_key;
 }
 
 inline NodeDraws draws_of(const Rows& rows, int64_t i, const HopSpec& spec) {

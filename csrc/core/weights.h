@@ -10,10 +10,20 @@
 #include <cstdint>
 #include <variant>
 
+#include "core/rng.h"
+
 namespace glt {
 
 inline int64_t weight_guide_size(int64_t num_rows, int64_t num_edges) {
   return (num_edges >> 3) + num_rows;
+}
+
+GLT_HOST_DEVICE int bit_width(uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  return 64 - __clzll(static_cast<long long>(value));
+#else
+  return std::bit_width(value);
+#endif
 }
 
 // The cut points of one row: guide[j] is the first edge whose sum exceeds j << shift.
@@ -23,11 +33,11 @@ struct WeightGuide {
   int shift;
 
   // `row` has edges [begin, end), which weigh `total` together.
-  WeightGuide(int64_t row, int64_t begin, int64_t end, uint64_t total)
+  GLT_HOST_DEVICE WeightGuide(int64_t row, int64_t begin, int64_t end, uint64_t total)
       : first((begin >> 3) + row), size(static_cast<uint64_t>((end >> 3) - (begin >> 3) + 1)), shift(0) {
     if (total <= size) return;
     // The smallest shift with (total - 1) >> shift < size.
-    shift = std::bit_width(total - 1) - std::bit_width(size);
+    shift = bit_width(total - 1) - bit_width(size);
     shift += (total - 1) >> shift >= size;
   }
 };

@@ -85,4 +85,7 @@ def _of_dataset(dataset: Dataset, time_attr: str | None, weight_attr: str | None
         tables[time_attr].tensor.view(-1) if level == "node" and time_attr in tables else None
         for tables in dataset.node_tables
     )
-    return SampledGraph(dataset.schema, dataset.edge_dir, dataset.num_nodes_of, topologies, level, node_time)
+    return SampledGraph(
+        dataset.schema, dataset.edge_dir, dataset.num_nodes_of, topologies, level, node_time,
+        graphs=tuple(dataset.graphs),
+    )  # fmt: skip

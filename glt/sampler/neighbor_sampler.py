@@ -26,6 +26,7 @@ from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType
 from glt.sampler import conflicts, sample_prob
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
+from glt.sampler.device_sampling import DeviceSampling, sampling_device
 from glt.sampler.graph_sources import Source, sampled_graph
 from glt.sampler.local_links import LocalLinks
 from glt.sampler.num_neighbors import per_edge_type
@@ -83,6 +84,9 @@ class NeighborSampler(BaseSampler):
             the same, naming the type that holds the reverses.
         random_seed: Seed of the draws, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads per batch; the result does not depend on it.
+        device: Where to sample; batches are there, bit for bit the same everywhere. A GPU needs graphs with mode
+            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`), and does not have ``exclude_edges``. Default: the
+            GPU of graphs with mode ``'CUDA'``, else the CPU.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
@@ -109,6 +113,7 @@ class NeighborSampler(BaseSampler):
         exclude_edges: str | EdgeType | None = None,
         random_seed: int | None = None,
         num_threads: int = 1,
+        device: torch.device | int | str | None = None,
     ) -> None:
         subgraph_type = getattr(subgraph_type, "value", subgraph_type)
         conflicts.refuse(
@@ -143,6 +148,9 @@ class NeighborSampler(BaseSampler):
             subgraph_type=subgraph_type if directed else "induced",
             exclude_edges=exclude_edges,
         )
+        self.device = sampling_device(device, self.graph)
+        if self.device.type != "cpu":
+            _ = self._on_device  # says now what it cannot do
         self.keep_orig_edges = False
         """PyG's switch: bidirectional batches keep the sampled edges too, as ``orig_row`` and ``orig_col``."""
         self._reset()
@@ -157,7 +165,7 @@ class NeighborSampler(BaseSampler):
         return {
             k: v
             for k, v in self.__dict__.items()
-            if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links", "_facts")
+            if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links", "_facts", "_on_device")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -171,6 +179,11 @@ class NeighborSampler(BaseSampler):
     @cached_property
     def _csrs(self) -> list[_core.Csr]:
         return self.graph.csrs(self.config)
+
+    @cached_property
+    def _on_device(self) -> DeviceSampling:
+        graphs = self.graph.graphs
+        return DeviceSampling(self.graph, self.config, self.device, lambda r: graphs[r].placed(self.device))
 
     @property
     def num_neighbors(self) -> NumNeighbors:
@@ -221,6 +234,8 @@ class NeighborSampler(BaseSampler):
         SamplingConfig.checked([num_neighbors], replace=self.config.replace)
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
+        if self.device.type != "cpu":
+            return NeighborOutput(*self._on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
         hop = _core.OneHop(
             self._csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
             with_edge=self.config.with_edge, num_threads=self.num_threads, name="seeds",
@@ -286,6 +301,26 @@ class NeighborSampler(BaseSampler):
         """
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
+        if self.device.type == "cpu":
+            out = self._sample_on_host(seeds, seed_time, key, exclusions)
+        elif exclusions is not None and any(excluded is not None for excluded in exclusions):
+            raise ValueError(f"exclusions on device {str(self.device)!r}: kernels do not have them; sample on the CPU")
+        else:
+            out = self._on_device.sample(config, seeds, seed_time, key)
+        if self._backward:
+            out = _forward_facing(out, graph)
+        if config.subgraph_type == "bidirectional":
+            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return out
+
+    def _sample_on_host(
+        self,
+        seeds: Sequence[tuple[int, Tensor]],
+        seed_time: Tensor | None,
+        key: int,
+        exclusions: list[_core.Exclusions | None] | None,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        config, graph = self.config, self.graph
         with self._lock:
             batch = self._spare.pop() if self._spare else _core.Batch(list(graph.num_nodes), list(graph.ends))
         time = None if seed_time is None else as_ids(seed_time, "seed times").numpy()
@@ -302,10 +337,6 @@ class NeighborSampler(BaseSampler):
         out = sampler_output(batch, graph.schema, graph.edge_dir, config, graph.id_dtype)
         with self._lock:
             self._spare.append(batch)
-        if self._backward:
-            out = _forward_facing(out, graph)
-        if config.subgraph_type == "bidirectional":
-            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
         return out
 
     def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:

@@ -41,19 +41,47 @@ def sampler_output(
         edge_index.append(pool.empty((2, batch.num_edges(r)), torch.int64))
         edge.append(pool.empty((batch.num_edges(r),), torch.int64) if config.with_edge else None)
         batch.copy_edges(r, edge_index[r][0].numpy(), edge_index[r][1].numpy(), _array(edge[r]))
+    # Like PyG, no counts per hop of induced edges: they belong to none.
+    counts = None
+    if config.subgraph_type != "induced":
+        counts = (
+            [batch.num_sampled_nodes(t) for t in range(len(schema.node_types))],
+            [batch.num_sampled_edges(r) for r in range(len(schema.edge_types))],
+        )
+    ends = [(e[0], e[1]) for e in edge_index]
+    return typed_output(node, tree, ends, edge, counts, schema, edge_dir, config, id_dtype)
+
+
+def typed_output(
+    node: list[Tensor],
+    tree: list[Tensor | None],
+    ends: list[tuple[Tensor, Tensor]],
+    edge: list[Tensor | None],
+    counts: tuple[list[list[int]], list[list[int]]] | None,
+    schema: Schema,
+    edge_dir: str,
+    config: SamplingConfig,
+    id_dtype: torch.dtype,
+) -> SamplerOutput | HeteroSamplerOutput:
+    """Names what a batch holds.
+
+    Args:
+        node, tree: Of each node type; trees are None unless disjoint.
+        ends: ``(row, col)`` of each edge type.
+        edge: Edge ids of each edge type, None without ``with_edge``.
+        counts: Nodes per hop of each node type and edges per hop of each edge type, or None.
+        schema, edge_dir, config, id_dtype: As for :func:`sampler_output`.
+    """
     if id_dtype != torch.int64:
-        node, edge_index = [t.to(id_dtype) for t in node], [t.to(id_dtype) for t in edge_index]
+        node, ends = [t.to(id_dtype) for t in node], [(row.to(id_dtype), col.to(id_dtype)) for row, col in ends]
         tree, edge = (
             [None if t is None else t.to(id_dtype) for t in tree],
             [None if t is None else t.to(id_dtype) for t in edge],
         )
-    # Like PyG, no counts per hop of induced edges: they belong to none.
-    counted = config.subgraph_type != "induced"
-    num_nodes = [batch.num_sampled_nodes(t) for t in range(len(schema.node_types))] if counted else None
-    num_edges = [batch.num_sampled_edges(r) for r in range(len(schema.edge_types))] if counted else None
+    num_nodes, num_edges = (None, None) if counts is None else counts
     if not schema.is_hetero:
         return SamplerOutput(
-            node=node[0], row=edge_index[0][0], col=edge_index[0][1], edge=edge[0], batch=tree[0],
+            node=node[0], row=ends[0][0], col=ends[0][1], edge=edge[0], batch=tree[0],
             num_sampled_nodes=num_nodes and num_nodes[0], num_sampled_edges=num_edges and num_edges[0],
         )  # fmt: skip
     names = schema.edge_types if edge_dir == "in" else tuple(map(reverse_edge_type, schema.edge_types))
@@ -63,8 +91,8 @@ def sampler_output(
 
     return HeteroSamplerOutput(
         node=schema.by_node_type(node),
-        row=by_edge_type([e[0] for e in edge_index]),
-        col=by_edge_type([e[1] for e in edge_index]),
+        row=by_edge_type([row for row, _ in ends]),
+        col=by_edge_type([col for _, col in ends]),
         edge=by_edge_type(edge) if config.with_edge else None,
         batch=schema.by_node_type(tree) if config.disjoint else None,
         num_sampled_nodes=None if num_nodes is None else schema.by_node_type(num_nodes),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.edge_times import as_times
+from glt.data.graph import Graph
 from glt.data.graph_arrays import GraphArrays
 from glt.data.schema import Schema
 from glt.data.topology import Topology
@@ -28,6 +29,7 @@ class SampledGraph:
         time_level: What carries the times: ``'node'``, ``'edge'`` or None.
         node_time: With node-level times, those of each node type, ``[num_nodes]``, int64, or None.
         id_dtype: Dtype of the ids in a batch: that of the user's ``edge_index``.
+        graphs: Where samplers on a GPU read the topologies, by edge type; empty: nowhere.
     """
 
     schema: Schema
@@ -37,6 +39,7 @@ class SampledGraph:
     time_level: str | None = None
     node_time: tuple[Tensor | None, ...] = field(default=(), repr=False)
     id_dtype: torch.dtype = torch.int64
+    graphs: tuple[Graph, ...] = field(default=(), repr=False)
 
     @classmethod
     def from_arrays(cls, arrays: GraphArrays, edge_dir: str) -> SampledGraph:

@@ -20,7 +20,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_part_runs_at_toy_size() -> None:
     done = run("--toy")
     assert done.returncode == 0, done.stdout + done.stderr
-    for what in ("M1 random reads", "M3 zero-copy reads", "M7 gather, glt", "M9 products"):
+    for what in ("M1 random reads", "M3 zero-copy reads", "M7 gather, glt", "W0 sampling, glt", "M9 products"):
         assert what in done.stdout
 
 

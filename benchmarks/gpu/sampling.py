@@ -1,0 +1,85 @@
+"""Sampling whole batches with relabelling, from device memory and with the columns in pinned memory.
+
+Claims (H200, W0 of the plan: 2.4 million nodes, 121 million edges, 1024 seeds, [15, 10, 5]): 3 G edges/s from device
+memory (goal 10), 0.3 G edges/s with the columns read in place over PCIe (goal 1.0).
+
+Method: from seeds on the host to tensors on the device, with the one wait of a batch, one batch at a time. Batches are
+compared with the CPU's, bit for bit, before they are timed. The CPU is one thread of this machine, in the same run.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from benchmarks._harness import Report
+from benchmarks.gpu.launches import median_ms, seconds_of
+from glt.data import Graph, Topology
+from glt.sampler import NeighborSampler
+from glt.sampler.device_sampling import DeviceSampling
+
+ROUNDS = 15
+FAN_OUT = [15, 10, 5]
+CONTESTANTS = (  # options
+    {},
+    {"replace": True},
+    {"disjoint": True},
+    {"with_edge": False},
+)
+
+
+def measure(report: Report, device: torch.device) -> None:
+    num_nodes, num_edges, num_seeds = (2000, 40_000, 16) if report.toy else (2_400_000, 121_000_000, 1024)
+    generator = torch.Generator().manual_seed(0)
+    topology = lognormal_graph(num_nodes, num_edges, generator)
+    many = [torch.randperm(num_nodes, generator=generator)[:num_seeds] for _ in range(ROUNDS + 2)]
+    for mode, goal in (("CUDA", 3000.0), ("ZERO_COPY", 300.0)):
+        graph = Graph(topology, mode if device.type == "cuda" else "CPU")
+        columns = graph.placed(device) if device.type == "cuda" else topology
+        for options in CONTESTANTS:
+            sampler = NeighborSampler(Graph(topology), FAN_OUT, random_seed=0, **options)
+            kernels = DeviceSampling(sampler.graph, sampler.config, device, lambda _, columns=columns: columns)
+            _measure(report, device, sampler, kernels, many, mode, None if options else goal, options)
+        graph.close()
+
+
+def lognormal_graph(num_nodes: int, num_edges: int, generator: torch.Generator) -> Topology:
+    """About so many edges; degrees fall off as in the plan's W0, neighbours by degree."""
+    degree = torch.empty(num_nodes).log_normal_(0, 1.17, generator=generator)
+    degree = (degree * (num_edges / degree.sum())).round().long()
+    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    torch.cumsum(degree, 0, out=indptr[1:])
+    # The row that an edge drawn at random is in: nodes by their degrees.
+    ends = torch.randint(int(indptr[-1]), (int(indptr[-1]),), generator=generator)
+    indices = (torch.searchsorted(indptr, ends, right=True) - 1).to(torch.int32)
+    return Topology.from_rows(indptr, indices, trusted=True)
+
+
+def _measure(
+    report: Report, device: torch.device, sampler: NeighborSampler, kernels: DeviceSampling, many: list[Tensor],
+    mode: str, goal: float | None, options: dict[str, bool],
+) -> None:  # fmt: skip
+    expected = sampler.sample([(0, many[0])], batch_key=0)
+    out = kernels.sample(sampler.config, [(0, many[0])], None, 0)
+    for name in ("node", "row", "col", "edge", "batch"):
+        a, b = getattr(out, name), getattr(expected, name)
+        if (a is None) != (b is None) or (a is not None and not torch.equal(a.cpu(), b)):
+            raise ValueError(f"{mode} {options}: {name} differs from the CPU's; its figures would mean nothing")
+    num_edges: list[int] = []
+
+    def launch(number: int) -> None:
+        out = kernels.sample(sampler.config, [(0, many[number])], None, number)
+        num_edges.append(sum(out.num_sampled_edges))
+
+    ms = median_ms(seconds_of(launch, device, ROUNDS, with_host=True))
+    start = time.perf_counter()
+    for number, seeds in enumerate(many[:5]):
+        sampler.sample([(0, seeds)], batch_key=number)
+    cpu_ms = (time.perf_counter() - start) / 5 * 1e3
+    edges = sorted(num_edges)[len(num_edges) // 2]
+    report.add(
+        what="W0 sampling, glt", tier=mode, options=", ".join(options) or "uniform", edges=edges, ms=ms,
+        m_edges_per_s=edges / ms / 1e3, cpu_ms=cpu_ms, goal=goal,
+    )  # fmt: skip

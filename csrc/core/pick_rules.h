@@ -1,0 +1,72 @@
+// What a sampler decides about one row: how many edges it gives, and which. Host and device share every decision, so a
+// batch is the same on both.
+#pragma once
+
+#include <cstdint>
+
+#include "core/rng.h"
+
+#if defined(__CUDA_ARCH__)
+#define GLT_UNROLL _Pragma("unroll")
+#else
+#define GLT_UNROLL
+#endif
+
+namespace glt {
+
+// The key that nodes of one tree draw under. Trees have keys of their own, so that what one takes tells nothing of
+// another.
+GLT_HOST_DEVICE uint64_t tree_key(uint64_t batch_key, uint32_t tree) {
+  return derive_key(batch_key, Purpose::kTree, 0, tree);
+}
+
+// Edges that a row with `eligible` ones gives; k < 0: all.
+GLT_HOST_DEVICE int64_t num_picks(int64_t eligible, int64_t k, bool replace) {
+  return k < 0 ? eligible : eligible == 0 ? 0 : replace || k < eligible ? k : eligible;
+}
+
+// A row that gives all its edges, each once, gives them in order and draws nothing.
+GLT_HOST_DEVICE bool takes_whole(int64_t eligible, int64_t count, bool replace) {
+  return !replace && count == eligible;
+}
+
+// The edge, counted from `begin`, that a draw with replacement takes.
+GLT_HOST_DEVICE int64_t pick_any(int64_t begin, int64_t eligible, uint64_t bits) {
+  return begin + static_cast<int64_t>(bounded(bits, static_cast<uint64_t>(eligible)));
+}
+
+// What draw i of Floyd's algorithm (Bentley & Floyd, CACM 30(9), 1987) for k of n says, before it is known to be taken.
+GLT_HOST_DEVICE int64_t floyd_drawn(int64_t n, int64_t k, int64_t i, uint64_t bits) {
+  return static_cast<int64_t>(bounded(bits, static_cast<uint64_t>(n - k + i + 1)));
+}
+
+// k distinct numbers of [begin, begin + n), k <= n, each subset equally likely, by k draws; draws[i] are random bits.
+// Compares each with all before it: for a few. Unrolls where k is known when this is compiled.
+template <typename T, typename Draws>
+GLT_HOST_DEVICE void floyd_few(T begin, T n, T k, const Draws& draws, T* pick) {
+  GLT_UNROLL
+  for (T i = 0; i < k; ++i) {
+    const T drawn = begin + static_cast<T>(floyd_drawn(n, k, i, draws[i]));
+    bool taken = false;
+    GLT_UNROLL
+    for (T j = 0; j < i; ++j) taken |= pick[j] == drawn;
+    pick[i] = taken ? begin + n - k + i : drawn;
+  }
+}
+
+// Pick i of the same, from drawn[0, i] alone: the picks of a row need not wait for each other. Step i finds its number
+// taken if an earlier step drew the same (whether that step took it or found it taken, it is in the set since), or if
+// an earlier step j, finding its own taken, took n - k + j in its place, and that is the number.
+template <typename Drawn>
+GLT_HOST_DEVICE int64_t floyd_pick(int64_t n, int64_t k, int64_t i, const Drawn& drawn) {
+  for (int64_t step = i;;) {
+    const int64_t number = drawn[step];
+    for (int64_t j = 0; j < step; ++j)
+      if (drawn[j] == number) return n - k + i;
+    const int64_t instead = number - (n - k);  // the step that may have taken this number in place of its own
+    if (instead < 0 || instead >= step) return drawn[i];
+    step = instead;
+  }
+}
+
+}  // namespace glt

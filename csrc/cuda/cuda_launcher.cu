@@ -1,0 +1,89 @@
+#include <cuda_runtime.h>
+
+#include <climits>
+
+#include "cuda/cuda_block.h"
+#include "cuda/cuda_launcher.h"
+#include "cuda/device.h"
+
+namespace glt::cuda {
+namespace {
+
+template <typename Body>
+__global__ void __launch_bounds__(kThreads) run_body(const __grid_constant__ Body body) {
+  __shared__ typename Body::Shared shared;
+  body(CudaBlock(), shared);
+}
+
+class CudaLauncher : public Launcher {
+ public:
+  explicit CudaLauncher(int device) : device_(device) {
+    const DeviceScope on(device_);
+    check_and_clear(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  ~CudaLauncher() override {
+    // A process that is ending may have lost its context: nothing is left to free then.
+    cudaFreeHost(staging_);
+    cudaEventDestroy(done_);
+  }
+  CudaLauncher(const CudaLauncher&) = delete;
+  CudaLauncher& operator=(const CudaLauncher&) = delete;
+
+  void begin(void* stream) override { stream_ = static_cast<cudaStream_t>(stream); }
+
+  void run(const Kernel& kernel, int64_t blocks_x, int64_t blocks_y) override {
+    require(blocks_x <= INT_MAX && blocks_y <= 65535, "a kernel of ", blocks_x, " x ", blocks_y,
+            " blocks: expected at most 2^31 - 1 x 65535");
+    if (blocks_x == 0 || blocks_y == 0) return;
+    const DeviceScope on(device_);
+    const dim3 blocks(static_cast<unsigned>(blocks_x), static_cast<unsigned>(blocks_y));
+    std::visit([&](const auto& body) { run_body<<<blocks, kThreads, 0, stream_>>>(body); }, kernel);
+    check_and_clear(cudaGetLastError(), "launch of a sampling kernel");
+  }
+  void zero(void* data, int64_t bytes) override {
+    const DeviceScope on(device_);
+    check_and_clear(cudaMemsetAsync(data, 0, bytes, stream_), "cudaMemsetAsync");
+  }
+  void to_device(void* device, const void* staging, int64_t bytes) override {
+    const DeviceScope on(device_);
+    check_and_clear(cudaMemcpyAsync(device, staging, bytes, cudaMemcpyHostToDevice, stream_), "copy to the device");
+  }
+  void to_host(void* staging, const void* device, int64_t bytes) override {
+    const DeviceScope on(device_);
+    check_and_clear(cudaMemcpyAsync(staging, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
+  }
+  void mark() override {
+    const DeviceScope on(device_);
+    check_and_clear(cudaEventRecord(done_, stream_), "cudaEventRecord");
+  }
+  void wait() override {
+    const DeviceScope on(device_);
+    check_and_clear(cudaEventSynchronize(done_), "sampling on the device");
+  }
+  void* staging(int64_t bytes) override {
+    if (bytes > staging_bytes_) {
+      const DeviceScope on(device_);
+      check_and_clear(cudaFreeHost(staging_), "cudaFreeHost");
+      staging_ = nullptr;
+      staging_bytes_ = 0;
+      check_and_clear(cudaMallocHost(&staging_, bytes), "cudaMallocHost");
+      staging_bytes_ = bytes;
+    }
+    return staging_;
+  }
+
+ private:
+  const int device_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t done_ = nullptr;
+  void* staging_ = nullptr;
+  int64_t staging_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Launcher> cuda_launcher(int device) {
+  return std::make_unique<CudaLauncher>(device);
+}
+
+}  // namespace glt::cuda

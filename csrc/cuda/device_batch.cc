@@ -1,0 +1,242 @@
+#include "cuda/device_batch.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "core/check.h"
+
+namespace glt::cuda {
+namespace {
+
+constexpr int64_t kMostBlocks = 4096;  // of kernels whose threads go on to further items
+
+int64_t blocks_for(int64_t n) {
+  return (n + kThreads - 1) / kThreads;
+}
+
+// Runs a kernel over n tasks, a row of blocks for each.
+template <typename Kernel, typename Task>
+void run_tasks(Launcher& launcher, Kernel kernel, const Task* tasks, int64_t n, int64_t blocks) {
+  for (int64_t first = 0; first < n; first += Tasks<Task>::kMost) {
+    const int64_t some = std::min<int64_t>(n - first, Tasks<Task>::kMost);
+    std::copy_n(tasks + first, some, kernel.tasks.item);
+    launcher.run(kernel, blocks, some);
+  }
+}
+
+template <int K>
+void run_few(Launcher& launcher, int few, const EdgeTask* tasks, int64_t n, int64_t blocks) {
+  if (few == K)
+    run_tasks(launcher, PickFew<K>{}, tasks, n, blocks);
+  else if constexpr (K > 1)
+    run_few<K - 1>(launcher, few, tasks, n, blocks);
+}
+
+}  // namespace
+
+void DeviceBatch::launch(void* workspace, const std::vector<uint32_t*>& tables, void* stream) {
+  require(state_ == State::kPrepared, "launch: call prepare first");
+  require(tables.size() == types_.size(), "tables has ", tables.size(), " elements: expected one per node type, ",
+          types_.size());
+  state_ = State::kIdle;
+  launcher_->begin(stream);
+  prepare_tables(tables);
+  lay_out(static_cast<std::byte*>(workspace));
+  make_tasks();
+  staging_ = static_cast<int64_t*>(launcher_->staging(count_bytes()));
+  stage_counts();
+  launcher_->to_device(count_words_, staging_, count_bytes());
+  launch_seeds();
+  for (int64_t h = 0; h < num_hops_; ++h) launch_hop(hops_[h], h);
+  launcher_->to_host(staging_, count_words_, count_bytes());
+  launcher_->mark();
+  state_ = State::kLaunched;
+}
+
+// Gives every type words that no batch has used, clearing its table when they run out.
+void DeviceBatch::prepare_tables(const std::vector<uint32_t*>& tables) {
+  for (size_t t = 0; t < types_.size(); ++t) {
+    NodeType& type = types_[t];
+    const int64_t words =
+        type.hashed ? static_cast<int64_t>(std::bit_ceil(2 * static_cast<uint64_t>(type.capacity))) : type.num_nodes;
+    if (tables[t] != type.table || words != type.table_words || type.next_base + type.capacity > UINT32_MAX) {
+      launcher_->zero(tables[t], words * static_cast<int64_t>(sizeof(uint32_t)));
+      type.table = tables[t];
+      type.table_words = words;
+      type.next_base = 1;
+    }
+    Stamps& stamps = type.found.stamps;
+    stamps.words = type.table;
+    stamps.mask = type.hashed ? static_cast<uint64_t>(words) - 1 : 0;
+    stamps.base = static_cast<uint32_t>(type.next_base);
+    stamps.top = static_cast<uint32_t>(type.next_base + type.capacity - 1);
+    type.next_base += type.capacity;
+  }
+}
+
+void DeviceBatch::launch_seeds() {
+  std::vector<int64_t> first(types_.size(), 0);
+  uint32_t tree = 0;
+  for (const DeviceSeeds& seeds : seeds_) {
+    NodeType& type = types_[seeds.node_type];
+    if (seeds.n > 0)
+      launcher_->run(TakeSeeds{seeds.node, seeds.n, first[seeds.node_type], tree, type.found, type.node, type.tree},
+                     blocks_for(seeds.n), 1);
+    first[seeds.node_type] += seeds.n;
+    tree += static_cast<uint32_t>(seeds.n);
+  }
+  for (const NodeType& type : types_)
+    if (type.hashed && type.num_seeds > 0)
+      launcher_->run(StampSeeds{type.found, type.num_seeds}, blocks_for(type.num_seeds), 1);
+}
+
+void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
+  const EdgeTask* tasks = edge_tasks_.data() + hop.first_task;
+  const auto n = static_cast<int64_t>(hop.expansions.size());
+  int64_t tiles = 1, num_blocks = 1, num_by_edge = 0;
+  bool draws_floyd = false, draws_by_weight = false;
+  for (const Expansion& e : hop.expansions) {
+    tiles = std::max<int64_t>(tiles, tiles_for(e.frontier_bound, 1));
+    if (e.few) continue;
+    ++num_by_edge;
+    const bool has_weights = graphs_[e.edge_type]->weight_sum;
+    draws_by_weight |= e.k > 0 && has_weights;
+    draws_floyd |= e.k > 0 && !has_weights && !spec_.replace;
+    const int64_t room = types_[ends_[e.edge_type].second].capacity;
+    num_blocks = std::clamp(blocks_for(std::min(e.edge_bound, room)), num_blocks, kMostBlocks);
+  }
+  run_tasks(*launcher_, CountEdges{}, tasks, n, tiles);
+  if (num_by_edge > 0) {  // they come first
+    run_tasks(*launcher_, PlaceRows{}, tasks, num_by_edge, tiles);
+    if (draws_floyd) run_tasks(*launcher_, DrawEdges{{}, num_blocks}, tasks, num_by_edge, num_blocks);
+    if (draws_by_weight) run_tasks(*launcher_, DrawByWeight{}, tasks, num_by_edge, tiles);
+    run_tasks(*launcher_, PickEdges{{}, num_blocks}, tasks, num_by_edge, num_blocks);
+  }
+  for (int64_t begin = num_by_edge, end; begin < n; begin = end) {
+    const int few = hop.expansions[begin].few;
+    for (end = begin + 1; end < n && hop.expansions[end].few == few;) ++end;
+    run_few<kMostFew>(*launcher_, few, tasks + begin, end - begin, tiles);
+  }
+  const NodeTask* ends = node_tasks_.data() + index * num_node_types();
+  int64_t node_tiles = 1;
+  bool hashed = false;
+  for (size_t t = 0; t < types_.size(); ++t) {
+    node_tiles = std::max<int64_t>(node_tiles, tiles_for(std::min(hop.found_bound[t], types_[t].capacity), 4));
+    hashed |= types_[t].hashed && hop.found_bound[t] > 0;
+  }
+  if (hashed) run_tasks(*launcher_, StampEdges{}, ends, num_node_types(), node_tiles);
+  run_tasks(*launcher_, CountNew{}, ends, num_node_types(), node_tiles);
+  run_tasks(*launcher_, AddNew{}, ends, num_node_types(), node_tiles);
+}
+
+bool DeviceBatch::wait() {
+  require(state_ == State::kLaunched, "wait: call launch first");
+  state_ = State::kIdle;
+  launcher_->wait();
+  counted_.assign(staging_, staging_ + num_count_words());
+  require_valid_ids();
+  bool has_room = true;
+  const Counts counts = counts_at(counted_.data());
+  for (size_t t = 0; t < types_.size(); ++t) {
+    if (counts.need[t] == 0) continue;
+    types_[t].shortfall = counts.need[t] + counts.need[t] / 4;
+    types_[t].room = std::max(types_[t].room, types_[t].shortfall);
+    has_room = false;
+  }
+  if (!has_room) return false;
+  for (NodeType& type : types_) type.shortfall = 0;  // not before: other types may be short once this one has room
+  state_ = State::kDone;
+  return true;
+}
+
+void DeviceBatch::require_valid_ids() {
+  const Counts counts = counts_at(counted_.data());
+  const auto node_at = [&](const NodeType& type, int64_t at) {
+    launcher_->to_host(staging_, type.found.node + at, sizeof(int64_t));
+    launcher_->mark();
+    launcher_->wait();
+    return *staging_;
+  };
+  std::vector<int64_t> first(types_.size(), 0);
+  for (size_t s = 0; s < seeds_.size(); ++s) {
+    const int t = seeds_[s].node_type;
+    const NodeType& type = types_[t];
+    if (const auto at = static_cast<uint64_t>(counts.bad[t]); at < static_cast<uint64_t>(first[t] + seeds_[s].n)) {
+      const std::string name = seeds_.size() == 1 ? "seeds" : text("seeds[", s, "]");
+      const int64_t i = static_cast<int64_t>(at) - first[t], node = node_at(type, static_cast<int64_t>(at));
+      require_index(false, name, "[", i, "] = ", node, " is outside [0, ", type.num_nodes,
+                    ") (num_nodes = ", type.num_nodes, ")");
+    }
+    first[t] += seeds_[s].n;
+  }
+  for (size_t t = 0; t < types_.size(); ++t)
+    if (counts.bad[t] != -1)
+      require_index(false, "neighbour id ", node_at(types_[t], counts.bad[t]), " is outside [0, ", types_[t].num_nodes,
+                    "): the graph's columns are damaged");
+}
+
+void DeviceBatch::require_done() const {
+  require(state_ == State::kDone || state_ == State::kInduced, "the batch is not finished: call launch and wait first");
+}
+
+int64_t DeviceBatch::num_nodes(int node_type) const {
+  require_done();
+  return known_nodes(node_type);
+}
+
+int64_t DeviceBatch::known_nodes(int node_type) const {
+  return counts_at(const_cast<int64_t*>(counted_.data())).known[(num_hops_ + 1) * num_node_types() + node_type];
+}
+
+std::vector<int64_t> DeviceBatch::num_sampled_nodes(int node_type) const {
+  require_done();
+  const int64_t* known = counts_at(const_cast<int64_t*>(counted_.data())).known + node_type;
+  std::vector<int64_t> sampled;
+  for (int64_t h = 0; h <= num_hops_; ++h)
+    sampled.push_back(known[(h + 1) * num_node_types()] - known[h * num_node_types()]);
+  return sampled;
+}
+
+std::vector<int64_t> DeviceBatch::num_sampled_edges(int edge_type) const {
+  require_done();
+  const Counts counts = counts_at(const_cast<int64_t*>(counted_.data()));
+  std::vector<int64_t> sampled;
+  if (state_ == State::kInduced) return sampled;
+  for (int64_t at = edge_type; at < num_hops_ * num_edge_types(); at += num_edge_types())
+    sampled.push_back(counts.edges_end[at] - counts.edges_begin[at]);
+  return sampled;
+}
+
+int64_t DeviceBatch::num_edges(int edge_type) const {
+  require_done();
+  if (state_ == State::kInduced) return num_induced_[edge_type];
+  int64_t total = 0;
+  for (const int64_t n : num_sampled_edges(edge_type)) total += n;
+  return total;
+}
+
+void DeviceBatch::copy_nodes(int node_type, int64_t* node, int64_t* tree) {
+  const int64_t n = num_nodes(node_type);
+  const NodeType& type = types_[node_type];
+  require(!tree || spec_.disjoint, "trees were asked for, but the batch was not prepared with disjoint = True");
+  if (n > 0) launcher_->run(CopyNodes{type.node, type.tree, n, node, tree}, blocks_for(n), 1);
+}
+
+void DeviceBatch::copy_edges(int edge_type, int64_t* row, int64_t* col, int64_t* edge) {
+  require_done();
+  require(!edge || spec_.with_edge, "edge was asked for, but the batch was prepared without edge ids");
+  if (state_ == State::kInduced) return copy_induced(edge_type, row, col, edge);
+  const Counts counts = counts_at(counted_.data());
+  const Occurrences& found = types_[ends_[edge_type].second].found;
+  for (int64_t at = edge_type; at < num_hops_ * num_edge_types(); at += num_edge_types()) {
+    const int64_t begin = counts.edges_begin[at], n = counts.edges_end[at] - begin;
+    if (n == 0) continue;
+    launcher_->run(CopyEdges{found, begin, n, row, col, edge}, blocks_for(n), 1);
+    row += n;
+    col += n;
+    if (edge) edge += n;
+  }
+}
+
+}  // namespace glt::cuda

@@ -1,0 +1,265 @@
+// What a batch on a device needs, and where in its memory everything is.
+#include <algorithm>
+#include <bit>
+
+#include "core/check.h"
+#include "core/sample.h"
+#include "cuda/device_batch.h"
+#include "cuda/pieces.h"
+
+namespace glt::cuda {
+namespace {
+
+constexpr int64_t kMostOccurrences = int64_t{UINT32_MAX} - 2;
+
+int64_t product(int64_t a, int64_t b) {
+  int64_t out;
+  return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
+}
+
+int64_t sum(int64_t a, int64_t b) {
+  int64_t out;
+  return __builtin_add_overflow(a, b, &out) ? INT64_MAX : out;
+}
+
+}  // namespace
+
+DeviceBatch::DeviceBatch(const std::vector<int64_t>& num_nodes, const std::vector<std::pair<int, int>>& ends,
+                         int64_t dense_limit, int64_t first_room, std::unique_ptr<Launcher> launcher)
+    : ends_(ends), dense_limit_(dense_limit), launcher_(std::move(launcher)) {
+  const int num_types = static_cast<int>(num_nodes.size());
+  require(first_room >= 1, "first_room = ", first_room, ": expected at least 1");
+  for (int t = 0; t < num_types; ++t) {
+    require(num_nodes[t] >= 0, "num_nodes[", t, "] = ", num_nodes[t], ": expected at least 0");
+    types_.emplace_back().num_nodes = num_nodes[t];
+    types_[t].room = first_room;
+  }
+  for (size_t r = 0; r < ends.size(); ++r)
+    for (const int type : {ends[r].first, ends[r].second})
+      require(type >= 0 && type < num_types, "ends[", r, "] has node type ", type, ": expected [0, ", num_types, ")");
+}
+
+// PickFew counts within a row by 32 bits.
+int DeviceBatch::few_of(const DeviceRows& rows, int64_t k) const {
+  return k >= 1 && k <= kMostFew && !rows.weight_sum && rows.num_edges <= UINT32_MAX ? static_cast<int>(k) : 0;
+}
+
+DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, const std::vector<DeviceSeeds>& seeds,
+                                 const DeviceSpec& spec) {
+  require(state_ != State::kLaunched && state_ != State::kInducing,
+          "prepare: the batch before is under way; wait for it first");
+  state_ = State::kIdle;
+  const size_t num_types = ends_.size();
+  require(graphs.size() == num_types, "graphs has ", graphs.size(), " elements: expected one per edge type, ",
+          num_types);
+  require(spec.num_neighbors.size() == num_types, "num_neighbors has ", spec.num_neighbors.size(),
+          " lists: expected one per edge type, ", num_types);
+  num_hops_ = num_types ? static_cast<int64_t>(spec.num_neighbors[0].size()) : 0;
+  for (size_t r = 0; r < num_types; ++r) {
+    require(static_cast<int64_t>(spec.num_neighbors[r].size()) == num_hops_, "num_neighbors[", r, "] has ",
+            spec.num_neighbors[r].size(), " hops, num_neighbors[0] has ", num_hops_,
+            ": expected the same for all edge types");
+    for (int64_t hop = 0; hop < num_hops_; ++hop) {
+      const int64_t k = spec.num_neighbors[r][hop];
+      check_spec({k, spec.replace && k >= 0, spec.batch_key, static_cast<uint32_t>(hop), static_cast<uint32_t>(r)});
+    }
+    if (!graphs[r]) continue;
+    const DeviceRows& rows = *graphs[r];
+    const int64_t centers = types_[ends_[r].first].num_nodes, neighbors = types_[ends_[r].second].num_nodes;
+    require(rows.num_nodes == centers && rows.num_neighbor_nodes == neighbors, "the graph of edge type ", r, " has ",
+            rows.num_nodes, " nodes with ", rows.num_neighbor_nodes, " possible neighbours, the batch was made for ",
+            centers, " with ", neighbors);
+    require(!(rows.time && (spec.seed_time || spec.last)) || !rows.weight_sum,
+            "seed_time or last was given for edges with times and weights: expected one of the two, leave out the "
+            "other");
+  }
+  int64_t num_trees = 0;
+  for (NodeType& type : types_) type.num_seeds = 0;
+  for (size_t s = 0; s < seeds.size(); ++s) {
+    require(seeds[s].node_type >= 0 && seeds[s].node_type < num_node_types(), "seeds[", s, "] has node type ",
+            seeds[s].node_type, ": expected [0, ", num_node_types(), ")");
+    types_[seeds[s].node_type].num_seeds += seeds[s].n;
+    num_trees += seeds[s].n;
+  }
+  require(num_trees < (int64_t{1} << 31), "a batch of ", num_trees, " seeds: expected fewer than 2^31");
+  require(!spec.seed_time || spec.disjoint,
+          "seed_time needs disjoint = True: a node that two seeds share has no time of its own");
+  require(!spec.seed_time || spec.num_times == num_trees, "seed_time has ", spec.num_times, " elements: expected ",
+          num_trees, ", one per seed");
+  graphs_ = graphs;
+  seeds_ = seeds;
+  spec_ = spec;
+  plan_hops();
+  DeviceNeeds needs{lay_out(nullptr), {}};
+  for (const NodeType& type : types_)
+    needs.table_words.push_back(
+        type.hashed ? static_cast<int64_t>(std::bit_ceil(2 * static_cast<uint64_t>(type.capacity))) : type.num_nodes);
+  state_ = State::kPrepared;
+  return needs;
+}
+
+void DeviceBatch::plan_hops() {
+  std::vector<int64_t> frontier, total;
+  for (const NodeType& type : types_) {
+    frontier.push_back(type.num_seeds);
+    total.push_back(type.num_seeds);
+  }
+  hops_.assign(num_hops_, {});
+  num_edge_tasks_ = 0;
+  for (int64_t h = 0; h < num_hops_; ++h) {
+    Hop& hop = hops_[h];
+    hop.found_bound.assign(types_.size(), 0);
+    hop.first_task = num_edge_tasks_;
+    for (int r = 0; r < num_edge_types(); ++r) {
+      const int64_t k = spec_.num_neighbors[r][h];
+      if (!graphs_[r] || k == 0) continue;
+      const auto [expanded, found] = ends_[r];
+      int64_t edges = k < 0 ? graphs_[r]->num_edges : product(frontier[expanded], k);
+      // Each node is expanded once. Duplicate seeds may have more edges; then there is too little room, and more next.
+      if (!spec_.replace)
+        edges = std::min(edges, product(graphs_[r]->num_edges, spec_.disjoint ? frontier[expanded] : 1));
+      hop.expansions.push_back({r, k, frontier[expanded], edges, few_of(*graphs_[r], k)});
+      hop.found_bound[found] = sum(hop.found_bound[found], edges);
+      total[found] = sum(total[found], edges);
+    }
+    // What one kernel picks stands together.
+    std::stable_sort(hop.expansions.begin(), hop.expansions.end(),
+                     [](const Expansion& a, const Expansion& b) { return a.few < b.few; });
+    num_edge_tasks_ += static_cast<int64_t>(hop.expansions.size());
+    for (size_t t = 0; t < types_.size(); ++t)
+      frontier[t] = spec_.disjoint ? hop.found_bound[t] : std::min(hop.found_bound[t], types_[t].num_nodes);
+  }
+  for (size_t t = 0; t < types_.size(); ++t) {
+    NodeType& type = types_[t];
+    require(type.room <= kMostOccurrences, "a batch names nodes over ", kMostOccurrences,
+            " times: use smaller batches or fan-outs");
+    type.capacity =
+        std::max({int64_t{1}, type.num_seeds, std::min({total[t], type.room, kMostOccurrences}), type.shortfall});
+    type.hashed = spec_.disjoint || type.num_nodes > dense_limit_ || type.num_nodes >= (int64_t{1} << 31);
+  }
+}
+
+int64_t DeviceBatch::num_count_words() const {
+  return (2 * num_hops_ + 5) * num_node_types() + 2 * num_hops_ * num_edge_types();
+}
+
+DeviceBatch::Counts DeviceBatch::counts_at(int64_t* words) const {
+  const int64_t num_types = num_node_types(), num_edge_words = num_hops_ * num_edge_types();
+  Counts counts;
+  counts.known = words;  // [hops + 2][node types]: the frontier of hop h is [known[h], known[h + 1])
+  counts.found = counts.known + (num_hops_ + 2) * num_types;        // [hops + 1][node types]: occurrences before hop h
+  counts.edges_begin = counts.found + (num_hops_ + 1) * num_types;  // [hops][edge types], occurrences
+  counts.edges_end = counts.edges_begin + num_edge_words;
+  counts.bad = counts.edges_end + num_edge_words;  // [node types]
+  counts.need = counts.bad + num_types;            // [node types]
+  return counts;
+}
+
+// Where everything is in a workspace at `base`; returns its size. Null: only that.
+int64_t DeviceBatch::lay_out(std::byte* base) {
+  Pieces pieces(base);
+  count_words_ = pieces.take<int64_t>(num_count_words());
+  const Counts counts = counts_at(count_words_);
+  std::vector<char> by_edge(types_.size(), 0), by_weight(types_.size(), 0);
+  row_begin_.assign(ends_.size(), nullptr);
+  std::vector<char> has_rows(ends_.size(), 0);
+  for (NodeType& type : types_) type.edge_tiles = 0;
+  for (const Hop& hop : hops_) {
+    std::vector<int> tiles(types_.size(), 0);
+    for (const Expansion& e : hop.expansions) {
+      tiles[ends_[e.edge_type].second] += tiles_for(e.frontier_bound, 1);
+      if (e.few) continue;
+      by_edge[ends_[e.edge_type].second] = 1;
+      by_weight[ends_[e.edge_type].second] |= graphs_[e.edge_type]->weight_sum && e.k > 0 && !spec_.replace;
+      has_rows[e.edge_type] = 1;
+    }
+    for (size_t t = 0; t < types_.size(); ++t) types_[t].edge_tiles = std::max(types_[t].edge_tiles, tiles[t]);
+  }
+  for (size_t t = 0; t < types_.size(); ++t) {
+    NodeType& type = types_[t];
+    const int64_t n = type.capacity;
+    type.node = pieces.take<int64_t>(n);
+    type.tree = spec_.disjoint ? pieces.take<uint32_t>(n) : nullptr;
+    type.found.node = pieces.take<int64_t>(n);
+    type.found.tree = spec_.disjoint ? pieces.take<uint32_t>(n) : nullptr;
+    type.found.col = pieces.take<uint32_t>(n);
+    type.found.edge = spec_.with_edge ? pieces.take<int64_t>(n) : nullptr;
+    type.found.local = pieces.take<uint32_t>(n);
+    type.found.scratch = by_edge[t] ? pieces.take<int64_t>(n) : nullptr;
+    type.found.taken = by_weight[t] ? pieces.take<Taken>(n) : nullptr;
+    type.edge_sums = pieces.take<int64_t>(type.edge_tiles);
+    type.node_sums = pieces.take<int64_t>(kMostTiles);
+    type.found.capacity = n;
+    type.found.num_nodes = type.num_nodes;
+    if (!base) continue;
+    type.found.bad = reinterpret_cast<uint64_t*>(counts.bad + t);
+    type.found.need = reinterpret_cast<uint64_t*>(counts.need + t);
+  }
+  for (size_t r = 0; r < ends_.size(); ++r)
+    if (has_rows[r]) row_begin_[r] = pieces.take<int64_t>(types_[ends_[r].first].capacity);
+  return pieces.bytes();
+}
+
+// Writes the counts as they are before the first kernel.
+void DeviceBatch::stage_counts() {
+  std::fill_n(staging_, num_count_words(), 0);
+  const Counts first = counts_at(staging_);
+  for (int t = 0; t < num_node_types(); ++t) {
+    first.known[num_node_types() + t] = first.found[t] = types_[t].num_seeds;
+    first.bad[t] = -1;
+  }
+}
+
+void DeviceBatch::make_tasks() {
+  const int num_types = num_node_types(), num_edges = num_edge_types();
+  const Counts counts = counts_at(count_words_);
+  edge_tasks_.clear();
+  node_tasks_.clear();
+  for (int64_t h = 0; h < num_hops_; ++h) {
+    const Hop& hop = hops_[h];
+    // Edge types follow each other in their order, whichever kernel picks their edges.
+    std::vector<int> last_type(num_types, -1), next_tile(num_types, 0), first_tile(num_edges, 0);
+    std::vector<const Expansion*> in_order;
+    for (const Expansion& e : hop.expansions) in_order.push_back(&e);
+    std::sort(in_order.begin(), in_order.end(), [](auto* a, auto* b) { return a->edge_type < b->edge_type; });
+    for (const Expansion* e : in_order) {
+      const int found = ends_[e->edge_type].second;
+      first_tile[e->edge_type] = next_tile[found];
+      next_tile[found] += tiles_for(e->frontier_bound, 1);
+      last_type[found] = e->edge_type;
+    }
+    for (const Expansion& e : hop.expansions) {
+      const int r = e.edge_type;
+      const NodeType &expanded = types_[ends_[r].first], &found = types_[ends_[r].second];
+      edge_tasks_.push_back({*graphs_[r],
+                             e.k,
+                             spec_.replace && e.k >= 0,
+                             spec_.last,
+                             static_cast<uint32_t>(h),
+                             static_cast<uint32_t>(r),
+                             spec_.batch_key,
+                             expanded.node,
+                             expanded.tree,
+                             spec_.seed_time,
+                             counts.known + h * num_types + ends_[r].first,
+                             counts.known + (h + 1) * num_types + ends_[r].first,
+                             tiles_for(e.frontier_bound, 1),
+                             found.found,
+                             counts.found + h * num_types + ends_[r].second,
+                             found.edge_sums,
+                             first_tile[r],
+                             counts.edges_begin + h * num_edges + r,
+                             counts.edges_end + h * num_edges + r,
+                             row_begin_[r]});
+    }
+    for (int t = 0; t < num_types; ++t) {
+      const int64_t* end = last_type[t] < 0 ? nullptr : counts.edges_end + h * num_edges + last_type[t];
+      node_tasks_.push_back({types_[t].found, types_[t].node, types_[t].tree, counts.found + h * num_types + t, end,
+                             counts.known + (h + 1) * num_types + t, counts.found + (h + 1) * num_types + t,
+                             counts.known + (h + 2) * num_types + t, types_[t].node_sums,
+                             tiles_for(std::min(hop.found_bound[t], types_[t].capacity), 4)});
+    }
+  }
+}
+
+}  // namespace glt::cuda

@@ -1,0 +1,144 @@
+// Kernels that work edge by edge: for fan-outs of any size, hubs taken whole among them, whose edges one thread alone
+// would be long about. Used after PlaceRows.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/hop_tasks.h"
+
+namespace glt::cuda {
+
+// Calls edge(at, i, row, count, j) for each edge of the task: occurrence `at` is edge j of the `count` that frontier
+// node i gives. Nothing happens where there is no room for all.
+template <typename Block, typename Edge>
+GLT_HOST_DEVICE void for_each_edge(const Block& block, const EdgeTask& task, int64_t num_blocks, const Edge& edge) {
+  const int64_t begin = *task.edges_begin, end = *task.edges_end;
+  if (end > task.found.capacity) return;
+  const int64_t* row_begin = task.row_begin + *task.frontier_begin;
+  block.each([&](int thread) {
+    for (int64_t at = begin + int64_t{block.x()} * kThreads + thread; at < end; at += num_blocks * kThreads) {
+      // The last row that begins here or before; rows without edges begin where the next does.
+      const int64_t place = at - *task.found_begin;
+      int64_t low = 0, high = task.frontier_size();
+      while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        if (row_begin[middle] <= place)
+          low = middle;
+        else
+          high = middle;
+      }
+      const RowSpan row = task.span(low);
+      edge(at, low, row, task.count(row), place - row_begin[low]);
+    }
+  });
+}
+
+// Whether the edges of a row follow from draws that DrawEdges makes.
+GLT_HOST_DEVICE bool draws_floyd(const EdgeTask& task, const RowSpan& row, int64_t count) {
+  return !task.replace && !task.rows.weight_sum && !task.takes_whole(row, count);
+}
+
+// The draws of Floyd's algorithm, one thread a draw: the edges of a row then follow from those before them.
+struct DrawEdges {
+  using Shared = NoShared;
+  Tasks<EdgeTask> tasks;
+  int64_t num_blocks = 1;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    const EdgeTask& task = tasks[block.y()];
+    for_each_edge(block, task, num_blocks, [&](int64_t at, int64_t i, const RowSpan& row, int64_t count, int64_t j) {
+      if (!draws_floyd(task, row, count)) return;
+      NodeDraws draws = task.draws(i);
+      task.found.scratch[at] = floyd_drawn(row.degree, count, j, draws(static_cast<uint32_t>(j)));
+    });
+  }
+};
+
+// The draws of rows with weights, one thread a row: each draw depends on what those before have used up.
+struct DrawByWeight {
+  using Shared = NoShared;
+  Tasks<EdgeTask> tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    const EdgeTask& task = tasks[block.y()];
+    if (!task.rows.weight_sum || block.x() >= task.tiles || *task.edges_end > task.found.capacity) return;
+    const Tile tile = task.tile(block.x());
+    block.each([&](int thread) {
+      for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) draw(task, i);
+    });
+  }
+
+ private:
+  GLT_HOST_DEVICE static void draw(const EdgeTask& task, int64_t i) {
+    const RowSpan span = task.span(i);
+    const int64_t count = task.count(span), local = *task.frontier_begin + i;
+    if (count == 0 || task.takes_whole(span, count)) return;
+    const int64_t at = *task.found_begin + task.row_begin[local];
+    Taken* taken = task.found.taken + at;
+    WeightedRow row{span.begin,   span.degree, count, task.found.scratch + at, task.rows.weight_sum + span.begin,
+                    task.draws(i)};
+    row.start(task.node[local], task.rows.weight_guide);
+    while (!row.is_done()) {
+      row.aim(taken);
+      row.narrow();
+      row.land(task.replace, taken);
+    }
+    if (row.done == count) return;
+    if (task.replace)
+      for (int64_t j = 0; j < count; ++j)
+        row.position[j] = pick_any(span.begin, span.degree, row.draws(static_cast<uint32_t>(j)));
+    else
+      fill_from_weightless(row);
+  }
+
+  // Once no weight is left, edges without weight fill what is missing, each equally likely.
+  GLT_HOST_DEVICE static void fill_from_weightless(WeightedRow& row) {
+    int64_t num_weightless = 0;
+    for (int64_t e = 0; e < row.degree; ++e) num_weightless += row.weight_of(e) == 0;
+    int64_t* rank = row.position + row.done;
+    const int64_t missing = row.count - row.done;
+    for (int64_t j = 0; j < missing; ++j)
+      rank[j] = floyd_drawn(num_weightless, missing, j, row.draws(static_cast<uint32_t>(row.done + j)));
+    // Backwards: a pick reads the draws up to its own.
+    for (int64_t j = missing - 1; j >= 0; --j) rank[j] = floyd_pick(num_weightless, missing, j, rank);
+    for (int64_t j = 0; j < missing; ++j) {
+      int64_t edge = 0;
+      for (int64_t before = rank[j];; ++edge)
+        if (row.weight_of(edge) == 0 && before-- == 0) break;
+      rank[j] = row.begin + edge;
+    }
+  }
+};
+
+// Decides which edge each is, and loads it.
+struct PickEdges {
+  using Shared = NoShared;
+  Tasks<EdgeTask> tasks;
+  int64_t num_blocks = 1;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    const EdgeTask& task = tasks[block.y()];
+    for_each_edge(block, task, num_blocks, [&](int64_t at, int64_t i, const RowSpan& row, int64_t count, int64_t j) {
+      const int64_t position = position_of(task, at, i, row, count, j);
+      const int64_t neighbor = task.rows.indices[position];
+      if (task.found.edge) task.found.edge[at] = task.rows.edge_ids.data ? task.rows.edge_ids[position] : position;
+      task.put_node(block, at, task.center(i), neighbor);
+    });
+  }
+
+ private:
+  GLT_HOST_DEVICE static int64_t position_of(const EdgeTask& task, int64_t at, int64_t i, const RowSpan& row,
+                                             int64_t count, int64_t j) {
+    if (task.takes_whole(row, count)) return row.begin + j;
+    const int64_t* scratch = task.found.scratch + at - j;  // of the row
+    if (task.rows.weight_sum) return scratch[j];
+    if (draws_floyd(task, row, count)) return row.begin + floyd_pick(row.degree, count, j, scratch);
+    NodeDraws draws = task.draws(i);
+    return pick_any(row.begin, row.degree, draws(static_cast<uint32_t>(j)));
+  }
+};
+
+}  // namespace glt::cuda

@@ -1,0 +1,143 @@
+// What the kernels of one hop work on. All tasks are known before the first kernel: how much there is to do at a hop is
+// read from the counts, which the hops before leave in device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "core/pick_rules.h"
+#include "core/rng.h"
+#include "cuda/device_rows.h"
+#include "cuda/stamps.h"
+#include "cuda/tile_scan.h"
+
+namespace glt::cuda {
+
+// The tasks of one launch, one for each row of blocks. They go by value: what a kernel has as an argument the compiler
+// knows to be constant, and its pointers to lead to global memory; from memory it would load both again and again.
+template <typename Task>
+struct Tasks {
+  static constexpr int kMost = 8;  // of 4096 bytes that arguments may have
+  Task item[kMost];
+  GLT_HOST_DEVICE const Task& operator[](int i) const { return item[i]; }
+};
+
+// Which edges a row may take.
+struct RowSpan {
+  int64_t begin, degree;
+};
+
+// A node that is expanded.
+struct Center {
+  uint32_t local, tree;
+};
+
+// One edge type at one hop.
+struct EdgeTask {
+  DeviceRows rows;
+  int64_t k;  // edges per node; -1: all
+  bool replace, last;
+  uint32_t hop, edge_type;
+  uint64_t batch_key;
+
+  // The nodes to expand are those with local ids [*frontier_begin, *frontier_end).
+  const int64_t* node;
+  const uint32_t* tree;      // null: not disjoint
+  const int64_t* seed_time;  // per tree; null: none
+  const int64_t* frontier_begin;
+  const int64_t* frontier_end;
+  int tiles;
+
+  // Edges follow the occurrences before this hop (*found_begin) and the edge types before this one in the same hop,
+  // whose tiles come first among `sums`.
+  Occurrences found;
+  const int64_t* found_begin;
+  int64_t* sums;
+  int first_tile;
+  int64_t* edges_begin;  // out: the occurrences that are edges of this task
+  int64_t* edges_end;
+
+  int64_t*
+      row_begin;  // [local id], the first edge of each row, counted from found_begin; where rows are not picked whole
+
+  GLT_HOST_DEVICE int64_t frontier_size() const { return *frontier_end - *frontier_begin; }
+  GLT_HOST_DEVICE Tile tile(int x) const { return Tile(frontier_size(), x, tiles); }
+  GLT_HOST_DEVICE bool by_time() const { return rows.time && (seed_time || last); }
+
+  // The row of frontier node i. A seed outside the graph, which is reported when the batch ends, has no edges.
+  GLT_HOST_DEVICE RowSpan span(int64_t i) const {
+    const int64_t local = *frontier_begin + i, id = node[local];
+    if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(rows.num_nodes)) return {0, 0};
+    const int64_t begin = rows.indptr[id];
+    RowSpan row{begin, rows.indptr[id + 1] - begin};
+    if (rows.time && seed_time) row.degree = num_until(row, seed_time[tree[local]]);
+    if (rows.time && last && k >= 0 && row.degree > k) row = {row.begin + row.degree - k, k};
+    return row;
+  }
+  GLT_HOST_DEVICE int64_t count(const RowSpan& row) const { return num_picks(row.degree, k, replace); }
+  GLT_HOST_DEVICE bool takes_whole(const RowSpan& row, int64_t count) const {
+    return glt::takes_whole(row.degree, count, replace);
+  }
+  GLT_HOST_DEVICE NodeDraws draws(int64_t i) const {
+    const int64_t local = *frontier_begin + i;
+    return {tree ? tree_key(batch_key, tree[local]) : batch_key, hop, edge_type, static_cast<uint64_t>(node[local])};
+  }
+
+  // What all edges of frontier node i share.
+  GLT_HOST_DEVICE Center center(int64_t i) const {
+    const int64_t local = *frontier_begin + i;
+    return {static_cast<uint32_t>(local), tree ? tree[local] : 0};
+  }
+  // Occurrence `at` is `neighbor`, found from `center`.
+  template <typename Block>
+  GLT_HOST_DEVICE void put_node(const Block& block, int64_t at, Center center, int64_t neighbor) const {
+    found.node[at] = neighbor;
+    found.col[at] = center.local;
+    if (found.tree) found.tree[at] = center.tree;
+    if (static_cast<uint64_t>(neighbor) >= static_cast<uint64_t>(found.num_nodes))
+      block.atomic_min(found.bad, static_cast<uint64_t>(at));
+    else if (!found.stamps.mask)
+      found.stamp_dense(block, at, neighbor);
+  }
+
+ private:
+  // Edges of `row` up to a time; times never fall within a row.
+  GLT_HOST_DEVICE int64_t num_until(const RowSpan& row, int64_t time) const {
+    int64_t found = 0;
+    for (int64_t left = row.degree; left > 0;) {
+      const int64_t half = left / 2;
+      const bool early = rows.time[row.begin + found + half] <= time;
+      found += early ? half + 1 : 0;
+      left = early ? left - half - 1 : half;
+    }
+    return found;
+  }
+};
+
+// One node type at the end of one hop.
+struct NodeTask {
+  Occurrences found;
+  int64_t* node;   // [capacity], by local id
+  uint32_t* tree;  // null: not disjoint
+  const int64_t* found_begin;
+  const int64_t* found_end;  // null: no edge type led here in this hop
+  const int64_t* known;      // nodes so far
+  int64_t* found_after;      // out: where the next hop's occurrences begin
+  int64_t* known_after;      // out
+  int64_t* sums;
+  int tiles;
+
+  // A hop that has no room leaves nothing behind: the batch is made anew with more.
+  GLT_HOST_DEVICE int64_t num_found() const {
+    if (!found_end || *found_end > found.capacity) return 0;
+    return *found_end - *found_begin;
+  }
+  GLT_HOST_DEVICE Tile tile(int x) const { return Tile(num_found(), x, tiles); }
+  GLT_HOST_DEVICE bool is_new(int64_t i) const {
+    const int64_t at = *found_begin + i;
+    return !found.is_bad(at) && found.first_of(at) == at;
+  }
+};
+
+static_assert(sizeof(Tasks<EdgeTask>) < 4000 && sizeof(Tasks<NodeTask>) < 4000);
+
+}  // namespace glt::cuda

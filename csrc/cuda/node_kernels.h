@@ -1,0 +1,96 @@
+// Kernels that end a hop, numbering the nodes that it found, and those that copy a finished batch out.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/hop_tasks.h"
+
+namespace glt::cuda {
+
+// How many nodes each tile of a hop's occurrences is the first to name.
+struct CountNew {
+  using Shared = ScanShared;
+  Tasks<NodeTask> tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
+    const NodeTask& task = tasks[block.y()];
+    if (block.x() >= task.tiles) return;
+    scan_tile(block, shared, task.tile(block.x()), nullptr, 0,
+              sum_of([&](int64_t i) { return int64_t{task.is_new(i)}; }));
+    block.each([&](int thread) {
+      if (thread == 0) task.sums[block.x()] = shared.tile_sum();
+    });
+  }
+};
+
+// Gives them local ids in order of first occurrence; they are the next frontier.
+struct AddNew {
+  using Shared = ScanShared;
+  Tasks<NodeTask> tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
+    const NodeTask& task = tasks[block.y()];
+    const int x = block.x();
+    if (x >= task.tiles) return;
+    const Tile tile = task.tile(x);
+    const bool last = x == task.tiles - 1;
+    if (tile.empty() && !last) return;
+    scan_tile(block, shared, tile, task.sums, x, sum_of([&](int64_t i) { return int64_t{task.is_new(i)}; }));
+    block.each([&](int thread) {
+      int64_t local = *task.known + shared.place(thread);
+      for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) {
+        if (!task.is_new(i)) continue;
+        const int64_t at = *task.found_begin + i;
+        task.found.local[at] = static_cast<uint32_t>(local);
+        task.node[local] = task.found.node[at];
+        if (task.tree) task.tree[local] = task.found.tree[at];
+        ++local;
+      }
+      if (thread != 0 || !last) return;
+      *task.known_after = *task.known + shared.tile_place() + shared.tile_sum();
+      *task.found_after = *task.found_begin + task.num_found();
+    });
+  }
+};
+
+// The edges of one type at one hop, in local ids.
+struct CopyEdges {
+  using Shared = NoShared;
+  Occurrences found;
+  int64_t begin, n;
+  int64_t *row, *col, *edge;  // [n]; null: not wanted
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    block.each([&](int thread) {
+      const int64_t i = int64_t{block.x()} * kThreads + thread;
+      if (i >= n) return;
+      const int64_t at = begin + i;
+      row[i] = found.local[found.first_of(at)];
+      col[i] = found.col[at];
+      if (edge) edge[i] = found.edge[at];
+    });
+  }
+};
+
+struct CopyNodes {
+  using Shared = NoShared;
+  const int64_t* node;
+  const uint32_t* tree;
+  int64_t n;
+  int64_t *node_out, *tree_out;  // [n]; null: not wanted
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    block.each([&](int thread) {
+      const int64_t i = int64_t{block.x()} * kThreads + thread;
+      if (i >= n) return;
+      node_out[i] = node[i];
+      if (tree_out) tree_out[i] = tree[i];
+    });
+  }
+};
+
+}  // namespace glt::cuda

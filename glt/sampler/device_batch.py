@@ -1,0 +1,145 @@
+"""One batch at a time, sampled by the kernels of a GPU: in device memory, or in place in pinned host memory.
+
+The host asks for all kernels of a batch at once, on torch's current stream, and waits once, for the counts. Memory is
+torch's: a workspace that batches share, tables of 4 bytes per node, and results of exactly the size that they turn out
+to have. On the device ``cpu`` the bodies of the same kernels run on the host, block by block: what tests compare.
+
+Has not run on a GPU yet: the kernels compile for sm_80, sm_90 and PTX, and their bodies equal the CPU's batches, bit
+for bit, in whatever order blocks and threads run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt.sampler.device_rows import PlacedRows
+
+Seeds = Sequence[tuple[int, Tensor]]
+
+
+def current_stream(device: torch.device) -> int:
+    """Returns the handle of torch's current stream; 0 for the host."""
+    return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
+
+
+class DeviceBatch:
+    """The native batch (csrc/cuda/device_batch.h) with memory of its own, kept from batch to batch.
+
+    Use one on one stream: results are copied out of that memory, which the next batch overwrites.
+
+    Args:
+        num_nodes: Number of nodes of each node type.
+        ends: ``(expanded node type, neighbour node type)`` of each edge type.
+        device: Where to sample.
+        options: For the host: ``order`` and ``num_threads``, see ``_core.DeviceBatch``; and its sizes.
+    """
+
+    def __init__(
+        self, num_nodes: Sequence[int], ends: Sequence[tuple[int, int]], device: torch.device, **options: Any
+    ) -> None:
+        self.device = device
+        index = -1 if device.type == "cpu" else torch.cuda.current_device() if device.index is None else device.index
+        self._native = _core.DeviceBatch(list(num_nodes), list(ends), device=index, **options)
+        self._num_types = len(num_nodes), len(ends)
+        self._workspace = torch.empty(0, dtype=torch.uint8, device=device)
+        self._tables = [torch.empty(0, dtype=torch.int32, device=device) for _ in num_nodes]
+        self._inputs: list[Any] = []  # kept until the kernels that read them are done
+
+    def launch(
+        self,
+        graphs: Sequence[PlacedRows | None],
+        seeds: Seeds,
+        num_neighbors: Sequence[Sequence[int]],
+        *,
+        batch_key: int,
+        seed_time: Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        """Starts a batch on the current stream and returns; :meth:`finish` ends it.
+
+        Args:
+            graphs: Rows of each edge type, or None.
+            seeds: ``(node type, ids [n])``, int64.
+            num_neighbors: ``[edge types][hops]``.
+            batch_key: Key of the draws.
+            seed_time: Time of each tree ``[trees]``, int64.
+            options: ``replace``, ``last``, ``with_edge`` and ``disjoint``.
+        """
+        on_device = [(t, s.to(self.device, torch.int64, non_blocking=True).contiguous()) for t, s in seeds]
+        time = None if seed_time is None else seed_time.to(self.device, torch.int64, non_blocking=True).contiguous()
+        self._inputs = [graphs, on_device, time]
+        self._arguments = (
+            [None if g is None else g.rows for g in graphs],
+            [(t, s.data_ptr(), len(s)) for t, s in on_device],
+            [list(counts) for counts in num_neighbors],
+        )
+        self._options = options | {"batch_key": batch_key}
+        if time is not None:
+            self._options |= {"seed_time": time.data_ptr(), "num_times": len(time)}
+        self._launch()
+
+    def _launch(self) -> None:
+        workspace_bytes, table_words = self._native.prepare(*self._arguments, **self._options)
+        if len(self._workspace) < workspace_bytes:
+            self._workspace = torch.empty(0, dtype=torch.uint8, device=self.device)  # before asking for more
+            self._workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=self.device)
+        for t, words in enumerate(table_words):
+            if len(self._tables[t]) != words:
+                self._tables[t] = torch.empty(words, dtype=torch.int32, device=self.device)
+        tables = [t.data_ptr() for t in self._tables]
+        self._native.launch(self._workspace.data_ptr(), tables, current_stream(self.device))
+
+    def finish(self) -> None:
+        """Waits for the batch; what had too little room is made anew, which gives the same.
+
+        Raises:
+            IndexError: If a seed is outside the graph; names the first.
+            RuntimeError: If CUDA reports an error; names it.
+        """
+        while not self._native.wait():
+            self._launch()
+
+    def induce(self) -> None:
+        """Replaces the edges of a finished batch by all edges among its nodes; waits for their number.
+
+        Raises:
+            IndexError: If a neighbour is outside the graph, whose columns are damaged then.
+        """
+        workspace = torch.empty(self._native.induced_bytes(), dtype=torch.uint8, device=self.device)
+        self._native.induce(workspace.data_ptr())
+        self._inputs.append(workspace)
+
+    def nodes(self, node_type: int, disjoint: bool) -> tuple[Tensor, Tensor | None]:
+        """Returns ids, and trees where disjoint, ``[N]`` each, int64, on the device."""
+        node = self._empty(self._native.num_nodes(node_type))
+        tree = torch.empty_like(node) if disjoint else None
+        self._native.copy_nodes(node_type, node.data_ptr(), 0 if tree is None else tree.data_ptr())
+        return node, tree
+
+    def edges(self, edge_type: int, with_edge: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Returns local ids of neighbours and of expanded nodes, and edge ids, ``[E]`` each, int64, on the device."""
+        row = self._empty(self._native.num_edges(edge_type))
+        col = torch.empty_like(row)
+        edge = torch.empty_like(row) if with_edge else None
+        self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
+        return row, col, edge
+
+    def num_sampled_nodes(self, node_type: int) -> list[int]:
+        """Returns nodes per hop, seeds first."""
+        return self._native.num_sampled_nodes(node_type)
+
+    def num_sampled_edges(self, edge_type: int) -> list[int]:
+        """Returns edges per hop."""
+        return self._native.num_sampled_edges(edge_type)
+
+    def end(self) -> None:
+        """Lets go of the inputs. Torch reuses their memory in the order of the stream, so after the kernels."""
+        self._inputs = []
+
+    def _empty(self, n: int) -> Tensor:
+        return torch.empty(n, dtype=torch.int64, device=self.device)

@@ -1,0 +1,168 @@
+"""A sampler's batches, made by the kernels of a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from glt.data.cuda_device import cuda_device, is_cuda
+from glt.data.edge_times import TimedEdges
+from glt.data.edge_weights import EdgeWeights
+from glt.sampler.config import SamplingConfig
+from glt.sampler.device_batch import DeviceBatch, Seeds, current_stream
+from glt.sampler.device_rows import PlacedRows
+from glt.sampler.output import typed_output
+from glt.sampler.sampled_graph import SampledGraph
+
+
+class Columns(Protocol):
+    """Where the arrays of a :class:`~glt.data.topology.Topology` are, for the kernels that read them."""
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+    weights: EdgeWeights | None
+    by_time: TimedEdges | None
+
+
+class DeviceSampling:
+    """Samples the batches of a :class:`~glt.sampler.NeighborSampler` on one device, bit for bit what the CPU samples.
+
+    Several threads may sample at the same time, each on its current stream. Memory per such thread: 4 bytes per node,
+    or 8 bytes per node of the batch when disjoint, and about 40 bytes for each time that a batch names a node.
+
+    Has not run on a GPU yet; on the device ``cpu`` it runs the kernels' bodies on the host.
+
+    Args:
+        graph: What to sample.
+        config: How. ``num_neighbors`` is read anew for each batch.
+        device: Where; results are there.
+        place: Returns where the arrays of the i-th edge type are: ``Graph.placed`` on a GPU.
+        options: For tests: of :class:`~glt.sampler.device_batch.DeviceBatch`.
+
+    Raises:
+        ValueError: If an option is one that only CPU samplers have, or the rows are a partition's.
+    """
+
+    def __init__(
+        self,
+        graph: SampledGraph,
+        config: SamplingConfig,
+        device: torch.device,
+        place: Callable[[int], Columns],
+        **options: Any,
+    ) -> None:
+        if config.exclude_edges is not None:
+            raise ValueError(
+                f"exclude_edges = {config.exclude_edges!r} on device {str(device)!r}: kernels do not have this; sample "
+                "on the CPU"
+            )
+        if any(topology.book is not None for topology in graph.topologies):
+            raise ValueError(
+                f"a partition's graph on device {str(device)!r}: expected one whose nodes all have rows; sample "
+                "partitions on the CPU"
+            )
+        self.graph, self.device, self._options = graph, device, options
+        self._columns = [place(r) for r in range(len(graph.topologies))]
+        self._placed = [self._place(r, config) for r in range(len(graph.topologies))]
+        self._spare: dict[int, list[DeviceBatch]] = {}  # by stream: their memory is used in its order
+        self._lock = threading.Lock()
+
+    def _place(self, edge_type: int, config: SamplingConfig) -> PlacedRows:
+        """As :meth:`SampledGraph.csrs`: by time, with weights, or plain."""
+        columns = self._columns[edge_type]
+        num_neighbor_nodes = self.graph.topologies[edge_type].num_neighbor_nodes
+        if config.temporal is not None and columns.by_time is not None:
+            indices, edge_ids, time = columns.by_time
+            return PlacedRows.of(columns.indptr, indices, edge_ids, num_neighbor_nodes=num_neighbor_nodes, time=time)
+        weights = columns.weights if config.weighted and config.temporal is None else None
+        return PlacedRows.of(
+            columns.indptr, columns.indices, columns.edge_ids, num_neighbor_nodes=num_neighbor_nodes, weights=weights
+        )
+
+    def sample(
+        self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples one batch; see :meth:`glt.sampler.NeighborSampler.sample`. Tensors are on the device."""
+        batch = self._sampled(config, seeds, seed_time, batch_key)
+        if config.subgraph_type == "induced":
+            batch.induce()
+        out = self._output(batch, config)
+        self._give_back(batch)
+        return out
+
+    def sample_one_hop(
+        self, config: SamplingConfig, seeds: Tensor, num_neighbors: int, edge_type: int, batch_key: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Returns neighbours, counts per seed and edge ids, as :class:`~glt.sampler.NeighborOutput` has them."""
+        counts = [(num_neighbors if r == edge_type else 0,) for r in range(len(self._placed))]
+        expanded, found = self.graph.ends[edge_type]
+        one_hop = replace(config, num_neighbors=tuple(counts), disjoint=False)
+        batch = self._sampled(one_hop, [(expanded, seeds)], None, batch_key)
+        row, col, edge = batch.edges(edge_type, config.with_edge)
+        node, _ = batch.nodes(found, False)
+        self._give_back(batch)
+        return node[row], torch.bincount(col, minlength=len(seeds)), edge
+
+    def _sampled(self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int) -> DeviceBatch:
+        with self._lock:
+            spare = self._spare.get(current_stream(self.device))
+            batch = spare.pop() if spare else None
+        if batch is None:
+            batch = DeviceBatch(self.graph.num_nodes, self.graph.ends, self.device, **self._options)
+        batch.launch(
+            self._placed, seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time,
+            replace=config.replace, last=config.last, with_edge=config.with_edge, disjoint=config.disjoint,
+        )  # fmt: skip
+        batch.finish()
+        return batch
+
+    def _output(self, batch: DeviceBatch, config: SamplingConfig) -> SamplerOutput | HeteroSamplerOutput:
+        schema = self.graph.schema
+        node_types, edge_types = range(len(schema.node_types)), range(len(schema.edge_types))
+        nodes = [batch.nodes(t, config.disjoint) for t in node_types]
+        edges = [batch.edges(r, config.with_edge) for r in edge_types]
+        counts = None
+        if config.subgraph_type != "induced":
+            counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
+        return typed_output(
+            [node for node, _ in nodes], [tree for _, tree in nodes], [(row, col) for row, col, _ in edges],
+            [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,
+        )  # fmt: skip
+
+    def _give_back(self, batch: DeviceBatch) -> None:
+        """Once its copies are launched: what the next batch does on the same stream comes after them."""
+        batch.end()
+        with self._lock:
+            self._spare.setdefault(current_stream(self.device), []).append(batch)
+
+
+def sampling_device(device: torch.device | int | str | None, graph: SampledGraph) -> torch.device:
+    """Returns where a sampler is to sample: see :class:`~glt.sampler.NeighborSampler`.
+
+    Raises:
+        TypeError, ValueError: If that cannot be; says what is missing.
+    """
+    modes = {each.mode for each in graph.graphs}
+    if device is None:
+        if "CUDA" not in modes:
+            return torch.device("cpu")
+        device = next(each.device for each in graph.graphs if each.mode == "CUDA")
+        device = "cuda" if device is None else device
+    if not is_cuda(device, "device"):
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"device = {device!r}: expected a GPU, such as 'cuda:0', or 'cpu'")
+        return torch.device("cpu")
+    place = cuda_device(device, "device")
+    if not graph.graphs or "CPU" in modes:
+        raise ValueError(
+            f"device = {device!r}: the graph is for CPU samplers; pass a glt Dataset or Graph with mode 'CUDA' or "
+            "'ZERO_COPY'"
+        )
+    return place

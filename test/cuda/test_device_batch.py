@@ -1,0 +1,189 @@
+"""Batches from the kernels equal the CPU's, bit for bit: their bodies on the host in any order, and on a GPU."""
+
+import numpy as np
+import pytest
+import torch
+from device_world import ORDERS, assert_equals, device_world, sampled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import glt
+from glt import _core
+from glt.data.cuda_device import missing_for_cuda
+from glt.sampler.device_batch import DeviceBatch
+from glt.sampler.device_rows import PlacedRows
+
+CPU = torch.device("cpu")
+FAN_OUTS = [1, 2, 3, 5, 0, 16, 17, 40]
+
+
+def fan_outs(rng, world, hops=None):
+    hops = int(rng.integers(0, 4)) if hops is None else hops
+    return [rng.choice([*FAN_OUTS, -1], hops).tolist() for _ in world.ends]
+
+
+def check(world, device, *, seeds, num_neighbors, native=None, **options):
+    expected = world.expected(seeds, num_neighbors, **options)
+    batch = DeviceBatch(world.num_nodes, world.ends, device, **(native or {}))
+    graphs = world.placed(device)
+    for _ in range(2):  # the second meets the words of the first
+        assert_equals(sampled(batch, graphs, seeds, num_neighbors, **options), expected)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(ORDERS), st.booleans(),
+    st.sampled_from([1, 7, 1 << 22]),
+)  # fmt: skip
+def test_kernel_bodies_give_the_cpus_batches(seed, replace, disjoint, with_edge, order, hashed, room):
+    rng, world = np.random.default_rng(seed), device_world(seed)
+    check(
+        world, CPU, seeds=world.seeds(rng), num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace,
+        disjoint=disjoint, with_edge=with_edge,
+        native={"order": order, "shuffle_seed": seed, "dense_limit": 0 if hashed else 1 << 31, "first_room": room},
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from(ORDERS))
+def test_edges_up_to_a_time(seed, replace, last, order):
+    """Edge types with and without times; `last` without seed times too."""
+    rng, world = np.random.default_rng(seed), device_world(seed, timed=True)
+    seeds, disjoint = world.seeds(rng), bool(rng.random() < 0.8)
+    time = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds))) if disjoint else None
+    check(
+        world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace, last=last,
+        disjoint=disjoint, seed_time=time, native={"order": order, "shuffle_seed": seed},
+    )  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from(ORDERS))
+def test_draws_by_weight(seed, replace, disjoint, order):
+    """Edge types with and without weights, a fifth of them 0; hubs with cut points, and rows that run out of weight."""
+    rng, world = np.random.default_rng(seed), device_world(seed, largest=12, weighted=True)
+    check(
+        world, CPU, seeds=world.seeds(rng), num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace,
+        disjoint=disjoint, native={"order": order, "shuffle_seed": seed, "first_room": 50},
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(ORDERS), st.booleans(), st.booleans())
+def test_all_edges_among_the_nodes(seed, order, hashed, with_edge):
+    rng, large = np.random.default_rng(seed), seed % 20 == 0
+    world = device_world(seed, largest=3000, edges=20_000) if large else device_world(seed)
+    check(
+        world, CPU, seeds=world.seeds(rng, most=400 if large else 12), num_neighbors=fan_outs(rng, world),
+        batch_key=seed, induced=True, with_edge=with_edge,
+        native={"order": order, "shuffle_seed": seed, "dense_limit": 0 if hashed else 1 << 31},
+    )  # fmt: skip
+
+
+def test_a_damaged_column_of_an_induced_subgraph_is_an_exception():
+    batch = DeviceBatch([4], [(0, 0)], CPU)
+    batch.launch([one_type(neighbor=77)], [(0, torch.tensor([1]))], [[0]], batch_key=0)
+    batch.finish()
+    with pytest.raises(IndexError, match=r"neighbour id 77 is outside \[0, 4\): the graph's columns are damaged"):
+        batch.induce()
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_many_tiles_and_blocks(order, disjoint):
+    """More rows and occurrences than a tile, a block or a thread has: frontiers of thousands, hubs taken whole."""
+    rng, world = np.random.default_rng(3), device_world(4, largest=6000, edges=30_000)
+    seeds = [(t, torch.from_numpy(rng.integers(0, n, 2000))) for t, n in enumerate(world.num_nodes)]
+    fan_out = [[3, 2], [20, 1], [-1, 2], [16, 0], [2, 18], [4, 4]]
+    check(
+        world, CPU, seeds=seeds, num_neighbors=[fan_out[r % 6] for r in range(len(world.ends))], batch_key=11,
+        disjoint=disjoint, native={"order": order, "first_room": 5000},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_blocks_that_run_at_the_same_time(hashed):
+    rng, world = np.random.default_rng(4), device_world(4, largest=300, edges=5000)
+    seeds = [(t, torch.from_numpy(rng.integers(0, n, 500))) for t, n in enumerate(world.num_nodes)]
+    check(
+        world, CPU, seeds=seeds, num_neighbors=[[10, 20]] * len(world.ends), batch_key=5, disjoint=hashed,
+        native={"num_threads": 4, "dense_limit": 0 if hashed else 1 << 31},
+    )  # fmt: skip
+
+
+def one_type(num_nodes=4, degree=3, **changes):
+    indptr = torch.arange(0, num_nodes * degree + 1, degree)
+    indices = torch.arange(num_nodes * degree) % num_nodes
+    indices[5] = changes.get("neighbor", 0)
+    return PlacedRows.of(indptr, indices, num_neighbor_nodes=num_nodes)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("k", [2, 30, -1])
+def test_bad_ids_are_exceptions_that_name_the_first(order, k):
+    batch = DeviceBatch([4], [(0, 0)], CPU, order=order)
+    batch.launch([one_type()], [(0, torch.tensor([1, 7, -3, 9]))], [[k, k]], batch_key=0)
+    with pytest.raises(IndexError, match=r"seeds\[1\] = 7 is outside \[0, 4\) \(num_nodes = 4\)"):
+        batch.finish()
+    batch.launch([one_type()], [(0, torch.tensor([1])), (0, torch.tensor([0, 4]))], [[k]], batch_key=0)
+    with pytest.raises(IndexError, match=r"seeds\[1\]\[1\] = 4 is outside"):
+        batch.finish()
+    batch.launch([one_type(neighbor=-2)], [(0, torch.tensor([0, 1]))], [[-1, k]], batch_key=0)
+    with pytest.raises(IndexError, match=r"neighbour id -2 is outside .* columns are damaged"):
+        batch.finish()
+    batch.launch([one_type()], [(0, torch.tensor([1]))], [[k]], batch_key=0)
+    batch.finish()  # an error leaves nothing behind
+    assert batch.nodes(0, False)[0].tolist()[0] == 1
+
+
+def test_what_means_nothing_is_refused():
+    batch = _core.DeviceBatch([4], [(0, 0)], device=-1)
+    rows = one_type().rows
+    for arguments, options, message in [
+        (([], [], [[1]]), {}, "graphs has 0 elements: expected one per edge type, 1"),
+        (([rows], [], [[1], [1]]), {}, "num_neighbors has 2 lists"),
+        (([rows], [], [[-2]]), {}, r"num_neighbors\[0\] = -2"),
+        (([rows], [(1, 0, 0)], [[1]]), {}, r"seeds\[0\] has node type 1"),
+        (([rows], [], [[1]]), {"seed_time": 64}, "seed_time needs disjoint = True"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            batch.prepare(*arguments, batch_key=0, **options)
+    with pytest.raises(ValueError, match="launch: call prepare first"):
+        batch.launch(0, [0])
+    with pytest.raises(ValueError, match="not finished"):
+        batch.num_nodes(0)
+    with pytest.raises(ValueError, match="order = 'sideways'"):
+        _core.DeviceBatch([4], [(0, 0)], device=-1, order="sideways")
+    with pytest.raises(TypeError, match=r"indices is torch.float32 of shape \[2\]"):
+        PlacedRows.of(torch.zeros(2, dtype=torch.int64), torch.zeros(2), num_neighbor_nodes=1)
+
+
+def test_without_cuda_asking_for_it_says_what_is_missing():
+    if glt.has_cuda:
+        pytest.skip("needs a build without CUDA")
+    with pytest.raises(ValueError, match=r"device = 0: glt was built without CUDA.*GLT_CUDA=1"):
+        _core.DeviceBatch([4], [(0, 0)], device=0)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "weighted", "timed"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gpu_gives_the_cpus_batches(seed, kind, pinned):
+    if missing_for_cuda() is not None:
+        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
+    rng, device = np.random.default_rng(seed), torch.device("cuda", 0)
+    world = device_world(seed, largest=9000, edges=60_000, weighted=kind == "weighted", timed=kind == "timed")
+    seeds = world.seeds(rng, most=3000)
+    time = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds)))
+    graphs = world.placed(device, pinned)
+    for replace in (False, True):
+        for more in ({}, {"disjoint": True}, {"induced": True}, {"last": True} if kind == "timed" else {}):
+            options = {"replace": replace, "batch_key": seed, **more}
+            if kind == "timed" and "disjoint" in more:
+                options["seed_time"] = time
+            counts = fan_outs(rng, world, hops=2)
+            expected = world.expected(seeds, counts, **options)
+            batch = DeviceBatch(world.num_nodes, world.ends, device, first_room=20_000)
+            for _ in range(3):
+                assert_equals(sampled(batch, graphs, seeds, counts, **options), expected)

@@ -1,0 +1,142 @@
+"""A sampler's batches from the kernels: equal to the CPU sampler's for every option; what they lack is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch_geometric.sampler import NodeSamplerInput
+
+from glt import _core
+from glt.data import Dataset, Graph, Topology
+from glt.data.cuda_device import missing_for_cuda
+from glt.sampler import NeighborSampler
+from glt.sampler.device_sampling import DeviceSampling
+from glt.testing import random_graph
+from glt.testing_hetero import random_hetero_graph
+
+HETERO = random_hetero_graph(seed=4)
+HOMO = random_graph(80, 700, seed=3).to_data()
+HOMO.time = torch.arange(80) % 20
+HOMO.edge_weight = torch.rand(700, generator=torch.Generator().manual_seed(2))
+
+OPTIONS = [
+    {},
+    {"replace": True, "with_edge": False},
+    {"disjoint": True},
+    {"weight_attr": "edge_weight"},
+    {"time_attr": "time"},
+    {"time_attr": "time", "temporal_strategy": "last"},
+    {"subgraph_type": "induced"},
+    {"subgraph_type": "induced", "with_edge": False},
+]
+
+
+def on_host(sampler):
+    """The kernels of a sampler, their bodies run by the host on the arrays in host memory."""
+    topologies = sampler.graph.topologies
+    return DeviceSampling(sampler.graph, sampler.config, torch.device("cpu"), topologies.__getitem__, order="shuffled")
+
+
+def assert_same(one, other):
+    for name in ("node", "row", "col", "edge", "batch", "num_sampled_nodes", "num_sampled_edges"):
+        values = getattr(one, name), getattr(other, name)
+        assert [type(v) for v in values] == [type(values[0])] * 2
+        pairs = zip(values[0].items(), values[1].items(), strict=True) if isinstance(values[0], dict) else [values]
+        for a, b in pairs:
+            if isinstance(a, tuple):
+                assert a[0] == b[0]
+                a, b = a[1], b[1]
+            assert torch.equal(a, b) and a.dtype == b.dtype if isinstance(a, torch.Tensor) else a == b, name
+
+
+@pytest.mark.parametrize("edge_dir", ["in", "out"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_option_gives_what_the_cpu_gives(options, edge_dir):
+    attrs = {name: options.get(name) for name in ("time_attr", "weight_attr")}
+    for data, kind, seeds in ((HOMO, 0, [5, 5, 0, 79, 31]), (HETERO, 1, [3, 0, 44])):
+        dataset = Dataset.from_pyg(data, edge_dir=edge_dir, **attrs)
+        sampler = NeighborSampler(dataset, [4, -1, 2], random_seed=1, **options)
+        seeds = torch.tensor(seeds)
+        time = sampler.graph.seed_time(kind, seeds) if sampler.is_temporal else None
+        expected = sampler.sample([(kind, seeds)], time, batch_key=7)
+        kernels = on_host(sampler)
+        for _ in range(2):
+            assert_same(kernels.sample(sampler.config, [(kind, seeds)], time, 7), expected)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_one_hop_gives_what_the_cpu_gives(replace):
+    sampler = NeighborSampler(HETERO, [2], replace=replace, random_seed=1)
+    kernels, seeds = on_host(sampler), torch.tensor([3, 3, 0, 44])
+    for at, edge_type in enumerate(HETERO.edge_types):
+        seeds = seeds % sampler.graph.num_nodes[sampler.graph.ends[at][0]]
+        expected = sampler.sample_one_hop(seeds, 3, edge_type=edge_type, batch_key=5)
+        nbr, nbr_num, edge = kernels.sample_one_hop(sampler.config, seeds, 3, at, 5)
+        assert torch.equal(nbr, expected.nbr) and torch.equal(nbr_num, expected.nbr_num)
+        assert torch.equal(edge, expected.edge)
+
+
+def test_ids_keep_the_dtype_of_the_users():
+    data = HOMO.clone()
+    data.edge_index = data.edge_index.to(torch.int32)
+    sampler = NeighborSampler(data, [2], random_seed=1)
+    out = on_host(sampler).sample(sampler.config, [(0, torch.tensor([1, 2]))], None, 3)
+    assert out.node.dtype == out.row.dtype == out.col.dtype == out.edge.dtype == torch.int32
+
+
+@pytest.mark.parametrize("options", [{"exclude_edges": "self"}, {"exclude_edges": "reverse"}], ids=str)
+def test_options_that_kernels_lack_are_refused(options):
+    with pytest.raises(ValueError, match=r"on device 'cpu': kernels do not have this; sample on the CPU"):
+        on_host(NeighborSampler(HOMO, [2], **options))
+
+
+def test_asking_for_a_gpu_says_what_is_missing():
+    graph = Graph(Topology(HOMO.edge_index), mode="ZERO_COPY")
+    assert NeighborSampler(graph, [2]).device.type == "cpu"
+    with pytest.raises(ValueError, match=r"device = 'meta': expected a GPU"):
+        NeighborSampler(graph, [2], device="meta")
+    missing = missing_for_cuda()
+    if missing is None:
+        with pytest.raises(ValueError, match="the graph is for CPU samplers; pass a glt Dataset or Graph"):
+            NeighborSampler(HOMO, [2], device="cuda")
+        return
+    for device in ("cuda", "cuda:0", 0):
+        with pytest.raises(ValueError, match=r"device = .*(no CUDA kernels|without CUDA|no GPU)"):
+            NeighborSampler(graph, [2], device=device)
+
+
+def whole(sampler, seeds):
+    return sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor(seeds)), batch_key=7)
+
+
+@pytest.mark.parametrize("options", [{}, {"sample_direction": "backward"}, {"subgraph_type": "bidirectional"}], ids=str)
+def test_a_sampler_asks_its_kernels(options, monkeypatch):
+    sampler = NeighborSampler(HOMO, [4, 2], random_seed=1, **options)
+    expected, hop = whole(sampler, [5, 5, 0]), sampler.sample_one_hop(torch.tensor([1, 2]), 3, batch_key=1)
+    monkeypatch.setitem(sampler.__dict__, "_on_device", on_host(sampler))
+    monkeypatch.setattr(sampler, "device", torch.device("cuda"))
+    monkeypatch.setattr(sampler, "_sample_on_host", None)
+    assert_same(whole(sampler, [5, 5, 0]), expected)
+    assert torch.equal(sampler.sample_one_hop(torch.tensor([1, 2]), 3, batch_key=1).edge, hop.edge)
+    with pytest.raises(IndexError, match=r"seeds\[1\] = 80 is outside \[0, 80\)"):
+        whole(sampler, [5, 80])
+    exclusions = [_core.Exclusions(torch.tensor([1]).numpy(), torch.tensor([2]).numpy())]
+    with pytest.raises(ValueError, match="exclusions on device 'cuda': kernels do not have them"):
+        sampler.sample([(0, torch.tensor([1]))], batch_key=7, exclusions=exclusions)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_sampler_on_a_gpu_gives_what_the_cpu_gives(options, mode):
+    if missing_for_cuda() is not None:
+        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
+    on_cpu = NeighborSampler(HOMO, [4, -1, 2], random_seed=1, **options)
+    graph = replace(on_cpu.graph, graphs=tuple(Graph(t, mode) for t in on_cpu.graph.topologies))
+    on_gpu = NeighborSampler(graph, [4, -1, 2], random_seed=1, device="cuda", **options)
+    out = whole(on_gpu, [5, 5, 0, 79, 31])
+    for name in ("node", "row", "col", "edge", "batch"):
+        value = getattr(out, name)
+        assert value is None or value.device.type == "cuda"
+        setattr(out, name, None if value is None else value.cpu())
+    assert_same(out, whole(on_cpu, [5, 5, 0, 79, 31]))
