@@ -223,6 +223,9 @@ def init_client(
         num_servers + client_rank,
     )  # fmt: skip
     with _lock:
+        if _client is not None and _client.pid != os.getpid():
+            _client = None  # its parent's: a fork may become a client of its own
+            resign()
         if _client is not None:
             raise RuntimeError("this process is a client already: call shutdown_client() first")
         become(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from concurrent.futures import Future
@@ -23,6 +24,13 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.5
 _MAX_REPLY_BYTES = 64 << 30
 _LEAVE_S = 5.0
+
+
+def refuse_fork(pid: int, remedy: str) -> None:
+    """Raises RuntimeError in a fork of the client whose ``pid`` is given: its connections, and the threads that read
+    them, are its parent's."""
+    if os.getpid() != pid:
+        raise RuntimeError(f"this process (pid {os.getpid()}) is a fork of the client (pid {pid}): {remedy}")
 
 
 class Reply(Future[Any]):
@@ -191,6 +199,7 @@ class DistClient:
     ) -> None:
         self.context, self.num_servers, self.num_clients = context, num_servers, num_clients
         self.master, self.timeout_s = master, timeout_s
+        self.pid = os.getpid()
         self._lock = threading.Lock()
         self._dialling = threading.RLock()  # one at a time: a server takes one session of a client
         self._lines: dict[int, ServerLine] = {}
@@ -223,8 +232,10 @@ class DistClient:
 
         Raises:
             ValueError: If there is no such server.
+            RuntimeError: In a fork of the client.
             glt.errors.PeerLost: If it cannot be reached.
         """
+        refuse_fork(self.pid, "it must call init_client itself, with a client_rank or a group of its own")
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_servers:
             raise ValueError(f"server_rank = {rank!r}: expected 0 to {self.num_servers - 1}")
         with self._lock:
@@ -267,6 +278,8 @@ class DistClient:
 
     def close(self) -> None:
         """Leaves all servers. May be called again."""
+        if os.getpid() != self.pid:
+            return  # a fork: the sessions are its parent's to end
         self._closed = True
         for line in list(self._lines.values()):
             line.close()

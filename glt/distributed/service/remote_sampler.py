@@ -18,7 +18,7 @@ from glt.channel.message import Message, read_message
 from glt.distributed.batch_start import Seeds
 from glt.distributed.epoch_start import EpochStart
 from glt.distributed.seed_table import SeedTable
-from glt.distributed.service.client import DistClient, ServerLine
+from glt.distributed.service.client import DistClient, ServerLine, refuse_fork
 from glt.distributed.service.connection import STUCK_S, Connection
 from glt.distributed.service.handshake import dial, introduce
 from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError, WorkerDied
@@ -39,6 +39,7 @@ class _Stream:
         self.connection, self.line, self.loader, self.worker = connection, line, loader, worker
         self.arrived: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()  # None: the stream ended
         self.error: GltError | None = None
+        self.is_closed = False  # here, by whoever shut the loader down
         self.num_arrived = self.arrived_bytes = 0
         self.num_taken = self.taken_bytes = 0
         self.num_waits, self.wait_s = 0, 0.0
@@ -88,10 +89,17 @@ class _Stream:
         except GltError as error:
             logger.debug("%s", error)  # whoever receives here hears of it
 
-    def _ended(self) -> GltError:
+    def close(self) -> None:
+        self.is_closed = True
+        self.tell({"close": True})
+        self.connection.close()
+
+    def _ended(self) -> GltError | RuntimeError:
         """What to raise for a stream that ended: the server knows more than the connection."""
         deadline = time.monotonic() + _WORD_S
         while time.monotonic() < deadline:
+            if self.is_closed:
+                return RuntimeError("the loader was shut down while a batch was awaited")
             died = self.line.died.get((self.loader, self.worker))
             if died is not None:
                 return WorkerDied(died)
@@ -125,9 +133,10 @@ class RemoteSampler:
         order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool, concurrency: int, buffer_bytes: int,
         prefetch_size: int,
     ) -> None:  # fmt: skip
+        self._pid = os.getpid()
         self._streams: list[_Stream] = []
         self._created: list[tuple[ServerLine, str]] = []
-        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._streams, self._created)
+        self._finalizer = weakref.finalize(self, _end, self._pid, self._streams, self._created)
         told = {
             "config": config.to_json(), "seeds": seeds.to_json(), "order": asdict(order),
             "collect_features": collect_features, "concurrency": concurrency, "buffer_bytes": buffer_bytes,
@@ -167,6 +176,7 @@ class RemoteSampler:
 
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
+        self._refuse_fork()
         for stream in self._streams:
             stream.tell({"start": start.to_json()})
 
@@ -181,8 +191,13 @@ class RemoteSampler:
         Raises:
             glt.errors.WorkerDied: If that sampler died; names it and its exit code.
             glt.errors.PeerLost: If its server is gone, or the network.
+            RuntimeError: In a fork of the client; and if the loader was shut down.
         """
+        self._refuse_fork()
         return self._streams[index % len(self._streams)].take()
+
+    def _refuse_fork(self) -> None:
+        refuse_fork(self._pid, "iterate where the loader was created, or call init_client here and create another")
 
     def stats(self) -> dict[str, float]:
         """As :meth:`glt.channel.Channel.stats`, of the streams together: sent is what has arrived here, so that what
@@ -208,8 +223,7 @@ def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerLine, str]]
     if os.getpid() != pid:
         return  # a fork: the connections are its parent's to end
     for stream in streams:
-        stream.tell({"close": True})
-        stream.connection.close()
+        stream.close()
     for line, loader in created:
         try:
             if line.lost is None:
