@@ -21,6 +21,7 @@ from typing import Any, Final
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.serve_options import add_arguments, label_files
 from glt.distributed.server_client import get_server, init_server, wait_and_shutdown_server
+from glt.distributed.service.address import printed
 from glt.distributed.service.log_format import write_logs
 from glt.distributed.service.server import DistServer
 from glt.errors import GltError
@@ -141,8 +142,8 @@ def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
 
 
 def _ready(server: DistServer, arguments: argparse.Namespace) -> str:
-    address, entry = "{}:{}".format(*server.address), server.entry
-    metrics = None if server.metrics is None else "http://{}:{}/metrics".format(*server.metrics.address)
+    address, entry = printed(*server.address), server.entry
+    metrics = None if server.metrics is None else f"http://{printed(*server.metrics.address)}/metrics"
     if arguments.log_format == "json":
         told: dict[str, Any] = {
             "event": "ready", "server": entry.rank, "num_servers": entry.num_servers, "address": server.address[0],
@@ -163,7 +164,7 @@ def _is_loopback(server: DistServer) -> bool:
 
 
 def _trust(server: DistServer) -> str:
-    at = f"{server.listens_at}:{server.address[1]}"
+    at = printed(server.listens_at, server.address[1])
     if _is_loopback(server):
         return f"listening at {at}, for this host only; {_TRUST}"
     return f"listening at {at}, which other hosts reach; {_TRUST}. Keep the port inside a network that you trust"

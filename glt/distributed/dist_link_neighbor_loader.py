@@ -117,7 +117,7 @@ class DistLinkNeighborLoader(DistLoader):
                 input_time=edge_label_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
                 disjoint=disjoint, with_edge=with_edge, exclude_edges=exclude_edges,
             )  # fmt: skip
-            links = checked_links(seeds_by_name(edge_label_index, graph, worker_options), graph)
+            links = checked_links(seeds_by_name("edge_label_index", edge_label_index, graph, worker_options), graph)
             source, _, target = graph.schema.edge_types[links.edge_type]
             ends = graph.schema.node_index(source), graph.schema.node_index(target)
             if config.exclude_edges not in (None, "self"):

@@ -142,7 +142,7 @@ class DistNeighborLoader(DistLoader):
                 input_time=input_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
                 disjoint=disjoint, with_edge=with_edge,
             )  # fmt: skip
-            given = seeds_by_name(input_nodes, graph, worker_options)
+            given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
             self._seed_type, columns = checked_seeds(given, graph)
             num_seeds = len(columns["node"])
             if input_id is not None:

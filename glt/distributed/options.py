@@ -24,6 +24,11 @@ def check_count(name: str, value: int, least: int, most: int) -> None:
         raise ValueError(f"{name} = {value}: expected {least} to {most}")
 
 
+def check_text(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} = {value!r}: expected text, such as '10.0.0.1'")
+
+
 def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) -> int | None:
     """Checks the options that all kinds of transport have; returns the port as a number."""
     if master_port is not None:
@@ -44,11 +49,19 @@ def _require_cpu(worker_devices: Any, num_workers: int) -> None:
     if worker_devices is None:
         return
     single = isinstance(worker_devices, torch.device | str | int)
+    if not single and not isinstance(worker_devices, Sequence):
+        raise TypeError(f"worker_devices = {worker_devices!r}: expected a device, such as 'cpu', or a list of them")
     given: list[Any] = [worker_devices] * num_workers if single else list(worker_devices)
     if len(given) != num_workers:
         raise ValueError(f"worker_devices has {len(given)} devices: expected one per worker ({num_workers})")
     for i, device in enumerate(given):
-        if torch.device(device).type != "cpu":
+        if isinstance(device, bool) or not isinstance(device, torch.device | str | int):
+            raise TypeError(f"worker_devices[{i}] = {device!r}: expected a device, such as 'cpu'")
+        try:
+            is_cpu = torch.device(device).type == "cpu"
+        except RuntimeError as error:  # no device is called that, or this build has none of the kind
+            raise ValueError(f"worker_devices[{i}] = {device!r} is no device: expected 'cpu'") from error
+        if not is_cpu:
             raise ValueError(f"worker_devices[{i}] = {device!r}: this build samples on the CPU only; use 'cpu'")
 
 
@@ -81,6 +94,7 @@ class _WorkerOptions:
     read_local: bool = True
 
     def __post_init__(self) -> None:
+        check_text("master_addr", self.master_addr)
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
 
@@ -179,6 +193,8 @@ class RemoteDistSamplingWorkerOptions:
 
     def __post_init__(self) -> None:
         if self.server_rank is not None:
+            if isinstance(self.server_rank, str) or not isinstance(self.server_rank, int | Sequence):
+                raise TypeError(f"server_rank = {self.server_rank!r}: expected a rank, or a list of ranks")
             ranks = [self.server_rank] if isinstance(self.server_rank, int) else list(self.server_rank)
             for rank in ranks:
                 check_count("server_rank", rank, 0, 2**31 - 1)
@@ -188,6 +204,7 @@ class RemoteDistSamplingWorkerOptions:
         _require_cpu(self.worker_devices, self.num_workers)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_count("prefetch_size", self.prefetch_size, 1, 1024)
+        check_text("master_addr", self.master_addr)
         self.buffer_bytes = parse_size(self.buffer_size, "buffer_size")
         check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
 

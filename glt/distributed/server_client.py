@@ -12,10 +12,10 @@ from typing import Any
 from glt.channel.size import parse_size
 from glt.distributed.context import DistContext, DistRole, become, check_place, resign
 from glt.distributed.dist_dataset import DistDataset
-from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
+from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_text, check_transport
 from glt.distributed.service import functions
+from glt.distributed.service.address import own_address
 from glt.distributed.service.client import DistClient, Reply
-from glt.distributed.service.listener import own_address
 from glt.distributed.service.log_format import check_format
 from glt.distributed.service.metrics import require_prometheus
 from glt.distributed.service.server import DistServer, ServerOptions, default_buffer_limit
@@ -105,10 +105,13 @@ def init_server(
         raise TypeError(f"dataset has type {type(dataset).__name__}: expected a DistDataset")
     _ = dataset.load_args  # raises if it is empty
     master = _master(master_addr, master_port)
-    check_transport(None, num_rpc_threads, rpc_timeout)
+    check_transport(None, None, rpc_timeout)
+    check_text("host", host)
+    check_text("metrics_host", metrics_host)
+    check_count("num_workers", num_workers, 1, 1024)
     max_workers = max(num_workers, os.cpu_count() or 1) if max_workers is None else max_workers
     for name, value, most in (
-        ("num_workers", num_workers, 1024), ("max_workers", max_workers, 1024),
+        ("num_rpc_threads", num_rpc_threads, 1024), ("max_workers", max_workers, 1024),
         ("max_concurrency", max_concurrency, 1024), ("max_loaders", max_loaders, 1 << 20),
     ):  # fmt: skip
         check_count(name, value, 1, most)
@@ -121,6 +124,8 @@ def init_server(
         raise ValueError(f"num_workers = {num_workers}: expected at most max_workers = {max_workers}")
     if server_rank == 0 and port not in (0, master[1]):
         raise ValueError(f"port = {port}: server 0 listens on master_port = {master[1]}; leave port out")
+    if seed_dir is not None and not isinstance(seed_dir, str | os.PathLike):
+        raise TypeError(f"seed_dir = {seed_dir!r}: expected a path")
     if seed_dir is not None and not Path(seed_dir).is_dir():
         raise ValueError(f"seed_dir = {os.fspath(seed_dir)!r} is no directory")
     options = ServerOptions(
@@ -311,6 +316,7 @@ def server_stats(server_rank: int | None = None) -> dict[str, Any]:
 
 
 def _master(addr: str | None, port: int | str | None) -> tuple[str, int]:
+    check_text("master_addr", addr)
     addr = addr or os.environ.get("MASTER_ADDR")
     port = port if port is not None else os.environ.get("MASTER_PORT")
     if not addr or port is None:

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import glt
+from glt.distributed.service.address import printed
 from glt.distributed.service.connection import Connection, pulse
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost, RendezvousError
 
@@ -54,7 +55,7 @@ def dial(
         glt.errors.RendezvousError: If it refuses; or if nothing listens there, or no server, before the deadline.
         glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
     """
-    host, port = address
+    host, where = address[0], printed(*address)
     deadline = time.monotonic() + timeout_s
     while True:
         left = deadline - time.monotonic()
@@ -64,10 +65,10 @@ def dial(
             raise RendezvousError(f"{peer}: there is no host {host!r} ({error}); check master_addr") from error
         except OSError as error:
             if not retry:
-                raise PeerLost(f"{peer} cannot be reached at {host}:{port}: {error}") from error
+                raise PeerLost(f"{peer} cannot be reached at {where}: {error}") from error
             if left <= 0:
                 raise RendezvousError(
-                    f"{peer} was not reached at {host}:{port} within {timeout_s:g} s ({error}): does it run, and do "
+                    f"{peer} was not reached at {where} within {timeout_s:g} s ({error}): does it run, and do "
                     "master_addr and master_port name the host and port of server 0?"
                 ) from error
             time.sleep(_RETRY_S)
@@ -87,7 +88,7 @@ def dial(
         except (MessageError, ChannelTimeout) as error:
             connection.close()
             raise RendezvousError(
-                f"what listens at {host}:{port} is no server of glt, or gave no answer: {error}; check master_addr and "
+                f"what listens at {where} is no server of glt, or gave no answer: {error}; check master_addr and "
                 "master_port"
             ) from error
         if "refused" in answer:
@@ -95,7 +96,7 @@ def dial(
             if answer.get("is_ending") and retry and time.monotonic() < deadline:
                 time.sleep(_RETRY_S)  # another may take its place
                 continue
-            raise RendezvousError(f"{peer} at {host}:{port} refused: {answer['refused']}")
+            raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
         try:
             require_same_version(answer, peer)
         except RendezvousError:

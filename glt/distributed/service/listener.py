@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from glt.distributed.service.address import printed, reachable_address
 from glt.distributed.service.connection import Connection
 from glt.distributed.service.handshake import HANDSHAKE_S, require_same_version
 from glt.errors import GltError, RendezvousError
@@ -46,7 +47,11 @@ class Listener:
         self._welcome, self._timeout_s = welcome, timeout_s
         self._socket = _listen(bind, rank)
         self.listens_at: str = self._socket.getsockname()[0]
-        self.address: tuple[str, int] = (_reachable(bind[0], master), self._socket.getsockname()[1])
+        try:
+            self.address: tuple[str, int] = (reachable_address(bind[0], master), self._socket.getsockname()[1])
+        except BaseException:
+            self._socket.close()
+            raise
         self._places = threading.Semaphore(_MAX_HANDSHAKES)
         self._opened = threading.Event()
         self._closed = False
@@ -69,7 +74,7 @@ class Listener:
                 sock.close()
                 continue
             threading.Thread(
-                target=self._shake_hands, args=(sock, f"{address[0]}:{address[1]}"), name="glt-handshake", daemon=True
+                target=self._shake_hands, args=(sock, printed(*address[:2])), name="glt-handshake", daemon=True
             ).start()
 
     def _shake_hands(self, sock: socket.socket, who: str) -> None:
@@ -126,7 +131,7 @@ def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
 def _listen(bind: tuple[str, int], rank: int) -> socket.socket:
     host, port = bind
     try:
-        # As _reachable has it: localhost, for example, has addresses of two families.
+        # As reachable_address has it: localhost, for example, has addresses of two families.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024, reuse_port=False)
     except OSError as error:
@@ -136,23 +141,3 @@ def _listen(bind: tuple[str, int], rank: int) -> socket.socket:
             "another program has the port; or the name is no address of this host: then give host='0.0.0.0', which "
             "listens on all its interfaces"
         ) from error
-
-
-def _reachable(host: str, master: tuple[str, int]) -> str:
-    """The address under which others reach this server: where it listens; if that is everywhere, this host's address on
-    the way to server 0."""
-    if host not in ("", "0.0.0.0", "::"):
-        return host if ":" in host else socket.gethostbyname(host)
-    return own_address(master)
-
-
-def own_address(master: tuple[str, int]) -> str:
-    """The address of this host on the way to another, which need not be there: nothing is sent."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((socket.gethostbyname(master[0]), master[1]))
-            return str(probe.getsockname()[0])
-    except socket.gaierror as error:
-        raise RendezvousError(f"master_addr = {master[0]!r}: no such host ({error})") from error
-    except OSError as error:
-        raise RendezvousError(f"there is no way to master_addr = {master[0]!r}: {error}") from error

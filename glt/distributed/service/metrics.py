@@ -11,6 +11,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
 import glt
+from glt.distributed.service.address import printed
 from glt.distributed.service.membership import ServerEntry
 from glt.errors import RendezvousError
 
@@ -138,7 +139,7 @@ class MetricsEndpoint:
         self.address: tuple[str, int] = self._http.socket.getsockname()[:2]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="glt-metrics", daemon=True)
         self._thread.start()
-        logger.info("metrics of %s are at http://%s:%d/metrics", entry, *self.address)
+        logger.info("metrics of %s are at http://%s/metrics", entry, printed(*self.address))
 
     def close(self) -> None:
         """Ends it, connections included. May be called again."""

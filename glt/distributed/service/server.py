@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from glt.distributed.agreement import host_id
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.native_pool import NativePool
 from glt.distributed.service import functions
+from glt.distributed.service.address import printed
 from glt.distributed.service.attendance import Attendance
 from glt.distributed.service.connection import MAX_JSON_BYTES, Connection, pulse
 from glt.distributed.service.handshake import introduce
@@ -94,22 +96,26 @@ class DistServer:
         self.metrics: MetricsEndpoint | None = None
         self.clients = Attendance(num_clients)
         self.seeds = SeedSource(dataset, options.seed_dir)
-        # Others may come while the samplers start: they are welcomed when there is a membership.
-        self.listener = Listener(bind, rank, master, self._welcome, options.rpc_timeout)
-        self.entry = ServerEntry(
-            rank, *self.listener.address, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx,
-            dataset.load_args["graph_dir"], dataset.manifest.run_id, num_servers, num_clients,
-        )  # fmt: skip
-        self.pool = SamplerPool(
-            {
-                "server_rank": rank, "load_args": dataset.load_args, "num_places": options.max_concurrency,
-                "num_rpc_threads": options.num_rpc_threads, "timeout_s": options.rpc_timeout,
-                "log_level": logging.getLogger().getEffectiveLevel(), "log_format": options.log_format,
-            },
-            options.max_workers, options.rpc_timeout, self._worker_died,
-        )  # fmt: skip
-        self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.max_buffer_bytes)
-        self._calls = NativePool(options.num_rpc_threads, "glt-request")
+        with ExitStack() as made:  # what is there is closed if the next cannot be made
+            # Others may come while the samplers start: they are welcomed when there is a membership.
+            self.listener = Listener(bind, rank, master, self._welcome, options.rpc_timeout)
+            made.callback(self.listener.close)
+            self.entry = ServerEntry(
+                rank, *self.listener.address, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx,
+                dataset.load_args["graph_dir"], dataset.manifest.run_id, num_servers, num_clients,
+            )  # fmt: skip
+            self.pool = SamplerPool(
+                {
+                    "server_rank": rank, "load_args": dataset.load_args, "num_places": options.max_concurrency,
+                    "num_rpc_threads": options.num_rpc_threads, "timeout_s": options.rpc_timeout,
+                    "log_level": logging.getLogger().getEffectiveLevel(), "log_format": options.log_format,
+                },
+                options.max_workers, options.rpc_timeout, self._worker_died,
+            )  # fmt: skip
+            made.callback(self.pool.close)
+            self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.max_buffer_bytes)
+            self._calls = NativePool(options.num_rpc_threads, "glt-request")
+            made.pop_all()
         try:
             self.pool.ensure(options.num_workers)
             if options.metrics is not None:
@@ -119,7 +125,7 @@ class DistServer:
         except BaseException:
             self.close()
             raise
-        logger.info("%s is ready at %s:%d", self.entry, *self.address)
+        logger.info("%s is ready at %s", self.entry, printed(*self.address))
 
     @property
     def address(self) -> tuple[str, int]:

@@ -74,14 +74,19 @@ def test_splits_are_shared_exactly(
     assert all(found["val"] == found["valid"] for found in by_client)
 
 
-def named_types(trainer: Trainer, rank: int) -> tuple[list[int], str]:
+def named_types(trainer: Trainer, rank: int) -> tuple[list[int], list[str]]:
     with glt.distributed.DistNeighborLoader(
         None, [2], ("user", "train"), batch_size=8, worker_options=options()
     ) as loader:
         found = [int(node) for batch in loader for node in batch["user"].n_id[: batch["user"].batch_size]]
     with pytest.raises(ValueError) as raised:
         glt.distributed.DistNeighborLoader(None, [2], ("item", "train"), worker_options=options())
-    return found, str(raised.value)
+    said = [str(raised.value)]
+    for given in (("user", "trian"), "usr"):
+        with pytest.raises(ValueError) as raised:
+            glt.distributed.DistNeighborLoader(None, [2], given, worker_options=options())
+        said.append(str(raised.value))
+    return found, said
 
 
 def test_splits_of_a_node_type(tmp_path: Path) -> None:
@@ -91,9 +96,11 @@ def test_splits_of_a_node_type(tmp_path: Path) -> None:
     data[RATES].edge_index = torch.stack([torch.arange(60) % 40, torch.arange(60) % 30])
     RandomPartitioner(tmp_path / "parts", 2, **graph_arguments(data), edge_assign_strategy="by_dst").partition()
     with Cluster(4, serve_or, tmp_path / "parts", 2, 2, named_types, {}) as cluster:
-        (first, refused), (second, _) = cluster.results()[2:]
+        (first, (refused, split, type_)), (second, _) = cluster.results()[2:]
     assert first + second == list(range(0, 40, 3))
     assert "no 'train_mask' of 'item' nodes" in refused and "node_attrs={'train_mask'" in refused
+    assert "('user', 'trian')" in split and "'train'" in split
+    assert "'usr'" in type_ and "'user'" in type_ and "'train'" in type_
 
 
 def files(trainer: Trainer, rank: int, folder: Path) -> list[Any]:
@@ -151,4 +158,4 @@ def test_names_that_the_server_does_not_know(tmp_path: Path) -> None:
         split, file, neither = cluster.results()[1]
     assert "no 'train_mask'" in split and "partition with node_attrs" in split
     assert "start it with seed_dir" in file
-    assert "input_nodes" in neither and "trane" in neither
+    assert "input_nodes = 'trane'" in neither and "'train', 'valid', 'val', 'test'" in neither and ".npy" in neither

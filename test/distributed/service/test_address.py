@@ -1,0 +1,40 @@
+"""Addresses: of this host on the way to another, and how they are printed."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from glt.distributed.service.address import own_address, printed, reachable_address
+from glt.distributed.service.listener import Listener
+from glt.errors import RendezvousError
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_way_to_another_host() -> None:
+    assert own_address(("127.0.0.1", 1)) == own_address(("localhost", 1)) == "127.0.0.1"
+    assert reachable_address("0.0.0.0", ("127.0.0.1", 1)) == "127.0.0.1"
+    assert printed("127.0.0.1", 5) == "127.0.0.1:5" and printed("::1", 5) == "[::1]:5"
+    with pytest.raises(RendezvousError, match=r"master_addr = 'nowhere\.invalid': no such host"):
+        own_address(("nowhere.invalid", 1))
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this host has no IPv6")
+def test_ipv6() -> None:
+    assert own_address(("::1", 1)) == reachable_address("::", ("::1", 1)) == "::1"
+
+
+def test_a_listener_that_cannot_tell_where_it_is_leaves_the_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(RendezvousError, match="no such host"):
+        Listener(("0.0.0.0", port), 1, ("nowhere.invalid", 1), lambda *_: None, 1.0)
+    socket.create_server(("0.0.0.0", port)).close()

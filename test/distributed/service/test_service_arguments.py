@@ -1,0 +1,74 @@
+"""Arguments of servers, clients and their loaders: what does not fit is named, and nothing is left of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from dist_world import World
+
+import glt
+from glt.distributed import RemoteDistSamplingWorkerOptions, init_client, init_server
+from glt.distributed.service import server
+from glt.testing_cluster import free_port
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"server_rank": 1.5}, TypeError, "server_rank = 1.5"),
+        ({"server_rank": torch.tensor(0)}, TypeError, "server_rank = tensor"),
+        ({"server_rank": {0: 1}}, TypeError, "server_rank = {0: 1}"),
+        ({"server_rank": "0"}, TypeError, "server_rank = '0'"),
+        ({"server_rank": ["0"]}, TypeError, "server_rank = '0'"),
+        ({"worker_devices": 1.5}, TypeError, "worker_devices = 1.5"),
+        ({"worker_devices": [None]}, TypeError, r"worker_devices\[0\] = None"),
+        ({"worker_devices": "cuda:9x"}, ValueError, r"worker_devices\[0\] = 'cuda:9x' is no device"),
+        ({"master_addr": 5}, TypeError, "master_addr = 5"),
+    ],
+)
+def test_options(given: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        RemoteDistSamplingWorkerOptions(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [({"num_rpc_threads": None}, TypeError), ({"master_addr": 5}, TypeError), ({"host": 5}, TypeError),
+     ({"seed_dir": 5}, TypeError), ({"num_workers": None}, TypeError), ({"metrics_host": 5}, TypeError)],
+)  # fmt: skip
+def test_a_server(world: Callable[..., World], given: dict[str, Any], kind: type[Exception]) -> None:
+    data = glt.distributed.DistDataset().load(world(1).path, 0)
+    ((name, value),) = given.items()
+    with pytest.raises(kind, match=f"{name} = {value}"):
+        init_server(1, 1, 0, data, **{"master_addr": "localhost", "master_port": 1, **given})
+    assert glt.distributed.get_context() is None
+
+
+def test_a_client() -> None:
+    with pytest.raises(TypeError, match="master_addr = 5"):
+        init_client(1, 1, 0, 5, 1)
+    assert glt.distributed.get_context() is None
+
+
+def test_a_server_that_cannot_be_made_leaves_nothing(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last part cannot be made: the port is free afterwards, and threads are gone."""
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError("no more threads")
+
+    data = glt.distributed.DistDataset().load(world(1).path, 0)
+    before = set(threading.enumerate())
+    monkeypatch.setattr(server, "NativePool", fail)
+    port = free_port()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no more threads"):
+            init_server(1, 1, 0, data, "localhost", port)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20.0)
+        assert not thread.is_alive(), thread
