@@ -160,7 +160,7 @@ class OnServers(Deployment):
         ranks = options.ranks(self.context.rank, client.num_servers)
         return RemoteSampler(
             client, ranks, options.num_workers, config, order, seeds, table, collect_features,
-            options.worker_concurrency, options.buffer_bytes, options.prefetch_size,
+            options.worker_concurrency, options.buffer_bytes, options.prefetch_size, options.rpc_timeout,
         )  # fmt: skip
 
 

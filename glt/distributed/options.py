@@ -173,8 +173,8 @@ class RemoteDistSamplingWorkerOptions:
             is begun while so much waits. Memory is taken as it is used.
         prefetch_size: Batches that each sampler sends ahead of the trainer, 1 to 1024.
         num_rpc_threads: Accepted for the same reason: servers are told theirs in ``init_server``.
-        rpc_timeout: Deadline in seconds of start-up, above 0 and below a day. A call to a server has that of
-            ``init_client``.
+        rpc_timeout: Deadline in seconds of creating the loader on its servers and opening its streams, above 0 and
+            below a day. Other calls to servers have that of ``init_client``.
 
     Raises:
         TypeError, ValueError: If a value is out of range; names the option.

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -34,7 +35,13 @@ def refuse_fork(pid: int, remedy: str) -> None:
 
 
 class Reply(Future[Any]):
-    """What a server will answer. ``result()`` waits for it, for as long as the server lives and answers in time."""
+    """What a server will answer. ``result()`` waits for it, for as long as the server lives and answers in time.
+
+    Attributes:
+        too_late: Given a result that comes when nobody waits for it any more, to undo what was done.
+    """
+
+    too_late: Callable[[Any], None] | None = None
 
     def wait(self) -> Any:
         """As ``result()``, under the name that it has in ``torch.futures``."""
@@ -58,7 +65,8 @@ class ServerLine:
         self.died: dict[tuple[str, int], str] = {}  # what the server said of samplers that died, by loader and worker
         connection.peer = str(self.entry)
         self._lock = threading.Lock()
-        self._calls: dict[int, tuple[Reply, str, float]] = {}
+        self._calls: dict[int, tuple[Reply, str, float, float]] = {}
+        self._late: dict[int, Reply] = {}  # those that are no longer waited for, and are to be undone
         self._last = 0
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name=f"glt-server-{self.entry.rank}", daemon=True)
@@ -66,6 +74,10 @@ class ServerLine:
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks for something; the reply raises what the server raised, or PeerLost."""
+        return self.call_within(self.timeout_s, name, *args, **kwargs)
+
+    def call_within(self, timeout_s: float, name: str, *args: Any, **kwargs: Any) -> Reply:
+        """As :meth:`call`, with a deadline of its own in seconds."""
         tree, data = encode_value((args, kwargs), f"the arguments of {name}")
         reply = Reply()
         reply.set_running_or_notify_cancel()
@@ -74,10 +86,10 @@ class ServerLine:
                 raise self.lost
             self._last += 1
             number = self._last
-            self._calls[number] = reply, name, time.monotonic() + self.timeout_s
+            self._calls[number] = reply, name, timeout_s, time.monotonic() + timeout_s
         frame = {"number": number, "name": name, "arguments": tree, "has_data": data is not None}
         try:
-            self.connection.send_all(frame, [] if data is None else [data], self.timeout_s)
+            self.connection.send_all(frame, [] if data is None else [data], timeout_s)
         except GltError as error:
             self._fail(error)
         except ValueError:  # it is too long, and nothing of it was sent
@@ -115,9 +127,12 @@ class ServerLine:
             self._fail(PeerLost(told["closing"]))
             return
         with self._lock:
-            reply, _, _ = self._calls.pop(told["number"], (None, "", 0.0))
+            reply, *_ = self._calls.pop(told["number"], (None,))
         if reply is None:
-            return  # it came too late
+            late = self._late.pop(told["number"], None)
+            if late is not None and late.too_late is not None and "error" not in told:
+                late.too_late(decode_value(told["result"], message))
+            return
         if "error" in told:
             entry = self.entry
             reply.set_exception(_rebuilt(rebuild_error(
@@ -133,10 +148,11 @@ class ServerLine:
     def _expire(self) -> None:
         now = time.monotonic()
         with self._lock:
-            late = [number for number, (_, _, deadline) in self._calls.items() if deadline < now]
+            late = [number for number, (*_, deadline) in self._calls.items() if deadline < now]
             calls = [self._calls.pop(number) for number in late]
-        for reply, name, _ in calls:
-            reply.set_exception(PeerLost(f"{self.entry} gave no answer to {name} within {self.timeout_s:g} s"))
+        self._late |= {number: each[0] for number, each in zip(late, calls, strict=True) if each[0].too_late}
+        for reply, name, timeout_s, _ in calls:
+            reply.set_exception(PeerLost(f"{self.entry} gave no answer to {name} within {timeout_s:g} s"))
 
     def _fail(self, error: GltError) -> None:
         with self._lock:
@@ -147,7 +163,7 @@ class ServerLine:
                 )  # fmt: skip
             calls, self._calls = self._calls, {}
         self.connection.close()
-        for reply, _, _ in calls.values():
+        for reply, *_ in calls.values():
             reply.set_exception(self.lost)
 
     def close(self) -> None:

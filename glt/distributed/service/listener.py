@@ -12,7 +12,7 @@ from typing import Any
 from glt.distributed.service.address import printed, reachable_address
 from glt.distributed.service.connection import Connection
 from glt.distributed.service.handshake import HANDSHAKE_S, require_same_version
-from glt.errors import GltError, RendezvousError
+from glt.errors import ConnectionLost, GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,9 @@ class Listener:
         except BaseException:
             self._socket.close()
             raise
-        self._places = threading.Semaphore(_MAX_HANDSHAKES)
+        self._lock = threading.Lock()
+        self._silent: dict[Connection, None] = {}  # those that have not said yet who they are, the oldest first
+        self._num_greeted = 0  # those that have, and wait for the server
         self._opened = threading.Event()
         self._closed = False
         threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
@@ -65,23 +67,50 @@ class Listener:
         while not self._closed:
             try:
                 sock, address = self._socket.accept()
+                connection = Connection(sock, printed(*address[:2]))
             except OSError as error:
                 if not self._closed:
                     logger.error("cannot accept connections: %s", error)
                     time.sleep(0.1)  # out of descriptors, for example: others may be given back
                 continue
-            if not self._places.acquire(blocking=False):
-                sock.close()
-                continue
-            threading.Thread(
-                target=self._shake_hands, args=(sock, printed(*address[:2])), name="glt-handshake", daemon=True
-            ).start()
+            if self._take_place(connection):
+                threading.Thread(
+                    target=self._shake_hands, args=(connection,), name="glt-handshake", daemon=True
+                ).start()
+            else:
+                connection.close()
 
-    def _shake_hands(self, sock: socket.socket, who: str) -> None:
-        connection = Connection(sock, who)
+    def _take_place(self, connection: Connection) -> bool:
+        """Gives a connection one of the places; where all are taken, that of the one that is silent for longest: those
+        who mean it say at once who they are."""
+        oldest = None
+        with self._lock:
+            if len(self._silent) + self._num_greeted >= _MAX_HANDSHAKES:
+                oldest = next(iter(self._silent), None)
+                if oldest is None:
+                    return False
+                del self._silent[oldest]
+            self._silent[connection] = None
+        if oldest is not None:
+            oldest.close()
+        return True
+
+    def _greeted(self, connection: Connection) -> bool:
+        with self._lock:
+            if connection not in self._silent:
+                return False  # its place was given to another meanwhile
+            del self._silent[connection]
+            self._num_greeted += 1
+            return True
+
+    def _shake_hands(self, connection: Connection) -> None:
         connection.max_json_bytes = _MAX_HELLO_BYTES
+        who, is_greeted = connection.peer, False
         try:
             hello = connection.receive_json(HANDSHAKE_S)
+            is_greeted = self._greeted(connection)
+            if not is_greeted:
+                raise ConnectionLost(f"all {_MAX_HANDSHAKES} places were taken")
             connection.peer = f"{hello.get('kind')} at {who}"
             require_same_version(hello, connection.peer)
             if not self._opened.wait(self._timeout_s):
@@ -95,7 +124,9 @@ class Listener:
             connection.close()
             return
         finally:
-            self._places.release()
+            with self._lock:
+                self._silent.pop(connection, None)
+                self._num_greeted -= is_greeted
         try:
             self._welcome(connection, hello)
         except (KeyError, TypeError, ValueError) as error:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from glt.channel.message import Message, read_message
 from glt.distributed.batch_start import Seeds
 from glt.distributed.epoch_start import EpochStart
 from glt.distributed.seed_table import SeedTable
-from glt.distributed.service.client import DistClient, ServerLine, refuse_fork
+from glt.distributed.service.client import DistClient, Reply, ServerLine, refuse_fork
 from glt.distributed.service.connection import STUCK_S, Connection
 from glt.distributed.service.handshake import dial, introduce
 from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError, WorkerDied
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _WORD_S = 10.0  # for the server to say what became of a sampler whose stream broke
+_RETRY_S = 0.1  # after a connection broke that was being made
 _MAX_BATCH_BYTES = 64 << 30
 
 
@@ -122,6 +124,7 @@ class RemoteSampler:
         concurrency: Batches that each sampler works on at the same time.
         buffer_bytes: For batches that wait to be sent, on each server.
         prefetch_size: Batches that each sampler sends ahead of the trainer.
+        timeout_s: Deadline of start-up in seconds.
 
     Raises:
         RuntimeError, MemoryError: If a server takes no more loaders.
@@ -131,7 +134,7 @@ class RemoteSampler:
     def __init__(
         self, client: DistClient, server_ranks: Sequence[int], num_workers: int, config: SamplingConfig,
         order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool, concurrency: int, buffer_bytes: int,
-        prefetch_size: int,
+        prefetch_size: int, timeout_s: float,
     ) -> None:  # fmt: skip
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
@@ -144,9 +147,14 @@ class RemoteSampler:
         }  # fmt: skip
         try:
             lines = [client.line(rank) for rank in server_ranks]
-            replies = [line.call("glt.create_loader", told, table.columns, table.extras, num_workers) for line in lines]
-            granted = [(line, reply.result()) for line, reply in zip(lines, replies, strict=True)]
-            self._created += [(line, each["id"]) for line, each in granted]
+            deadline = time.monotonic() + timeout_s
+            replies = [
+                line.call_within(timeout_s, "glt.create_loader", told, table.columns, table.extras, num_workers)
+                for line in lines
+            ]
+            for line, reply in zip(lines, replies, strict=True):
+                reply.too_late = partial(_give_back, line)
+            granted = self._granted(lines, replies)
             for line, each in granted:
                 if len(each["workers"]) < num_workers:
                     logger.warning(
@@ -155,24 +163,43 @@ class RemoteSampler:
                     )  # fmt: skip
             places = [(line, each["id"], worker) for line, each in granted for worker in each["workers"]]
             for first, (line, id_, worker) in enumerate(places):
-                self._streams.append(self._open(line, id_, worker, first, len(places), client.timeout_s))
+                self._streams.append(self._open(line, id_, worker, first, len(places), deadline))
         except BaseException:
             self.close()
             raise
 
+    def _granted(self, lines: list[ServerLine], replies: list[Reply]) -> list[tuple[ServerLine, dict[str, Any]]]:
+        """What each server gives; if one refuses, what the others gave is known nevertheless, to be given back."""
+        granted, refused = [], None
+        for line, reply in zip(lines, replies, strict=True):
+            try:
+                granted.append((line, reply.result()))
+                self._created.append((line, granted[-1][1]["id"]))
+            except Exception as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+        return granted
+
     @staticmethod
-    def _open(line: ServerLine, loader: str, worker: int, first: int, step: int, timeout_s: float) -> _Stream:
+    def _open(line: ServerLine, loader: str, worker: int, first: int, step: int, deadline: float) -> _Stream:
+        """Opens a stream; until the deadline, as long as the server lives: strangers may have taken its places."""
         hello = introduce("stream", session=line.session, loader=loader, worker=worker, first=first, step=step)
         who = f"worker {worker} of {line.entry}"
-        try:
-            connection, _ = dial(
-                (line.entry.address, line.entry.port), who, hello, timeout_s, max_bytes=_MAX_BATCH_BYTES, retry=False
-            )
-        except RendezvousError:
-            raise
-        except PeerLost as error:
-            raise (line.lost or error) from error
-        return _Stream(connection, line, loader, worker)
+        address = line.entry.address, line.entry.port
+        while True:
+            left_s = max(0.1, deadline - time.monotonic())
+            try:
+                connection, _ = dial(address, who, hello, left_s, max_bytes=_MAX_BATCH_BYTES, retry=False)
+                return _Stream(connection, line, loader, worker)
+            except RendezvousError:
+                raise
+            except PeerLost as error:
+                if (loader, worker) in line.died:
+                    raise WorkerDied(line.died[loader, worker]) from error
+                if line.lost is not None or time.monotonic() > deadline:
+                    raise (line.lost or error) from error
+                time.sleep(_RETRY_S)
 
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
@@ -225,8 +252,12 @@ def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerLine, str]]
     for stream in streams:
         stream.close()
     for line, loader in created:
-        try:
-            if line.lost is None:
-                line.call("glt.close_loader", loader)  # not waited for
-        except GltError as error:
-            logger.debug("%s", error)
+        _give_back(line, {"id": loader})
+
+
+def _give_back(line: ServerLine, granted: dict[str, Any]) -> None:
+    try:
+        if line.lost is None:
+            line.call("glt.close_loader", granted["id"])  # not waited for
+    except GltError as error:
+        logger.debug("%s", error)

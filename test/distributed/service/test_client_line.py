@@ -1,0 +1,131 @@
+"""A client's session with a server that is slow, and streams whose handshake is cut short."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from glt.distributed.service import listener, remote_sampler
+from glt.distributed.service.client import ServerLine
+from glt.distributed.service.connection import Connection
+from glt.distributed.service.handshake import dial, introduce
+from glt.distributed.service.listener import Listener
+from glt.distributed.service.remote_sampler import RemoteSampler
+from glt.errors import PeerLost, WorkerDied
+
+ENTRY = {
+    "rank": 0, "address": "127.0.0.1", "port": 1, "host": "here", "pid": 5, "host_id": "h", "partition_idx": 0,
+    "graph_dir": "g", "run_id": "r", "num_servers": 1, "num_clients": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[ServerLine, Connection]]:
+    """A session and its server's end."""
+    here, there = socket.socketpair()
+    server = Connection(there, "a client")
+    line = ServerLine(Connection(here, "server"), {"entry": ENTRY, "session": "s", "about": {}}, 60.0)
+    yield line, server
+    server.close()
+    line.close()
+
+
+def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends: tuple[ServerLine, Connection]) -> None:
+    line, server = ends
+    undone: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    reply = line.call_within(0.1, "glt.create_loader")
+    reply.too_late = undone.put
+    asked = server.receive_json(20.0)
+    with pytest.raises(PeerLost, match=r"no answer to glt\.create_loader within 0\.1 s"):
+        reply.result(20.0)
+    other = line.call("torch.cuda.is_available")
+    server.send({"number": asked["number"], "result": 7, "has_data": False})
+    server.send({"number": server.receive_json(20.0)["number"], "result": 8, "has_data": False})
+    assert undone.get(timeout=20.0) == 7 and other.result(20.0) == 8
+
+
+def open_stream(line: Any, patience_s: float) -> Any:
+    return RemoteSampler._open(line, "1", 2, 0, 1, time.monotonic() + patience_s)
+
+
+def test_a_stream_is_tried_again_while_its_server_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = socket.socketpair()
+    tries: list[float] = []
+
+    def reset_twice(*args: Any, **kwargs: Any) -> tuple[Connection, dict[str, Any]]:
+        tries.append(args[3])
+        if len(tries) < 3:
+            raise PeerLost("connection reset by peer; it ended during the handshake")
+        return Connection(here, "worker 2"), {}
+
+    def always_reset(*args: Any, **kwargs: Any) -> None:
+        raise PeerLost("connection reset by peer")
+
+    entry = SimpleNamespace(address="127.0.0.1", port=1, host="here")
+    line = SimpleNamespace(entry=entry, session="s", lost=None, died={})
+    monkeypatch.setattr(remote_sampler, "dial", reset_twice)
+    open_stream(line, 20.0).close()
+    assert len(tries) == 3 and all(0 < left_s <= 20.0 for left_s in tries)
+    there.close()
+    monkeypatch.setattr(remote_sampler, "dial", always_reset)
+    with pytest.raises(PeerLost, match="reset by peer"):
+        open_stream(line, 0.3)
+    line.lost = PeerLost("server 0 was shut down")
+    with pytest.raises(PeerLost, match="was shut down"):
+        open_stream(line, 60.0)
+    line.died["1", 2] = "worker 2 died"
+    with pytest.raises(WorkerDied, match="worker 2 died"):
+        open_stream(line, 60.0)
+
+
+def test_silent_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many connect and say nothing: who says something is welcomed nevertheless."""
+    monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 4)
+
+    def welcome(connection: Connection, hello: dict[str, Any]) -> None:
+        connection.send(introduce("client", got=hello["number"]))
+        kept.append(connection)
+
+    kept: list[Connection] = []
+    here = Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0)
+    here.open()
+    silent = [socket.create_connection(here.address) for _ in range(20)]
+    try:
+        for number in range(6):
+            connection, answer = dial(here.address, "server", introduce("client", number=number), 20.0, retry=False)
+            assert answer["got"] == number
+            connection.close()
+        silent[0].settimeout(20.0)
+        assert silent[0].recv(1) == b""  # the oldest lost its place
+    finally:
+        here.close()
+        for each in [*silent, *kept]:
+            each.close()
+
+
+def test_nobody_makes_room_who_has_said_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 2)
+    here = Listener(
+        ("127.0.0.1", 0), 0, ("127.0.0.1", 1), lambda connection, _: connection.close(), 20.0
+    )  # is not opened
+    guests = [Connection(socket.create_connection(here.address), "server") for _ in range(2)]
+    try:
+        for guest in guests:
+            guest.send(introduce("client"))
+        deadline = time.monotonic() + 20.0
+        while here._num_greeted < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with socket.create_connection(here.address, timeout=20.0) as late:
+            assert late.recv(1) == b""
+        assert here._num_greeted == 2
+    finally:
+        here.close()
+        for guest in guests:
+            guest.close()
