@@ -4,10 +4,12 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from contextlib import nullcontext
+from typing import Any, Final, NoReturn
 
 import glt
 from glt.demo.options import Options, add_arguments
+from glt.early_stop import early_stop
 from glt.errors import PartitionError
 
 # Commands with a module of their own: it has add_arguments(parser) and run(parser, arguments), the exit status.
@@ -39,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_arguments(demo)
     given = sys.argv[1:] if argv is None else list(argv)
+    with early_stop(given) if given[:1] == ["serve"] else nullcontext():
+        return _run(parser, commands, demo, given)
+
+
+def _run(parser: Parser, commands: Any, demo: argparse.ArgumentParser, given: list[str]) -> int:
     modules = {}
     for name, (module, help_) in _COMMANDS.items():
         command = commands.add_parser(name, help=help_)
