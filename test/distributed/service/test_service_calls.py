@@ -42,7 +42,7 @@ def ask(trainer: Trainer, path: Path) -> Any:
         return None
     become_client(trainer, 1, 1)
     for name in ("leave", "fail"):
-        with pytest.raises(RemoteError, match="SystemExit|Unprintable"):
+        with pytest.raises(RemoteError, match=r"SystemExit|Unprintable"):
             glt.distributed.request_server(0, name)
     replies = [glt.distributed.async_request_server(0, "add", i, i) for i in range(50)]  # more than run at a time
     results = [reply.wait() for reply in replies]
