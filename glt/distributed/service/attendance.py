@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 
 from glt.distributed.service.session import Session
 from glt.errors import RendezvousError
@@ -16,7 +17,7 @@ class Attendance:
     """The clients of a server.
 
     Args:
-        num_clients: How many there will be; None: any number.
+        num_clients: How many there will be, of each group that comes; None: any number.
     """
 
     def __init__(self, num_clients: int | None) -> None:
@@ -106,7 +107,10 @@ class Attendance:
     def _is_done(self) -> bool:
         if self._is_ending:
             return True
-        if self.num_clients is None or self._sessions or len(self._left) < self.num_clients:
+        if self.num_clients is None or self._sessions or not self._left:
+            return False
+        by_group = Counter(group for group, _ in self._left)  # each job that came must have come and gone whole
+        if min(by_group.values()) < self.num_clients:
             return False
         now = time.monotonic()
         return all(lost_s is None or now - lost_s > _GRACE_S for lost_s in self._left.values())

@@ -29,7 +29,8 @@ from glt.data import pool
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError
 
 BEAT_S = 1.0
-CUT_S = 20.0  # what was sent and is not taken by the other host's kernel for so long: the network is cut
+CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
+_TCP_INFO = struct.Struct("24xI28xI")  # of Linux: segments not acknowledged, milliseconds since the last one that was
 STUCK_S = 30.0  # a process that sends no beat for so long is stopped or stuck
 _HEADER = struct.Struct("<4sBB2xQQ")
 _MAGIC = b"GLTF"
@@ -57,11 +58,11 @@ class Connection:
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(CUT_S * 1000))
         self.heard_s = time.monotonic()
         self.sent_bytes = self.received_bytes = 0
         self._sending = threading.Lock()
         self._closed = False
+        self._why_cut = ""
         self._header = bytearray(_HEADER.size)
         self._body: Any = None  # of the frame that is arriving
         self._view = memoryview(self._header)
@@ -141,6 +142,23 @@ class Connection:
             pass  # whoever receives here hears of it
         finally:
             self._sending.release()
+
+    def check_route(self) -> None:
+        """Ends the connection if the network is cut: what was sent, beats at least, has not been acknowledged for long.
+
+        Not by TCP_USER_TIMEOUT, which also ends a connection whose peer lives and has no room for more.
+        """
+        if self.socket.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        try:
+            info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        except OSError:
+            return  # it was closed meanwhile
+        num_unacknowledged, since_ms = _TCP_INFO.unpack(info)
+        if num_unacknowledged and since_ms > CUT_S * 1000:
+            since = f"{since_ms / 1000:.0f} s"
+            self._why_cut = f"its host has not answered for {since}: the network is cut, or the host is down"
+            self.close()
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
@@ -246,6 +264,8 @@ class Connection:
         return bool(poller.poll(max(0.0, timeout_s) * 1000))
 
     def _lost(self, error: OSError | None) -> ConnectionLost:
+        if self._why_cut:
+            return ConnectionLost(f"lost the connection to {self.peer}: {self._why_cut}")
         if self._closed:
             return ConnectionLost(f"the connection to {self.peer} was closed here")
         return ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
@@ -306,6 +326,7 @@ class Pulse:
                     self._thread = None
                     return
             for connection in current:
+                connection.check_route()
                 connection.beat()
             del current
 

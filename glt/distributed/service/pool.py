@@ -198,8 +198,12 @@ class SamplerPool:
         if not data:
             self._lose(member)
             return
-        said = json.loads(data)
         member.last_beat = time.monotonic()
+        try:
+            said = json.loads(data)
+        except ValueError:
+            logger.error("%s said something that is no JSON, %d bytes", self._name(member), len(data))
+            return
         if "beat" in said:
             self.ledger.beat(member.worker, said["beat"])
         elif "ended" in said:

@@ -43,6 +43,7 @@ from glt.distributed.router import PartitionRouter
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.seeds import seeds_from_json
 from glt.distributed.service.connection import STUCK_S, Connection, pulse
+from glt.distributed.service.descriptors import allow_descriptors
 from glt.distributed.service.handshake import introduce
 from glt.distributed.service.log_format import write_logs
 from glt.distributed.service.loop_share import LoopShare
@@ -82,6 +83,7 @@ class PoolWorker:
         self._others: dict[str, LocalPartition] = {}  # partitions mapped besides, by directory and index
         self._telling = threading.Lock()  # of a stream that has ended no more is told
         self._streams: dict[str, Stream] = {}
+        self._num_streams = 0  # so far
         self._spare: list[_core.Batch] = []  # as many as batches were in flight at a time, over all loaders
 
     def _address(self, rank: int) -> tuple[str, int] | None:
@@ -96,7 +98,7 @@ class PoolWorker:
         self.socket.settimeout(_LOOK_S)
         while True:
             try:
-                data, fds, _, _ = socket.recv_fds(self.socket, PACKET_BYTES, 4)
+                data, fds, flags, _ = socket.recv_fds(self.socket, PACKET_BYTES, 4)
             except TimeoutError:
                 if os.getppid() != parent:
                     leave(_LOST_SERVER)
@@ -105,6 +107,11 @@ class PoolWorker:
                 leave(_LOST_SERVER)
             if not data:
                 leave(_LOST_SERVER)
+            if flags & socket.MSG_CTRUNC:  # there is no room for descriptors here
+                logger.error("out of file descriptors: a connection is given up; raise the limit (ulimit -n)")
+                for fd in fds:
+                    os.close(fd)
+                continue
             self._obey(json.loads(data), fds)
 
     def _obey(self, command: dict[str, Any], fds: list[int]) -> None:
@@ -135,13 +142,15 @@ class PoolWorker:
 
     def _open(self, told: dict[str, Any], connection_fd: int, seeds_fd: int) -> None:
         connection = Connection(socket.socket(fileno=connection_fd), told["client"])
+        memory = SharedMemory.from_fd(seeds_fd, told["seeds_bytes"])
         stream = Stream(connection, told["id"], Window(told["prefetch_size"], told["buffer_bytes"]), self._ended)
         lane = self.turns.add(told["concurrency"], stream.may_begin)
         stream.num_running = lambda: lane.num_running
         stream.made_room = self.turns.look_again
-        key = f"{told['id']}/{told['first']}"
+        with self._lock:
+            self._num_streams += 1
+            key = f"{told['id']}/{self._num_streams}"
         try:
-            memory = SharedMemory.from_fd(seeds_fd, told["seeds_bytes"])
             producer = self._producer(told, memory, stream, LoopShare(self.loop, self.turns, lane))
             connection.send(introduce("stream", worker=self.spec.worker))
             stream.lane = lane
@@ -226,6 +235,7 @@ def main(fd: int) -> None:
     try:
         for each in (signal.SIGINT, signal.SIGTERM):  # they are for the server, which decides what follows
             signal.signal(each, signal.SIG_IGN)
+        allow_descriptors()
         keep_freed_memory()
         torch.set_num_threads(1)
         data = sock.recv(PACKET_BYTES)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from glt.channel.shared_memory import SharedMemory
 from glt.channel.size import format_size
+from glt.distributed.options import check_count
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.service.membership import ReadPlan
 from glt.distributed.service.pool import SamplerPool
@@ -88,6 +89,7 @@ class ServedLoaders:
             MemoryError: If too much memory was promised to others.
             glt.errors.WorkerDied: If a sampling process does not come up.
         """
+        _require_sense(told, columns)
         wanted = int(told["buffer_bytes"])
         with self._changed:
             self._require_room(wanted)
@@ -184,3 +186,13 @@ class ServedLoaders:
             while self._loaders and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(0.5, left))
             return list(self._loaders.values())
+
+
+def _require_sense(told: Mapping[str, Any], columns: Mapping[str, Tensor]) -> None:
+    """Refuses what no client of ours asks for: it would take memory that nobody was promised, or never be answered."""
+    for name in ("prefetch_size", "concurrency", "buffer_bytes"):
+        check_count(name, told[name], 1, 1 << 62)
+    lengths = {name: len(column) for name, column in columns.items()}
+    num_seeds = told["order"]["num_seeds"]
+    if not lengths or set(lengths.values()) != {num_seeds}:
+        raise ValueError(f"columns of {lengths} seeds for an order of {num_seeds!r}: expected as many in each")

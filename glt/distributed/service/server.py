@@ -22,6 +22,7 @@ from glt.distributed.service import functions
 from glt.distributed.service.address import printed
 from glt.distributed.service.attendance import Attendance
 from glt.distributed.service.connection import MAX_JSON_BYTES, Connection, pulse
+from glt.distributed.service.descriptors import allow_descriptors
 from glt.distributed.service.handshake import introduce
 from glt.distributed.service.listener import Listener, refuse
 from glt.distributed.service.membership import Membership, ReadPlan, ServerEntry, plan_reads
@@ -86,6 +87,7 @@ class DistServer:
     ) -> None:
         self.dataset, self.rank, self.options, self.group_name = dataset, rank, options, group_name
         self.num_servers, self.num_clients = num_servers, num_clients
+        allow_descriptors()
         self.began_s = time.time()
         self.is_draining = False
         self._closed = False

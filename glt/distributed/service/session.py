@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
+from glt.distributed.context import check_place
 from glt.distributed.native_pool import NativePool
 from glt.distributed.service.connection import Connection
 from glt.distributed.service.stream import LEASE_S
@@ -19,6 +21,7 @@ from glt.errors import ChannelTimeout, GltError
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
+_MOST_CALLS = 4  # of one client, that run or whose answers are being sent
 
 Call = Callable[["Session", tuple[Any, ...], dict[str, Any]], Any]
 
@@ -40,13 +43,16 @@ class Session:
     def __init__(
         self, connection: Connection, hello: dict[str, Any], find: Callable[[str], Call], pool: NativePool
     ) -> None:
+        check_place(hello["num_clients"], hello["rank"], hello["group"], ("num_clients", "client_rank", "group"))
         self.connection = connection
         self.id = secrets.token_hex(16)
-        self.group, self.rank = str(hello["group"]), int(hello["rank"])
-        self._name = f"client {self.rank} of {self.group!r} (host {hello['host']}, pid {hello['pid']})"
+        self.group, self.rank = hello["group"], hello["rank"]
+        host, pid = str(hello["host"])[:64], str(hello["pid"])[:16]
+        self._name = f"client {self.rank} of {self.group!r} (host {host}, pid {pid})"
         self.has_left = False
         self._find, self._pool = find, pool
         self.num_calls = 0
+        self._places = threading.Semaphore(_MOST_CALLS)
 
     def __str__(self) -> str:
         return self._name
@@ -63,6 +69,8 @@ class Session:
                     continue
                 message = self.connection.receive_data(LEASE_S) if asked["has_data"] else None
                 self.num_calls += 1
+                # Until one of the calls before is answered: a client that takes no answers must not hold all threads.
+                self._places.acquire()
                 self._pool.submit(self._answer, asked, message)
         except GltError as error:
             return "it left" if self.has_left else str(error)
@@ -77,12 +85,13 @@ class Session:
             result = self._find(name)(self, tuple(args), dict(kwargs))
             tree, data = encode_value(result, f"the result of {name}")
             self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data)
-        except Exception as error:  # of the call, or because its result is too long to be sent
+        except BaseException as error:  # of the call, whatever it is, or because its result is too long to be sent
             self.say({
                 "number": asked.get("number"), "has_data": False,
-                "error": f"{type(error).__module__}.{type(error).__qualname__}", "text": str(error)[:20000],
-                "traceback": traceback.format_exc()[-20000:],
+                "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
             })  # fmt: skip
+        finally:
+            self._places.release()
 
     def say(self, value: dict[str, Any], data: Tensor | None = None, timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""
@@ -90,3 +99,10 @@ class Session:
             self.connection.send_all(value, [] if data is None else [data], timeout_s)
         except GltError as error:
             logger.info("%s", error)  # the session ends with it
+
+
+def _texts(error: BaseException) -> dict[str, str]:
+    try:
+        return {"text": str(error)[:20000], "traceback": "".join(traceback.format_exception(error))[-20000:]}
+    except Exception as second:  # an exception that cannot be printed
+        return {"text": f"its text cannot be made: {type(second).__name__}", "traceback": ""}

@@ -16,6 +16,7 @@ from glt.channel.local import LocalChannel
 from glt.channel.message import MessageKind, read_message
 from glt.distributed.dist_neighbor_sampler import STATS
 from glt.distributed.epoch_start import EpochStart
+from glt.distributed.options import check_count
 from glt.distributed.producer import Producer
 from glt.distributed.service.connection import Connection
 from glt.distributed.service.turns import Lane
@@ -164,6 +165,8 @@ class Stream:
             self.window.taken(int(command["taken"]))
         elif "start" in command:
             start = EpochStart.from_json(command["start"])
+            for name, value in start.to_json().items():
+                check_count(name, value, 0, 2**63 - 1 if name == "random_seed" else 2**31 - 1)
             self.producer.want(start.iteration)
             self._epochs.put(start)
         elif "drain" in command:

@@ -215,3 +215,23 @@ def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch: pytes
     e.close()
     pulse.discard(closed)
     assert eventually(lambda: pulse._thread is None)
+
+
+def test_who_reads_nothing_but_lives_is_not_taken_for_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of a process that is stopped has no room for more, and says so."""
+    monkeypatch.setattr(module, "CUT_S", 0.2)
+    listener = socket.create_server(("127.0.0.1", 0))
+    left = Connection(socket.create_connection(listener.getsockname()), "right")
+    right = Connection(listener.accept()[0], "left", max_bytes=64 << 20)
+    listener.close()
+    data = torch.arange(8 << 20, dtype=torch.int32).view(torch.uint8)  # more than both kernels hold
+    sender = threading.Thread(target=left.send_data, args=(data, 60.0))
+    sender.start()
+    for _ in range(20):
+        time.sleep(0.1)
+        left.check_route()
+        left.beat()
+    assert torch.equal(right.receive_data(60.0), data)
+    sender.join(60)
+    left.close()
+    right.close()

@@ -1,0 +1,39 @@
+"""When a server is done."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from glt.distributed.service.attendance import Attendance
+
+
+def client(group: str, rank: int, has_left: bool = True) -> Any:
+    connection = SimpleNamespace(heard_s=0.0, close=lambda: None)
+    return SimpleNamespace(id=f"{group}{rank}", group=group, rank=rank, has_left=has_left, connection=connection)
+
+
+def test_each_job_that_came_has_to_go_whole() -> None:
+    clients = Attendance(2)
+    assert not clients.wait_until_done(0.0)
+    for group in ("train", "evaluate"):
+        assert clients.admit(client(group, 0))
+        clients.dismiss(client(group, 0))
+    assert not clients.wait_until_done(0.0), "rank 1 of neither has come"
+    for group in ("train", "evaluate"):
+        assert clients.admit(client(group, 1))
+        assert not clients.wait_until_done(0.0)
+        clients.dismiss(client(group, 1))
+    assert clients.wait_until_done(0.0)
+    assert not clients.admit(client("train", 0)), "it is for the successor"
+
+
+def test_a_client_that_was_lost_may_come_back() -> None:
+    clients = Attendance(1)
+    lost = client("train", 0, has_left=False)
+    assert clients.admit(lost)
+    clients.dismiss(lost)
+    assert not clients.wait_until_done(0.0), "it has a minute"
+    assert clients.admit(client("train", 0))
+    clients.dismiss(client("train", 0))
+    assert clients.wait_until_done(0.0)

@@ -1,0 +1,60 @@
+"""Functions of a server that go wrong are answered, whatever they raise, and hold up nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dist_world import World
+from service_world import become_client, serve
+
+import glt
+from glt.distributed.service.descriptors import allow_descriptors
+from glt.errors import RemoteError
+from glt.testing_cluster import Cluster, Trainer
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def fail() -> None:
+    raise Unprintable
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def ask(trainer: Trainer, path: Path) -> Any:
+    if trainer.rank == 0:
+        for function in (leave, fail, add):
+            glt.distributed.register_server_function(function, function.__name__)
+        serve(trainer, path, 1, 1)
+        glt.distributed.wait_and_shutdown_server(100.0)
+        return None
+    become_client(trainer, 1, 1)
+    for name in ("leave", "fail"):
+        with pytest.raises(RemoteError, match=r"SystemExit|Unprintable"):
+            glt.distributed.request_server(0, name)
+    replies = [glt.distributed.async_request_server(0, "add", i, i) for i in range(50)]  # more than run at a time
+    results = [reply.wait() for reply in replies]
+    glt.distributed.shutdown_client()
+    return results
+
+
+def test_whatever_a_function_raises_is_answered(world: Callable[..., World]) -> None:
+    with Cluster(2, ask, world(1).path) as cluster:
+        assert cluster.results()[1] == [2 * i for i in range(50)]
+        cluster.expect_nothing_left()
+
+
+def test_descriptors_are_as_many_as_the_system_allows() -> None:
+    assert allow_descriptors() == allow_descriptors() > 0
