@@ -22,9 +22,7 @@ def early_stop(flags: Sequence[str]) -> Iterator[None]:
     Args:
         flags: Of the command; with ``--log-format json`` it is said as an object.
     """
-    is_json = "--log-format=json" in flags or any(
-        pair == ("--log-format", "json") for pair in pairwise(flags)
-    )
+    is_json = "--log-format=json" in flags or any(pair == ("--log-format", "json") for pair in pairwise(flags))
 
     def stop(number: int, frame: FrameType | None) -> None:
         text = f"stopped by {signal.Signals(number).name} before it was ready"
