@@ -30,7 +30,8 @@ from glt.errors import ChannelTimeout, ConnectionLost, MessageError
 
 BEAT_S = 1.0
 CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
-_TCP_INFO = struct.Struct("24xI28xI")  # of Linux: segments not acknowledged, milliseconds since the last one that was
+# Of Linux: probes not answered, segments not acknowledged, milliseconds since anything was.
+_TCP_INFO = struct.Struct("3xB20xI28xI")
 STUCK_S = 30.0  # a process that sends no beat for so long is stopped or stuck
 _HEADER = struct.Struct("<4sBB2xQQ")
 _MAGIC = b"GLTF"
@@ -154,8 +155,10 @@ class Connection:
             info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         except OSError:
             return  # it was closed meanwhile
-        num_unacknowledged, since_ms = _TCP_INFO.unpack(info)
-        if num_unacknowledged and since_ms > CUT_S * 1000:
+        num_probes, num_unacknowledged, since_ms = _TCP_INFO.unpack(info)
+        # A peer that has no room answers the probes of whether it has some; and where the way out of this host is down,
+        # nothing is sent that could be acknowledged.
+        if (num_unacknowledged or num_probes > 1) and since_ms > CUT_S * 1000:
             since = f"{since_ms / 1000:.0f} s"
             self._why_cut = f"its host has not answered for {since}: the network is cut, or the host is down"
             self.close()

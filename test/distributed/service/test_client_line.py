@@ -89,8 +89,8 @@ def test_silent_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 4)
 
     def welcome(connection: Connection, hello: dict[str, Any]) -> None:
-        connection.send(introduce("client", got=hello["number"]))
         kept.append(connection)
+        connection.send(introduce("client", got=hello["number"]))
 
     kept: list[Connection] = []
     here = Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0)
