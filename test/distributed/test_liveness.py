@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from dist_world import World, join, options
 
 import glt
 from glt.distributed import liveness
+from glt.distributed.deployment import Collocated
 from glt.distributed.lifeline import Lifeline, answers
 from glt.distributed.liveness import Watch
 from glt.errors import PeerLost
@@ -126,15 +128,15 @@ def hold_the_interpreter(trainer: Trainer, path: Path) -> int:
     """Rank 1 lets none of its threads run for longer than silence is tolerated, while rank 0 waits for it."""
     liveness.BEAT_S, liveness.DOUBT_S, liveness.SILENT_S = 0.1, 0.5, 1.0
     data = join(trainer, path)
-    start = glt.distributed.DistNeighborLoader._start
+    start = Collocated.start
 
-    def late(loader: glt.distributed.DistNeighborLoader) -> object:
+    def late(deployed: Collocated, *args: Any) -> object:
         if trainer.rank == 1:
             time.sleep(0.5)  # the other one has seen a beat, and the lifeline
             ctypes.PyDLL(None).usleep(3_000_000)  # unlike time.sleep, with the GIL
-        return start(loader)
+        return start(deployed, *args)
 
-    glt.distributed.DistNeighborLoader._start = late  # type: ignore
+    Collocated.start = late  # type: ignore
     with glt.distributed.DistNeighborLoader(
         data, [3], torch.arange(50), batch_size=10, worker_options=options(trainer, "collocated")
     ) as loader:
