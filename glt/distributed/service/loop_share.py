@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -26,6 +27,8 @@ class LoopShare(ConcurrentEventLoop):
         self._shared, self._turns, self._lane = loop, turns, lane
         self.concurrency = lane.most
         self._closed = False
+        self._lock = threading.Lock()
+        self._tasks: set[concurrent.futures.Future[Any]] = set()  # of this loader alone
 
     def submit(
         self, make_task: Callable[[], Coroutine[Any, Any, T]], is_stopped: Callable[[], bool] = lambda: False
@@ -39,17 +42,21 @@ class LoopShare(ConcurrentEventLoop):
         if future is None:
             self._turns.release(self._lane)
         else:
-            future.add_done_callback(lambda _: self._turns.release(self._lane))
+            with self._lock:
+                self._tasks.add(future)
+            future.add_done_callback(self._done)
         return future
+
+    def _done(self, future: concurrent.futures.Future[Any]) -> None:
+        with self._lock:
+            self._tasks.discard(future)
+        self._turns.release(self._lane)
 
     def create_future(self) -> asyncio.Future[None]:
         return self._shared.create_future()
 
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         return self._shared.run_native(call, *args)
-
-    def wait_all(self, timeout_s: float) -> bool:
-        raise NotImplementedError("the loop is shared: wait for what was submitted")
 
     def shutdown(self, timeout_s: float = 5.0) -> None:
         """Begins nothing more; the loop itself goes on for others."""
