@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt.data.saved import load_saved
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.local_partition import LocalPartition
 
@@ -80,14 +80,13 @@ class SeedSource:
             raise ValueError(f"input_nodes = {path!r} is outside of the server's seed_dir, {self.seed_dir}")
         if not full.is_file():
             raise ValueError(f"input_nodes = {path!r}: there is no such file in the server's seed_dir, {self.seed_dir}")
-        try:
-            found: Any = (
-                torch.from_numpy(np.load(full, allow_pickle=False))
-                if full.suffix == ".npy"
-                else torch.load(full, weights_only=True)
-            )
-        except (OSError, ValueError, RuntimeError, EOFError, TypeError, pickle.UnpicklingError) as error:
-            raise ValueError(f"input_nodes = {path!r}: expected a tensor in .pt or .npy form ({error})") from error
+        if full.suffix != ".npy":
+            found: Any = load_saved(full, f"input_nodes = {path!r}", "a tensor")
+        else:
+            try:
+                found = torch.from_numpy(np.load(full, allow_pickle=False))
+            except (OSError, ValueError, EOFError, TypeError) as error:
+                raise ValueError(f"input_nodes = {path!r}: expected a tensor of ids in .npy form ({error})") from error
         if not isinstance(found, Tensor):
             raise ValueError(f"input_nodes = {path!r} holds a {type(found).__name__}: expected a tensor")
         return found

@@ -6,6 +6,7 @@ import logging
 import secrets
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
 _MOST_CALLS = 4  # of one client, that run or whose answers are being sent
+_MOST_WAITING = 4096  # of one client, besides
 
 Call = Callable[["Session", tuple[Any, ...], dict[str, Any]], Any]
 
@@ -52,7 +54,9 @@ class Session:
         self.has_left = False
         self._find, self._pool = find, pool
         self.num_calls = 0
-        self._places = threading.Semaphore(_MOST_CALLS)
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[dict[str, Any], Tensor | None]] = deque()
+        self._num_running = 0
 
     def __str__(self) -> str:
         return self._name
@@ -69,14 +73,29 @@ class Session:
                     continue
                 message = self.connection.receive_data(LEASE_S) if asked["has_data"] else None
                 self.num_calls += 1
-                # Until one of the calls before is answered: a client that takes no answers must not hold all threads.
-                self._places.acquire()
-                self._pool.submit(self._answer, asked, message)
+                self._take(asked, message)
         except GltError as error:
             return "it left" if self.has_left else str(error)
         except (KeyError, TypeError, ValueError) as error:
             return f"it sent nonsense: {type(error).__name__}: {error}"
         return "it left"
+
+    def _take(self, asked: dict[str, Any], message: Tensor | None) -> None:
+        """Runs a call, or keeps it until others are answered: a client that takes no answers must not hold all threads,
+        and whether it lives is heard meanwhile."""
+        with self._lock:
+            if len(self._waiting) >= _MOST_WAITING:
+                raise ValueError(f"{_MOST_WAITING} calls wait for answers, the most that one client may have")
+            self._waiting.append((asked, message))
+        self._run_next()
+
+    def _run_next(self) -> None:
+        with self._lock:
+            if not self._waiting or self._num_running >= _MOST_CALLS:
+                return
+            self._num_running += 1
+            asked, message = self._waiting.popleft()
+        self._pool.submit(self._answer, asked, message)
 
     def _answer(self, asked: dict[str, Any], message: Tensor | None) -> None:
         name = str(asked.get("name"))
@@ -91,7 +110,9 @@ class Session:
                 "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
             })  # fmt: skip
         finally:
-            self._places.release()
+            with self._lock:
+                self._num_running -= 1
+            self._run_next()
 
     def say(self, value: dict[str, Any], data: Tensor | None = None, timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""
