@@ -12,6 +12,7 @@ from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import get_context
 from glt.distributed.selection import Selection
 from glt.distributed.split_counts import split_counts
+from glt.distributed.world import World, current_world
 
 Homes = Sequence[Collection[int]]
 
@@ -112,26 +113,30 @@ class _Place:
     def of(
         cls, kind: str, given: Any, type_: Any, rank: int | None, num_trainers: int | None, homes: Homes | None
     ) -> _Place:
-        world = _world()
+        world = current_world()
         if given is None:
-            if world is None:
+            if world is None or world.data is None:
                 raise RuntimeError(
                     "partition_book is None, and this process has joined no graph: call "
                     "glt.distributed.initialize(...) first, or give the book"
                 )
             given = world.data
         num_ids, book = _book_of(kind, given, type_)
-        known = world if world is not None else get_context()
         if num_trainers is None and homes is not None:
             num_trainers = len(homes)
+        if world is not None:
+            known: tuple[int, int] | None = (world.rank, world.num_trainers)
+        else:
+            context = get_context()
+            known = None if context is None else (context.rank, context.world_size)
         if known is None and (rank is None or num_trainers is None):
             raise RuntimeError(
                 "this process is no trainer that is known: call glt.distributed.initialize(...) first, or give rank "
                 "and num_trainers"
             )
-        if num_trainers is None:
-            num_trainers = known.num_trainers if known is world else known.world_size  # type: ignore[union-attr]
-        rank = known.rank if rank is None else rank  # type: ignore[union-attr]
+        rank, num_trainers = (
+            mine if asked is None else asked for mine, asked in zip(known or (0, 0), (rank, num_trainers), strict=True)
+        )
         for name, value, low in (("num_trainers", num_trainers, 1), ("rank", rank, 0)):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name} = {value!r}: expected an integer")
@@ -157,12 +162,7 @@ class _Place:
         return selected.ids(shares[self.rank], trainer_ids)
 
 
-def _world() -> Any:
-    """The world that this process has entered, or None."""
-    return None
-
-
-def _homes(world: Any, num_partitions: int, num_trainers: int) -> Homes:
+def _homes(world: World | None, num_partitions: int, num_trainers: int) -> Homes:
     """A world's servers follow each other host by host, and so do its trainers: what a trainer's servers hold is
     near."""
     if world is None:

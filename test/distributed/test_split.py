@@ -13,6 +13,7 @@ from glt.data.partition_book import PartitionBook
 from glt.distributed import DistDataset, edge_split, node_split
 from glt.distributed.selection import Selection
 from glt.distributed.split import default_homes
+from glt.distributed.world import StandaloneWorld, enter, leave
 from glt.partition import RandomPartitioner
 
 TYPES = {"paper": 40, "author": 25}
@@ -155,6 +156,44 @@ def test_types_have_books_of_their_own(typed, name):
     if name == "ranges":  # those of the arrays have no tables, and with them no book
         owner = dataset.edge_books[0].owners()
         assert all((owner[share.numpy()] == r).sum() == min(30, (owner == r).sum()) for r, share in enumerate(shares))
+
+
+class Servers:
+    """A world as it looks to one of four trainers of two hosts that serve two partitions each, crosswise."""
+
+    num_trainers, num_servers = 4, 2
+
+    def __init__(self, rank: int, data: DistDataset | None) -> None:
+        self.rank, self.data = rank, data
+
+    def owner_of(self, partition: int) -> int:
+        return partition % 2
+
+
+def test_the_world_knows_the_trainer_and_what_is_near(tmp_path):
+    RandomPartitioner(tmp_path / "parts", 4, 40, np.zeros((2, 4), np.int64), relabel=True).partition()
+    data = DistDataset().load(tmp_path / "parts", 0)
+    shares = []
+    for rank in range(4):
+        enter(Servers(rank, data))
+        try:
+            shares.append(node_split(torch.ones(40, dtype=torch.bool)).tolist())
+            if rank == 3:
+                assert node_split(np.arange(40), rank=0).tolist() == shares[0]
+                assert edge_split(np.arange(4), num_trainers=1, rank=0).tolist() == [0, 1, 2, 3]
+        finally:
+            leave()
+    assert shares == [[*range(10)], [*range(20, 30)], [*range(10, 20)], [*range(30, 40)]]
+
+
+def test_a_world_without_a_graph_is_told_from_one_with(tmp_path):
+    enter(StandaloneWorld())
+    try:
+        with pytest.raises(RuntimeError, match="partition_book is None, and this process has joined no graph"):
+            node_split([0])
+        assert node_split([4, 0], PartitionBook.of_ranges([0, 5])).tolist() == [0, 4]
+    finally:
+        leave()
 
 
 @pytest.mark.parametrize(
