@@ -60,6 +60,10 @@ class ServerEntry:
             other.partition_idx, other.graph_dir, other.host_id,
         )  # fmt: skip
 
+    def is_process_of(self, other: ServerEntry) -> bool:
+        """Whether both are the same process: in containers the first one of each has the same pid."""
+        return (self.host_id, self.pid) == (other.host_id, other.pid)
+
     def peer(self) -> Peer:
         return Peer(f"server-{self.rank}", self.rank, None, self.host, self.pid, self.partition_idx, "server")
 
@@ -169,7 +173,7 @@ class Membership:
 
     def _require_free(self, entry: ServerEntry) -> None:
         before, there = self._members.get(entry.rank), self._servers.get(entry.rank)
-        if before is not None and there is not None and before.silent_s() < _TAKEN_S and there.pid != entry.pid:
+        if before is not None and there is not None and before.silent_s() < _TAKEN_S and not entry.is_process_of(there):
             raise RendezvousError(
                 f"server_rank = {entry.rank} is taken by {there}, which is alive: give each server a rank of its own"
             )

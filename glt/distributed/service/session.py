@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.5
 _MOST_CALLS = 4  # of one client, that run or whose answers are being sent
 _MOST_WAITING = 4096  # of one client, besides
+_MOST_WAITING_BYTES = 1 << 28  # of their arguments: while there is more, nothing further is read
 
 Call = Callable[["Session", tuple[Any, ...], dict[str, Any]], Any]
 
@@ -54,8 +55,9 @@ class Session:
         self.has_left = False
         self._find, self._pool = find, pool
         self.num_calls = 0
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._waiting: deque[tuple[dict[str, Any], Tensor | None]] = deque()
+        self._waiting_bytes = 0
         self._num_running = 0
 
     def __str__(self) -> str:
@@ -71,30 +73,40 @@ class Session:
                     if self.connection.silent_s() > LEASE_S:
                         return f"it has given no sign of life for {LEASE_S:g} s"
                     continue
-                message = self.connection.receive_data(LEASE_S) if asked["has_data"] else None
+                message = self.connection.receive_rest(LEASE_S) if asked["has_data"] else None
                 self.num_calls += 1
                 self._take(asked, message)
         except GltError as error:
             return "it left" if self.has_left else str(error)
         except (KeyError, TypeError, ValueError) as error:
             return f"it sent nonsense: {type(error).__name__}: {error}"
+        finally:
+            with self._changed:  # nobody waits for their answers any more
+                self._waiting.clear()
+                self._waiting_bytes = 0
         return "it left"
 
     def _take(self, asked: dict[str, Any], message: Tensor | None) -> None:
         """Runs a call, or keeps it until others are answered: a client that takes no answers must not hold all threads,
         and whether it lives is heard meanwhile."""
-        with self._lock:
+        with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
                 raise ValueError(f"{_MOST_WAITING} calls wait for answers, the most that one client may have")
             self._waiting.append((asked, message))
+            self._waiting_bytes += _num_bytes(message)
         self._run_next()
+        with self._changed:
+            while self._waiting_bytes > _MOST_WAITING_BYTES and not self.connection.is_closed:
+                self._changed.wait(_POLL_S)
 
     def _run_next(self) -> None:
-        with self._lock:
+        with self._changed:
             if not self._waiting or self._num_running >= _MOST_CALLS:
                 return
             self._num_running += 1
             asked, message = self._waiting.popleft()
+            self._waiting_bytes -= _num_bytes(message)
+            self._changed.notify_all()
         self._pool.submit(self._answer, asked, message)
 
     def _answer(self, asked: dict[str, Any], message: Tensor | None) -> None:
@@ -110,7 +122,7 @@ class Session:
                 "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
             })  # fmt: skip
         finally:
-            with self._lock:
+            with self._changed:
                 self._num_running -= 1
             self._run_next()
 
@@ -120,6 +132,10 @@ class Session:
             self.connection.send_all(value, [] if data is None else [data], timeout_s)
         except GltError as error:
             logger.info("%s", error)  # the session ends with it
+
+
+def _num_bytes(message: Tensor | None) -> int:
+    return 0 if message is None else message.numel()
 
 
 def _texts(error: BaseException) -> dict[str, str]:
