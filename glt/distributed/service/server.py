@@ -123,7 +123,9 @@ class DistServer:
             self.pool.ensure(options.num_workers)
             if options.metrics is not None:
                 self.metrics = MetricsEndpoint(self.stats, self.entry, *options.metrics)
-            self._membership = Membership(self.entry, master, self._servers_changed, options.rpc_timeout)
+            self._membership = Membership(
+                self.entry, master, self.clients, self._servers_changed, options.rpc_timeout
+            )  # fmt: skip
             self.listener.open()
         except BaseException:
             self.close()
@@ -217,6 +219,8 @@ class DistServer:
             session.say(told, timeout_s=0.0)
         session.connection.close()
         self.clients.dismiss(session)
+        if session.has_left and self._membership is not None:
+            self._membership.tell_done([(session.group, session.rank)])
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
 

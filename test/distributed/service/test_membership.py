@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from glt.distributed.service import membership
+from glt.distributed.service.attendance import Attendance
 from glt.distributed.service.connection import Connection
 from glt.distributed.service.membership import Membership, ServerEntry
 
@@ -18,7 +19,7 @@ ME = ServerEntry(0, "127.0.0.1", 1, "here", 1, "h0", 0, "g", "r", 3, None)
 def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first process of each container has pid 1: two that were given one rank took turns in ending each other."""
     monkeypatch.setattr(membership, "_TAKEN_S", 3600.0)  # a busy machine is not silence
-    here = Membership(ME, ("127.0.0.1", 1), lambda servers: None, 1.0)
+    here = Membership(ME, ("127.0.0.1", 1), Attendance(None), lambda servers: None, 1.0)
     ends: list[Connection] = []
 
     def join(entry: ServerEntry) -> Connection:
