@@ -104,12 +104,26 @@ class StandaloneWorld:
     id, group = "standalone", "standalone"  # as a participant of meetings
 
     def __init__(self, data: DistDataset | None = None) -> None:
-        self.data = data
+        self.data: DistDataset | RemoteDataset | None = None
         self.meetings = Meetings()
         self.meetings.came(self)
-        queries = None if data is None else GraphQueries(data)
-        self.store = TensorStore(data=data, tables=None if queries is None else queries.stored_rows)
-        self._calls = store_calls(self.store) | ({} if queries is None else graph_calls(queries))
+        self.store = TensorStore()
+        self._calls = store_calls(self.store)
+        if data is not None:
+            self.open_graph(data)
+
+    def open_graph(self, data: DistDataset) -> None:
+        """Gives it a graph, once.
+
+        Raises:
+            RuntimeError: If it has one.
+        """
+        if self.data is not None:
+            raise RuntimeError(f"{self} has {self.data} already: call glt.distributed.finalize() first")
+        queries = GraphQueries(data)
+        self.store.data, self.store.tables = data, queries.stored_rows
+        self._calls |= graph_calls(queries)
+        self.data = data
 
     def owner_of(self, partition: int) -> int:
         """See :class:`World`."""
