@@ -24,6 +24,7 @@ from glt.distributed.server_client import (
 )
 from glt.distributed.service.functions import register_server_function
 from glt.distributed.split import edge_split, node_split
+from glt.partition import partition_graph
 
 if TYPE_CHECKING:
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
@@ -50,6 +51,7 @@ __all__ = [
     "init_server",
     "init_worker_group",
     "node_split",
+    "partition_graph",
     "register_server_function",
     "request_server",
     "server_stats",

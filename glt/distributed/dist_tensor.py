@@ -103,31 +103,6 @@ class DistTensor:
         self._open(require_world() if world is None else world, None, "glt.tensor.open", (name,))
         return self
 
-    @classmethod
-    def of_table(
-        cls, table: str, part: NodeType | EdgeType | None = None, *, world: World | None = None
-    ) -> DistTensor:  # fmt: skip
-        """The rows of all partitions of a table of the graph: ``'x'``, ``'y'``, ``'time'``, ``'edge_attr'`` or a named
-        one. It is read where it is mapped; the first write to a server copies what that keeps, and is seen through
-        distributed tensors only, not by samplers.
-
-        Args:
-            table: Its name.
-            part: The node type or edge type; None: nodes of a homogeneous graph.
-
-        Raises:
-            KeyError: If there is no such type.
-            LookupError: If there is no such table; names those there are.
-        """
-        world = require_world() if world is None else world
-        if world.data is None:
-            raise ValueError(f"table = {table!r}: there is no graph yet; make a DistGraph first")
-        part = world.data.schema.node_types[0] if part is None and not world.data.schema.is_hetero else part
-        placement = Placement.of(part, None, world)
-        self = cls.__new__(cls)
-        self._open(world, None, "glt.tensor.open_table", (table, placement.spec(), world.num_trainers))
-        return self
-
     def _open(self, world: World, spec: TensorSpec | None, call: str, args: tuple[Any, ...]) -> None:
         handles, handle = Handles.of(world), secrets.token_hex(8)
         handles.tell(world)

@@ -15,6 +15,7 @@ from torch import Tensor
 from glt import _core
 from glt.distributed.service.functions import name_of, registered
 from glt.distributed.store.placement import Placement
+from glt.distributed.store.stored_table import StoredTable
 from glt.distributed.store.tensor_spec import TensorSpec
 
 _PIECE_BYTES = 32 << 20
@@ -26,13 +27,16 @@ def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, 
 
     Args:
         init_func: None or ``'zeros'``; ``'ones'``; ``'uniform'`` in [0, 1) or ``('uniform', low, high)``; ``'normal'``
-            or ``('normal', mean, deviation)``; a function registered on the servers, or its name.
+            or ``('normal', mean, deviation)``; a function registered on the servers, or its name; a
+            :class:`StoredTable`.
         dtype: Of the tensor.
         rng_seed: Of random values.
 
     Raises:
         TypeError, ValueError: If it is nothing of that kind, or random values are asked for of integers.
     """
+    if isinstance(init_func, StoredTable):
+        return init_func.to_json()
     if init_func is None or init_func in ("zeros", "ones"):
         return {"kind": init_func or "zeros"}
     if isinstance(rng_seed, bool) or not isinstance(rng_seed, int):

@@ -18,7 +18,6 @@ from glt.available_memory import available_memory
 from glt.distributed.store.initial_values import fill, needs_twice
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.shard import Rows, Shard
-from glt.distributed.store.table_rows import rows_of_table
 from glt.distributed.store.tensor_spec import TensorSpec
 from glt.distributed.store.turn import Turn
 
@@ -71,13 +70,16 @@ class TensorStore:
         rank: Of the server.
         data: A dataset with ``node_books`` and ``edge_books``; None: tensors in even parts only.
         owner: What to call the server in errors.
+        tables: Gives the rows of a table of the graph that partitions own: ``tables(kind, type_index, table,
+            partitions)``; None: there are none.
         num_threads: For reading, changing and filling in many rows. Default: all processors, eight at most.
     """
 
     def __init__(
-        self, rank: int = 0, data: Any = None, owner: str = "this process", num_threads: int | None = None
-    ) -> None:
-        self.rank, self.data, self.owner = rank, data, owner
+        self, rank: int = 0, data: Any = None, owner: str = "this process",
+        tables: Callable[[str, int, str, list[int]], Tensor] | None = None, num_threads: int | None = None,
+    ) -> None:  # fmt: skip
+        self.rank, self.data, self.owner, self.tables = rank, data, owner, tables
         self.num_threads = num_threads or min(8, len(os.sched_getaffinity(0)))
         self._lock = threading.Lock()
         self._creating = threading.Lock()  # one at a time: memory is forecast for one
@@ -118,6 +120,9 @@ class TensorStore:
     def _make(self, holder: Any, spec: TensorSpec) -> StoredTensor:
         placement = Placement.from_spec(spec.placement, self.data)
         num_rows = placement.rows_on(self.rank)
+        if spec.init["kind"] == "table":
+            rows = self._stored_rows(spec, placement, num_rows)
+            return self._keep(holder, spec, placement, Shard(rows, is_borrowed=True, num_threads=self.num_threads))
         self._require_room(spec, num_rows * (1 + needs_twice(spec.init)))
         rows = torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype)
         fill(rows, spec, placement, self.rank, self.num_threads)
@@ -130,6 +135,21 @@ class TensorStore:
             self._tensors[made.generation] = made
             self._named[spec.name] = made.generation
         return made
+
+    def _stored_rows(self, spec: TensorSpec, placement: Placement, num_rows: int) -> Tensor:
+        """Those of a table that the graph was partitioned with, mapped from its file."""
+        if self.tables is None:
+            raise ValueError(f"{self.owner} has no graph: there are no stored tables")
+        parts = [part for part, server in enumerate(placement.server_of) if server == self.rank]
+        init = spec.init
+        rows = (
+            self.tables(init["of"], init["type"], init["table"], parts)
+            if parts
+            else torch.empty((0, *spec.row_shape), dtype=spec.torch_dtype)
+        )
+        if rows.shape != (num_rows, *spec.row_shape) or rows.dtype != spec.torch_dtype:
+            raise ValueError(f"{spec}: the stored table has {num_rows} rows of {rows.dtype} {list(rows.shape[1:])}")
+        return rows
 
     def _require_room(self, spec: TensorSpec, num_rows: int) -> None:
         need_bytes = num_rows * spec.row_bytes
@@ -152,27 +172,6 @@ class TensorStore:
                 names = sorted(self._named)
             raise LookupError(f"name = {name!r}: {self.owner} has no such tensor; it has {names}")
         self._hold(found, holder, handle)
-        return {"generation": found.generation, "spec": found.spec.to_json()}
-
-    def open_table(
-        self, holder: Any, table: str, placement: dict[str, Any], num_trainers: int, handle: str
-    ) -> dict[str, Any]:  # fmt: skip
-        """Finds the tensor of a table of the graph, made of mapped rows when it is first asked for.
-
-        Raises:
-            LookupError: If there is no such table; names those there are.
-            ValueError: If there is no such book here.
-        """
-        name = f"glt/{placement['kind']}/{placement['type_index']}/{table}"
-        with self._creating:
-            found = self._find(name)
-            if found is None:
-                placed = Placement.from_spec(placement, self.data)
-                rows, is_borrowed = rows_of_table(self.data, table, placed, self.rank)
-                shape, dtype = (placed.num_rows, *rows.shape[1:]), str(rows.dtype).removeprefix("torch.")
-                spec = TensorSpec(name, shape, dtype, placement, {"kind": "table"}, False, num_trainers)
-                found = self._keep(holder, spec, placed, Shard(rows, is_borrowed, self.num_threads))
-            self._hold(found, holder, handle)
         return {"generation": found.generation, "spec": found.spec.to_json()}
 
     def _find(self, name: str) -> StoredTensor | None:
@@ -312,7 +311,6 @@ def store_calls(store: TensorStore) -> dict[str, Call]:
     return {
         "glt.tensor.create": lambda who, args, kwargs: store.create(who, *args, **kwargs),
         "glt.tensor.open": lambda who, args, kwargs: store.open(who, *args, **kwargs),
-        "glt.tensor.open_table": lambda who, args, kwargs: store.open_table(who, *args, **kwargs),
         "glt.tensor.release": lambda who, args, kwargs: store.release(who, *args, **kwargs),
         "glt.tensor.delete": lambda who, args, kwargs: store.delete(who, *args, **kwargs),
         "glt.tensor.undo": lambda who, args, kwargs: store.undo(who, *args, **kwargs),
