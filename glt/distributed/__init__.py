@@ -7,6 +7,7 @@ from glt.distributed.context import DistContext, DistRole, get_context, init_wor
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.event_loop import ConcurrentEventLoop
+from glt.distributed.initialize import barrier, finalize, get_rank, initialize, num_trainers
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -27,6 +28,7 @@ from glt.distributed.split import edge_split, node_split
 from glt.partition import partition_graph
 
 if TYPE_CHECKING:
+    from glt.distributed.dist_graph import DistGraph
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
     from glt.distributed.dist_neighbor_loader import DistNeighborLoader
     from glt.distributed.dist_subgraph_loader import DistSubGraphLoader
@@ -36,6 +38,7 @@ __all__ = [
     "ConcurrentEventLoop",
     "DistContext",
     "DistDataset",
+    "DistGraph",
     "DistLinkNeighborLoader",
     "DistNeighborLoader",
     "DistNeighborSampler",
@@ -44,13 +47,18 @@ __all__ = [
     "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",
     "async_request_server",
+    "barrier",
     "edge_split",
+    "finalize",
     "get_context",
+    "get_rank",
     "get_server",
     "init_client",
     "init_server",
     "init_worker_group",
+    "initialize",
     "node_split",
+    "num_trainers",
     "partition_graph",
     "register_server_function",
     "request_server",
@@ -61,6 +69,7 @@ __all__ = [
 
 # They import torch_geometric, which sampling processes do without.
 _LOADERS = {
+    "DistGraph": "dist_graph",
     "DistLinkNeighborLoader": "dist_link_neighbor_loader",
     "DistNeighborLoader": "dist_neighbor_loader",
     "DistSubGraphLoader": "dist_subgraph_loader",
