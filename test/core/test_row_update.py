@@ -103,7 +103,9 @@ def test_adagrad_is_that_of_torch(num_threads: int, num_parts: int) -> None:
     weights = torch.randn(NUM_ROWS, DIM, generator=rng)
     batches = [batch(rng, n % 40) for n in range(200)]
     lr, lr_decay, eps = 0.3, 0.01, 1e-6
-    expected, state = steps_of_torch(torch.optim.Adagrad, dict(lr=lr, lr_decay=lr_decay, eps=eps), weights, batches)
+    expected, state = steps_of_torch(
+        torch.optim.Adagrad, {"lr": lr, "lr_decay": lr_decay, "eps": eps}, weights, batches
+    )
     total = torch.zeros(NUM_ROWS, DIM)
     for step, (rows, grads) in enumerate(batches):
         parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
@@ -120,7 +122,7 @@ def test_adam_is_that_of_torch(num_threads: int, num_parts: int) -> None:
     weights = torch.randn(NUM_ROWS, DIM, generator=rng)
     batches = [batch(rng, n % 40) for n in range(200)]
     lr, (beta1, beta2), eps = 0.01, (0.8, 0.99), 1e-8
-    options = dict(lr=lr, betas=(beta1, beta2), eps=eps)
+    options = {"lr": lr, "betas": (beta1, beta2), "eps": eps}
     expected, state = steps_of_torch(torch.optim.SparseAdam, options, weights, batches)
     mean, square = torch.zeros(NUM_ROWS, DIM), torch.zeros(NUM_ROWS, DIM)
     for step, (rows, grads) in enumerate(batches, start=1):
