@@ -103,9 +103,8 @@ def test_adagrad_is_that_of_torch(num_threads: int, num_parts: int) -> None:
     weights = torch.randn(NUM_ROWS, DIM, generator=rng)
     batches = [batch(rng, n % 40) for n in range(200)]
     lr, lr_decay, eps = 0.3, 0.01, 1e-6
-    expected, state = steps_of_torch(
-        torch.optim.Adagrad, {"lr": lr, "lr_decay": lr_decay, "eps": eps}, weights, batches
-    )
+    options = {"lr": lr, "lr_decay": lr_decay, "eps": eps}
+    expected, state = steps_of_torch(torch.optim.Adagrad, options, weights, batches)
     total = torch.zeros(NUM_ROWS, DIM)
     for step, (rows, grads) in enumerate(batches):
         parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
