@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from glt.distributed.service.pool import SamplerPool
 from glt.distributed.service.seed_source import SeedSource
 from glt.distributed.service.served_loaders import ServedLoaders
 from glt.distributed.service.session import Call, Session
+from glt.distributed.store.meeting import Meetings
 from glt.errors import GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ class DistServer:
     Attributes:
         entry: What others know of it.
         listener, pool, seeds, loaders, clients: What it consists of.
+        meetings: Where its clients wait for each other.
         metrics: Where its numbers are published, if they are.
         is_draining: Whether it takes no more clients and loaders.
     """
@@ -97,6 +100,7 @@ class DistServer:
         self._membership: Membership | None = None
         self.metrics: MetricsEndpoint | None = None
         self.clients = Attendance(num_clients)
+        self.meetings = Meetings()
         self.seeds = SeedSource(dataset, options.seed_dir)
         with ExitStack() as made:  # what is there is closed if the next cannot be made
             # Others may come while the samplers start: they are welcomed when there is a membership.
@@ -182,6 +186,7 @@ class DistServer:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
+        self.meetings.came(session)
         connection.peer = str(session)
         connection.max_bytes, connection.max_json_bytes = _MAX_SESSION_BYTES, MAX_JSON_BYTES
         logger.info("%s came", session)
@@ -216,6 +221,7 @@ class DistServer:
             session.say(told, timeout_s=0.0)
         session.connection.close()
         self.clients.dismiss(session)
+        self.meetings.went(session, why)
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
 
@@ -232,6 +238,7 @@ class DistServer:
             "glt.servers": lambda session, args, kwargs: self._servers(*args),
             "glt.readable": lambda session, args, kwargs: self._readable(),
             "glt.stats": lambda session, args, kwargs: self.stats(),
+            "glt.barrier": lambda session, args, kwargs: self._barrier(session, *args),
         }
         if name in own:
             return own[name]
@@ -243,6 +250,9 @@ class DistServer:
         assert self._membership is not None
         found = self._membership.wait(min(float(timeout_s), self.options.rpc_timeout))
         return [entry.to_json() for _, entry in sorted(found.items())]
+
+    def _barrier(self, session: Session, number: int, num: int, timeout_s: float) -> Future[None]:
+        return self.meetings.arrive("barrier", number, session, num, timeout_s=timeout_s)
 
     def _leave(self, session: Session) -> None:
         session.has_left = True
@@ -332,6 +342,7 @@ class DistServer:
         sessions = self.clients.sessions()
         for session in sessions:
             session.say({"closing": f"{self.entry} was shut down", "has_data": False}, timeout_s=1.0)
+        self.meetings.close(f"{self.entry} was shut down")
         self.loaders.close_all(f"{self.entry} was shut down")
         if self._membership is not None:
             self._membership.close()

@@ -1,0 +1,1 @@
+"""Rows of distributed tensors on the servers that keep them."""
