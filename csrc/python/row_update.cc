@@ -1,6 +1,7 @@
 #include "core/row_update.h"
 
 #include "python/arrays.h"
+#include "python/row_table.h"
 
 namespace glt::python {
 namespace {
@@ -17,20 +18,11 @@ T* matrix(py::array& a, const char* name, int64_t num_rows, int64_t dim) {
   return static_cast<T*>(a.mutable_data());
 }
 
-// bfloat16, which NumPy does not know, comes as uint16.
-Weights weights_of(py::array& a, const RowMerge& merge) {
-  const auto of = [&]<typename T>(T*, WeightType type) {
-    return Weights{reinterpret_cast<std::byte*>(matrix<T>(a, "weights", merge.num_rows(), merge.dim())), type};
-  };
-  if (py::isinstance<py::array_t<float>>(a)) return of(static_cast<float*>(nullptr), WeightType::kFloat32);
-  if (py::isinstance<py::array_t<uint16_t>>(a)) return of(static_cast<uint16_t*>(nullptr), WeightType::kBFloat16);
-  require(a.ndim() == 2 && a.dtype().kind() == 'f' && a.itemsize() == 2, "weights: expected float32, float16, or ",
-          "bfloat16 as uint16, in 2 dimensions, got ", describe(a));
-  require(a.shape(0) == merge.num_rows() && a.shape(1) == merge.dim(), "weights: expected [", merge.num_rows(), ", ",
-          merge.dim(), "] elements");
-  require_contiguous(a, "weights");
-  require(a.writeable(), "weights: expected a writeable array");
-  return {static_cast<std::byte*>(a.mutable_data()), WeightType::kFloat16};
+Number number_of_weights(const std::string& dtype) {
+  if (dtype == "float32") return Number::kFloat32;
+  if (dtype == "bfloat16") return Number::kBfloat16;
+  require(dtype == "float16", "dtype = ", dtype, ": expected float32, bfloat16 or float16");
+  return Number::kFloat16;
 }
 
 class PyRowMerge {
@@ -80,35 +72,29 @@ void register_row_update(py::module_& m) {
           py::arg("grads"), py::arg("scale") = 1.0F, py::arg("num_threads") = 1)
       .def(
           "adagrad",
-          [](const PyRowMerge& self, py::array weights, py::array sum, float scale, float lr, float eps,
-             int num_threads) {
+          [](const PyRowMerge& self, PyRowTable& weights, const std::string& dtype, PyRowTable& sum, float scale,
+             float lr, float eps, int num_threads) {
             checked_threads(num_threads);
-            const Weights out = weights_of(weights, *self);
-            const AdagradStep step{matrix<float>(sum, "sum", (*self).num_rows(), (*self).dim()), scale, lr, eps};
+            const Number number = number_of_weights(dtype);
             py::gil_scoped_release nogil;
-            update_rows(*self, out, step, num_threads);
+            update_rows(*self, weights.table(), number, AdagradStep{sum.table(), scale, lr, eps}, num_threads);
           },
-          py::arg("weights"), py::arg("sum"), py::arg("scale"), py::arg("lr"), py::arg("eps"),
+          py::arg("weights"), py::arg("dtype"), py::arg("sum"), py::arg("scale"), py::arg("lr"), py::arg("eps"),
           py::arg("num_threads") = 1)
       .def(
           "adam",
-          [](const PyRowMerge& self, py::array weights, py::array mean, py::array square, float scale, float step_size,
-             float one_less_beta1, float one_less_beta2, float eps, int num_threads) {
+          [](const PyRowMerge& self, PyRowTable& weights, const std::string& dtype, PyRowTable& mean,
+             PyRowTable& square, float scale, float step_size, float one_less_beta1, float one_less_beta2, float eps,
+             int num_threads) {
             checked_threads(num_threads);
-            const Weights out = weights_of(weights, *self);
-            const int64_t num_rows = (*self).num_rows(), dim = (*self).dim();
-            const AdamStep step{matrix<float>(mean, "mean", num_rows, dim),
-                                matrix<float>(square, "square", num_rows, dim),
-                                scale,
-                                step_size,
-                                one_less_beta1,
-                                one_less_beta2,
-                                eps};
+            const Number number = number_of_weights(dtype);
+            const AdamStep step{mean.table(), square.table(), scale, step_size, one_less_beta1, one_less_beta2, eps};
             py::gil_scoped_release nogil;
-            update_rows(*self, out, step, num_threads);
+            update_rows(*self, weights.table(), number, step, num_threads);
           },
-          py::arg("weights"), py::arg("mean"), py::arg("square"), py::arg("scale"), py::arg("step_size"),
-          py::arg("one_less_beta1"), py::arg("one_less_beta2"), py::arg("eps"), py::arg("num_threads") = 1);
+          py::arg("weights"), py::arg("dtype"), py::arg("mean"), py::arg("square"), py::arg("scale"),
+          py::arg("step_size"), py::arg("one_less_beta1"), py::arg("one_less_beta2"), py::arg("eps"),
+          py::arg("num_threads") = 1);
 }
 
 }  // namespace glt::python

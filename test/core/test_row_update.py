@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,10 @@ NUM_ROWS, DIM = 50, 7
 def batch(rng: torch.Generator, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows with many duplicates, and a gradient for each."""
     return torch.randint(NUM_ROWS, (n,), generator=rng), torch.randn(n, DIM, generator=rng)
+
+
+def table_of(tensor: torch.Tensor) -> _core.RowTable:
+    return _core.RowTable((tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy())
 
 
 def merge_of(*parts: tuple[torch.Tensor, torch.Tensor], num_rows: int = NUM_ROWS) -> _core.RowMerge:
@@ -80,10 +86,13 @@ def test_wrong_arrays_are_refused() -> None:
     with pytest.raises(ValueError, match=r"grads: expected \[2, 4\]"):
         _core.RowMerge([(rows, grads)], 5, 4)
     merge = _core.RowMerge([(rows, grads)], 5, 3)
-    with pytest.raises(ValueError, match=r"weights: expected .*float64"):
-        merge.adagrad(np.zeros((5, 3)), np.zeros((5, 3), np.float32), 1.0, 0.1, 1e-10)
-    with pytest.raises(ValueError, match=r"sum: expected \[5, 3\]"):
-        merge.adagrad(np.zeros((5, 3), np.float32), np.zeros((4, 3), np.float32), 1.0, 0.1, 1e-10)
+    right, wrong = table_of(torch.zeros(5, 3)), table_of(torch.zeros(4, 3))
+    with pytest.raises(ValueError, match="dtype = float64: expected float32, bfloat16 or float16"):
+        merge.adagrad(right, "float64", right, 1.0, 0.1, 1e-10)
+    with pytest.raises(ValueError, match="weights has 5 rows of 12 bytes: expected 5 of 6"):
+        merge.adagrad(right, "float16", right, 1.0, 0.1, 1e-10)
+    with pytest.raises(ValueError, match="state has 4 rows of 12 bytes: expected 5 of 12"):
+        merge.adagrad(right, "float32", wrong, 1.0, 0.1, 1e-10)
 
 
 def steps_of_torch(kind: type, options: dict, weights: torch.Tensor, batches: list) -> tuple:
@@ -109,7 +118,7 @@ def test_adagrad_is_that_of_torch(num_threads: int, num_parts: int) -> None:
     for step, (rows, grads) in enumerate(batches):
         parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
         merge = merge_of(*parts)
-        merge.adagrad(weights.numpy(), total.numpy(), 1.0, lr / (1 + step * lr_decay), eps, num_threads)
+        merge.adagrad(table_of(weights), "float32", table_of(total), 1.0, lr / (1 + step * lr_decay), eps, num_threads)
     torch.testing.assert_close(weights, expected)
     torch.testing.assert_close(total, state["sum"])
 
@@ -128,7 +137,16 @@ def test_adam_is_that_of_torch(num_threads: int, num_parts: int) -> None:
         parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
         step_size = lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
         merge_of(*parts).adam(
-            weights.numpy(), mean.numpy(), square.numpy(), 1.0, step_size, 1 - beta1, 1 - beta2, eps, num_threads
+            table_of(weights),
+            "float32",
+            table_of(mean),
+            table_of(square),
+            1.0,
+            step_size,
+            1 - beta1,
+            1 - beta2,
+            eps,
+            num_threads,
         )
     torch.testing.assert_close(weights, expected)
     torch.testing.assert_close(mean, state["exp_avg"])
@@ -144,9 +162,8 @@ def test_weights_of_two_bytes_are_rounded_once_per_step(dtype: torch.dtype) -> N
         rows, grads = batch(rng, 60)
         before, state = expected.float(), total.clone()
         merge = merge_of((rows, grads))
-        stored = weights.view(torch.uint16) if dtype == torch.bfloat16 else weights
-        merge.adagrad(stored.numpy(), total.numpy(), 0.25, 0.1, 1e-10)
-        merge.adagrad(before.numpy(), state.numpy(), 0.25, 0.1, 1e-10)
+        merge.adagrad(table_of(weights), str(dtype).removeprefix("torch."), table_of(total), 0.25, 0.1, 1e-10)
+        merge.adagrad(table_of(before), "float32", table_of(state), 0.25, 0.1, 1e-10)
         expected = before.to(dtype)
         assert torch.equal(weights, expected) and torch.equal(total, state)
 
@@ -154,7 +171,7 @@ def test_weights_of_two_bytes_are_rounded_once_per_step(dtype: torch.dtype) -> N
 def test_special_values_survive_two_bytes() -> None:
     weights = torch.tensor([[float("inf"), float("nan"), -0.0, 3.38e38]], dtype=torch.bfloat16)
     merge = merge_of((torch.tensor([0]), torch.zeros(1, 4)), num_rows=1)
-    merge.adagrad(weights.view(torch.uint16).numpy(), np.ones((1, 4), np.float32), 1.0, 0.1, 1e-10)
+    merge.adagrad(table_of(weights), "bfloat16", table_of(torch.ones(1, 4)), 1.0, 0.1, 1e-10)
     assert weights[0, 0] == float("inf") and weights[0, 1].isnan() and weights[0, 3].isfinite()
 
 
@@ -165,8 +182,32 @@ def test_threads_change_nothing() -> None:
     for num_threads in (1, 2, 8):
         weights, mean, square = (torch.zeros(20000, 16) for _ in range(3))
         merge_of((rows, grads), num_rows=20000).adam(
-            weights.numpy(), mean.numpy(), square.numpy(), 1.0, 0.1, 0.1, 0.001, 1e-8, num_threads
+            table_of(weights), "float32", table_of(mean), table_of(square), 1.0, 0.1, 0.1, 0.001, 1e-8, num_threads
         )
         results.append((weights, mean, square))
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 33])
+def test_readers_never_see_half_a_step(dim: int) -> None:
+    num_rows, num_steps = 400, 300
+    weights, total = torch.zeros(num_rows, dim), torch.zeros(num_rows, dim)
+    table, state = table_of(weights), table_of(total)
+    merge = merge_of((torch.arange(num_rows), torch.ones(num_rows, dim)), num_rows=num_rows)
+    stop, torn = threading.Event(), []
+
+    def read() -> None:
+        out = np.empty((num_rows, dim), np.float32)
+        while not stop.is_set():
+            table.read(None, 0, out)
+            torn.extend(row for row in out if (row != row[0]).any())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(num_steps):
+        merge.adagrad(table, "float32", state, 1.0, 0.1, 1e-10, 2)
+    stop.set()
+    reader.join()
+    assert not torn
+    assert (total == num_steps).all() and (weights == weights[0, 0]).all()
