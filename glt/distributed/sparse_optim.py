@@ -13,6 +13,7 @@ from glt import _core
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.dist_parameter import DistParameter
 from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.service.client import Reply
 from glt.distributed.world import World
 
 _REDUCTIONS = ("mean", "sum")
@@ -82,9 +83,12 @@ class SparseOptimizer(torch.optim.Optimizer):
         }
         tag, number = f"making sparse optimizer {self._number}", self._num_agreed
         self._num_agreed += 1
-        self._world.call(
-            0, "glt.rows.agree", tag, number, self._world.num_trainers, self._timeout_s, told
-        ).result()  # fmt: skip
+        self._ask(0, "glt.rows.agree", tag, number, told).result()
+
+    def _ask(self, server: int, name: str, tag: str, number: int, told: Any) -> Reply:
+        """Brings something to a meeting of all trainers."""
+        timeout_s, world = self._timeout_s, self._world
+        return world.call_within(timeout_s, server, name, tag, number, world.num_trainers, timeout_s, told)
 
     def _options(self, group: dict[str, Any]) -> dict[str, Any]:
         values = {name: group[name] for name in self.defaults}
@@ -138,11 +142,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         parts = self._parts(parameters)
         tag, number = f"steps of sparse optimizer {self._number}", self._num_meetings
         self._num_meetings += 1
-        world = self._world
-        replies = [
-            world.call(server, "glt.rows.step", tag, number, world.num_trainers, self._timeout_s, part)
-            for server, part in enumerate(parts)
-        ]
+        replies = [self._ask(server, "glt.rows.step", tag, number, part) for server, part in enumerate(parts)]
         steps = [reply.result() for reply in replies]  # all of them: any may fail
         for p, is_step in zip(parameters, steps[0], strict=True):
             self.state[p]["step"] += is_step

@@ -38,14 +38,24 @@ def row_update_calls(store: TensorStore, meetings: Meetings) -> dict[str, Call]:
 
 
 def require_equal(everyone: Sequence[Any], what: str = "") -> None:
-    """Raises ValueError where trainers bring different values; names the value, two trainers, and what they have."""
-    first = everyone[0]
+    """Raises ValueError where trainers bring different values; names which, by path, and two trainers."""
     for rank, theirs in enumerate(everyone):
-        if isinstance(first, Mapping) and isinstance(theirs, Mapping) and first.keys() == theirs.keys():
-            for key in first:
-                require_equal([first[key], theirs[key]] if rank else [first[key]], f"{what}{key}, trainer {rank}: ")
-        elif theirs != first:
-            raise ValueError(f"{what}{theirs!r}, and {first!r} on trainer 0: give all trainers the same")
+        found = _difference(everyone[0], theirs, what)
+        if found is not None:
+            path, first, other = found
+            raise ValueError(
+                f"{path} = {other!r} on trainer {rank}, {first!r} on trainer 0: expected the same on all trainers"
+            )
+
+
+def _difference(first: Any, other: Any, path: str) -> tuple[str, Any, Any] | None:
+    if isinstance(first, Mapping) and isinstance(other, Mapping) and first.keys() == other.keys():
+        pairs = [(f"{path}.{key}" if path else str(key), first[key], other[key]) for key in first]
+    elif isinstance(first, list | tuple) and isinstance(other, list | tuple) and len(first) == len(other):
+        pairs = [(f"{path}[{at}]", *both) for at, both in enumerate(zip(first, other, strict=True))]
+    else:
+        return None if first == other else (path, first, other)
+    return next((found for at, a, b in pairs if (found := _difference(a, b, at)) is not None), None)
 
 
 def apply(store: TensorStore, everyone: Sequence[Sequence[Mapping[str, Any]]]) -> list[bool]:
@@ -65,7 +75,7 @@ def apply(store: TensorStore, everyone: Sequence[Sequence[Mapping[str, Any]]]) -
         LookupError: If a tensor was deleted.
         IndexError: If a row is not of this server. Nothing has been changed then.
     """
-    require_equal([[each["told"] for each in parts] for parts in everyone], "the embeddings of this step: ")
+    require_equal([[each["told"] for each in parts] for parts in everyone], "embeddings")
     updates = []
     for parts in zip(*everyone, strict=True):
         told = parts[0]["told"]
