@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +12,9 @@ from torch import Tensor, nn
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.dist_parameter import DistParameter, Lookup
 from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.world import World, require_world
+from glt.distributed.world import World
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_num_unnamed: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 
 
 class DistEmbedding(nn.Module):
@@ -46,8 +44,8 @@ class DistEmbedding(nn.Module):
     Args:
         num_embeddings: Rows.
         embedding_dim: Width.
-        name: Under which the servers keep them; all trainers give the same, and find each other's. Default: a number,
-            by the order in which trainers make embeddings.
+        name: Under which the servers keep them; all trainers give the same, and find each other's. None: they are freed
+            with the last trainer's module, and told apart by the order in which trainers make them.
         init_func: First values, as :class:`DistTensor` takes them. Default: normal, of mean 0 and deviation 1, as in
             torch.
         part: The node type whose nodes have these rows, which are then kept with them; None: evenly.
@@ -83,10 +81,6 @@ class DistEmbedding(nn.Module):
                 raise ValueError(f"{what} = {value!r}: expected a positive integer")
         if dtype not in _DTYPES:
             raise ValueError(f"dtype = {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
-        world = require_world() if world is None else world
-        if name is None:  # the same on all trainers
-            number = _num_unnamed[world] = _num_unnamed.get(world, -1) + 1
-            name = f"embedding {number}"
         weight = DistTensor(
             (num_embeddings, embedding_dim), dtype, name, init_func, part, rng_seed=rng_seed, world=world
         )

@@ -17,23 +17,22 @@ from glt.distributed.store.tensor_store import Call, TensorStore
 
 
 def row_update_calls(store: TensorStore, meetings: Meetings) -> dict[str, Call]:
-    """What trainers may ask of a server's rows, by name: to agree on an optimizer, and to take a step of it.
+    """What trainers of a sparse optimizer may ask of a server, by name.
 
-    Both are meetings of all trainers, with the arguments of :meth:`Meetings.arrive` and what a trainer brings: the
-    options of its optimizer, and with ``glt.rows.step``, for each embedding in the same order, its :class:`dict` of
-    ``told`` (see :func:`apply`), and ``rows`` with ``grads``, or None where this trainer has no gradient.
+    Both are meetings of all trainers, with the arguments of :meth:`Meetings.arrive`: ``glt.rows.exchange`` gives each
+    what all of them bring, by rank, and ``glt.rows.step`` takes a step with it, see :func:`apply`.
     """
 
-    def agree(who: Any, tag: str, number: int, num: int, timeout_s: float, options: Any) -> Future[None]:
-        return meetings.arrive(tag, number, who, num, options, finish=require_equal, timeout_s=timeout_s)
+    def exchange(who: Any, tag: str, number: int, num: int, timeout_s: float, told: Any) -> Future[list[Any]]:
+        return meetings.arrive(tag, number, who, num, told, finish=list, timeout_s=timeout_s)
 
     def step(who: Any, tag: str, number: int, num: int, timeout_s: float, parts: Any) -> Future[list[bool]]:
         return meetings.arrive(tag, number, who, num, parts, finish=lambda all_: apply(store, all_),
                                timeout_s=timeout_s)  # fmt: skip
 
     return {
-        "glt.rows.agree": lambda who, args, kwargs: agree(who, *args, **kwargs),
-        "glt.rows.step": lambda who, args, kwargs: step(who, *args, **kwargs),
+        "glt.rows.exchange": lambda who, args, kwargs: exchange(who, *args),
+        "glt.rows.step": lambda who, args, kwargs: step(who, *args),
     }
 
 
