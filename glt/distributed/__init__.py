@@ -23,6 +23,8 @@ from glt.distributed.server_client import (
     wait_and_shutdown_server,
 )
 from glt.distributed.service.functions import register_server_function
+from glt.distributed.split import edge_split, node_split
+from glt.partition import partition_graph
 
 if TYPE_CHECKING:
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
@@ -42,11 +44,14 @@ __all__ = [
     "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",
     "async_request_server",
+    "edge_split",
     "get_context",
     "get_server",
     "init_client",
     "init_server",
     "init_worker_group",
+    "node_split",
+    "partition_graph",
     "register_server_function",
     "request_server",
     "server_stats",

@@ -41,6 +41,7 @@ from glt.errors import GltError, RendezvousError
 logger = logging.getLogger(__name__)
 
 _MAX_SESSION_BYTES = 16 << 30
+_GOODBYE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,9 @@ class DistServer:
             self.pool.ensure(options.num_workers)
             if options.metrics is not None:
                 self.metrics = MetricsEndpoint(self.stats, self.entry, *options.metrics)
-            self._membership = Membership(self.entry, master, self._servers_changed, options.rpc_timeout)
+            self._membership = Membership(
+                self.entry, master, self.clients, self._servers_changed, options.rpc_timeout
+            )  # fmt: skip
             self.listener.open()
         except BaseException:
             self.close()
@@ -231,6 +234,8 @@ class DistServer:
         session.connection.close()
         self.clients.dismiss(session)
         self.meetings.went(session, why)
+        if session.has_left and self._membership is not None:
+            self._membership.tell_done([(session.group, session.rank)])
         self.tensors.end_session(session)
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
@@ -319,7 +324,10 @@ class DistServer:
                 loader.session.say({"died": text, "worker": worker, "loader": loader.id, "has_data": False})
 
         # Not on this thread, which looks after the other samplers: a client may be slow to listen.
-        threading.Thread(target=tell, name="glt-tell", daemon=True).start()
+        try:
+            threading.Thread(target=tell, name="glt-tell", daemon=True).start()
+        except RuntimeError as error:  # no thread is to be had; the clients hear it when their streams end
+            logger.error("%d clients are not told that a sampling process died: %s", len(hit), error)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -351,8 +359,10 @@ class DistServer:
         self.loaders.open_no_more()
         self.listener.close()
         sessions = self.clients.sessions()
+        deadline = time.monotonic() + _GOODBYE_S  # for all: some may take nothing
         for session in sessions:
-            session.say({"closing": f"{self.entry} was shut down", "has_data": False}, timeout_s=1.0)
+            left_s = max(0.0, deadline - time.monotonic())
+            session.say({"closing": f"{self.entry} was shut down", "has_data": False}, timeout_s=left_s)
         self.meetings.close(f"{self.entry} was shut down")
         self.loaders.close_all(f"{self.entry} was shut down")
         if self._membership is not None:
