@@ -53,7 +53,7 @@ class DistParameter(nn.Parameter):
     def read(self, ids: Tensor) -> Tensor:
         """Returns rows ``[*ids.shape, embedding_dim]`` on the parameter's device, in its dtype."""
         rows = self.tensor[ids.detach().reshape(-1).cpu()]
-        return rows.to(device=self.device, dtype=self.dtype).view(*ids.shape, -1)
+        return rows.to(device=self.device, dtype=self.dtype).view(*ids.shape, self.shape[1])
 
     def record(self, ids: Tensor, grads: Tensor) -> None:
         """Keeps the gradients of rows until the next step."""

@@ -239,7 +239,9 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _key(self, p: DistParameter) -> str:
         """What an embedding is called on disk."""
-        return f"#{list(self._parameters()).index(p)}" if p.tensor.spec.is_anonymous else p.tensor.name
+        if not p.tensor.spec.is_anonymous:
+            return p.tensor.name
+        return f"#{next(at for at, each in enumerate(self._parameters()) if each is p)}"
 
     def _tensors(self) -> dict[str, DistTensor]:
         found = {}
