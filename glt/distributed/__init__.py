@@ -8,6 +8,7 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.event_loop import ConcurrentEventLoop
+from glt.distributed.initialize import barrier, finalize, get_rank, initialize, num_trainers
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -29,6 +30,7 @@ from glt.distributed.split import edge_split, node_split
 from glt.partition import partition_graph
 
 if TYPE_CHECKING:
+    from glt.distributed.dist_graph import DistGraph
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
     from glt.distributed.dist_neighbor_loader import DistNeighborLoader
     from glt.distributed.dist_subgraph_loader import DistSubGraphLoader
@@ -39,6 +41,7 @@ __all__ = [
     "DistContext",
     "DistDataset",
     "DistEmbedding",
+    "DistGraph",
     "DistLinkNeighborLoader",
     "DistNeighborLoader",
     "DistNeighborSampler",
@@ -49,13 +52,18 @@ __all__ = [
     "SparseAdagrad",
     "SparseAdam",
     "async_request_server",
+    "barrier",
     "edge_split",
+    "finalize",
     "get_context",
+    "get_rank",
     "get_server",
     "init_client",
     "init_server",
     "init_worker_group",
+    "initialize",
     "node_split",
+    "num_trainers",
     "partition_graph",
     "register_server_function",
     "request_server",
@@ -66,6 +74,7 @@ __all__ = [
 
 # They import torch_geometric, which sampling processes do without.
 _LOADERS = {
+    "DistGraph": "dist_graph",
     "DistLinkNeighborLoader": "dist_link_neighbor_loader",
     "DistNeighborLoader": "dist_neighbor_loader",
     "DistSubGraphLoader": "dist_subgraph_loader",
