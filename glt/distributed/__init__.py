@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
+from glt.distributed.evaluation import gather_metrics
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
@@ -45,6 +46,7 @@ __all__ = [
     "RemoteDistSamplingWorkerOptions",
     "async_request_server",
     "edge_split",
+    "gather_metrics",
     "get_context",
     "get_server",
     "init_client",
