@@ -168,25 +168,32 @@ class SamplerPool:
 
     def _watch(self) -> None:
         while not self._closed:
-            with self._changed:
-                members = list(self._members.values())
-            poller = select.poll()
-            by_fd = {}
-            for member in members:
-                if member.socket.fileno() >= 0:
-                    by_fd[member.socket.fileno()] = member
-                    poller.register(member.socket.fileno(), select.POLLIN)
-            now = time.monotonic()  # before all is heard that came until then: this process itself may be stopped
-            for fd, _ in poller.poll(_POLL_S * 1000):
-                self._hear(by_fd[fd])
-            for member in members:
-                if not member.is_gone and member.process.poll() is not None:
-                    self._lose(member)
-                elif member.is_ready and now - member.last_beat > STUCK_S:
-                    member.why = f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed"
-                    logger.error("%s: %s", self._name(member), member.why)
-                    member.process.kill()
-                    member.last_beat = time.monotonic()
+            try:
+                self._look()
+            except Exception:  # or nobody would look after the others
+                logger.exception("while looking after the sampling processes")
+                time.sleep(_POLL_S)
+
+    def _look(self) -> None:
+        with self._changed:
+            members = list(self._members.values())
+        poller = select.poll()
+        by_fd = {}
+        for member in members:
+            if member.socket.fileno() >= 0:
+                by_fd[member.socket.fileno()] = member
+                poller.register(member.socket.fileno(), select.POLLIN)
+        now = time.monotonic()  # before all is heard that came until then: this process itself may be stopped
+        for fd, _ in poller.poll(_POLL_S * 1000):
+            self._hear(by_fd[fd])
+        for member in members:
+            if not member.is_gone and member.process.poll() is not None:
+                self._lose(member)
+            elif member.is_ready and now - member.last_beat > STUCK_S:
+                member.why = f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed"
+                logger.error("%s: %s", self._name(member), member.why)
+                member.process.kill()
+                member.last_beat = time.monotonic()
 
     def _hear(self, member: PoolMember) -> None:
         try:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from glt.distributed.store.stored_table import StoredTable
+
 
 def encode_init(init_func: Any, rng_seed: int) -> dict[str, Any]:
     """Returns plain values for what a user asked for."""
+    if isinstance(init_func, StoredTable):
+        return init_func.to_json()
     if init_func is None or init_func == "zeros":
         return {"kind": "zeros"}
     raise ValueError(f"init_func = {init_func!r}: expected None or 'zeros'")

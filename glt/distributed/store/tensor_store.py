@@ -64,10 +64,15 @@ class TensorStore:
         rank: Of the server.
         data: A dataset with ``node_books`` and ``edge_books``; None: tensors in even parts only.
         owner: What to call the server in errors.
+        tables: Gives the rows of a table of the graph that partitions own: ``tables(kind, type_index, table,
+            partitions)``; None: there are none.
     """
 
-    def __init__(self, rank: int = 0, data: Any = None, owner: str = "this process") -> None:
-        self.rank, self.data, self.owner = rank, data, owner
+    def __init__(
+        self, rank: int = 0, data: Any = None, owner: str = "this process",
+        tables: Callable[[str, int, str, list[int]], Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        self.rank, self.data, self.owner, self.tables = rank, data, owner, tables
         self._lock = threading.Lock()
         self._creating = threading.Lock()  # one at a time: memory is forecast for one
         self._tensors: dict[int, StoredTensor] = {}
@@ -106,8 +111,11 @@ class TensorStore:
     def _make(self, holder: Any, spec: TensorSpec, handle: str, tensor: Tensor | None = None) -> StoredTensor:
         placement = Placement.from_spec(spec.placement, self.data)
         num_rows = placement.rows_on(self.rank)
-        self._require_room(spec, num_rows)
-        shard = Shard(torch.zeros((num_rows, *spec.row_shape), dtype=spec.torch_dtype))
+        if spec.init["kind"] == "table":
+            shard = Shard(self._stored_rows(spec, placement, num_rows), is_borrowed=True)
+        else:
+            self._require_room(spec, num_rows)
+            shard = Shard(torch.zeros((num_rows, *spec.row_shape), dtype=spec.torch_dtype))
         with self._lock:
             self._last += 1
             made = StoredTensor(spec, self._last, placement, shard, _who(holder))
@@ -115,6 +123,21 @@ class TensorStore:
             self._named[spec.name] = made.generation
         self._hold(made, holder, handle)
         return made
+
+    def _stored_rows(self, spec: TensorSpec, placement: Placement, num_rows: int) -> Tensor:
+        """Those of a table that the graph was partitioned with, mapped from its file."""
+        if self.tables is None:
+            raise ValueError(f"{self.owner} has no graph: there are no stored tables")
+        parts = [part for part, server in enumerate(placement.server_of) if server == self.rank]
+        init = spec.init
+        rows = (
+            self.tables(init["of"], init["type"], init["table"], parts)
+            if parts
+            else torch.empty((0, *spec.row_shape), dtype=spec.torch_dtype)
+        )
+        if rows.shape != (num_rows, *spec.row_shape) or rows.dtype != spec.torch_dtype:
+            raise ValueError(f"{spec}: the stored table has {num_rows} rows of {rows.dtype} {list(rows.shape[1:])}")
+        return rows
 
     def _require_room(self, spec: TensorSpec, num_rows: int) -> None:
         need_bytes = num_rows * spec.row_bytes

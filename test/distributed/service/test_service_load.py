@@ -18,14 +18,15 @@ NUM_CLIENTS = 8
 NUM_LOADERS = 6 if FULL else 1  # that each client goes through, one after the other
 BATCHES = 3000 if FULL else 400  # of each of them, at least
 GROWTH = 64 << 20
+LIMIT_S = 3600 if FULL else 300
 FAIR = 0.9
 
 
-@pytest.mark.timeout(3600 if FULL else 300)
+@pytest.mark.timeout(LIMIT_S)
 def test_eight_clients(world: Callable[..., World]) -> None:
     """Two processes, four clients each in groups of their own, would do; here each is a process."""
     here = world(1)
-    with Stage(1 + NUM_CLIENTS) as stage:
+    with Stage(1 + NUM_CLIENTS, deadline_s=LIMIT_S - 60.0) as stage:
         ((sampler,),) = stage.start_servers(here.path, 1, NUM_CLIENTS, max_concurrency=4)
         stage.start_clients(1, NUM_CLIENTS)
         clients = range(1, 1 + NUM_CLIENTS)
