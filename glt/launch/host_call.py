@@ -67,7 +67,6 @@ def ask_hosts(
 ) -> list[Answer]:
     """Asks each host its question, all at once."""
     with ThreadPoolExecutor(min(len(hosts), _MAX_AT_ONCE)) as pool:
-        asked = [
-            pool.submit(ask_host, reach, host, module, q, timeout_s) for host, q in zip(hosts, questions, strict=True)
-        ]
+        pairs = zip(hosts, questions, strict=True)
+        asked = [pool.submit(ask_host, reach, host, module, question, timeout_s) for host, question in pairs]
         return [each.result() for each in asked]

@@ -1,10 +1,10 @@
 """What ``glt launch`` asks of a host before it starts anything there, and the answer.
 
-It runs on the host, where it is sent, so it needs the standard library only: one JSON object comes on stdin, and one goes
-to stdout. Of the question: ``workspace``, ``script`` (relative to it, or absolute), ``part_config`` or null, ``ports``
-(each a port, or 0 for one that is free), ``envs``, ``versions`` (whether to look for them). Of the answer: ``problems``,
-a list of texts; ``ports``; ``num_parts``, ``run_id`` and ``parts`` (those that are here) of the part_config; ``glt``,
-``torch`` and ``python``, versions.
+It runs on the host, where it is sent, so it needs the standard library only: one JSON object comes on stdin, and one
+goes to stdout. Of the question: ``workspace``, ``script`` (relative to it, or absolute), ``part_config`` or null,
+``ports`` (each a port, or 0 for one that is free), ``envs``, ``versions`` (whether to look for them). Of the answer:
+``problems``, a list of texts; ``ports``; ``num_parts``, ``run_id`` and ``parts`` (those that are here) of the
+part_config; ``glt`` and ``torch``, versions.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 _PROBE_S = 60.0
 _PROBE = """\
-import importlib.metadata, json, sys
+import importlib.metadata, json
 import glt
-print(json.dumps({"glt": glt.__version__, "torch": importlib.metadata.version("torch"), "python": sys.version.split()[0]}))
+print(json.dumps({"glt": glt.__version__, "torch": importlib.metadata.version("torch")}))
 """
 
 
@@ -60,8 +60,8 @@ def _partitions(path: str, problems: list[str]) -> dict[str, Any]:
         num_parts = int(document["num_parts"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         problems.append(
-            f"--part-config {path}: {file} cannot be read ({type(error).__name__}: {error}): expected what a partitioner "
-            "wrote; glt copy sends it"
+            f"--part-config {path}: {file} cannot be read ({type(error).__name__}: {error}): expected what a "
+            "partitioner wrote; glt copy sends it"
         )
         return {}
     parts = [part for part in range(num_parts) if os.path.isdir(os.path.join(root, f"part{part}"))]

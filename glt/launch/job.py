@@ -177,8 +177,8 @@ class Job:
             self._drain_at = self._drain_at or now + self._drain_s
             if now > self._drain_at:
                 who = ", ".join(sorted(self._waiting))
-                self._stop(1, f"{who} still ran {self._drain_s:g} s after the last trainer had ended: stopping it; "
-                              "does every trainer call initialize(), and do all of them end without an error?")  # fmt: skip
+                why = f"{who} still ran {self._drain_s:g} s after the last trainer had ended: stopping it"
+                self._stop(1, f"{why}; does every trainer call initialize()?")
 
     def _stop(self, status: int, why: str, grace_s: float | None = None) -> None:
         grace_s = self._stop_s if grace_s is None else grace_s
@@ -219,6 +219,6 @@ class Job:
             for each in self._failures:
                 if each is not first:
                     self._console.say(f"also failed: {each.text()}")
-        for each in self._left:
-            self._console.say(f"may still run on {each}")
+        for left in self._left:
+            self._console.say(f"may still run on {left}")
         return self._status

@@ -53,7 +53,7 @@ class Pipe:
             return []
         *lines, last = self.rest.split(b"\n")
         if not data or len(last) > _MAX_LINE_BYTES:
-            lines, last = lines + [last] if last else lines, bytearray()
+            lines, last = [*lines, last] if last else lines, bytearray()
         self.rest = bytearray(last)
         # Of a progress bar, what a terminal would show at the end of the line.
         return [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines]
@@ -183,10 +183,10 @@ class Keeper:
         """Starts a process; ``spec["streams"]`` are names whose output it gets pipes for, and one for its report."""
         theirs: list[int] = []
 
-        def pipe(name: str, **kind: bool) -> int:
+        def pipe(name: str, is_err: bool = False, is_report: bool = False) -> int:
             mine, other = os.pipe()
             os.set_blocking(mine, False)
-            self.pipes.append(Pipe(name, mine, **kind))
+            self.pipes.append(Pipe(name, mine, is_err, is_report))
             self._watch(self.pipes[-1])
             theirs.append(other)
             return other
@@ -283,7 +283,7 @@ class Keeper:
         begin = time.monotonic()
         while left := descendants():
             waited_s = time.monotonic() - begin
-            if waited_s > _DRAIN_S or self.stop_s is not None and time.monotonic() > self.stop_s:
+            if waited_s > _DRAIN_S or (self.stop_s is not None and time.monotonic() > self.stop_s):
                 self._kill_all()
             if waited_s > _DRAIN_S + _KILL_S:
                 self.say(event="left", pids=left)

@@ -57,9 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(*spelled("num-omp-threads"), dest="num_omp_threads", type=count(1, 4096), metavar="N",
                        help="OMP_NUM_THREADS of trainers (default: as torchrun chooses)")  # fmt: skip
     group.add_argument(*spelled("part-config"), dest="part_config", metavar="P",
-                       help="partition directory, or a part_config.json; absolute, or relative to --workspace")  # fmt: skip
+                       help="partition directory, or its part_config; absolute, or relative to --workspace")  # fmt: skip
     group.add_argument("--workspace", metavar="DIR",
-                       help="where everything runs, the same path on all hosts (default: the current directory)")  # fmt: skip
+                       help="where everything runs, the same path on all hosts (default: where you are)")  # fmt: skip
     group.add_argument(*spelled("extra-envs"), dest="extra_envs", action="append", type=variable, default=[],
                        metavar="A=B", help="environment variable of all processes; may be repeated")  # fmt: skip
     group.add_argument(*spelled("master-port"), dest="master_port", type=count(1, 65535), metavar="P",
@@ -69,9 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how it ends")
     group.add_argument("--timeout", type=seconds, metavar="S", help="seconds for the whole job (default: any time)")
     group.add_argument(*spelled("stop-timeout"), dest="stop_timeout", type=seconds, default=10.0, metavar="S",
-                       help="seconds that a process has to end once it is told to; then it is killed (default: 10)")  # fmt: skip
+                       help="seconds that processes have to end; then they are killed (default: 10)")  # fmt: skip
     group.add_argument(*spelled("drain-timeout"), dest="drain_timeout", type=seconds, default=60.0, metavar="S",
-                       help="seconds that servers have after the last trainer has ended (default: 60)")  # fmt: skip
+                       help="seconds that servers have after the last trainer (default: 60)")  # fmt: skip
     group.add_argument(*spelled("dry-run"), dest="dry_run", action="store_true",
                        help="print what would run where, and start nothing")  # fmt: skip
 

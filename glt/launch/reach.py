@@ -11,7 +11,7 @@ from pathlib import Path
 
 from glt.launch.hosts import Host
 
-# Reads a program from stdin, and not a byte more, and runs it: hosts need no glt for that, and nothing has to be quoted.
+# Reads a program from stdin, and not a byte more, and runs it: hosts need no glt for that, and nothing is quoted.
 _BOOT = """\
 import os
 def take(size):
