@@ -283,6 +283,26 @@ class OneHop:
     def num_edges(self) -> int: ...
     def copy_out(self, count: np.ndarray, neighbor: np.ndarray, edge: np.ndarray | None = None) -> None: ...
 
+class RowTable:
+    """Rows of an array that many threads read and change; see csrc/core/row_table.h."""
+
+    def __init__(self, table: np.ndarray) -> None: ...
+    def read(self, rows: np.ndarray | None, first: int, out: np.ndarray, num_threads: int = 1) -> None: ...
+    def write(self, rows: np.ndarray | None, first: int, values: np.ndarray, num_threads: int = 1) -> None: ...
+    def add(
+        self, rows: np.ndarray | None, first: int, values: np.ndarray, dtype: str, num_threads: int = 1
+    ) -> None: ...
+
+def random_rows(
+    out: np.ndarray,
+    ids: np.ndarray | None,
+    first: int,
+    normal: bool,
+    a: float,
+    b: float,
+    key: int,
+    num_threads: int = 1,
+) -> None: ...
 def gather_rows(
     table: np.ndarray,
     ids: np.ndarray | None,

@@ -23,6 +23,7 @@ from glt.distributed.server_client import (
     wait_and_shutdown_server,
 )
 from glt.distributed.service.functions import register_server_function
+from glt.distributed.split import edge_split, node_split
 
 if TYPE_CHECKING:
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
@@ -42,11 +43,13 @@ __all__ = [
     "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",
     "async_request_server",
+    "edge_split",
     "get_context",
     "get_server",
     "init_client",
     "init_server",
     "init_worker_group",
+    "node_split",
     "register_server_function",
     "request_server",
     "server_stats",

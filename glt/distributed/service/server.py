@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from glt.distributed.service.pool import SamplerPool
 from glt.distributed.service.seed_source import SeedSource
 from glt.distributed.service.served_loaders import ServedLoaders
 from glt.distributed.service.session import Call, Session
+from glt.distributed.store.meeting import Meetings
 from glt.errors import GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class DistServer:
     Attributes:
         entry: What others know of it.
         listener, pool, seeds, loaders, clients: What it consists of.
+        meetings: Where its clients wait for each other.
         metrics: Where its numbers are published, if they are.
         is_draining: Whether it takes no more clients and loaders.
     """
@@ -98,6 +101,7 @@ class DistServer:
         self._membership: Membership | None = None
         self.metrics: MetricsEndpoint | None = None
         self.clients = Attendance(num_clients)
+        self.meetings = Meetings()
         self.seeds = SeedSource(dataset, options.seed_dir)
         with ExitStack() as made:  # what is there is closed if the next cannot be made
             # Others may come while the samplers start: they are welcomed when there is a membership.
@@ -185,6 +189,7 @@ class DistServer:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
+        self.meetings.came(session)
         connection.peer = str(session)
         connection.max_bytes, connection.max_json_bytes = _MAX_SESSION_BYTES, MAX_JSON_BYTES
         logger.info("%s came", session)
@@ -219,6 +224,7 @@ class DistServer:
             session.say(told, timeout_s=0.0)
         session.connection.close()
         self.clients.dismiss(session)
+        self.meetings.went(session, why)
         if session.has_left and self._membership is not None:
             self._membership.tell_done([(session.group, session.rank)])
         self.loaders.close_all(f"{session} is gone: {why}", session)
@@ -237,6 +243,7 @@ class DistServer:
             "glt.servers": lambda session, args, kwargs: self._servers(*args),
             "glt.readable": lambda session, args, kwargs: self._readable(),
             "glt.stats": lambda session, args, kwargs: self.stats(),
+            "glt.barrier": lambda session, args, kwargs: self._barrier(session, *args),
         }
         if name in own:
             return own[name]
@@ -248,6 +255,9 @@ class DistServer:
         assert self._membership is not None
         found = self._membership.wait(min(float(timeout_s), self.options.rpc_timeout))
         return [entry.to_json() for _, entry in sorted(found.items())]
+
+    def _barrier(self, session: Session, number: int, num: int, timeout_s: float) -> Future[None]:
+        return self.meetings.arrive("barrier", number, session, num, timeout_s=timeout_s)
 
     def _leave(self, session: Session) -> None:
         session.has_left = True
@@ -342,6 +352,7 @@ class DistServer:
         for session in sessions:
             left_s = max(0.0, deadline - time.monotonic())
             session.say({"closing": f"{self.entry} was shut down", "has_data": False}, timeout_s=left_s)
+        self.meetings.close(f"{self.entry} was shut down")
         self.loaders.close_all(f"{self.entry} was shut down")
         if self._membership is not None:
             self._membership.close()

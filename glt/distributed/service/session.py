@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.5
 _MOST_CALLS = 4  # of one client, that run or whose answers are being sent
 _MOST_WAITING = 4096  # of one client, besides
+_MOST_DEFERRED = 1024  # of one client, that are answered when something else has happened
 _MOST_WAITING_BYTES = 1 << 28  # of their arguments: while there is more, nothing further is read
 
 Call = Callable[["Session", tuple[Any, ...], dict[str, Any]], Any]
@@ -31,6 +33,9 @@ Call = Callable[["Session", tuple[Any, ...], dict[str, Any]], Any]
 
 class Session:
     """Answers the calls of one client.
+
+    A call may return a :class:`concurrent.futures.Future`, where the answer depends on what others do: it is sent when
+    that is done, and until then the call holds no thread and does not count among those that run.
 
     Args:
         connection: To it.
@@ -59,6 +64,7 @@ class Session:
         self._waiting: deque[tuple[dict[str, Any], Tensor | None]] = deque()
         self._waiting_bytes = 0
         self._num_running = 0
+        self._num_deferred = 0
 
     def __str__(self) -> str:
         return self._name
@@ -114,17 +120,46 @@ class Session:
         try:
             args, kwargs = decode_value(asked["arguments"], message)
             result = self._find(name)(self, tuple(args), dict(kwargs))
-            tree, data = encode_value(result, f"the result of {name}")
-            self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data)
+            if isinstance(result, Future):
+                self._defer(asked, name, result)
+            else:
+                self._say_result(asked, name, result)
         except BaseException as error:  # of the call, whatever it is, or because its result is too long to be sent
-            self.say({
-                "number": asked.get("number"), "has_data": False,
-                "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
-            })  # fmt: skip
+            self._say_error(asked, error)
         finally:
             with self._changed:
                 self._num_running -= 1
             self._run_next()
+
+    def _defer(self, asked: dict[str, Any], name: str, result: Future[Any]) -> None:
+        with self._changed:
+            if self._num_deferred >= _MOST_DEFERRED:
+                raise ValueError(
+                    f"{_MOST_DEFERRED} calls of {self} wait for what others do, the most that one client may have: "
+                    f"take their answers before calling {name} again"
+                )
+            self._num_deferred += 1
+        # Whoever completes it has others to tell too, and must not wait for this client to listen.
+        result.add_done_callback(lambda done: self._pool.submit(self._answer_deferred, asked, name, done))
+
+    def _answer_deferred(self, asked: dict[str, Any], name: str, result: Future[Any]) -> None:
+        try:
+            self._say_result(asked, name, result.result(0))
+        except BaseException as error:  # as above
+            self._say_error(asked, error)
+        finally:
+            with self._changed:
+                self._num_deferred -= 1
+
+    def _say_result(self, asked: dict[str, Any], name: str, result: Any) -> None:
+        tree, data = encode_value(result, f"the result of {name}")
+        self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data)
+
+    def _say_error(self, asked: dict[str, Any], error: BaseException) -> None:
+        self.say({
+            "number": asked.get("number"), "has_data": False,
+            "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
+        })  # fmt: skip
 
     def say(self, value: dict[str, Any], data: Tensor | None = None, timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""
