@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.graph_queries import GraphQueries, graph_calls
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, WorkerOptions
 from glt.distributed.service import functions
 from glt.distributed.service.client import Reply
 from glt.distributed.service.remote_dataset import RemoteDataset
+from glt.distributed.store.meeting import Meetings
+from glt.distributed.store.row_update import row_update_calls
 from glt.distributed.store.tensor_store import Call, TensorStore, store_calls
 
 
@@ -33,6 +37,9 @@ class World(Protocol):
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks a server for something; the reply raises what the server raised, or says who is lost."""
+
+    def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
+        """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """Waits until all trainers have come here; what they wrote and flushed before is then seen by all."""
@@ -90,26 +97,37 @@ class StandaloneWorld:
     """One trainer that is its own server: no processes, no ports; for notebooks and tests.
 
     Args:
-        data: A partition, loaded; None: no graph, tensors only.
+        data: A partition, loaded; others are mapped from its directory when they are needed. None: no graph, tensors
+            only.
 
     Attributes:
         store: Of the tensors.
-
-    Raises:
-        ValueError: If there are other partitions, which nobody would serve.
     """
 
     rank, num_trainers, num_servers = 0, 1, 1
+    id, group = "standalone", "standalone"  # as a participant of meetings
 
     def __init__(self, data: DistDataset | None = None) -> None:
-        if data is not None and data.num_partitions != 1:
-            raise ValueError(
-                f"the graph has {data.num_partitions} partitions: expected 1 where there is one process; partition it "
-                "with num_parts=1, or start servers, for example with glt launch"
-            )
+        self.data: DistDataset | RemoteDataset | None = None
+        self.meetings = Meetings()
+        self.meetings.came(self)
+        self.store = TensorStore()
+        self._calls = store_calls(self.store) | row_update_calls(self.store, self.meetings)
+        if data is not None:
+            self.open_graph(data)
+
+    def open_graph(self, data: DistDataset) -> None:
+        """Gives it a graph, once.
+
+        Raises:
+            RuntimeError: If it has one.
+        """
+        if self.data is not None:
+            raise RuntimeError(f"{self} has {self.data} already: call glt.distributed.finalize() first")
+        queries = GraphQueries(data)
+        self.store.data, self.store.tables = data, queries.stored_rows
+        self._calls |= graph_calls(queries)
         self.data = data
-        self.store = TensorStore(data=data)
-        self._calls = store_calls(self.store)
 
     def owner_of(self, partition: int) -> int:
         """See :class:`World`."""
@@ -124,6 +142,10 @@ class StandaloneWorld:
         if server != 0:
             raise ValueError(f"server = {server!r}: expected 0, this process")
         return answered(lambda: self._find(name)(self, args, kwargs))
+
+    def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
+        """See :class:`World`."""
+        return self.call(server, name, *args)
 
     def _find(self, name: str) -> Call:
         if name in self._calls:
@@ -147,6 +169,7 @@ class StandaloneWorld:
     def close(self) -> None:
         """See :class:`World`; the tensors go with it."""
         self.store.end_session(self)
+        self.meetings.close(f"{self} has left its world")
 
     def __str__(self) -> str:
         return f"the standalone process {os.getpid()}"
@@ -157,7 +180,9 @@ def answered(call: Callable[[], Any]) -> Reply:
     reply = Reply()
     reply.set_running_or_notify_cancel()
     try:
-        reply.set_result(call())
+        result = call()
+        # An answer that waits for others waits for nobody here: all who could come have come.
+        reply.set_result(result.result(0) if isinstance(result, Future) else result)
     except Exception as error:
         reply.set_exception(error)
     return reply

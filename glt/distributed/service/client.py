@@ -307,8 +307,17 @@ class DistClient:
 
     def dataset(self) -> RemoteDataset:
         """What there is to know of the graph."""
-        alive = next((line for line in self._lines.values() if line.lost is None), None)
-        return RemoteDataset(self, (alive or self.line(0)).about)  # all tell the same
+        return RemoteDataset(self, self.line(self.any_rank()).about)  # all tell the same
+
+    def any_rank(self) -> int:
+        """A server to ask what all of them know: one that has not been lost, if there is one."""
+        with self._lock:
+            return next((rank for rank, line in self._lines.items() if line.lost is None), 0)
+
+    def entries(self) -> dict[int, ServerEntry]:
+        """The servers as they introduced themselves, by rank."""
+        with self._lock:
+            return {rank: line.entry for rank, line in sorted(self._lines.items())}
 
     def close(self) -> None:
         """Leaves all servers. May be called again."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from glt.available_memory import available_memory
 from glt.distributed.agreement import host_id
 from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.graph_queries import GraphQueries, graph_calls
 from glt.distributed.native_pool import NativePool
 from glt.distributed.service import functions
 from glt.distributed.service.address import printed
@@ -33,6 +34,8 @@ from glt.distributed.service.seed_source import SeedSource
 from glt.distributed.service.served_loaders import ServedLoaders
 from glt.distributed.service.session import Call, Session
 from glt.distributed.store.meeting import Meetings
+from glt.distributed.store.row_update import row_update_calls
+from glt.distributed.store.tensor_store import TensorStore, store_calls
 from glt.errors import GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -74,6 +77,8 @@ class DistServer:
         entry: What others know of it.
         listener, pool, seeds, loaders, clients: What it consists of.
         meetings: Where its clients wait for each other.
+        graph: What it answers about the graph.
+        tensors: Rows of distributed tensors.
         metrics: Where its numbers are published, if they are.
         is_draining: Whether it takes no more clients and loaders.
     """
@@ -102,6 +107,7 @@ class DistServer:
         self.metrics: MetricsEndpoint | None = None
         self.clients = Attendance(num_clients)
         self.meetings = Meetings()
+        self.graph = GraphQueries(dataset)
         self.seeds = SeedSource(dataset, options.seed_dir)
         with ExitStack() as made:  # what is there is closed if the next cannot be made
             # Others may come while the samplers start: they are welcomed when there is a membership.
@@ -111,6 +117,7 @@ class DistServer:
                 rank, *self.listener.address, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx,
                 dataset.load_args["graph_dir"], dataset.manifest.run_id, num_servers, num_clients,
             )  # fmt: skip
+            self.tensors = TensorStore(rank, dataset, str(self.entry), self.graph.stored_rows)
             self.pool = SamplerPool(
                 {
                     "server_rank": rank, "load_args": dataset.load_args, "num_places": options.max_concurrency,
@@ -120,6 +127,8 @@ class DistServer:
                 options.max_workers, options.rpc_timeout, self._worker_died,
             )  # fmt: skip
             made.callback(self.pool.close)
+            self._calls_of_graph = graph_calls(self.graph)
+            self._calls_of_tensors = store_calls(self.tensors) | row_update_calls(self.tensors, self.meetings)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.max_buffer_bytes)
             self._calls = NativePool(options.num_rpc_threads, "glt-request")
             made.pop_all()
@@ -227,6 +236,7 @@ class DistServer:
         self.meetings.went(session, why)
         if session.has_left and self._membership is not None:
             self._membership.tell_done([(session.group, session.rank)])
+        self.tensors.end_session(session)
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
 
@@ -245,8 +255,9 @@ class DistServer:
             "glt.stats": lambda session, args, kwargs: self.stats(),
             "glt.barrier": lambda session, args, kwargs: self._barrier(session, *args),
         }
-        if name in own:
-            return own[name]
+        for calls in (own, self._calls_of_graph, self._calls_of_tensors):
+            if name in calls:
+                return calls[name]
         function = functions.registered(name)
         return lambda session, args, kwargs: function(*args, **kwargs)
 
