@@ -54,6 +54,8 @@ def train(rank: int, job: Job) -> None:
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // num_trainers))
     num_gpus = torch.cuda.device_count()
     device = torch.device("cuda", rank % num_gpus) if num_gpus else torch.device("cpu")
+    if num_gpus:
+        torch.cuda.set_device(device)
     backend = "nccl" if num_trainers <= num_gpus else "gloo"  # nccl wants a GPU of its own for each
     dist.init_process_group(backend, init_method=f"file://{job.rendezvous}", rank=rank, world_size=num_trainers)
     glt.distributed.init_worker_group(num_trainers, rank)
