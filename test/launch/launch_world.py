@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -107,6 +108,11 @@ def _command(pid: int) -> str:
         return "gone"
 
 
-def mark_of(launched: Launched) -> tuple[str, str]:
-    """The flag and value that carry the mark to hosts that ssh reaches."""
-    return "--extra-envs", f"{_MARK}={launched.mark}"
+def said(out: str) -> dict[str, dict[str, Any]]:
+    """What each process said, by the prefix of its line."""
+    found = {}
+    for line in out.splitlines():
+        who, bar, text = line.partition(" | ")
+        if bar and text.startswith("{"):
+            found[who] = json.loads(text)
+    return found
