@@ -52,9 +52,9 @@ def check(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partitions(path: str, problems: list[str]) -> dict[str, Any]:
-    """Reads the manifest of a partition directory, or a part_config, a JSON file with ``num_parts`` beside it."""
-    file = os.path.join(path, "manifest.json") if os.path.isdir(path) else path
-    root = os.path.dirname(file)
+    """Reads the manifest of a partition directory, or that beside a part_config."""
+    root = path if os.path.isdir(path) else os.path.dirname(path)
+    file = path if not os.path.exists(path) else os.path.join(root, "manifest.json")
     try:
         with open(file, encoding="utf-8") as opened:
             document = json.load(opened)
