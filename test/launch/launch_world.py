@@ -12,6 +12,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import glt
+
 DEADLINE_S = 120.0
 _MARK = "GLT_TEST_LAUNCH"
 
@@ -26,6 +28,7 @@ todo = os.environ.get(f"DO_{role}_{rank}", os.environ.get(f"DO_{role}", ""))
 exec(todo)
 """
 SLEEP = "time.sleep(600)"
+PATHS = ("--extra-envs", f"PYTHONPATH={Path(glt.__file__).parents[1]}")  # ssh passes no environment on
 
 
 class Launched:

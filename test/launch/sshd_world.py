@@ -5,9 +5,10 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import time
+import uuid
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ class Sshd:
         for name in ("host", "user"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
         key = (folder / "host.pub").read_text()
-        (folder / "known").write_text("".join(f"[{each}]:{self.port} {key}" for each in addresses))
+        (folder / "known").write_text(f"[*]:{self.port} {key}")
         listen = "".join(f"ListenAddress {each}\n" for each in addresses)
         (folder / "config").write_text(
             f"Port {self.port}\n{listen}HostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\nPidFile none\n"
@@ -49,18 +50,26 @@ class Sshd:
         )
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # sshd of root insists on it
-        self.log = (folder / "log").open("wb")
+        self._start(folder / "log", before)
+
+    def _start(self, log: Path, before: tuple[str, ...]) -> None:
         sshd = find("sshd")
         assert sshd is not None
-        self.process = subprocess.Popen(
-            [*before, sshd, "-D", "-e", "-f", folder / "config"], stdin=subprocess.DEVNULL, stderr=self.log
-        )
+        self.log = log.open("wb")
+        command = [*before, sshd, "-D", "-e", "-f", str(self.folder / "config")]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log)
         deadline = time.monotonic() + 30
-        while b"Server listening" not in (folder / "log").read_bytes():
+        while b"Server listening" not in log.read_bytes():
             if time.monotonic() > deadline or self.process.poll() is not None:
                 self.close()
-                pytest.skip(f"sshd does not start here: {(folder / 'log').read_text().strip()}")
+                pytest.skip(f"sshd does not start here: {log.read_text().strip()}")
             time.sleep(0.02)
+
+    def another(self, before: tuple[str, ...]) -> Sshd:
+        """One with the same port and keys, on another host."""
+        other = copy(self)
+        other._start(self.folder / f"log-{uuid.uuid4().hex}", before)
+        return other
 
     @property
     def flags(self) -> list[str]:
@@ -75,12 +84,3 @@ class Sshd:
         self.process.terminate()
         self.process.wait(30)
         self.log.close()
-
-
-def can_listen(address: str) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True

@@ -102,6 +102,7 @@ def test_a_host_gets_its_partitions_and_loads_them(copy: Copy, parts: Path, tmp_
 
 def test_which_files_a_host_gets(copy: Copy, parts: Path, tmp_path: Path) -> None:
     status, said = copy(parts, tmp_path, "--dry-run", hosts="127.0.0.1,127.0.0.2")
+    assert status == 0
     listed = json.loads((parts / "manifest.json").read_text())["files"]
     for line, own in zip(said.splitlines(), (0, 1), strict=True):
         mine = [path for path in listed if part_of(path) in (None, own)]

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launch_world import SLEEP, Launched, said
+from launch_world import PATHS, SLEEP, Launched, said
 from sshd_world import Sshd, need_sshd
 
 import glt
 
 Launch = Callable[..., Launched]
 HOSTS = ("127.0.0.1", "127.0.0.2")
-PATHS = ("--extra-envs", f"PYTHONPATH={Path(glt.__file__).parents[1]}")
 
 
 @pytest.fixture(scope="module")
