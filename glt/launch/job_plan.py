@@ -21,7 +21,7 @@ class JobSpec:
     Attributes:
         hosts: Host 0 has server 0 and trainer 0.
         num_servers, num_trainers: On each host. Without servers there are no roles: trainers are as torchrun's.
-        num_workers: Sampling processes of each trainer.
+        num_workers: Sampling processes of each server.
         command: The script and its arguments.
         workspace: Directory on each host, in which everything runs.
         part_config: As processes of the job get it, if they do.

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(*spelled("num-trainers"), dest="num_trainers", type=count(0, 1024), default=1, metavar="N",
                        help="trainers on each host (default: 1)")  # fmt: skip
     group.add_argument(*spelled("num-workers"), *spelled("num-samplers"), dest="num_workers", type=count(0, 1024),
-                       default=0, metavar="K", help="sampling processes of each trainer (default: 0)")  # fmt: skip
+                       default=0, metavar="K", help="sampling processes of each server (default: 0)")  # fmt: skip
     group.add_argument(*spelled("num-omp-threads"), dest="num_omp_threads", type=count(1, 4096), metavar="N",
                        help="OMP_NUM_THREADS of trainers (default: as torchrun chooses)")  # fmt: skip
     group.add_argument(*spelled("part-config"), dest="part_config", metavar="P",
