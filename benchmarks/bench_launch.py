@@ -12,6 +12,7 @@ command to that statement; "all" to the end of the command, which includes stopp
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from glt.testing_cluster import free_port
 
 _SCRIPT = """\
 import sys, time
-print("began", time.time(), flush=True)
+sys.stdout.write(f"began {time.time()}\\n")  # in one piece: torchrun has both trainers write to one pipe
 for number in range(int(sys.argv[1])):
     print("line", number)
 """
@@ -50,7 +51,7 @@ class Contestant:
         begin = time.time()
         done = subprocess.run(self.command(), capture_output=True, text=True, timeout=240)
         lines = done.stdout.splitlines()
-        began = [float(line.split()[-1]) for line in lines if "began" in line]
+        began = [float(each) for each in re.findall(r"began (\d+\.\d+)", done.stdout)]
         if done.returncode or len(began) != _TRAINERS or len(lines) != _TRAINERS * (1 + self.num_lines):
             raise RuntimeError(f"{self.name}: exit status {done.returncode}, {len(lines)} lines:\n{done.stderr}")
         self.first_s.append(min(began) - begin)

@@ -15,16 +15,20 @@ from glt.launch.keeper import Pipe
 from glt.launch.reach import Reach
 
 
-def run_keeper(code: str, plan: dict[str, Any], *messages: bytes) -> tuple[float, list[dict[str, Any]]]:
-    """Runs ``code`` under a keeper whose stdin stays open; returns how long that took and what it told."""
+def run_keeper(code: str, plan: dict[str, Any], wait_s: float = 0.0) -> tuple[float, list[dict[str, Any]]]:
+    """Runs ``code`` under a keeper whose stdin stays open; returns how long that took and what it told.
+
+    What it tells is read ``wait_s`` later.
+    """
     command, begin = Reach(over_ssh=False).run_program(THIS_HOST, "keeper")
     spec = {"name": "it", "argv": [sys.executable, "-c", code], "env": {}, "cwd": "/", "streams": []}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
         assert keeper.stdin is not None and keeper.stdout is not None
         start = time.monotonic()
         text = json.dumps({"processes": [spec], "stop_s": 1.0, "silent_s": None} | plan).encode() + b"\n"
-        keeper.stdin.write(begin + text + b"".join(messages))
+        keeper.stdin.write(begin + text)
         keeper.stdin.flush()
+        time.sleep(wait_s)
         told = [json.loads(line) for line in keeper.stdout]
         return time.monotonic() - start, told
 
@@ -44,10 +48,11 @@ def test_what_a_process_left_behind_ends() -> None:
 
 
 def test_a_flood_of_output_is_whole() -> None:
-    _, told = run_keeper("for i in range(50_000): print(i)\nprint('x' * 50_000, end='')", {})
+    """Also for a reader that takes its time, longer than processes have to close their pipes."""
+    _, told = run_keeper("for i in range(50_000): print(i)\nprint('x' * 200_000, end='')", {}, wait_s=3.0)
     lines = [each["text"] for each in told if each["event"] == "line"]
     assert lines[:50_000] == [str(number) for number in range(50_000)]
-    assert "".join(lines[50_000:]) == "x" * 50_000  # in pieces: memory is bounded
+    assert "".join(lines[50_000:]) == "x" * 200_000  # in pieces: memory is bounded
 
 
 def test_a_command_that_there_is_not() -> None:
