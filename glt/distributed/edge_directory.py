@@ -54,6 +54,11 @@ class EdgeDirectory:
         neighbor = self.topology.indices[torch.from_numpy(position)].long()
         return torch.from_numpy(found), self._ends(center, neighbor)
 
+    def ids(self) -> Tensor:
+        """Ids of the edges that are here, ascending ``[E]``, int64."""
+        with self._making:
+            return torch.from_numpy(self._by_id[0].astype(np.int64))
+
     def near_degrees(self, nodes: Tensor) -> Tensor:
         """Edges of nodes that this partition owns and expands, ``[n]`` int64.
 

@@ -92,6 +92,10 @@ class GraphQueries:
         """See :meth:`EdgeDirectory.far_edges`."""
         return self.directory(part, edge_type).far_edges(_ids(nodes))
 
+    def edge_ids(self, part: int, edge_type: int) -> Tensor:
+        """Ids of the edges that a partition holds, ascending ``[E]``, int64."""
+        return self.directory(part, edge_type).ids()
+
     def book(self, kind: str, type_index: int) -> dict[str, Tensor]:
         """Owners and rows of all nodes (``kind='node'``) or edges of a type: what :class:`PartitionBook` is made of."""
         if kind not in ("node", "edge"):
@@ -126,6 +130,7 @@ def graph_calls(queries: GraphQueries) -> dict[str, Call]:
         "glt.graph.has_edges": lambda who, args, kwargs: queries.has_edges(*args, **kwargs),
         "glt.graph.sample": lambda who, args, kwargs: queries.sample(*args, **kwargs),
         "glt.graph.far_edges": lambda who, args, kwargs: queries.far_edges(*args, **kwargs),
+        "glt.graph.edge_ids": lambda who, args, kwargs: queries.edge_ids(*args, **kwargs),
         "glt.graph.book": lambda who, args, kwargs: queries.book(*args, **kwargs),
     }
 

@@ -93,27 +93,49 @@ class GraphRouter:
         Raises:
             IndexError: If there is no such edge; names the first.
         """
+        return self._located(edge_type, ids)[0]
+
+    def edge_owners(self, edge_type: int, ids: Tensor) -> Tensor:
+        """The partition of each edge ``[n]``, int64; errors as of :meth:`find_edges`."""
+        book = self.data.edge_books[edge_type]
+        if book is None:
+            return self._located(edge_type, ids)[1]
+        self._require_edges(edge_type, ids)
+        return torch.from_numpy(book.owners(ids.numpy()))
+
+    def edges_of(self, edge_type: int, part: int) -> Tensor:
+        """Ids of the edges of a partition, ascending ``[E]``, int64."""
+        found: Tensor = self._ask(part, "edge_ids", edge_type).result()
+        return found
+
+    def _require_edges(self, edge_type: int, ids: Tensor) -> None:
         num_edges = self.data.num_edges_of[edge_type]
         wrong = ((ids < 0) | (ids >= num_edges)).nonzero()
         if len(wrong):
             at = int(wrong[0])
             raise IndexError(f"edge_ids[{at}] = {int(ids[at])} is outside [0, {num_edges})")
+
+    def _located(self, edge_type: int, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Ends of edges ``[2, n]``, and the partitions that hold them ``[n]``."""
+        self._require_edges(edge_type, ids)
         book = self.data.edge_books[edge_type]
-        everywhere = torch.arange(len(ids))
-        shares = (
-            [_Share(part, ids.numpy(), everywhere) for part in range(self.data.num_partitions)]
-            if book is None
-            else list(self._shares(book, ids))
-        )
+        if book is None:  # nobody knows who has which: everyone is asked
+            everywhere = torch.arange(len(ids))
+            shares = [_Share(part, ids.numpy(), everywhere) for part in range(self.data.num_partitions)]
+        else:
+            shares = list(self._shares(book, ids))
         replies = [self._ask(each.part, "find_edges", edge_type, torch.from_numpy(each.ids)) for each in shares]
-        out = torch.full((2, len(ids)), -1, dtype=torch.int64)
+        ends = torch.full((2, len(ids)), -1, dtype=torch.int64)
+        parts = torch.full((len(ids),), -1, dtype=torch.int64)
         for share, reply in zip(shares, replies, strict=True):
-            here, ends = reply.result()
-            out[:, share.positions[here]] = ends
-        if len(ids) and int(out.min()) < 0:
-            at = int((out[0] < 0).nonzero()[0])
+            is_here, found = reply.result()
+            where = share.positions[is_here]
+            ends[:, where], parts[where] = found, share.part
+        missing = (parts < 0).nonzero()
+        if len(missing):
+            at = int(missing[0])
             raise LookupError(f"edge_ids[{at}] = {int(ids[at])} is in no partition: their edge ids are not 0 to E - 1")
-        return out
+        return ends, parts
 
     def has_edges(self, edge_type: int, source: Tensor, target: Tensor) -> Tensor:
         """Which pairs are edges ``[n]``, bool.

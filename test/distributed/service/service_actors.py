@@ -78,8 +78,8 @@ class Actor:
         found = take_census(pid)
         return len(found.fds), found.num_threads, len(found.children), found.rss_bytes
 
-    def run_function(self, function: Any, *args: Any) -> Any:
-        return function(*args)
+    def run_function(self, function: Any, *args: Any, **given: Any) -> Any:
+        return function(*args, **given)
 
     # -- as a server -------------------------------------------------------------------------------------------------
 
