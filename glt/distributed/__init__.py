@@ -25,6 +25,7 @@ from glt.distributed.server_client import (
 )
 from glt.distributed.service.functions import register_server_function
 from glt.distributed.split import edge_split, node_split
+from glt.partition import partition_graph
 
 if TYPE_CHECKING:
     from glt.distributed.dist_graph import DistGraph
@@ -58,6 +59,7 @@ __all__ = [
     "initialize",
     "node_split",
     "num_trainers",
+    "partition_graph",
     "register_server_function",
     "request_server",
     "server_stats",

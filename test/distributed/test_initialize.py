@@ -104,7 +104,7 @@ def test_a_process_alone(world: Callable[..., World]) -> None:
     early[[1]] = torch.ones(1, 2)
     with pytest.raises(ValueError, match="nothing says which partitions"):
         glt.distributed.DistGraph("small")
-    graph = glt.distributed.DistGraph("small", made.path / "manifest.json")
+    graph = glt.distributed.DistGraph("small", made.path)
     assert graph.num_nodes() == NUM_NODES and early[[1]].sum() == 2
     assert torch.equal(glt.distributed.DistGraph("small").ndata["x"][torch.arange(NUM_NODES)], made.x)
     with pytest.raises(ValueError, match="expected the same partitions"):

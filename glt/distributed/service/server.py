@@ -232,9 +232,9 @@ class DistServer:
         session.connection.close()
         self.clients.dismiss(session)
         self.meetings.went(session, why)
-        self.tensors.end_session(session)
         if session.has_left and self._membership is not None:
             self._membership.tell_done([(session.group, session.rank)])
+        self.tensors.end_session(session)
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
 

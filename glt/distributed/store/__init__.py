@@ -1,1 +1,1 @@
-"""Rows of distributed tensors on the servers that keep them."""
+"""What servers keep for trainers beside the graph: named tensors, and where trainers meet."""
