@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/halves.h"
 #include "core/team.h"
 
 namespace glt {
@@ -51,16 +52,6 @@ int64_t rows_ahead(int64_t row_bytes) {
   return std::clamp<int64_t>(8192 / std::max<int64_t>(row_bytes, 1), 2, 32);
 }
 constexpr int64_t kAheadBytes = 16 * kCacheLine;
-
-float widened(uint16_t bfloat) {
-  return std::bit_cast<float>(uint32_t{bfloat} << 16);
-}
-
-uint16_t to_bfloat(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);  // NaN stays NaN
-  return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
-}
 
 struct Bfloat16 {
   uint16_t bits;
@@ -222,6 +213,17 @@ void RowTable::write(const SomeRows& some, const std::byte* values, int num_thre
     });
   change(some, num_threads,
          [&](std::byte* row, int64_t i, int64_t n) { std::memcpy(row, values + i * row_bytes_, n * row_bytes_); });
+}
+
+void RowTable::replace_locked(int64_t number, const std::byte* value) {
+  if (!is_word_) {
+    std::memcpy(row(number), value, row_bytes_);
+    return;
+  }
+  as_word(row_bytes_, [&](auto word) {
+    std::memcpy(&word, value, sizeof(word));
+    __atomic_store_n(reinterpret_cast<decltype(word)*>(row(number)), word, __ATOMIC_RELAXED);
+  });
 }
 
 void RowTable::add(const SomeRows& some, const std::byte* values, Number number, int num_threads) {

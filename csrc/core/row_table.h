@@ -44,6 +44,7 @@ class RowTable {
   // For changes made elsewhere: hold this to change the row.
   RowLock& lock_of(int64_t row) const { return locks_[(row >> block_shift_) & lock_mask_].lock; }
   std::byte* row(int64_t row) const { return rows_ + row * row_bytes_; }
+  void replace_locked(int64_t row, const std::byte* value);  // some read without the lock: do not write to row()
 
  private:
   struct alignas(64) PaddedLock {

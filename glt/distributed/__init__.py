@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
 from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
+from glt.distributed.evaluation import gather_metrics
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.initialize import barrier, finalize, get_rank, initialize, num_trainers
 from glt.distributed.options import (
@@ -24,6 +26,7 @@ from glt.distributed.server_client import (
     wait_and_shutdown_server,
 )
 from glt.distributed.service.functions import register_server_function
+from glt.distributed.sparse_optim import SparseAdagrad, SparseAdam
 from glt.distributed.split import edge_split, node_split
 from glt.partition import partition_graph
 
@@ -38,6 +41,7 @@ __all__ = [
     "ConcurrentEventLoop",
     "DistContext",
     "DistDataset",
+    "DistEmbedding",
     "DistGraph",
     "DistLinkNeighborLoader",
     "DistNeighborLoader",
@@ -46,10 +50,13 @@ __all__ = [
     "DistSubGraphLoader",
     "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",
+    "SparseAdagrad",
+    "SparseAdam",
     "async_request_server",
     "barrier",
     "edge_split",
     "finalize",
+    "gather_metrics",
     "get_context",
     "get_rank",
     "get_server",

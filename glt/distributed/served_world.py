@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from glt.distributed.agreement import host_id
@@ -44,8 +45,15 @@ class ServedWorld:
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks a server for something; the reply raises what the server raised, or says who is lost."""
+        return self._on_line(server, lambda line: line.call(name, *args, **kwargs))
+
+    def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
+        """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""
+        return self._on_line(server, lambda line: line.call_within(timeout_s + _ANSWER_S, name, *args))
+
+    def _on_line(self, server: int, ask: Callable[[Any], Reply]) -> Reply:
         try:
-            return self.client.line(server).call(name, *args, **kwargs)
+            return ask(self.client.line(server))
         except PeerLost as lost:
             reply = Reply()
             reply.set_running_or_notify_cancel()
@@ -64,8 +72,7 @@ class ServedWorld:
         timeout_s = BARRIER_S if timeout_s is None else timeout_s
         with self._lock:
             number, self._num_met = self._num_met, self._num_met + 1
-        line = self.client.line(0)
-        line.call_within(timeout_s + _ANSWER_S, "glt.barrier", number, self.num_trainers, timeout_s).result()
+        self.call_within(timeout_s, 0, "glt.barrier", number, self.num_trainers, timeout_s).result()
 
     def worker_options(self, num_workers: int) -> RemoteDistSamplingWorkerOptions:
         """Loaders sample on a server of this host, if there is one."""

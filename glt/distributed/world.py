@@ -14,6 +14,7 @@ from glt.distributed.service import functions
 from glt.distributed.service.client import Reply
 from glt.distributed.service.remote_dataset import RemoteDataset
 from glt.distributed.store.meeting import Meetings
+from glt.distributed.store.row_update import row_update_calls
 from glt.distributed.store.tensor_store import Call, TensorStore, store_calls
 
 
@@ -36,6 +37,9 @@ class World(Protocol):
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks a server for something; the reply raises what the server raised, or says who is lost."""
+
+    def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
+        """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """Waits until all trainers have come here; what they wrote and flushed before is then seen by all."""
@@ -108,7 +112,7 @@ class StandaloneWorld:
         self.meetings = Meetings()
         self.meetings.came(self)
         self.store = TensorStore()
-        self._calls = store_calls(self.store)
+        self._calls = store_calls(self.store) | row_update_calls(self.store, self.meetings)
         if data is not None:
             self.open_graph(data)
 
@@ -138,6 +142,10 @@ class StandaloneWorld:
         if server != 0:
             raise ValueError(f"server = {server!r}: expected 0, this process")
         return answered(lambda: self._find(name)(self, args, kwargs))
+
+    def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
+        """See :class:`World`."""
+        return self.call(server, name, *args)
 
     def _find(self, name: str) -> Call:
         if name in self._calls:

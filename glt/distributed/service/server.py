@@ -34,6 +34,7 @@ from glt.distributed.service.seed_source import SeedSource
 from glt.distributed.service.served_loaders import ServedLoaders
 from glt.distributed.service.session import Call, Session
 from glt.distributed.store.meeting import Meetings
+from glt.distributed.store.row_update import row_update_calls
 from glt.distributed.store.tensor_store import TensorStore, store_calls
 from glt.errors import GltError, RendezvousError
 
@@ -126,7 +127,8 @@ class DistServer:
                 options.max_workers, options.rpc_timeout, self._worker_died,
             )  # fmt: skip
             made.callback(self.pool.close)
-            self._calls_of_graph, self._calls_of_tensors = graph_calls(self.graph), store_calls(self.tensors)
+            self._calls_of_graph = graph_calls(self.graph)
+            self._calls_of_tensors = store_calls(self.tensors) | row_update_calls(self.tensors, self.meetings)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.max_buffer_bytes)
             self._calls = NativePool(options.num_rpc_threads, "glt-request")
             made.pop_all()

@@ -89,13 +89,13 @@ class Placement:
         return cls(kind, type_index, book, server_of, _bases(_sizes(book), server_of, num_servers), num_servers)
 
     @classmethod
-    def of(cls, part: NodeType | EdgeType | None, num_rows: int, world: Any) -> Placement:
+    def of(cls, part: NodeType | EdgeType | None, num_rows: int | None, world: Any) -> Placement:
         """What a user asked for.
 
         Args:
             part: A node type, an edge type, or None: evenly. Of a homogeneous graph, the nodes are ``"node"`` and the
                 edges ``("node", "to", "node")``.
-            num_rows: Of the tensor.
+            num_rows: Of the tensor; None: as many as the type has.
             world: With ``data``, ``num_servers`` and ``owner_of``.
 
         Raises:
@@ -103,6 +103,7 @@ class Placement:
             ValueError: If there is no graph, or the type has another number of rows.
         """
         if part is None:
+            assert num_rows is not None
             return cls.evenly(num_rows, world.num_servers)
         if world.data is None:
             raise ValueError(f"part = {part!r}: there is no graph yet, only even parts (None); make a DistGraph first")
@@ -116,7 +117,7 @@ class Placement:
         if book is None:
             raise ValueError(f"part = {part!r}: partitions have no book of these edges, having no rows of them; "
                              "use None for even parts")  # fmt: skip
-        if book.num_ids != num_rows:
+        if num_rows is not None and book.num_ids != num_rows:
             raise ValueError(
                 f"shape[0] = {num_rows}: expected {book.num_ids}, the number of {kind}s of type {part!r}, or "
                 "part = None for a tensor of any length"

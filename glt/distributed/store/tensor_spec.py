@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+
+from glt.partition.rows import Rows
+
+_MOST_DIMS = 4  # of a tensor in a message
 
 
 @dataclass(frozen=True)
@@ -63,3 +69,48 @@ class TensorSpec:
         place = self.placement
         part = "even parts" if place["kind"] == "even" else f"parts of {place['kind']}s of type {place['type_index']}"
         return f"shape {list(self.shape)}, dtype {self.dtype}, {part}"
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """Returns the shape of a tensor, rows first.
+
+    Raises:
+        TypeError, ValueError: If it is none.
+    """
+    if isinstance(shape, int) or not isinstance(shape, Sequence):
+        raise TypeError(
+            f"shape = {shape!r}: expected the sizes of 1 to {_MOST_DIMS} dimensions, such as (num_nodes, 10)"
+        )
+    sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in shape)
+    for at, size in enumerate(sizes):
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"shape[{at}] = {size!r}: expected an integer")
+        if size < 0:
+            raise ValueError(f"shape[{at}] = {size}: expected 0 or more")
+    if not 1 <= len(sizes) <= _MOST_DIMS:
+        raise ValueError(f"shape = {list(sizes)}: expected 1 to {_MOST_DIMS} dimensions, rows first; flatten the rows")
+    return sizes
+
+
+def checked_name(name: Any) -> str | None:
+    """Returns the name of a tensor, or None.
+
+    Raises:
+        TypeError, ValueError: If it is none that a user may give.
+    """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name = {name!r}: expected text, or None")
+    if name is not None and (not name or name.startswith("glt/")):
+        raise ValueError(f"name = {name!r}: expected a name that does not begin with 'glt/', as glt's own do")
+    return name
+
+
+def checked_dtype(dtype: Any) -> str:
+    """Returns the name of the dtype of a tensor.
+
+    Raises:
+        TypeError: If glt does not store it.
+    """
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype = {dtype!r}: expected a torch.dtype, such as torch.float32")
+    return Rows.of("dtype", torch.empty(0, dtype=dtype), 0, "row").torch_dtype

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,9 +15,11 @@ import torch
 from torch import Tensor
 
 from glt.available_memory import available_memory
+from glt.distributed.store.initial_values import fill, needs_twice
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.shard import Rows, Shard
 from glt.distributed.store.tensor_spec import TensorSpec
+from glt.distributed.store.turn import Turn
 
 _MOST_TOMBSTONES = 4096
 
@@ -41,6 +45,7 @@ class StoredTensor:
         created_by: Who made it.
         handles: Who holds it: trainers and the names they gave their handles.
         seen: Ranks of the trainers that have created it, or have left.
+        turns: Of handles, the order of their changes.
         num_reads, num_writes, read_bytes, written_bytes: Since it was made; additions are writes.
     """
 
@@ -51,6 +56,7 @@ class StoredTensor:
     created_by: str
     handles: set[tuple[Any, str]] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
+    turns: dict[tuple[Any, str], Turn] = field(default_factory=dict)
     num_reads: int = 0
     num_writes: int = 0
     read_bytes: int = 0
@@ -66,13 +72,15 @@ class TensorStore:
         owner: What to call the server in errors.
         tables: Gives the rows of a table of the graph that partitions own: ``tables(kind, type_index, table,
             partitions)``; None: there are none.
+        num_threads: For reading, changing and filling in many rows. Default: all processors, eight at most.
     """
 
     def __init__(
         self, rank: int = 0, data: Any = None, owner: str = "this process",
-        tables: Callable[[str, int, str, list[int]], Tensor] | None = None,
+        tables: Callable[[str, int, str, list[int]], Tensor] | None = None, num_threads: int | None = None,
     ) -> None:  # fmt: skip
         self.rank, self.data, self.owner, self.tables = rank, data, owner, tables
+        self.num_threads = num_threads or min(8, len(os.sched_getaffinity(0)))
         self._lock = threading.Lock()
         self._creating = threading.Lock()  # one at a time: memory is forecast for one
         self._tensors: dict[int, StoredTensor] = {}
@@ -101,27 +109,31 @@ class TensorStore:
         with self._creating:
             found = self._find(spec.name)
             if found is None:
-                return {"generation": self._make(holder, spec, handle).generation, "is_new": True}
-            # With another initialisation it would be another tensor, too.
+                made = self._make(holder, spec)
+                self._hold(made, holder, handle)
+                return {"generation": made.generation, "is_new": True}
             if found.spec != spec:
                 raise ValueError(_mismatch(spec, found))
             self._hold(found, holder, handle)
             return {"generation": found.generation, "is_new": False}
 
-    def _make(self, holder: Any, spec: TensorSpec, handle: str, tensor: Tensor | None = None) -> StoredTensor:
+    def _make(self, holder: Any, spec: TensorSpec) -> StoredTensor:
         placement = Placement.from_spec(spec.placement, self.data)
         num_rows = placement.rows_on(self.rank)
         if spec.init["kind"] == "table":
-            shard = Shard(self._stored_rows(spec, placement, num_rows), is_borrowed=True)
-        else:
-            self._require_room(spec, num_rows)
-            shard = Shard(torch.zeros((num_rows, *spec.row_shape), dtype=spec.torch_dtype))
+            rows = self._stored_rows(spec, placement, num_rows)
+            return self._keep(holder, spec, placement, Shard(rows, is_borrowed=True, num_threads=self.num_threads))
+        self._require_room(spec, num_rows * (1 + needs_twice(spec.init)))
+        rows = torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype)
+        fill(rows, spec, placement, self.rank, self.num_threads)
+        return self._keep(holder, spec, placement, Shard(rows, num_threads=self.num_threads))
+
+    def _keep(self, holder: Any, spec: TensorSpec, placement: Placement, shard: Shard) -> StoredTensor:
         with self._lock:
             self._last += 1
             made = StoredTensor(spec, self._last, placement, shard, _who(holder))
             self._tensors[made.generation] = made
             self._named[spec.name] = made.generation
-        self._hold(made, holder, handle)
         return made
 
     def _stored_rows(self, spec: TensorSpec, placement: Placement, num_rows: int) -> Tensor:
@@ -179,12 +191,18 @@ class TensorStore:
         with self._lock:
             self._remove(generation, f"was deleted by {_who(holder)}")
 
+    def undo(self, holder: Any, generation: int, why: str) -> None:
+        """Removes what could not be created on all servers."""
+        with self._lock:
+            self._remove(generation, f"could not be created by {_who(holder)}: {why}")
+
     def release(self, holder: Any, generation: int, handle: str) -> None:
         """Gives up a handle; the last one of an anonymous tensor frees it."""
         with self._lock:
             stored = self._tensors.get(generation)
             if stored is not None:
                 stored.handles.discard((holder, handle))
+                stored.turns.pop((holder, handle), None)
                 self._free_if_unheld(stored)
 
     def end_session(self, holder: Any) -> None:
@@ -192,6 +210,7 @@ class TensorStore:
         with self._lock:
             for stored in list(self._tensors.values()):
                 stored.handles = {each for each in stored.handles if each[0] is not holder}
+                stored.turns = {key: turn for key, turn in stored.turns.items() if key[0] is not holder}
                 stored.seen.add(holder.rank)
                 self._free_if_unheld(stored)
 
@@ -228,31 +247,43 @@ class TensorStore:
             f"{self.owner} has no tensor number {generation}: it was restarted since, or the tensor deleted long ago"
         )  # fmt: skip
 
-    def read(self, generation: int, rows: Rows) -> Tensor:
-        """See :meth:`Shard.read`."""
+    def read(self, holder: Any, generation: int, rows: Rows, handle: str = "", after: int = 0) -> Tensor:
+        """See :meth:`Shard.read`; the first ``after`` changes of a handle are made by then."""
         stored = self.stored(generation)
+        if after:
+            self._turn(stored, holder, handle).wait(after)
         found = stored.shard.read(rows)
         with self._lock:
             stored.num_reads += 1
             stored.read_bytes += found.nbytes
         return found
 
-    def write(self, generation: int, rows: Rows, values: Tensor) -> None:
-        """See :meth:`Shard.write`."""
-        self._change(generation, Shard.write, rows, values)
+    def write(
+        self, holder: Any, generation: int, rows: Rows, values: Tensor, handle: str = "", number: int = 0
+    ) -> None:  # fmt: skip
+        """See :meth:`Shard.write`; it is the change of this ``number`` of a handle, or 0: of no order."""
+        self._change(Shard.write, holder, generation, rows, values, handle, number)
 
-    def add(self, generation: int, rows: Rows, values: Tensor) -> None:
-        """See :meth:`Shard.add`."""
-        self._change(generation, Shard.add, rows, values)
+    def add(
+        self, holder: Any, generation: int, rows: Rows, values: Tensor, handle: str = "", number: int = 0
+    ) -> None:  # fmt: skip
+        """See :meth:`Shard.add` and :meth:`write`."""
+        self._change(Shard.add, holder, generation, rows, values, handle, number)
 
     def _change(
-        self, generation: int, change: Callable[[Shard, Rows, Tensor], None], rows: Rows, values: Tensor
-    ) -> None:
+        self, change: Callable[[Shard, Rows, Tensor], None], holder: Any, generation: int, rows: Rows, values: Tensor,
+        handle: str, number: int,
+    ) -> None:  # fmt: skip
         stored = self.stored(generation)
-        change(stored.shard, rows, values)
+        with self._turn(stored, holder, handle).of(number) if number else nullcontext():
+            change(stored.shard, rows, values)
         with self._lock:
             stored.num_writes += 1
             stored.written_bytes += values.nbytes
+
+    def _turn(self, stored: StoredTensor, holder: Any, handle: str) -> Turn:
+        with self._lock:
+            return stored.turns.setdefault((holder, handle), Turn())
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
@@ -282,9 +313,10 @@ def store_calls(store: TensorStore) -> dict[str, Call]:
         "glt.tensor.open": lambda who, args, kwargs: store.open(who, *args, **kwargs),
         "glt.tensor.release": lambda who, args, kwargs: store.release(who, *args, **kwargs),
         "glt.tensor.delete": lambda who, args, kwargs: store.delete(who, *args, **kwargs),
-        "glt.tensor.read": lambda who, args, kwargs: store.read(*args, **kwargs),
-        "glt.tensor.write": lambda who, args, kwargs: store.write(*args, **kwargs),
-        "glt.tensor.add": lambda who, args, kwargs: store.add(*args, **kwargs),
+        "glt.tensor.undo": lambda who, args, kwargs: store.undo(who, *args, **kwargs),
+        "glt.tensor.read": lambda who, args, kwargs: store.read(who, *args, **kwargs),
+        "glt.tensor.write": lambda who, args, kwargs: store.write(who, *args, **kwargs),
+        "glt.tensor.add": lambda who, args, kwargs: store.add(who, *args, **kwargs),
         "glt.tensor.names": lambda who, args, kwargs: store.names(),
     }
 
