@@ -9,12 +9,13 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.host_server import HostServer, hear_port, open_store, serve_at_free_port, tell_port
-from glt.distributed.ip_config import DEFAULT_PORT, find_this_host, read_ip_config
+from glt.distributed.ip_config import DEFAULT_PORT, find_this_host
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
 from glt.distributed.served_world import ServedWorld
@@ -28,6 +29,7 @@ from glt.distributed.server_client import (
 )
 from glt.distributed.world import StandaloneWorld, World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
+from glt.launch.hosts import read_hosts
 from glt.partition.manifest import Manifest
 from glt.partition.part_config import PartConfig, read_part_config
 
@@ -128,7 +130,7 @@ def _placed(place: JobPlace, ip_config: str | os.PathLike[str] | None) -> JobPla
     """Where the hosts are named, this one must be among them, and peers learn from it which one they are on."""
     if ip_config is None:
         return place
-    hosts = read_ip_config(ip_config)
+    hosts = read_hosts(Path(ip_config))
     if place.role is JobRole.STANDALONE:
         return place  # such a script runs anywhere
     at = find_this_host(hosts, ip_config)
@@ -139,7 +141,7 @@ def _placed(place: JobPlace, ip_config: str | os.PathLike[str] | None) -> JobPla
             f"ip_config = {os.fspath(ip_config)!r} names {len(hosts)} hosts, and torchrun has started trainers on "
             f"{place.num_servers}: expected the same"
         )
-    return replace(place, host_index=at, master=(hosts[0].address, hosts[0].port))
+    return replace(place, host_index=at, master=(hosts[0].name, hosts[0].port))
 
 
 def _begin(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
