@@ -21,11 +21,26 @@ import sys
 
 import torch as th
 import torch.nn.functional as F
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import SAGEConv
 
 import glt
 
 ip_config, part_config = sys.argv[1:]
+
+
+class SAGE(th.nn.Module):
+    def __init__(self, in_feats, n_hidden, n_classes, n_layers):
+        super().__init__()
+        sizes = [in_feats, *[n_hidden] * (n_layers - 1), n_classes]
+        self.layers = th.nn.ModuleList(SAGEConv(a, b, "mean") for a, b in zip(sizes, sizes[1:]))
+
+    def forward(self, blocks, x):
+        for l, (layer, block) in enumerate(zip(self.layers, blocks)):
+            x = layer((x, x[: block.batch_size]), block.edge_index)
+            if l != len(self.layers) - 1:
+                x = F.relu(x)
+        return x
+
 
 if __name__ == "__main__":
     glt.distributed.initialize(ip_config)
@@ -37,28 +52,27 @@ if __name__ == "__main__":
 
     num_labels = len(th.unique(g.ndata["labels"][0 : g.num_nodes()]))
     th.manual_seed(0)
-    model = GraphSAGE(g.ndata["feat"].shape[1], 32, num_layers=2, out_channels=num_labels)
+    model = SAGE(g.ndata["feat"].shape[1], 32, num_labels, 2)
     if glt.distributed.num_trainers() > 1:
         model = th.nn.parallel.DistributedDataParallel(model)
     optimizer = th.optim.Adam(model.parameters(), lr=0.01)
 
-    def sample(seeds, num_neighbors):  # the low-level API: a frontier per layer, as the snippet of the apis page
-        return g.sample_neighbors(seeds, num_neighbors, replace=True)
-
     def batches(nids, shuffle):
         order = th.randperm(len(nids)) if shuffle else th.arange(len(nids))
-        for seeds in nids[order].split(32):
-            nodes, edges = seeds.unique(), []
+        for batch in nids[order].split(32):
+            blocks, seeds = [], batch.unique()  # one of a share that is padded may come twice
+            nodes = seeds
             for fanout in (10, 10):
-                edges.append(sample(nodes, fanout).edge_index)
-                nodes = th.cat([nodes, edges[-1][0]]).unique()
-            yield nodes, seeds, th.searchsorted(nodes, th.cat(edges, 1))
+                frontier = g.sample_neighbors(nodes, fanout, replace=True)
+                blocks.insert(0, glt.distributed.to_block(frontier, nodes))
+                nodes = blocks[0].n_id
+            yield nodes, seeds, blocks
 
     for epoch in range(6):
-        for input_nodes, seeds, edge_index in batches(train_nid, True):
+        for input_nodes, seeds, blocks in batches(train_nid, True):
             batch_inputs = g.ndata["feat"][input_nodes]
             batch_labels = g.ndata["labels"][seeds]
-            batch_pred = model(batch_inputs, edge_index)[th.searchsorted(input_nodes, seeds)]
+            batch_pred = model(blocks, batch_inputs)
             loss = F.cross_entropy(batch_pred, batch_labels)
             optimizer.zero_grad()
             loss.backward()
@@ -67,8 +81,8 @@ if __name__ == "__main__":
     counts = th.zeros(2)
     with th.no_grad():
         inference = model.module if glt.distributed.num_trainers() > 1 else model
-        for input_nodes, seeds, edge_index in batches(valid_nid, False):
-            pred = inference(g.ndata["feat"][input_nodes], edge_index)[th.searchsorted(input_nodes, seeds)].argmax(1)
+        for input_nodes, seeds, blocks in batches(valid_nid, False):
+            pred = inference(blocks, g.ndata["feat"][input_nodes]).argmax(1)
             counts += th.tensor([(pred == g.ndata["labels"][seeds]).sum(), len(seeds)])
     if glt.distributed.num_trainers() > 1:
         th.distributed.all_reduce(counts)
@@ -124,3 +138,41 @@ def test_node_classification(parts: Path) -> None:
     assert found[0][1] == found[1][1] and abs(2 * int(found[0][1]) - int(num_train)) <= 1
     assert found[0][2:] == found[1][2:], "both have all counts and the same weights"
     assert found[0][2] == num_valid and float(found[0][3]) > 0.85
+
+
+def initializer(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype).uniform_(-1, 1)
+
+
+def test_the_distributed_apis(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLT_ROLE", "WORLD_SIZE", "GLT_PART_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    glt.distributed.register_server_function(initializer)  # runs in the servers, so above initialize
+    glt.distributed.initialize(parts.parent / "ip_config.txt", num_workers=0)
+    try:
+        g = glt.distributed.DistGraph("communities", part_config=parts / "communities.json")
+        assert (g.num_nodes(), g.ndata["train_mask"].dtype) == (800, torch.bool)
+        assert g.ndata["train_mask"][[0]].shape == (1,)
+
+        tensor = glt.distributed.DistTensor((g.num_nodes(), 10), torch.float32, name="test")
+        g.ndata["h"] = tensor
+        g.ndata["h"][[3, 4, 5]] = torch.ones(3, 10)
+        data = g.ndata["h"][[1, 2, 3]]
+        assert data.sum(1).tolist() == [0, 0, 10]
+        tensor[0:100] = torch.full((100, 10), 2.0)
+        assert float(tensor[0:100].sum()) == 2000
+
+        emb = glt.distributed.DistEmbedding(g.num_nodes(), 10, init_func=initializer)
+        optimizer = glt.distributed.SparseAdagrad([emb], lr=0.001)
+        before = emb(torch.tensor([0, 1, 2, 3, 4])).detach().clone()
+        assert before.abs().max() <= 1 and len(before.unique()) > 40
+        loss = torch.sum(emb(torch.tensor([0, 1, 2, 3])) + 1)
+        loss.backward()
+        optimizer.step()
+        after = emb(torch.tensor([0, 1, 2, 3, 4])).detach()
+        assert (after[:4] < before[:4]).all() and torch.equal(after[4], before[4])
+
+        train_nids = glt.distributed.node_split(g.ndata["train_mask"])
+        assert g.ndata["train_mask"][train_nids].all()
+    finally:
+        glt.distributed.finalize()
