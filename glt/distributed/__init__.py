@@ -32,6 +32,7 @@ from glt.distributed.split import edge_split, node_split
 from glt.partition import partition_graph
 
 if TYPE_CHECKING:
+    from glt.distributed.block import to_block
     from glt.distributed.dist_graph import DistGraph
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
     from glt.distributed.dist_neighbor_loader import DistNeighborLoader
@@ -73,6 +74,7 @@ __all__ = [
     "request_server",
     "server_stats",
     "shutdown_client",
+    "to_block",
     "wait_and_shutdown_server",
 ]
 
@@ -82,6 +84,7 @@ _LOADERS = {
     "DistLinkNeighborLoader": "dist_link_neighbor_loader",
     "DistNeighborLoader": "dist_neighbor_loader",
     "DistSubGraphLoader": "dist_subgraph_loader",
+    "to_block": "block",
 }
 
 
