@@ -67,6 +67,8 @@ class DeviceTopology:
             if address not in self._brought:
                 self._brought[address] = column.to(self.device)
             return self._brought[address]
+        if self.device.type == "cpu" and self._pages is None:
+            return column  # the host in the place of a GPU reads it as it is
         self._pins.append(PinnedMemory(column, self.device, f"the {name} of {self.topology!r}", self._pages))
         return column
 

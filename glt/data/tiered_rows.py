@@ -177,7 +177,9 @@ def _rows_of(tensor: Tensor) -> Tensor:
     """The rows as bytes ``[num_rows, row_bytes]``, sharing memory: any dtype and shape moves alike."""
     array = as_numpy(tensor)
     width = int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
-    return from_array(array.reshape(len(array), -1).view(np.uint8) if width else np.empty((len(array), 0), np.uint8))
+    if width == 0 or len(array) == 0:
+        return from_array(np.empty((len(array), width), np.uint8))
+    return from_array(array.reshape(len(array), -1).view(np.uint8))
 
 
 def _composed(row_of: Tensor | None, place: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt.data.cuda_device import cuda_device, is_cuda
+from glt.data.accelerator import Accelerator, accelerator_of
 from glt.data.edge_times import TimedEdges
 from glt.data.edge_weights import EdgeWeights
 from glt.sampler.config import SamplingConfig
@@ -143,8 +143,8 @@ class DeviceSampling:
             self._spare.setdefault(current_stream(self.device), []).append(batch)
 
 
-def sampling_device(device: torch.device | int | str | None, graph: SampledGraph) -> torch.device:
-    """Returns where a sampler is to sample: see :class:`~glt.sampler.NeighborSampler`.
+def sampling_device(device: Accelerator | torch.device | int | str | None, graph: SampledGraph) -> Accelerator | None:
+    """Returns what a sampler is to sample on, None being the CPU: see :class:`~glt.sampler.NeighborSampler`.
 
     Raises:
         TypeError, ValueError: If that cannot be; says what is missing.
@@ -152,14 +152,12 @@ def sampling_device(device: torch.device | int | str | None, graph: SampledGraph
     modes = {each.mode for each in graph.graphs}
     if device is None:
         if "CUDA" not in modes:
-            return torch.device("cpu")
+            return None
         device = next(each.device for each in graph.graphs if each.mode == "CUDA")
         device = "cuda" if device is None else device
-    if not is_cuda(device, "device"):
-        if torch.device(device).type != "cpu":
-            raise ValueError(f"device = {device!r}: expected a GPU, such as 'cuda:0', or 'cpu'")
-        return torch.device("cpu")
-    place = cuda_device(device, "device")
+    place = accelerator_of(device, "device")
+    if place is None:
+        return None
     if not graph.graphs or "CPU" in modes:
         raise ValueError(
             f"device = {device!r}: the graph is for CPU samplers; pass a glt Dataset or Graph with mode 'CUDA' or "

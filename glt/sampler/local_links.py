@@ -150,7 +150,9 @@ class LocalLinks:
 
 
 def _examples(example: Tensor, tree: Tensor) -> Tensor:
-    """The seed edge that each tree belongs to, in the dtype of ``tree``."""
+    """The seed edge that each tree belongs to, in the dtype of ``tree``, and where that is."""
+    if tree.is_cuda:
+        return example.to(tree.device, tree.dtype, non_blocking=True)[tree]
     found = pool.empty((len(tree),), tree.dtype)
     return torch.index_select(example.to(tree.dtype), 0, tree, out=found)
 

@@ -8,6 +8,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from glt import _core
 from glt.data import Dataset, Graph, Topology
+from glt.data.accelerator import Accelerator
 from glt.data.cuda_device import missing_for_cuda
 from glt.sampler import NeighborSampler
 from glt.sampler.device_sampling import DeviceSampling
@@ -114,14 +115,14 @@ def test_a_sampler_asks_its_kernels(options, monkeypatch):
     sampler = NeighborSampler(HOMO, [4, 2], random_seed=1, **options)
     expected, hop = whole(sampler, [5, 5, 0]), sampler.sample_one_hop(torch.tensor([1, 2]), 3, batch_key=1)
     monkeypatch.setitem(sampler.__dict__, "_on_device", on_host(sampler))
-    monkeypatch.setattr(sampler, "device", torch.device("cuda"))
+    monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
     monkeypatch.setattr(sampler, "_sample_on_host", None)
     assert_same(whole(sampler, [5, 5, 0]), expected)
     assert torch.equal(sampler.sample_one_hop(torch.tensor([1, 2]), 3, batch_key=1).edge, hop.edge)
     with pytest.raises(IndexError, match=r"seeds\[1\] = 80 is outside \[0, 80\)"):
         whole(sampler, [5, 80])
     exclusions = [_core.Exclusions(torch.tensor([1]).numpy(), torch.tensor([2]).numpy())]
-    with pytest.raises(ValueError, match="exclusions on device 'cuda': kernels do not have them"):
+    with pytest.raises(ValueError, match="exclusions on device 'cpu': kernels do not have them"):
         sampler.sample([(0, torch.tensor([1]))], batch_key=7, exclusions=exclusions)
 
 
