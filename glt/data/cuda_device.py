@@ -52,7 +52,9 @@ def cuda_device(device: Any, name: str) -> torch.device:
     missing = missing_for_cuda()
     if missing is not None:
         raise ValueError(f"{name} = {device!r}: {missing}")
-    index = torch.cuda.current_device() if found.index is None else found.index
+    # The current one is the first until somebody uses one: to ask would claim memory of it, in every process that asks.
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    index = current if found.index is None else found.index
     if index >= torch.cuda.device_count():
         raise ValueError(f"{name} = {device!r}: expected one of the {torch.cuda.device_count()} GPUs here, from 0 on")
     return torch.device("cuda", index)

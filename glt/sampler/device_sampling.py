@@ -136,6 +136,19 @@ class DeviceSampling:
             [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,
         )  # fmt: skip
 
+    def begin(
+        self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any
+    ) -> DeviceBatch:
+        """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream."""
+        batch = self._sampled(config, seeds, seed_time, batch_key, *exclusions)
+        if config.subgraph_type == "induced":
+            batch.induce()
+        return batch
+
+    def end(self, batch: DeviceBatch) -> None:
+        """Takes back the memory of a batch, once its copies are asked for."""
+        self._give_back(batch)
+
     def _give_back(self, batch: DeviceBatch) -> None:
         """Once its copies are launched: what the next batch does on the same stream comes after them."""
         batch.end()

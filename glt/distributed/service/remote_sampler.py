@@ -70,8 +70,10 @@ class _Stream:
             self.error = error
             self.arrived.put(None)
 
-    def take(self) -> Message:
-        """Waits for the next message, for as long as the sampler gives signs of life."""
+    def take(self, wait: bool) -> Message | None:
+        """Waits for the next message, for as long as the sampler gives signs of life; or returns None without."""
+        if not wait and not self.arrived.qsize():
+            return None
         start = None if self.arrived.qsize() else time.perf_counter()
         message = self.arrived.get()
         if message is None:
@@ -212,8 +214,8 @@ class RemoteSampler:
         for stream in self._streams:
             stream.tell({"drain": True}, timeout_s=0.0)
 
-    def receive(self, index: int) -> Message:
-        """Waits for the next message of the sampler that makes batch ``index``.
+    def receive(self, index: int, wait: bool = True) -> Message | None:
+        """Waits for the next message of the sampler that makes batch ``index``; or returns None without.
 
         Raises:
             glt.errors.WorkerDied: If that sampler died; names it and its exit code.
@@ -221,7 +223,7 @@ class RemoteSampler:
             RuntimeError: In a fork of the client; and if the loader was shut down.
         """
         self._refuse_fork()
-        return self._streams[index % len(self._streams)].take()
+        return self._streams[index % len(self._streams)].take(wait)
 
     def _refuse_fork(self) -> None:
         refuse_fork(self._pid, "iterate where the loader was created, or call init_client here and create another")
