@@ -6,8 +6,8 @@ Method: the graph of ``sampling`` (2.4 million nodes, 121 million edges) with 10
 partition, one trainer; 196,615 seeds in batches of 1024, fan-out [15, 10, 5], three layers of 256. One epoch
 unmeasured, then ``ROUNDS`` of each contestant, taking turns. The first batch of each is compared with the CPU's,
 element for element, before anything is timed. ``wait_share`` is the share of the epoch that the trainer's thread spends
-in the loader. What the GPU itself waits is not in that: ``step_ms`` is what a step takes on batches that are there already, so
-``epoch_s`` over ``num_batches`` steps of that is the loss of all causes.
+in the loader. What the GPU itself waits is not in that: ``step_ms`` is what a step takes on batches that are there
+already, and ``lost_share`` the share of the epoch that is not such steps, of all causes.
 """
 
 from __future__ import annotations

@@ -32,8 +32,6 @@ GPU = pytest.param(
     ],
 )
 DEVICES = ["host", GPU]
-# Kernels leave no edges out.
-WHOLE_LINKS = [case for case in LINKS if "exclude_edges" not in case.loader]
 
 
 def run(
@@ -75,7 +73,7 @@ def test_collocated_samplers(
 ) -> None:
     load = {"graph_mode": graph_mode, "device": device, "split_ratio": 0.4 if parts == 2 else 0.0}
     given = {"worker_concurrency": 3} | ({"device": device} if graph_mode == "ZERO_COPY" else {})
-    compare(typed_world(parts, edge_dir), "collocated", load, given, CASES + OPTIONS + WHOLE_LINKS)
+    compare(typed_world(parts, edge_dir), "collocated", load, given, CASES + OPTIONS + LINKS)
 
 
 @pytest.mark.parametrize("device", DEVICES)
