@@ -17,6 +17,7 @@ from glt.channel.on_device import DeviceChannel
 from glt.data.accelerator import Accelerator
 from glt.distributed.batch_start import Seeds
 from glt.distributed.context import DistContext
+from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.epoch_start import EpochStart
@@ -142,8 +143,6 @@ class CollocatedSampler:
                 self._channel = LocalChannel(concurrency, pinned)
                 sampler = DistNeighborSampler(dataset, config, self._router, self._loop, collect_features, others)
             else:
-                from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler  # loads torch_geometric
-
                 stream = accelerator.new_stream()
                 self._channel = DeviceChannel(concurrency, accelerator, stream)
                 sampler = DeviceNeighborSampler(

@@ -270,7 +270,8 @@ class DistLoader(Resumable):
         self._stats.add(tensors.pop("stats"), num_seeds)
         data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
         if self.to_device is not None and self.to_device != HOST:
-            data = data.to(self.to_device, non_blocking=True)  # where it is, as a rule
+            # Where it is, as a rule. From a GPU the CPU must wait: what it reads at once would not be there yet.
+            data = data.to(self.to_device, non_blocking=torch.device(self.to_device).type != "cpu")
         return data
 
     def stats(self) -> dict[str, float]:

@@ -36,6 +36,7 @@ import torch
 from glt.channel.shared_memory import SharedMemory
 from glt.channel.shm import ShmChannel
 from glt.data.accelerator import accelerator_of
+from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.epoch_start import EpochStart
@@ -134,8 +135,6 @@ class Worker:
         place = accelerator_of(self.spec.device, f"worker_devices[{self.spec.worker}]")
         if place is None:
             return DistNeighborSampler(*arguments, **options)
-        from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler  # loads torch_geometric
-
         if not place.is_host:
             torch.cuda.set_device(place.device)
             self.channel.pin(place.device)  # batches are copied straight into it

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt import _core
 from glt.data.accelerator import Accelerator, accelerator_of
@@ -20,8 +19,10 @@ from glt.sampler.device_batch import DeviceBatch, Seeds, current_stream
 from glt.sampler.device_negatives import DeviceNegatives
 from glt.sampler.device_rows import PlacedRows
 from glt.sampler.negatives import NegativeRounds
-from glt.sampler.output import typed_output
 from glt.sampler.sampled_graph import SampledGraph
+
+if TYPE_CHECKING:
+    from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 
 class Columns(Protocol):
@@ -151,6 +152,8 @@ class DeviceSampling:
         counts = None
         if config.subgraph_type != "induced":
             counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
+        from glt.sampler.output import typed_output  # loads torch_geometric, which sampling processes do without
+
         return typed_output(
             [node for node, _ in nodes], [tree for _, tree in nodes], [(row, col) for row, col, _ in edges],
             [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,
