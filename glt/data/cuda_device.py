@@ -26,6 +26,11 @@ def missing_for_cuda() -> str | None:
     return None
 
 
+def default_device() -> str:
+    """Returns ``'cuda'`` where a GPU can be used, else ``'cpu'``: what programs offer as their default."""
+    return "cpu" if missing_for_cuda() is not None else "cuda"
+
+
 def is_cuda(device: Any, name: str) -> bool:
     """Tells whether ``device`` (None, a GPU's number, or what ``torch.device`` takes) is a GPU, here or elsewhere.
 
