@@ -181,6 +181,7 @@ class OnServers(Deployment):
         return RemoteSampler(
             client, ranks, options.num_workers, config, order, seeds, table, collect_features,
             options.worker_concurrency, options.buffer_bytes, options.prefetch_size, options.rpc_timeout,
+            options.devices,
         )  # fmt: skip
 
 

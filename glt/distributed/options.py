@@ -161,7 +161,9 @@ class RemoteDistSamplingWorkerOptions:
         num_workers: Sampling processes of each of these servers that work for the loader, 1 to 1024. A server shares
             its processes among all loaders, and starts more of them when they are asked for, up to its ``max_workers``;
             that it gives fewer is said in a warning.
-        worker_devices: Where they sample, on the machines of the servers. Only the CPU for now.
+        worker_devices: Where they sample, on the machines of the servers: as in
+            :class:`MpDistSamplingWorkerOptions`, of processes that a server has anyway. A server without that GPU, or
+            that does not read all partitions, refuses the loader.
         worker_concurrency: Batches that each sampler works on for this loader at the same time, 1 to 1024.
         master_addr, master_port: Accepted, since the reference has them: samplers of servers find each other through
             the servers, and open no ports of their own.

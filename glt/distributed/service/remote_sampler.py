@@ -126,6 +126,7 @@ class RemoteSampler:
         concurrency: Batches that each sampler works on at the same time.
         buffer_bytes: For batches that wait to be sent, on each server.
         prefetch_size: Batches that each sampler sends ahead of the trainer.
+        devices: Where the processes of a server sample, in turn; None: as it was told itself.
         timeout_s: Deadline of start-up in seconds.
 
     Raises:
@@ -136,7 +137,7 @@ class RemoteSampler:
     def __init__(
         self, client: DistClient, server_ranks: Sequence[int], num_workers: int, config: SamplingConfig,
         order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool, concurrency: int, buffer_bytes: int,
-        prefetch_size: int, timeout_s: float,
+        prefetch_size: int, timeout_s: float, devices: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
@@ -145,7 +146,7 @@ class RemoteSampler:
         told = {
             "config": config.to_json(), "seeds": seeds.to_json(), "order": asdict(order),
             "collect_features": collect_features, "concurrency": concurrency, "buffer_bytes": buffer_bytes,
-            "prefetch_size": prefetch_size,
+            "prefetch_size": prefetch_size, "devices": None if devices is None else list(devices),
         }  # fmt: skip
         try:
             lines = [client.line(rank) for rank in server_ranks]
