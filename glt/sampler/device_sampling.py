@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt import _core
 from glt.data.accelerator import Accelerator, accelerator_of
@@ -23,10 +22,11 @@ from glt.sampler.device_hotness import DeviceHotness
 from glt.sampler.device_negatives import DeviceNegatives
 from glt.sampler.device_rows import PlacedRows
 from glt.sampler.negatives import NegativeRounds
-from glt.sampler.output import typed_output
 from glt.sampler.sampled_graph import SampledGraph
 
 if TYPE_CHECKING:
+    from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
     from glt.sampler.sample_prob import EdgeFacts
 
 
@@ -178,10 +178,25 @@ class DeviceSampling:
         counts = None
         if config.subgraph_type != "induced":
             counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
+        from glt.sampler.output import typed_output  # loads torch_geometric, which sampling processes do without
+
         return typed_output(
             [node for node, _ in nodes], [tree for _, tree in nodes], [(row, col) for row, col, _ in edges],
             [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,
         )  # fmt: skip
+
+    def begin(
+        self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any
+    ) -> DeviceBatch:
+        """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream."""
+        batch = self._sampled(config, seeds, seed_time, batch_key, *exclusions)
+        if config.subgraph_type == "induced":
+            batch.induce()
+        return batch
+
+    def end(self, batch: DeviceBatch) -> None:
+        """Takes back the memory of a batch, once its copies are asked for."""
+        self._give_back(batch)
 
     def _give_back(self, batch: DeviceBatch) -> None:
         """Once its copies are launched: what the next batch does on the same stream comes after them."""
