@@ -152,6 +152,22 @@ class DeviceBatch:
         self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
         return row, col, edge
 
+    def num_nodes(self, node_type: int) -> int:
+        """Number of nodes of a finished batch."""
+        return self._native.num_nodes(node_type)
+
+    def num_edges(self, edge_type: int) -> int:
+        """Number of edges of a finished batch."""
+        return self._native.num_edges(edge_type)
+
+    def copy_nodes(self, node_type: int, node: Tensor, tree: Tensor | None) -> None:
+        """As :meth:`nodes`, into tensors of the device."""
+        self._native.copy_nodes(node_type, node.data_ptr(), 0 if tree is None else tree.data_ptr())
+
+    def copy_edges(self, edge_type: int, row: Tensor, col: Tensor, edge: Tensor | None) -> None:
+        """As :meth:`edges`, into tensors of the device."""
+        self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
+
     @property
     def num_replays(self) -> int:
         """Batches that were one launch of a captured graph."""

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt import _core
-from glt.data.cuda_device import cuda_device, is_cuda
+from glt.data.accelerator import Accelerator, accelerator_of
 from glt.data.edge_times import TimedEdges
 from glt.data.edge_weights import EdgeWeights
 from glt.sampler.config import SamplingConfig
@@ -23,10 +22,11 @@ from glt.sampler.device_hotness import DeviceHotness
 from glt.sampler.device_negatives import DeviceNegatives
 from glt.sampler.device_rows import PlacedRows
 from glt.sampler.negatives import NegativeRounds
-from glt.sampler.output import typed_output
 from glt.sampler.sampled_graph import SampledGraph
 
 if TYPE_CHECKING:
+    from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
     from glt.sampler.sample_prob import EdgeFacts
 
 
@@ -178,10 +178,25 @@ class DeviceSampling:
         counts = None
         if config.subgraph_type != "induced":
             counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
+        from glt.sampler.output import typed_output  # loads torch_geometric, which sampling processes do without
+
         return typed_output(
             [node for node, _ in nodes], [tree for _, tree in nodes], [(row, col) for row, col, _ in edges],
             [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,
         )  # fmt: skip
+
+    def begin(
+        self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any
+    ) -> DeviceBatch:
+        """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream."""
+        batch = self._sampled(config, seeds, seed_time, batch_key, *exclusions)
+        if config.subgraph_type == "induced":
+            batch.induce()
+        return batch
+
+    def end(self, batch: DeviceBatch) -> None:
+        """Takes back the memory of a batch, once its copies are asked for."""
+        self._give_back(batch)
 
     def _give_back(self, batch: DeviceBatch) -> None:
         """Once its copies are launched: what the next batch does on the same stream comes after them."""
@@ -190,8 +205,8 @@ class DeviceSampling:
             self._spare.setdefault(current_stream(self.device), []).append(batch)
 
 
-def sampling_device(device: torch.device | int | str | None, graph: SampledGraph) -> torch.device:
-    """Returns where a sampler is to sample: see :class:`~glt.sampler.NeighborSampler`.
+def sampling_device(device: Accelerator | torch.device | int | str | None, graph: SampledGraph) -> Accelerator | None:
+    """Returns what a sampler is to sample on, None being the CPU: see :class:`~glt.sampler.NeighborSampler`.
 
     Raises:
         TypeError, ValueError: If that cannot be; says what is missing.
@@ -199,14 +214,12 @@ def sampling_device(device: torch.device | int | str | None, graph: SampledGraph
     modes = {each.mode for each in graph.graphs}
     if device is None:
         if "CUDA" not in modes:
-            return torch.device("cpu")
+            return None
         device = next(each.device for each in graph.graphs if each.mode == "CUDA")
         device = "cuda" if device is None else device
-    if not is_cuda(device, "device"):
-        if torch.device(device).type != "cpu":
-            raise ValueError(f"device = {device!r}: expected a GPU, such as 'cuda:0', or 'cpu'")
-        return torch.device("cpu")
-    place = cuda_device(device, "device")
+    place = accelerator_of(device, "device")
+    if place is None:
+        return None
     if not graph.graphs or "CPU" in modes:
         raise ValueError(
             f"device = {device!r}: the graph is for CPU samplers; pass a glt Dataset or Graph with mode 'CUDA' or "

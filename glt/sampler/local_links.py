@@ -110,7 +110,7 @@ class LocalLinks:
             out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
         elif batch.example is not None:
             out.batch = _examples(batch.example, out.batch)
-        if sampler.device.type != "cpu":
+        if sampler.accelerator is not None:
             batch.links = {name: value.to(sampler.on_device.device) for name, value in batch.links.items()}
         out.metadata = batch.metadata(index.input_id, neg_sampling)
         return out
@@ -146,7 +146,7 @@ class LocalLinks:
         late = None if index.time is None else index.time.long().numpy()
         rounds = negative_rounds(batch_key, neg_sampling, src, dst, index.row.long().numpy(), late)
         times = _times(sampler, ends)
-        if sampler.device.type == "cpu":
+        if sampler.accelerator is None:
             csr = None if edge_type is None else graph.topologies[edge_type].csr
             finish(rounds, LocalCheck(csr, graph.edge_dir, *(None if t is None else t.numpy() for t in times)))
         else:
@@ -156,10 +156,9 @@ class LocalLinks:
 
 def _examples(example: Tensor, tree: Tensor) -> Tensor:
     """The seed edge that each tree belongs to, in the dtype of ``tree``, where that is."""
-    example = example.to(tree.device, tree.dtype)
     if tree.device.type != "cpu":
-        return torch.index_select(example, 0, tree)
-    return torch.index_select(example, 0, tree, out=pool.empty((len(tree),), tree.dtype))
+        return torch.index_select(example.to(tree.device, tree.dtype, non_blocking=True), 0, tree)
+    return torch.index_select(example.to(tree.dtype), 0, tree, out=pool.empty((len(tree),), tree.dtype))
 
 
 def _edge_type(sampler: NeighborSampler, index: EdgeSamplerInput) -> int | None:

@@ -22,6 +22,7 @@ from torch_geometric.sampler import (
 )
 
 from glt import _core
+from glt.data.accelerator import Accelerator
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType
 from glt.sampler import conflicts, sample_prob
@@ -85,8 +86,8 @@ class NeighborSampler(BaseSampler):
         random_seed: Seed of the draws, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads per batch; the result does not depend on it.
         device: Where to sample; batches are there, bit for bit the same everywhere. A GPU needs graphs with mode
-            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`). Default: the GPU of graphs with mode ``'CUDA'``,
-            else the CPU.
+            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`). ``'host'`` runs the kernels on the host, for tests.
+            Default: the GPU of graphs with mode ``'CUDA'``, else the CPU.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
@@ -113,7 +114,7 @@ class NeighborSampler(BaseSampler):
         exclude_edges: str | EdgeType | None = None,
         random_seed: int | None = None,
         num_threads: int = 1,
-        device: torch.device | int | str | None = None,
+        device: Accelerator | torch.device | int | str | None = None,
     ) -> None:
         subgraph_type = getattr(subgraph_type, "value", subgraph_type)
         conflicts.refuse(
@@ -148,8 +149,8 @@ class NeighborSampler(BaseSampler):
             subgraph_type=subgraph_type if directed else "induced",
             exclude_edges=exclude_edges,
         )
-        self.device = sampling_device(device, self.graph)
-        if self.device.type != "cpu":
+        self.accelerator = sampling_device(device, self.graph)
+        if self.accelerator is not None:
             _ = self.on_device  # says now what it cannot do
         self.keep_orig_edges = False
         """PyG's switch: bidirectional batches keep the sampled edges too, as ``orig_row`` and ``orig_col``."""
@@ -182,9 +183,15 @@ class NeighborSampler(BaseSampler):
 
     @cached_property
     def on_device(self) -> DeviceSampling:
-        """The kernels that sample where ``device`` is a GPU."""
-        graphs = self.graph.graphs
-        return DeviceSampling(self.graph, self.config, self.device, lambda r: graphs[r].placed(self.device))
+        """The kernels that sample where there is an accelerator."""
+        graphs, place = self.graph.graphs, self.accelerator
+        assert place is not None, "the sampler samples on the CPU"
+        return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are."""
+        return torch.device("cpu") if self.accelerator is None else self.accelerator.device
 
     @property
     def num_neighbors(self) -> NumNeighbors:
@@ -235,7 +242,7 @@ class NeighborSampler(BaseSampler):
         SamplingConfig.checked([num_neighbors], replace=self.config.replace)
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
-        if self.device.type != "cpu":
+        if self.accelerator is not None:
             return NeighborOutput(*self.on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
         hop = _core.OneHop(
             self._csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
@@ -302,7 +309,7 @@ class NeighborSampler(BaseSampler):
         """
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
-        if self.device.type == "cpu":
+        if self.accelerator is None:
             out = self._sample_on_host(seeds, seed_time, key, exclusions)
         else:
             out = self.on_device.sample(config, seeds, seed_time, key, exclusions)

@@ -7,6 +7,7 @@ import torch
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from glt.data import Dataset, Graph, Topology
+from glt.data.accelerator import Accelerator
 from glt.data.cuda_device import missing_for_cuda
 from glt.sampler import NeighborSampler
 from glt.sampler.device_sampling import DeviceSampling
@@ -113,7 +114,7 @@ def test_link_batches_give_what_the_cpu_gives(options, neg_sampling, monkeypatch
     sampler, index = link_case(options)
     expected = sampler.sample_from_edges(index, neg_sampling, batch_key=3)
     monkeypatch.setitem(sampler.__dict__, "on_device", on_host(sampler))
-    monkeypatch.setattr(sampler, "device", torch.device("cuda"))
+    monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
     monkeypatch.setattr(sampler, "_sample_on_host", None)
     for _ in range(2):
         assert_same_links(sampler.sample_from_edges(index, neg_sampling, batch_key=3), expected)
@@ -131,7 +132,7 @@ def test_link_batches_of_every_edge_type(exclude, monkeypatch):
             assert exclude == "reverse"
             continue
         monkeypatch.setitem(sampler.__dict__, "on_device", on_host(sampler))
-        monkeypatch.setattr(sampler, "device", torch.device("cuda"))
+        monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
         assert_same_links(sampler.sample_from_edges(index, NegativeSampling("binary", 1), batch_key=3), expected)
 
 
@@ -178,7 +179,7 @@ def test_a_sampler_asks_its_kernels(options, monkeypatch):
     sampler = NeighborSampler(HOMO, [4, 2], random_seed=1, **options)
     expected, hop = whole(sampler, [5, 5, 0]), sampler.sample_one_hop(torch.tensor([1, 2]), 3, batch_key=1)
     monkeypatch.setitem(sampler.__dict__, "on_device", on_host(sampler))
-    monkeypatch.setattr(sampler, "device", torch.device("cuda"))
+    monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
     monkeypatch.setattr(sampler, "_sample_on_host", None)
     assert_same(whole(sampler, [5, 5, 0]), expected)
     assert torch.equal(sampler.sample_one_hop(torch.tensor([1, 2]), 3, batch_key=1).edge, hop.edge)
