@@ -37,7 +37,7 @@ class Agreement:
         meeting: The rendezvous if any trainer reads partitions through others; else None.
 
     Raises:
-        ValueError: If a partition has no trainer.
+        ValueError: If a partition has no trainer, and cannot be read here.
         glt.errors.RendezvousError: If the trainers do not find each other or were given different options.
         glt.errors.PeerLost: If one died or gave up.
     """
@@ -58,11 +58,7 @@ class Agreement:
         self.rendezvous: Rendezvous | None = None
         self.meeting: Rendezvous | None = None
         if context.world_size == 1:
-            if data.num_partitions > 1:
-                raise ValueError(
-                    f"data is partition {data.partition_idx} of {data.num_partitions}, but world_size = 1: there must "
-                    "be a trainer for every partition"
-                )
+            self._read_all()
             self.random_seed = int(_core.rank_seed(draw_random_seed(), 0)) if random_seed is None else int(random_seed)
             return
         self.rendezvous = Rendezvous(context, options.master_addr, options.master_port, options.rpc_timeout)
@@ -71,6 +67,23 @@ class Agreement:
         except BaseException as error:
             self.rendezvous.give_up(error)
             raise
+
+    def _read_all(self) -> None:
+        """Nobody else is there to be asked: what this trainer has not loaded it reads beside what it has."""
+        data, graph_dir = self.data, self.data.load_args["graph_dir"]
+        for index in set(range(data.num_partitions)) - {data.partition_idx}:
+            reason = "" if self.options.read_local else ", and read_local is False"
+            try:
+                if self.options.read_local:
+                    self.others[index] = data.map_other(graph_dir, index)
+                    self.other_dirs[index] = graph_dir
+            except (PartitionError, OSError) as error:
+                reason = f", and partition {index} cannot be read here ({error})"
+            if reason:
+                raise ValueError(
+                    f"data is partition {data.partition_idx} of {data.num_partitions}, but world_size = 1{reason}: "
+                    f"there must be a trainer for every partition, or all their files in {graph_dir}"
+                )
 
     def _agree(
         self, rendezvous: Rendezvous, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]
