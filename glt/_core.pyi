@@ -209,6 +209,41 @@ class DeviceRows:
         num_edges: int,
     ) -> None: ...
 
+class NegativeEnd:
+    """One end of negatives, by the addresses of its arrays; see csrc/cuda/negative_kernels.h."""
+
+    def __init__(
+        self,
+        *,
+        num_nodes: int,
+        weight_sum: int = 0,
+        given: int = 0,
+        time: int = 0,
+        earliest: int = 0,
+        earliest_time: int = 0,
+    ) -> None: ...
+
+class DeviceNegatives:
+    """Finds negatives by a kernel, on device >= 0 or, -1, on the host."""
+
+    def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
+    def launch(
+        self,
+        rows: DeviceRows | None,
+        *,
+        from_destination: bool,
+        src: NegativeEnd,
+        dst: NegativeEnd,
+        batch_key: int,
+        num_slots: int,
+        max_attempts: int,
+        seed_time: int = 0,
+        src_out: int,
+        dst_out: int,
+        gave_up: int,
+        stream: int = 0,
+    ) -> None: ...
+
 class DeviceBatch:
     """One batch sampled by kernels, on device >= 0 or, -1, on the host; see csrc/cuda/device_batch.h."""
 
@@ -223,7 +258,10 @@ class DeviceBatch:
         order: str = "forward",
         shuffle_seed: int = 0,
         num_threads: int = 1,
+        replays: bool = True,
     ) -> None: ...
+    @property
+    def num_replays(self) -> int: ...
     def prepare(
         self,
         graphs: Sequence[DeviceRows | None],
@@ -237,6 +275,7 @@ class DeviceBatch:
         disjoint: bool = False,
         seed_time: int = 0,
         num_times: int = 0,
+        exclusions: Sequence[Exclusions | None] = (),
     ) -> tuple[int, list[int]]: ...
     def launch(self, workspace: int, tables: Sequence[int], stream: int = 0) -> None: ...
     def wait(self) -> bool: ...

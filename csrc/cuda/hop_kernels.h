@@ -1,7 +1,8 @@
 // The kernels of a batch, as bodies that host and device run alike: see host_block.h for what a block is.
 //
-// Per hop: CountEdges; then PickFew where k is small and draws are uniform, else PlaceRows, DrawEdges or DrawByWeight
-// where draws need it, and PickEdges; StampEdges where nodes are hashed; CountNew; AddNew.
+// FindExcluded where edges are excluded. Per hop: CountEdges; then PickFew where k is small and draws are uniform, else
+// PlaceRows, DrawEdges or DrawByWeight where draws need it, and PickEdges; StampEdges where nodes are hashed; CountNew;
+// AddNew.
 #pragma once
 
 #include <cstdint>
@@ -154,6 +155,7 @@ struct PickFew {
         floyd_few(0u, degree, static_cast<uint32_t>(K), Draws{draws}, offset);
       }
     }
+    task.template skip_excluded<K>(i, row, offset);
     const Center center = task.center(i);
     int64_t loaded[K];
     load(task.rows.indices, row.begin, offset, loaded);

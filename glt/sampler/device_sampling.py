@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from glt import _core
 from glt.data.accelerator import Accelerator, accelerator_of
 from glt.data.edge_times import TimedEdges
 from glt.data.edge_weights import EdgeWeights
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device_batch import DeviceBatch, Seeds, current_stream
+from glt.sampler.device_negatives import DeviceNegatives
 from glt.sampler.device_rows import PlacedRows
+from glt.sampler.negatives import NegativeRounds
 from glt.sampler.output import typed_output
 from glt.sampler.sampled_graph import SampledGraph
 
@@ -47,7 +50,7 @@ class DeviceSampling:
         options: For tests: of :class:`~glt.sampler.device_batch.DeviceBatch`.
 
     Raises:
-        ValueError: If an option is one that only CPU samplers have, or the rows are a partition's.
+        ValueError: If the rows are a partition's.
     """
 
     def __init__(
@@ -58,11 +61,6 @@ class DeviceSampling:
         place: Callable[[int], Columns],
         **options: Any,
     ) -> None:
-        if config.exclude_edges is not None:
-            raise ValueError(
-                f"exclude_edges = {config.exclude_edges!r} on device {str(device)!r}: kernels do not have this; sample "
-                "on the CPU"
-            )
         if any(topology.book is not None for topology in graph.topologies):
             raise ValueError(
                 f"a partition's graph on device {str(device)!r}: expected one whose nodes all have rows; sample "
@@ -73,6 +71,8 @@ class DeviceSampling:
         self._placed = [self._place(r, config) for r in range(len(graph.topologies))]
         self._spare: dict[int, list[DeviceBatch]] = {}  # by stream: their memory is used in its order
         self._lock = threading.Lock()
+        executor = {name: options[name] for name in ("order", "shuffle_seed", "num_threads") if name in options}
+        self._negatives = DeviceNegatives(device, **executor)
 
     def _place(self, edge_type: int, config: SamplingConfig) -> PlacedRows:
         """As :meth:`SampledGraph.csrs`: by time, with weights, or plain."""
@@ -87,10 +87,15 @@ class DeviceSampling:
         )
 
     def sample(
-        self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int
+        self,
+        config: SamplingConfig,
+        seeds: Seeds,
+        seed_time: Tensor | None,
+        batch_key: int,
+        exclusions: Sequence[_core.Exclusions | None] | None = None,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Samples one batch; see :meth:`glt.sampler.NeighborSampler.sample`. Tensors are on the device."""
-        batch = self._sampled(config, seeds, seed_time, batch_key)
+        batch = self._sampled(config, seeds, seed_time, batch_key, exclusions)
         if config.subgraph_type == "induced":
             batch.induce()
         out = self._output(batch, config)
@@ -110,7 +115,21 @@ class DeviceSampling:
         self._give_back(batch)
         return node[row], torch.bincount(col, minlength=len(seeds)), edge
 
-    def _sampled(self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int) -> DeviceBatch:
+    def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
+        """Answers the rounds of a link batch, ``times`` being those of sources and destinations; see
+        :meth:`DeviceNegatives.finish`."""
+        rows = None if edge_type is None else self._placed[edge_type]
+        src_time, dst_time = (None if time is None else time.numpy() for time in times)
+        self._negatives.finish(rounds, rows, self.graph.edge_dir, src_time, dst_time)
+
+    def _sampled(
+        self,
+        config: SamplingConfig,
+        seeds: Seeds,
+        seed_time: Tensor | None,
+        batch_key: int,
+        exclusions: Sequence[_core.Exclusions | None] | None = None,
+    ) -> DeviceBatch:
         with self._lock:
             spare = self._spare.get(current_stream(self.device))
             batch = spare.pop() if spare else None
@@ -119,6 +138,7 @@ class DeviceSampling:
         batch.launch(
             self._placed, seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time,
             replace=config.replace, last=config.last, with_edge=config.with_edge, disjoint=config.disjoint,
+            exclusions=exclusions,
         )  # fmt: skip
         batch.finish()
         return batch

@@ -86,8 +86,8 @@ class NeighborSampler(BaseSampler):
         random_seed: Seed of the draws, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads per batch; the result does not depend on it.
         device: Where to sample; batches are there, bit for bit the same everywhere. A GPU needs graphs with mode
-            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`), and does not have ``exclude_edges``. ``'host'``
-            runs the kernels on the host, for tests. Default: the GPU of graphs with mode ``'CUDA'``, else the CPU.
+            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`). ``'host'`` runs the kernels on the host, for tests.
+            Default: the GPU of graphs with mode ``'CUDA'``, else the CPU.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
@@ -151,7 +151,7 @@ class NeighborSampler(BaseSampler):
         )
         self.accelerator = sampling_device(device, self.graph)
         if self.accelerator is not None:
-            _ = self._on_device  # says now what it cannot do
+            _ = self.on_device  # says now what it cannot do
         self.keep_orig_edges = False
         """PyG's switch: bidirectional batches keep the sampled edges too, as ``orig_row`` and ``orig_col``."""
         self._reset()
@@ -166,7 +166,7 @@ class NeighborSampler(BaseSampler):
         return {
             k: v
             for k, v in self.__dict__.items()
-            if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links", "_facts", "_on_device")
+            if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links", "_facts", "on_device")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -182,7 +182,8 @@ class NeighborSampler(BaseSampler):
         return self.graph.csrs(self.config)
 
     @cached_property
-    def _on_device(self) -> DeviceSampling:
+    def on_device(self) -> DeviceSampling:
+        """The kernels that sample where there is an accelerator."""
         graphs, place = self.graph.graphs, self.accelerator
         assert place is not None, "the sampler samples on the CPU"
         return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))
@@ -242,7 +243,7 @@ class NeighborSampler(BaseSampler):
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
         if self.accelerator is not None:
-            return NeighborOutput(*self._on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
+            return NeighborOutput(*self.on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
         hop = _core.OneHop(
             self._csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
             with_edge=self.config.with_edge, num_threads=self.num_threads, name="seeds",
@@ -310,10 +311,8 @@ class NeighborSampler(BaseSampler):
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
             out = self._sample_on_host(seeds, seed_time, key, exclusions)
-        elif exclusions is not None and any(excluded is not None for excluded in exclusions):
-            raise ValueError(f"exclusions on device {str(self.device)!r}: kernels do not have them; sample on the CPU")
         else:
-            out = self._on_device.sample(config, seeds, seed_time, key)
+            out = self.on_device.sample(config, seeds, seed_time, key, exclusions)
         if self._backward:
             out = _forward_facing(out, graph)
         if config.subgraph_type == "bidirectional":
