@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
     from glt.distributed.dist_neighbor_loader import DistNeighborLoader
     from glt.distributed.dist_subgraph_loader import DistSubGraphLoader
+    from glt.distributed.inference import infer_layerwise
 
 __all__ = [
     "CollocatedDistSamplingWorkerOptions",
@@ -60,6 +61,7 @@ __all__ = [
     "get_context",
     "get_rank",
     "get_server",
+    "infer_layerwise",
     "init_client",
     "init_server",
     "init_worker_group",
@@ -80,6 +82,7 @@ _LOADERS = {
     "DistLinkNeighborLoader": "dist_link_neighbor_loader",
     "DistNeighborLoader": "dist_neighbor_loader",
     "DistSubGraphLoader": "dist_subgraph_loader",
+    "infer_layerwise": "inference",
 }
 
 

@@ -88,7 +88,7 @@ class RowKeeper:
 
 
 class _TensorRows:
-    """Rows on the servers; writes are acknowledged."""
+    """Rows on the servers; what is written is on its way while the next rows are computed."""
 
     def __init__(self, tensor: DistTensor) -> None:
         self.tensor = tensor
@@ -97,10 +97,10 @@ class _TensorRows:
         return self.tensor[ids]
 
     def __setitem__(self, ids: Tensor, values: Tensor) -> None:
-        self.tensor[ids] = values
+        self.tensor.write_async(ids, values)
 
     def flush(self) -> None:
-        pass
+        self.tensor.flush()
 
     def delete(self) -> None:
         self.tensor.delete()
