@@ -31,16 +31,26 @@ from glt.distributed.split import edge_split, node_split
 from glt.partition import partition_graph
 
 if TYPE_CHECKING:
+    from glt.distributed.blocks import Block, to_block
+    from glt.distributed.dist_data_loader import DistDataLoader, EdgeDataLoader, NodeDataLoader
     from glt.distributed.dist_graph import DistGraph
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
     from glt.distributed.dist_neighbor_loader import DistNeighborLoader
     from glt.distributed.dist_subgraph_loader import DistSubGraphLoader
+    from glt.distributed.graph_samplers import (
+        GlobalUniform,
+        MultiLayerFullNeighborSampler,
+        MultiLayerNeighborSampler,
+        PerSourceUniform,
+    )
     from glt.distributed.inference import infer_layerwise
 
 __all__ = [
+    "Block",
     "CollocatedDistSamplingWorkerOptions",
     "ConcurrentEventLoop",
     "DistContext",
+    "DistDataLoader",
     "DistDataset",
     "DistEmbedding",
     "DistGraph",
@@ -49,7 +59,13 @@ __all__ = [
     "DistNeighborSampler",
     "DistRole",
     "DistSubGraphLoader",
+    "EdgeDataLoader",
+    "GlobalUniform",
     "MpDistSamplingWorkerOptions",
+    "MultiLayerFullNeighborSampler",
+    "MultiLayerNeighborSampler",
+    "NodeDataLoader",
+    "PerSourceUniform",
     "RemoteDistSamplingWorkerOptions",
     "SparseAdagrad",
     "SparseAdam",
@@ -73,16 +89,26 @@ __all__ = [
     "request_server",
     "server_stats",
     "shutdown_client",
+    "to_block",
     "wait_and_shutdown_server",
 ]
 
 # They import torch_geometric, which sampling processes do without.
 _LOADERS = {
+    "Block": "blocks",
+    "DistDataLoader": "dist_data_loader",
     "DistGraph": "dist_graph",
     "DistLinkNeighborLoader": "dist_link_neighbor_loader",
     "DistNeighborLoader": "dist_neighbor_loader",
     "DistSubGraphLoader": "dist_subgraph_loader",
+    "EdgeDataLoader": "dist_data_loader",
+    "GlobalUniform": "graph_samplers",
+    "MultiLayerFullNeighborSampler": "graph_samplers",
+    "MultiLayerNeighborSampler": "graph_samplers",
+    "NodeDataLoader": "dist_data_loader",
+    "PerSourceUniform": "graph_samplers",
     "infer_layerwise": "inference",
+    "to_block": "blocks",
 }
 
 
