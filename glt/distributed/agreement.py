@@ -58,11 +58,7 @@ class Agreement:
         self.rendezvous: Rendezvous | None = None
         self.meeting: Rendezvous | None = None
         if context.world_size == 1:
-            if data.num_partitions > 1:
-                raise ValueError(
-                    f"data is partition {data.partition_idx} of {data.num_partitions}, but world_size = 1: there must "
-                    "be a trainer for every partition"
-                )
+            self._map_all_others()
             self.random_seed = int(_core.rank_seed(draw_random_seed(), 0)) if random_seed is None else int(random_seed)
             return
         self.rendezvous = Rendezvous(context, options.master_addr, options.master_port, options.rpc_timeout)
@@ -71,6 +67,21 @@ class Agreement:
         except BaseException as error:
             self.rendezvous.give_up(error)
             raise
+
+    def _map_all_others(self) -> None:
+        """A trainer that is alone reads all partitions itself."""
+        data, folder = self.data, self.data.load_args["graph_dir"]
+        for index in set(range(data.num_partitions)) - {data.partition_idx}:
+            alone = (
+                f"data is partition {data.partition_idx} of {data.num_partitions}, but world_size = 1: there must be "
+            )
+            if not self.options.read_local:
+                raise ValueError(f"{alone}a trainer for every partition, or read_local=True")
+            try:
+                self.others[index] = data.map_other(folder, index)
+            except (PartitionError, OSError) as error:
+                raise ValueError(f"{alone}a trainer for every partition, or the files of all here: {error}") from error
+            self.other_dirs[index] = folder
 
     def _agree(
         self, rendezvous: Rendezvous, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]
