@@ -7,6 +7,7 @@ from glt.distributed.context import DistContext, DistRole, get_context, init_wor
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
+from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.evaluation import gather_metrics
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.initialize import barrier, finalize, get_rank, initialize, num_trainers
@@ -31,6 +32,7 @@ from glt.distributed.split import edge_split, node_split
 from glt.partition import partition_graph
 
 if TYPE_CHECKING:
+    from glt.distributed.block import to_block
     from glt.distributed.dist_graph import DistGraph
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
     from glt.distributed.dist_neighbor_loader import DistNeighborLoader
@@ -48,6 +50,7 @@ __all__ = [
     "DistNeighborSampler",
     "DistRole",
     "DistSubGraphLoader",
+    "DistTensor",
     "MpDistSamplingWorkerOptions",
     "RemoteDistSamplingWorkerOptions",
     "SparseAdagrad",
@@ -71,6 +74,7 @@ __all__ = [
     "request_server",
     "server_stats",
     "shutdown_client",
+    "to_block",
     "wait_and_shutdown_server",
 ]
 
@@ -80,6 +84,7 @@ _LOADERS = {
     "DistLinkNeighborLoader": "dist_link_neighbor_loader",
     "DistNeighborLoader": "dist_neighbor_loader",
     "DistSubGraphLoader": "dist_subgraph_loader",
+    "to_block": "block",
 }
 
 
