@@ -20,7 +20,7 @@ from glt.distributed import DistEmbedding, DistGraph
 
 ROOT = Path(__file__).resolve().parents[2]
 MATHOVERFLOW = ROOT.parent / "shared" / "data" / "mathoverflow.npz"
-TOY = {"epochs": 20, "batch_size": 512, "lr": 0.05, "dim": 16}
+TOY = {"epochs": 12, "batch_size": 1024, "lr": 0.05, "dim": 8}
 
 
 def load(name: str) -> ModuleType:
