@@ -49,8 +49,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, defaults: dict[str, Any], reduction: str, maximize: bool, timeout_s: float) -> None:
         if reduction not in _REDUCTIONS:
             raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s = {timeout_s}: expected more than 0 seconds")
+        if not 0 < timeout_s <= MAX_TIMEOUT_S:
+            raise ValueError(f"timeout_s = {timeout_s}: expected above 0 and at most {MAX_TIMEOUT_S:g} seconds")
         groups = embedding_groups(params)
         worlds = {id(p.tensor.world): p.tensor.world for group in groups for p in group["params"]}
         if len(worlds) != 1:
