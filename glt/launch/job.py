@@ -96,10 +96,9 @@ class Job:
 
     def _hear(self) -> None:
         try:
-            event = self._events.get(timeout=_POLL_S)
+            self._take(self._events.get(timeout=_POLL_S))
             for _ in range(1000):  # then it looks at the clock
-                self._take(event)
-                event = self._events.get_nowait()
+                self._take(self._events.get_nowait())
         except queue.Empty:
             return
         except BrokenPipeError:

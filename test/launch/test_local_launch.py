@@ -53,6 +53,15 @@ def test_output_keeps_its_stream_and_comes_at_once(launch: Launch, script: Path)
     assert "server-0@localhost | ror\n" in launched.err and "\033" not in launched.err + launched.out
 
 
+def test_no_line_is_lost_or_torn(launch: Launch, script: Path) -> None:
+    flood = "sys.stdout.write(''.join(f'{i}\\n' for i in range(10_000)))"
+    launched = launch("--num-servers", 2, "--num-trainers", 0, script, env={"DO_server": flood})
+    assert launched.ended() == 0
+    for rank in range(2):
+        lines = [line for line in launched.out.splitlines() if line.startswith(f"server-{rank}@localhost | ")]
+        assert [line.partition(" | ")[2] for line in lines[1:]] == [str(number) for number in range(10_000)]
+
+
 @pytest.mark.parametrize(
     ("do", "who", "how", "status"),
     [
