@@ -102,6 +102,25 @@ def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Pat
     assert "failed" not in launched.err, launched.err
 
 
+def test_a_second_ctrl_c_kills_at_once(launch: Launch, script: Path) -> None:
+    stay = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); " + SLEEP
+    launched = launch("--stop-timeout", 600, "--num-trainers", 0, script, env={"DO_server": stay})
+    launched.wait_for("ready")
+    launched.process.send_signal(signal.SIGINT)
+    launched.wait_for_error("SIGINT: stopping")
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.ended() == 130 and "SIGINT again: killing what is left" in launched.err
+
+
+def test_a_reader_that_goes_away_ends_the_job(launch: Launch, script: Path) -> None:
+    launched = launch("--num-trainers", 0, script, env={"DO_server": "while True: print('more'); time.sleep(0.01)"})
+    launched.wait_for("more")
+    launched.process.stdout.close()
+    launched.process.wait(60)
+    assert launched.process.returncode == 141
+    launched.expect_nothing_left()
+
+
 def test_a_launcher_that_is_killed_leaves_nothing(launch: Launch, script: Path) -> None:
     launched = launch("--stop-timeout", 2, script, env={"DO_server": SLEEP, "DO_trainer": "print('ready'); " + SLEEP})
     launched.wait_for("ready")
