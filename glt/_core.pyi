@@ -322,6 +322,26 @@ class OneHop:
     def num_edges(self) -> int: ...
     def copy_out(self, count: np.ndarray, neighbor: np.ndarray, edge: np.ndarray | None = None) -> None: ...
 
+class RowTable:
+    """Rows of an array that many threads read and change; see csrc/core/row_table.h."""
+
+    def __init__(self, table: np.ndarray) -> None: ...
+    def read(self, rows: np.ndarray | None, first: int, out: np.ndarray, num_threads: int = 1) -> None: ...
+    def write(self, rows: np.ndarray | None, first: int, values: np.ndarray, num_threads: int = 1) -> None: ...
+    def add(
+        self, rows: np.ndarray | None, first: int, values: np.ndarray, dtype: str, num_threads: int = 1
+    ) -> None: ...
+
+def random_rows(
+    out: np.ndarray,
+    ids: np.ndarray | None,
+    first: int,
+    normal: bool,
+    a: float,
+    b: float,
+    key: int,
+    num_threads: int = 1,
+) -> None: ...
 def gather_rows(
     table: np.ndarray,
     ids: np.ndarray | None,
@@ -371,6 +391,36 @@ def cuda_enable_peer(device: int, peer: int) -> None: ...
 def group_by_owner(book: Book, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 def find_owners(book: Book, ids: np.ndarray) -> np.ndarray: ...
 def require_owned(book: Book, ids: np.ndarray, part: int) -> None: ...
+
+class RowMerge:
+    """Gradients of rows as one sum per row; see csrc/core/row_merge.h. Parts are rows (int64) with gradients."""
+
+    def __init__(self, parts: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int, dim: int) -> None: ...
+    def __len__(self) -> int: ...
+    def sum(self, rows: np.ndarray, grads: np.ndarray, scale: float = 1.0, num_threads: int = 1) -> None: ...
+    def adagrad(
+        self,
+        weights: RowTable,
+        dtype: str,
+        sum: RowTable,
+        scale: float,
+        lr: float,
+        eps: float,
+        num_threads: int = 1,
+    ) -> None: ...
+    def adam(
+        self,
+        weights: RowTable,
+        dtype: str,
+        mean: RowTable,
+        square: RowTable,
+        scale: float,
+        step_size: float,
+        one_less_beta1: float,
+        one_less_beta2: float,
+        eps: float,
+        num_threads: int = 1,
+    ) -> None: ...
 
 class RowIndex:
     """Which ids have a row in a small table; see csrc/core/row_index.h."""

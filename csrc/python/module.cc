@@ -14,6 +14,8 @@ void register_induced_rows(pybind11::module_& m);
 void register_gather(pybind11::module_& m);
 void register_tiered_table(pybind11::module_& m);
 void register_row_index(pybind11::module_& m);
+void register_row_update(pybind11::module_& m);
+void register_row_table(pybind11::module_& m);
 void register_hotness(pybind11::module_& m);
 void register_block_pool(pybind11::module_& m);
 void register_partition_files(pybind11::module_& m);
@@ -44,6 +46,8 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_gather(m);
   glt::python::register_tiered_table(m);
   glt::python::register_row_index(m);
+  glt::python::register_row_update(m);
+  glt::python::register_row_table(m);
   glt::python::register_hotness(m);
   glt::python::register_block_pool(m);
   glt::python::register_partition_files(m);

@@ -156,10 +156,9 @@ class LocalLinks:
 
 def _examples(example: Tensor, tree: Tensor) -> Tensor:
     """The seed edge that each tree belongs to, in the dtype of ``tree``, where that is."""
-    example = example.to(tree.device, tree.dtype)
     if tree.device.type != "cpu":
-        return torch.index_select(example, 0, tree)
-    return torch.index_select(example, 0, tree, out=pool.empty((len(tree),), tree.dtype))
+        return torch.index_select(example.to(tree.device, tree.dtype, non_blocking=True), 0, tree)
+    return torch.index_select(example.to(tree.dtype), 0, tree, out=pool.empty((len(tree),), tree.dtype))
 
 
 def _edge_type(sampler: NeighborSampler, index: EdgeSamplerInput) -> int | None:

@@ -183,7 +183,7 @@ class NeighborSampler(BaseSampler):
 
     @cached_property
     def on_device(self) -> DeviceSampling:
-        """The kernels that sample where ``device`` is a GPU."""
+        """The kernels that sample where there is an accelerator."""
         graphs, place = self.graph.graphs, self.accelerator
         assert place is not None, "the sampler samples on the CPU"
         return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))

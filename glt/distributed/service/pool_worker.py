@@ -9,7 +9,7 @@ objects, one per packet, with file descriptors beside some::
                        {"loader": ...} + connection to a client, memory of seeds     sample for it
                        {"close": id}  {"exit": true}
     worker -> server   {"ready": pid}, then {"beat": {stream: stats}} every second, in parts if there are many,
-                       and {"ended": stream, "stats": stats}
+                       and {"ended": stream, "stats": stats}, and {"full": true} when a connection found no descriptor
                        or  {"error": type, "text": ..., "traceback": ...}
 
 When the server dies the socket closes, or this process is given another parent, and it ends.
@@ -113,6 +113,7 @@ class PoolWorker:
                 logger.error("out of file descriptors: a connection is given up; raise the limit (ulimit -n)")
                 for fd in fds:
                     os.close(fd)
+                self.say({"full": True})
                 continue
             self._obey(json.loads(data), fds)
 

@@ -1,0 +1,61 @@
+"""A process of a job that failed, and what is said of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_HINTS = {
+    signal.SIGKILL: "out of memory, perhaps: dmesg on its host tells",
+    signal.SIGSEGV: "run it with python -X faulthandler to see where",
+    signal.SIGABRT: "its last lines tell why, as a rule",
+    signal.SIGBUS: "a file that it maps was cut short, or /dev/shm is full",
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A process that failed by itself.
+
+    Attributes:
+        who: ``trainer-1@host``.
+        pid: Its process id; 0 if it has none.
+        code: Its exit code; of a signal the negative.
+        why: What it, or torchrun, said of it; may be empty.
+        lines: The last that it printed.
+    """
+
+    who: str
+    pid: int
+    code: int
+    why: str = ""
+    lines: tuple[str, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """That of the launcher if this is why the job failed, as a shell counts: 128 and the signal."""
+        return self.code if self.code > 0 else 128 - self.code
+
+    def text(self) -> str:
+        """One line."""
+        pid = f"pid {self.pid} " if self.pid else ""
+        return f"{self.who}: {pid}{self._how()}" + (f": {self.why}" if self.why else "")
+
+    def _how(self) -> str:
+        if self.code >= 0:
+            return f"exited with code {self.code}" if self.pid else f"failed (code {self.code})"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        hint = _HINTS.get(-self.code)  # type: ignore[call-overload]
+        return f"was killed by {name}" + (f" ({hint})" if hint else "")
+
+
+def first_of(failures: Sequence[Failure]) -> Failure:
+    """The likely cause of failures that came at about the same time: the one that a signal killed, else the first.
+
+    Whoever talks to a process that is killed fails an instant later, by an exception; and news of it may come first.
+    """
+    return next((each for each in failures if each.code < 0 and each.code != -signal.SIGTERM), failures[0])

@@ -1,0 +1,122 @@
+"""The launcher's end of the pipes to the keeper of a host."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glt.launch.hosts import Host
+from glt.launch.job_plan import ProcessPlan
+from glt.launch.reach import Reach
+
+SILENT_S: Final = 60.0  # after which a keeper over ssh takes its launcher for lost
+_MAX_QUEUED: Final = 10_000  # events; beyond that hosts wait until they are printed
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a host told: ``told`` as the keeper wrote it; None: nothing comes any more."""
+
+    host: int
+    told: dict[str, Any] | None
+
+
+def event_queue() -> queue.Queue[Event]:
+    """Where all hosts put what they tell."""
+    return queue.Queue(_MAX_QUEUED)
+
+
+class HostLink:
+    """Starts the keeper of a host, and puts what it tells into a queue.
+
+    Args:
+        reach: How hosts are reached.
+        host: Which, and its place ``at`` among them.
+        plans: What it is to start.
+        stop_s: How long processes have once they are told to end.
+        events: Where to put what it tells.
+    """
+
+    def __init__(
+        self,
+        reach: Reach,
+        host: Host,
+        at: int,
+        plans: Sequence[ProcessPlan],
+        stop_s: float,
+        events: queue.Queue[Event],
+    ) -> None:
+        self.host, self._at, self._events = host, at, events
+        self.errors: deque[str] = deque(maxlen=5)  # what ssh, or the keeper itself, wrote to stderr
+        self.is_done = False
+        command, begin = reach.run_program(host, "keeper")
+        # A session of its own: Ctrl-C is for the launcher, which then ends things in order.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read, self._read_errors)]
+        for thread in self._threads:
+            thread.start()
+        plan = {"processes": [each.to_json() for each in plans], "stop_s": stop_s,
+                "silent_s": SILENT_S if reach.over_ssh else None}  # fmt: skip
+        self._send(begin + json.dumps(plan).encode() + b"\n")
+
+    def _send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return  # the reader finds out what became of it
+
+    def beat(self) -> None:
+        """Tells the keeper that this launcher lives."""
+        self._send(b'{"beat": 1}\n')
+
+    def stop(self, grace_s: float) -> None:
+        """Tells the keeper to end its processes."""
+        self._send(json.dumps({"stop": grace_s}).encode() + b"\n")
+
+    def close(self, wait_s: float) -> None:
+        """Hangs up, which ends everything there, and ends the program that leads there."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # it is gone already
+        try:
+            self.process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for thread in self._threads:
+            thread.join(1.0)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as pipe:
+            for line in pipe:
+                try:
+                    told = json.loads(line)
+                    known = isinstance(told, dict) and "event" in told
+                except ValueError:
+                    known = False
+                if not known:  # what the shell there prints at its start
+                    text = line.decode(errors="replace").rstrip()
+                    told = {"event": "line", "name": "", "err": True, "text": text}
+                self._events.put(Event(self._at, told))
+        self._events.put(Event(self._at, None))
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as pipe:
+            for line in pipe:
+                text = line.decode(errors="replace").rstrip()
+                self.errors.append(text)
+                self._events.put(Event(self._at, {"event": "line", "name": "", "err": True, "text": text}))

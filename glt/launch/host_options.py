@@ -1,0 +1,114 @@
+"""Flags of ``glt launch`` and ``glt copy`` about hosts and how they are reached."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from glt.launch.hosts import THIS_HOST, Host, parse_hosts, read_hosts
+from glt.launch.reach import Reach
+
+
+def spelled(name: str) -> tuple[str, ...]:
+    """A flag with dashes, and with underscores, as DGL's tools spell it."""
+    return tuple(dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}")))
+
+
+def count(least: int, most: int) -> Callable[[str], int]:
+    """Parses an integer from ``least`` to ``most``."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,9}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected an integer from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """Parses seconds, more than 0 and at most a year."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 365 * 86400.0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, more than 0")
+    return value
+
+
+def variable(text: str) -> tuple[str, str]:
+    """Parses ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE; give the flag once for each")
+    return name, value
+
+
+def add_host_arguments(parser: Any, *, required: bool) -> None:
+    """Adds flags that name hosts."""
+    group = parser.add_argument_group("hosts").add_mutually_exclusive_group(required=required)
+    group.add_argument(*spelled("ip-config"), dest="ip_config", metavar="FILE",
+                       help="file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is "
+                            "the first host's")  # fmt: skip
+    group.add_argument("--hosts", metavar="H1,H2", help="the same on the command line")
+
+
+def add_reach_arguments(parser: Any) -> None:
+    """Adds flags that tell how hosts are reached."""
+    group = parser.add_argument_group("how hosts are reached: by ssh, without a password")
+    group.add_argument(*spelled("ssh-user"), dest="ssh_user", metavar="U", help="user there (default: ssh's)")
+    group.add_argument(*spelled("ssh-port"), dest="ssh_port", type=count(1, 65535), metavar="P",
+                       help="port of sshd (default: ssh's)")  # fmt: skip
+    group.add_argument(*spelled("ssh-option"), dest="ssh_option", action="append", default=[], metavar="K=V",
+                       help="for ssh -o; may be repeated")  # fmt: skip
+    group.add_argument(*spelled("connect-timeout"), dest="connect_timeout", type=count(1, 3600), default=10,
+                       metavar="S", help="seconds to reach a host (default: 10)")  # fmt: skip
+    group.add_argument("--python", metavar="PATH",
+                       help="interpreter on the hosts (default: the path of the one that runs this)")  # fmt: skip
+
+
+def hosts_of(arguments: argparse.Namespace) -> list[Host]:
+    """Returns the hosts that were named, or this one.
+
+    Raises:
+        ValueError: If they are named wrongly; says where.
+    """
+    if arguments.ip_config is not None:
+        try:
+            return read_hosts(arguments.ip_config)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--ip-config {arguments.ip_config}: cannot be read: {error}") from error
+    return [THIS_HOST] if arguments.hosts is None else parse_hosts(arguments.hosts)
+
+
+def reach_of(arguments: argparse.Namespace) -> Reach:
+    """Returns how hosts are reached.
+
+    Raises:
+        ValueError: If ssh is needed and missing, or a flag would do nothing.
+    """
+    over_ssh = arguments.ip_config is not None or arguments.hosts is not None
+    for flag in ("ssh_user", "ssh_port", "ssh_option"):
+        if not over_ssh and getattr(arguments, flag):
+            raise ValueError(f"--{flag.replace('_', '-')} without --ip-config or --hosts: nothing is reached over ssh")
+    if over_ssh and shutil.which("ssh") is None:
+        raise ValueError("hosts are reached over ssh, and there is none here: install it (openssh-client)")
+    return Reach(over_ssh, arguments.python, arguments.ssh_user, arguments.ssh_port, tuple(arguments.ssh_option),
+                 arguments.connect_timeout)  # fmt: skip
+
+
+def workspace_of(given: str | None, over_ssh: bool) -> str:
+    """Returns the directory on the hosts.
+
+    Raises:
+        ValueError: If it is relative and hosts may take that differently.
+    """
+    path = os.path.expanduser(given) if given is not None else os.getcwd()
+    if over_ssh and not Path(path).is_absolute():
+        raise ValueError(f"--workspace {given}: expected an absolute path, the same on all hosts")
+    return os.path.abspath(path)

@@ -1,0 +1,224 @@
+"""A job that runs: its output, and how it ends."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from glt.launch.console import Console
+from glt.launch.failure import Failure, first_of
+from glt.launch.host_link import Event, HostLink, event_queue
+from glt.launch.hosts import Host
+from glt.launch.job_plan import TORCHRUN, ProcessPlan
+from glt.launch.reach import Reach
+
+TIMED_OUT: Final = 124  # as of timeout(1)
+_HOST_LOST, _OUTPUT_LOST = 255, 141  # as of ssh, and of who dies of SIGPIPE
+_POLL_S = 0.1
+_BEAT_S = 5.0
+_SETTLE_S = 0.5  # in which failures that one brought about may come to be known before that one
+_FORCE_S = 15.0  # beyond the time that processes have: for the keepers' SIGKILL, and its news
+_CLOSE_S = 5.0
+
+
+class Job:
+    """Starts what was planned, prints what it says, and stops everything when one part fails.
+
+    Args:
+        reach: How hosts are reached.
+        hosts: The hosts, and what each is to run.
+        stop_s: How long a process has to end once it is told to; then it is killed.
+        drain_s: How long servers have once all trainers have ended.
+        timeout_s: Of the whole job; None: any time.
+        console: Where its output goes.
+    """
+
+    def __init__(
+        self,
+        reach: Reach,
+        hosts: Sequence[tuple[Host, Sequence[ProcessPlan]]],
+        *,
+        stop_s: float,
+        drain_s: float,
+        timeout_s: float | None,
+        console: Console,
+    ) -> None:
+        self._reach, self._hosts, self._console = reach, hosts, console
+        self._stop_s, self._drain_s, self._timeout_s = stop_s, drain_s, timeout_s
+        self._events = event_queue()
+        self._links: list[HostLink] = []
+        self._open: set[int] = set()
+        self._pids: dict[str, int] = {}
+        self._waiting = {f"{plan.name}@{host.name}" for host, plans in hosts for plan in plans}
+        self._reported: set[str] = set()
+        self._failures: list[Failure] = []
+        self._settle_at: float | None = None
+        self._drain_at: float | None = None
+        self._give_up_at: float | None = None  # not None: it is being stopped
+        self._status = 0
+        self._left: list[str] = []
+        self._signals: list[int] = []
+        self._num_heeded = 0
+
+    def run(self) -> int:
+        """Runs until everything has ended, and returns the exit status."""
+        before = {each: signal.signal(each, self._receive) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        begin = time.monotonic()
+        deadline = None if self._timeout_s is None else begin + self._timeout_s
+        beat_at = begin + _BEAT_S
+        try:
+            for at, (host, plans) in enumerate(self._hosts):
+                self._links.append(HostLink(self._reach, host, at, plans, self._stop_s, self._events))
+                self._open.add(at)
+            while self._open:
+                self._hear()
+                now = time.monotonic()
+                if now > beat_at:
+                    beat_at = now + _BEAT_S
+                    for at in self._open:
+                        self._links[at].beat()
+                self._heed_signals()
+                if deadline is not None and now > deadline and self._give_up_at is None:
+                    self._stop(TIMED_OUT, f"stopped: --timeout {self._timeout_s:g} s are over")
+                self._look_after(now)
+        finally:
+            for link in self._links:
+                link.close(_CLOSE_S)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self._report()
+
+    # What hosts tell.
+
+    def _hear(self) -> None:
+        try:
+            event = self._events.get(timeout=_POLL_S)
+            for _ in range(1000):  # then it looks at the clock
+                self._take(event)
+                event = self._events.get_nowait()
+        except queue.Empty:
+            return
+        except BrokenPipeError:
+            if self._give_up_at is None:
+                self._stop(_OUTPUT_LOST, "")
+
+    def _take(self, event: Event) -> None:
+        link = self._links[event.host]
+        if event.told is None:
+            self._open.discard(event.host)
+            if not link.is_done and self._give_up_at is None:
+                self._fail(Failure(f"host {link.host.name}", 0, _HOST_LOST, self._why_lost(link)))
+            return
+        told = dict(event.told)
+        kind = told.pop("event")
+        who = f"{told.get('name', '')}@{link.host.name}".lstrip("@")
+        handle: Callable[..., None] | None = {
+            "line": self._line, "started": self._started, "report": self._trainers_failed, "ended": self._ended,
+            "left": self._left_behind, "done": self._done,
+        }.get(kind)  # fmt: skip
+        assert handle is not None, f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
+        handle(link, who, told)
+
+    def _line(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
+        self._console.line(who, told["text"], told["err"])
+
+    def _started(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
+        self._pids[who] = told["pid"]
+
+    def _trainers_failed(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
+        self._reported.add(who)
+        for each in told["report"]:
+            trainer = f"trainer-{each['rank']}@{link.host.name}"
+            lines = tuple(self._console.last_lines(trainer))
+            self._fail(Failure(trainer, each["pid"], each["code"], each["message"], lines))
+
+    def _ended(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
+        self._waiting.discard(who)
+        if told["code"] and who not in self._reported:
+            self._fail(Failure(who, self._pids[who], told["code"], "", tuple(self._console.last_lines(who))))
+
+    def _left_behind(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
+        self._left.append(f"{link.host.name}: pids {', '.join(map(str, told['pids']))}")
+
+    def _done(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
+        link.is_done = True
+
+    def _why_lost(self, link: HostLink) -> str:
+        said = f" ({link.errors[-1]})" if link.errors else ""
+        if self._reach.over_ssh:
+            return f"the connection to it ended{said}; what ran there ends by itself"
+        return f"the program that keeps the processes of this host (pid {link.process.pid}) ended{said}"
+
+    # How it ends.
+
+    def _fail(self, failure: Failure) -> None:
+        if self._give_up_at is None:  # else it is we who ended it
+            self._failures.append(failure)
+            if self._settle_at is None:
+                self._settle_at = time.monotonic() + _SETTLE_S
+
+    def _look_after(self, now: float) -> None:
+        if self._give_up_at is not None:
+            if now > self._give_up_at:
+                for at in sorted(self._open):
+                    name = self._links[at].host.name
+                    self._left.append(f"{name}: it gave no sign within {self._stop_s + _FORCE_S:g} s")
+                self._open.clear()
+            return
+        if self._settle_at is not None and now > self._settle_at:
+            first = first_of(self._failures)
+            self._stop(first.exit_status, f"{first.text()}; stopping the others")
+        is_serving = bool(self._waiting) and not any(who.startswith(TORCHRUN) for who in self._waiting)
+        has_trainers = any(plan.name == TORCHRUN for _, plans in self._hosts for plan in plans)
+        if has_trainers and is_serving and self._settle_at is None:
+            self._drain_at = self._drain_at or now + self._drain_s
+            if now > self._drain_at:
+                who = ", ".join(sorted(self._waiting))
+                why = f"{who} still ran {self._drain_s:g} s after the last trainer had ended: stopping it"
+                self._stop(1, f"{why}; does every trainer call initialize()?")
+
+    def _stop(self, status: int, why: str, grace_s: float | None = None) -> None:
+        grace_s = self._stop_s if grace_s is None else grace_s
+        if self._give_up_at is None:
+            self._status = status
+        self._give_up_at = time.monotonic() + grace_s + _FORCE_S
+        for at in self._open:
+            self._links[at].stop(grace_s)
+        if why:
+            self._console.say(why)
+
+    def _receive(self, number: int, frame: object) -> None:
+        self._signals.append(number)
+        if len(self._signals) > 2:  # and the keepers end what there is
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def _heed_signals(self) -> None:
+        while self._num_heeded < len(self._signals):
+            self._num_heeded += 1
+            name = signal.Signals(self._signals[self._num_heeded - 1]).name
+            if self._num_heeded == 1:
+                status = 128 + self._signals[0]
+                self._stop(status, f"{name}: stopping; processes have {self._stop_s:g} s, a second {name} kills them")
+            else:
+                self._stop(self._status, f"{name} again: killing what is left", 0.0)
+
+    def _report(self) -> int:
+        if self._failures:
+            first = first_of(self._failures)
+            if self._give_up_at is None:  # nothing was left to stop
+                self._status = first.exit_status
+            self._console.say(f"failed: {first.text()}")
+            if first.lines:
+                self._console.say("its last lines:")
+                for line in first.lines:
+                    self._console.say(f"  {line}")
+            for each in self._failures:
+                if each is not first:
+                    self._console.say(f"also failed: {each.text()}")
+        for left in self._left:
+            self._console.say(f"may still run on {left}")
+        return self._status

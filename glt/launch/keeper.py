@@ -1,0 +1,313 @@
+"""The program of ``glt launch`` on each host: it starts the host's processes, passes on their output, and ends them.
+
+It is sent to the host, not imported there, so it needs the standard library only. It reads one JSON object per line on
+stdin: first the plan, then ``{"beat": 1}`` now and then, and ``{"stop": seconds}``. Stdin closed is a stop too: its
+launcher is gone. It writes one JSON object per line on stdout, ``"event"`` being
+
+* ``started``: ``name`` and ``pid`` of a process;
+* ``line``: ``text`` that ``name`` wrote, to stderr if ``err``;
+* ``report``: what ``name`` says of processes of its own, as torchrun of the trainers that failed;
+* ``ended``: ``name`` and ``code``, as of ``subprocess``;
+* ``left``: ``pids`` that could not be ended; ``done``: nothing follows, and nothing is left.
+
+Whatever its processes started belongs to it: what loses its parent becomes the keeper's child. If it is killed itself,
+the kernel sends its processes SIGTERM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_POLL_S = 0.05
+_DRAIN_S = 2.0  # for output that is still in the pipes, and for processes that are about to end by themselves
+_KILL_S = 10.0  # until a process that SIGKILL does not end, since the kernel holds it, is given up
+_FULL_BYTES = 1 << 20  # of output that nobody takes: then no more is read
+_MAX_LINE_BYTES = 1 << 16
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+@dataclass
+class Pipe:
+    """What comes through one pipe: lines of ``name``, or its report."""
+
+    name: str
+    fd: int
+    is_err: bool = False
+    is_report: bool = False
+    rest: bytearray = field(default_factory=bytearray)
+
+    def take(self, data: bytes) -> list[str]:
+        """Returns the lines that are whole now; all that is left at the end (no data)."""
+        self.rest += data
+        if self.is_report:
+            return []
+        *lines, last = self.rest.split(b"\n")
+        if not data or len(last) > _MAX_LINE_BYTES:
+            lines, last = [*lines, last] if last else lines, bytearray()
+        self.rest = bytearray(last)
+        # Of a progress bar, what a terminal would show at the end of the line.
+        return [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines]
+
+
+class Keeper:
+    """Keeps the processes of one plan."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.running: dict[int, str] = {}
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.pipes: list[Pipe] = []
+        self.streams: dict[str, list[str]] = {}
+        self.endings: list[tuple[float, str, int]] = []
+        self.outgoing = bytearray()
+        self.is_heard = True  # whether somebody reads what this says
+        self.incoming = bytearray()
+        self.plan: dict[str, Any] | None = None
+        self.heard_s = time.monotonic()
+        self.stop_s: float | None = None  # when SIGTERM has had its time
+        self.signals = 0
+
+    def run(self) -> int:
+        """Runs until all has ended."""
+        self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._count_signal)
+        for fd in (0, 1):
+            os.set_blocking(fd, False)
+        self.selector.register(0, selectors.EVENT_READ, self._listen)
+        while self.plan is None or self.running or self.endings:
+            if self.plan is None and self.stop_s is not None:
+                break
+            self._turn()
+        self._end_descendants()
+        self.say(event="done")
+        deadline = time.monotonic() + _KILL_S
+        while self.outgoing and self.is_heard and time.monotonic() < deadline:
+            self._flush()
+            time.sleep(_POLL_S if self.outgoing else 0)
+        return 0
+
+    def _count_signal(self, number: int, frame: Any) -> None:
+        self.signals += 1
+
+    def _turn(self) -> None:
+        is_watched = 1 in self.selector.get_map()
+        if self.outgoing and not is_watched:
+            self.selector.register(1, selectors.EVENT_WRITE, self._flush)
+        elif is_watched and not self.outgoing:
+            self.selector.unregister(1)
+        for key, _ in self.selector.select(_POLL_S):
+            key.data()
+        self._flush()
+        self._reap()
+        now = time.monotonic()
+        if self.signals:
+            self.signals = 0
+            self.stop(self._grace_s())
+        silent_s = (self.plan or {}).get("silent_s")
+        if silent_s is not None and now - self.heard_s > silent_s:
+            self.stop(self._grace_s())
+        if self.stop_s is not None and now > self.stop_s:
+            self._kill_all()
+
+    def _grace_s(self) -> float:
+        return float(self.plan["stop_s"]) if self.plan else 0.0
+
+    # Messages.
+
+    def say(self, **message: Any) -> None:
+        """Writes a message, as soon as somebody takes it."""
+        if self.is_heard:
+            self.outgoing += json.dumps(message).encode() + b"\n"
+            self._flush()
+
+    def _flush(self) -> None:
+        was_full = len(self.outgoing) > _FULL_BYTES
+        try:
+            while self.outgoing:
+                del self.outgoing[: os.write(1, memoryview(self.outgoing)[:_MAX_LINE_BYTES].tobytes())]
+        except BlockingIOError:
+            pass  # the next turn goes on
+        except OSError:  # nobody is left to read it
+            self.is_heard = False
+            self.outgoing.clear()
+            self.stop(self._grace_s())
+        if was_full and len(self.outgoing) <= _FULL_BYTES:
+            for pipe in self.pipes:
+                self._watch(pipe)
+
+    def _listen(self) -> None:
+        try:
+            data = os.read(0, 1 << 16)
+        except BlockingIOError:
+            return
+        self.heard_s = time.monotonic()
+        if not data:
+            self.selector.unregister(0)
+            self.stop(self._grace_s())
+            return
+        self.incoming += data
+        *lines, rest = self.incoming.split(b"\n")
+        self.incoming = bytearray(rest)
+        for line in lines:
+            message = json.loads(line)
+            if "processes" in message:
+                self.plan = message
+                self._start(message["processes"])
+            elif "stop" in message:
+                self.stop(float(message["stop"]))
+
+    # Processes.
+
+    def _start(self, specs: list[dict[str, Any]]) -> None:
+        for spec in specs:
+            try:
+                self._start_one(spec)
+            except OSError as error:
+                self.say(event="line", name=spec["name"], err=True, text=f"cannot be started: {error}")
+                self.say(event="started", name=spec["name"], pid=0)
+                self.say(event="ended", name=spec["name"], code=127)
+
+    def _start_one(self, spec: dict[str, Any]) -> None:
+        """Starts a process; ``spec["streams"]`` are names whose output it gets pipes for, and one for its report."""
+        theirs: list[int] = []
+
+        def pipe(name: str, is_err: bool = False, is_report: bool = False) -> int:
+            mine, other = os.pipe()
+            os.set_blocking(mine, False)
+            self.pipes.append(Pipe(name, mine, is_err, is_report))
+            self._watch(self.pipes[-1])
+            theirs.append(other)
+            return other
+
+        argv = list(spec["argv"])
+        try:
+            out, err = pipe(spec["name"]), pipe(spec["name"], is_err=True)
+            if spec.get("streams"):
+                ends = {"out": [pipe(name) for name in spec["streams"]],
+                        "err": [pipe(name, is_err=True) for name in spec["streams"]],
+                        "report": pipe(spec["name"], is_report=True)}  # fmt: skip
+                argv = [json.dumps(ends) if word == "{pipes}" else word for word in argv]
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=theirs[2:], cwd=spec["cwd"],
+                env={**os.environ, **spec["env"]}, preexec_fn=self._die_with(os.getpid()),
+            )  # fmt: skip
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self.processes.append(process)
+        self.running[process.pid] = spec["name"]
+        self.streams[spec["name"]] = [spec["name"], *spec.get("streams", ())]
+        self.say(event="started", name=spec["name"], pid=process.pid)
+
+    def _die_with(self, keeper: int) -> Callable[[], None]:
+        def prepare() -> None:
+            self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() != keeper:  # it died before that
+                os._exit(143)
+
+        return prepare
+
+    def _watch(self, pipe: Pipe) -> None:
+        if pipe.fd >= 0 and pipe.fd not in self.selector.get_map():
+            self.selector.register(pipe.fd, selectors.EVENT_READ, lambda: self._read(pipe))
+
+    def _read(self, pipe: Pipe) -> None:
+        try:
+            data = os.read(pipe.fd, 1 << 16)
+        except BlockingIOError:
+            return
+        for text in pipe.take(data):
+            self.say(event="line", name=pipe.name, err=pipe.is_err, text=text)
+        if not data:
+            self.selector.unregister(pipe.fd)
+            os.close(pipe.fd)
+            pipe.fd = -1
+            if pipe.is_report and pipe.rest:
+                self.say(event="report", name=pipe.name, report=json.loads(pipe.rest))
+        elif len(self.outgoing) > _FULL_BYTES:
+            for each in self.pipes:
+                if each.fd in self.selector.get_map():
+                    self.selector.unregister(each.fd)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if pid in self.running:  # else one that lost its parent
+                code = os.waitstatus_to_exitcode(status)
+                self.endings.append((time.monotonic() + _DRAIN_S, self.running.pop(pid), code))
+                for process in self.processes:
+                    if process.pid == pid:
+                        process.returncode = code  # so that subprocess does not look for it
+        for ending in list(self.endings):  # said when its last words are, but a child of it may hold its pipes open
+            deadline, name, code = ending
+            is_drained = all(pipe.fd < 0 for pipe in self.pipes if pipe.name in self.streams[name])
+            if is_drained or time.monotonic() > deadline:
+                self.endings.remove(ending)
+                self.say(event="ended", name=name, code=code)
+
+    # Endings.
+
+    def stop(self, grace_s: float) -> None:
+        """Sends SIGTERM, once, and SIGKILL to all that is left ``grace_s`` later."""
+        is_first, deadline = self.stop_s is None, time.monotonic() + grace_s
+        self.stop_s = deadline if self.stop_s is None else min(self.stop_s, deadline)
+        for pid in list(self.running) if is_first else ():
+            os.kill(pid, signal.SIGTERM)  # not reaped yet, so the pid is still its own
+
+    def _kill_all(self) -> None:
+        for pid in descendants():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it ended meanwhile
+
+    def _end_descendants(self) -> None:
+        """Ends what the processes left behind."""
+        begin = time.monotonic()
+        while left := descendants():
+            waited_s = time.monotonic() - begin
+            if waited_s > _DRAIN_S or (self.stop_s is not None and time.monotonic() > self.stop_s):
+                self._kill_all()
+            if waited_s > _DRAIN_S + _KILL_S:
+                self.say(event="left", pids=left)
+                return
+            self._turn()
+
+
+def descendants() -> list[int]:
+    """The living processes that descend from this one."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except OSError:
+                continue  # it ended meanwhile
+            if state not in (b"Z", b"X"):
+                parents[int(name)] = int(parent)
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine and pid not in mine}:
+        mine |= more
+    return sorted(mine - {os.getpid()})
+
+
+if __name__ == "__main__":
+    sys.exit(Keeper().run())

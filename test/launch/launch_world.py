@@ -1,0 +1,112 @@
+"""``glt launch`` as a program, for tests: its output, its processes, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 120.0
+_MARK = "GLT_TEST_LAUNCH"
+
+# Each process says what it is given; then it does what its role is told to.
+SCRIPT = """\
+import json, os, signal, subprocess, sys, time
+role = os.environ.get("GLT_ROLE", "none")
+rank = os.environ.get("GLT_SERVER_RANK") if role == "server" else os.environ.get("RANK")
+print(json.dumps({"role": role, "rank": rank, "argv": sys.argv[1:], "cwd": os.getcwd(), "pid": os.getpid(),
+                  "env": {k: v for k, v in os.environ.items() if k.startswith(("GLT_", "MASTER_", "WORLD_", "OMP_"))}}))
+todo = os.environ.get(f"DO_{role}_{rank}", os.environ.get(f"DO_{role}", ""))
+exec(todo)
+"""
+SLEEP = "time.sleep(600)"
+
+
+class Launched:
+    """A ``glt launch`` that runs.
+
+    Args:
+        words: Its arguments.
+        env: More environment variables of the launcher.
+        before: What precedes the command, such as ``ip netns exec``.
+    """
+
+    def __init__(self, *words: Any, env: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> None:
+        self.mark = uuid.uuid4().hex
+        self.begin_s = time.monotonic()
+        self.process = subprocess.Popen(
+            [*before, sys.executable, "-m", "glt", "launch", *map(str, words)], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, **(env or {}), _MARK: self.mark, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self.out = self.err = ""
+
+    def ended(self) -> int:
+        """Waits for its end and for that of all that it started; returns its exit status."""
+        try:
+            self.out, self.err = self.process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            raise AssertionError(f"it does not end:\n{self.out}\n{self.err}") from None
+        self.expect_nothing_left()
+        return self.process.returncode
+
+    def wait_for(self, text: str) -> str:
+        """Reads stdout to the line with ``text``, and returns that."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if text in line:
+                return line
+        raise AssertionError(f"{text!r} was not said")
+
+    def left(self) -> list[str]:
+        """Processes with the mark of this launch."""
+        return [f"{pid}: {_command(pid)}" for pid in marked(self.mark)]
+
+    def expect_nothing_left(self, timeout_s: float = 60.0) -> None:
+        """Waits until nothing is left."""
+        deadline = time.monotonic() + timeout_s
+        while left := self.left():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Kills what is left."""
+        for pid in (self.process.pid, *marked(self.mark)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes that have the mark in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"{_MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue  # gone meanwhile
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return "gone"
+
+
+def mark_of(launched: Launched) -> tuple[str, str]:
+    """The flag and value that carry the mark to hosts that ssh reaches."""
+    return "--extra-envs", f"{_MARK}={launched.mark}"

@@ -1,0 +1,175 @@
+"""``glt launch`` on this host, with scripts that need nothing of glt: what processes are given, and how a job ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch_world import SLEEP, Launched
+
+Launch = Callable[..., Launched]
+
+
+def said(out: str) -> dict[str, dict[str, Any]]:
+    """What each process said, by the prefix of its line."""
+    found = {}
+    for line in out.splitlines():
+        who, bar, text = line.partition(" | ")
+        if bar and text.startswith("{"):
+            found[who] = json.loads(text)
+    return found
+
+
+def test_processes_are_given_the_contract(launch: Launch, script: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    for part in range(2):
+        (parts / f"part{part}").mkdir(parents=True)
+    (parts / "manifest.json").write_text('{"num_parts": 2, "run_id": "x"}')
+    arguments = ["a b", "it's", 'say "$HOME"', "`id`", "two\nlines", "", "--", "--nnodes=9", "-x", "*"]
+    launched = launch(
+        "--num_servers", 2, "--num_trainers", 2, "--num_workers", 3, "--part_config", parts, "--extra_envs", "A=b c",
+        "--extra_envs", "GLT_MINE=$x", script, *arguments, env={"GLT_TEST_KEPT": "1"},
+    )  # fmt: skip
+    assert launched.ended() == 0, launched.err
+    found = said(launched.out)
+    assert sorted(found) == [f"{role}-{rank}@localhost" for role in ("server", "trainer") for rank in (0, 1)]
+    ports = {each["env"]["GLT_MASTER_PORT"] for each in found.values()}
+    assert len(ports) == 1
+    for who, told in found.items():
+        role, rank = who.partition("@")[0].split("-")
+        assert told["argv"] == arguments and told["cwd"] == os.getcwd()
+        env = told["env"]
+        assert env["GLT_MINE"] == "$x" and env["GLT_TEST_KEPT"] == "1"
+        assert env["GLT_ROLE"] == role and (told["role"], told["rank"]) == (role, rank)
+        assert env["GLT_NUM_SERVERS"] == env["GLT_NUM_TRAINERS"] == "2" and env["GLT_NUM_WORKERS"] == "3"
+        assert env["GLT_PART_CONFIG"] == str(parts) and env["GLT_MASTER_ADDR"] == "127.0.0.1"
+        if role == "server":
+            assert env["GLT_SERVER_RANK"] == rank == env["GLT_PARTITION"]
+        else:
+            assert env["WORLD_SIZE"] == "2" and env["MASTER_PORT"] not in ports and "GLT_SERVER_RANK" not in env
+
+
+def test_output_keeps_its_stream_and_comes_at_once(launch: Launch, script: Path) -> None:
+    do = "print('tick', end='', flush=True); print('er\\rror', file=sys.stderr); print('\\N{GREEK SMALL LETTER PI}')"
+    launched = launch("--num-servers", 1, script, env={"DO_server": do + "; " + SLEEP, "PYTHONIOENCODING": "utf-8"})
+    assert launched.wait_for("tick") == "server-0@localhost | tickπ\n"  # it sleeps and has flushed nothing else
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.ended() == 128 + signal.SIGINT
+    assert "server-0@localhost | ror\n" in launched.err and "\033" not in launched.err + launched.out
+
+
+@pytest.mark.parametrize(
+    ("do", "who", "how", "status"),
+    [
+        ({"DO_trainer_1": "sys.exit('my reason')"}, "trainer-1", "exited with code 1", 1),
+        ({"DO_trainer_1": "os.kill(os.getpid(), signal.SIGKILL)"}, "trainer-1", "was killed by SIGKILL", 137),
+        ({"DO_server_1": "print('my reason'); sys.exit(9)"}, "server-1", "exited with code 9", 9),
+    ],
+)
+def test_a_failure_is_named(launch: Launch, script: Path, do: dict[str, str], who: str, how: str, status: int) -> None:
+    launched = launch("--num-servers", 2, "--num-trainers", 2, script,
+                      env={"DO_server": SLEEP, "DO_trainer": SLEEP} | do)  # fmt: skip
+    assert launched.ended() == status, launched.err
+    pid = said(launched.out)[f"{who}@localhost"]["pid"]
+    assert f"glt launch: failed: {who}@localhost: pid {pid} {how}" in launched.err
+    assert "my reason" in launched.err.partition("its last lines:")[2] or "KILL" in how
+    assert "also failed" not in launched.err  # those that were stopped did not fail
+
+
+def test_servers_that_outlive_the_trainers_are_named(launch: Launch, script: Path) -> None:
+    launched = launch("--drain-timeout", 0.5, script, env={"DO_server": SLEEP})
+    assert launched.ended() == 1
+    assert "server-0@localhost still ran 0.5 s after the last trainer had ended" in launched.err
+
+
+def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Path) -> None:
+    """A trainer that ignores SIGTERM, with a child of its own that left its session, is killed in bounded time."""
+    stay = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN); "
+        "time.sleep(600)'], start_new_session=True); print('ready'); " + SLEEP
+    )
+    launched = launch("--stop-timeout", 1, script, env={"DO_server": SLEEP, "DO_trainer": stay})
+    launched.wait_for("ready")
+    begin = time.monotonic()
+    launched.process.send_signal(signal.SIGTERM)
+    assert launched.ended() == 128 + signal.SIGTERM
+    assert time.monotonic() - begin < 40
+    assert "failed" not in launched.err, launched.err
+
+
+def test_a_launcher_that_is_killed_leaves_nothing(launch: Launch, script: Path) -> None:
+    launched = launch("--stop-timeout", 2, script, env={"DO_server": SLEEP, "DO_trainer": "print('ready'); " + SLEEP})
+    launched.wait_for("ready")
+    assert len(launched.left()) >= 5  # launcher, keeper, server, torchrun, trainer
+    launched.process.kill()
+    launched.process.wait()
+    launched.expect_nothing_left()
+
+
+def test_a_keeper_that_is_killed_is_named_and_leaves_nothing(launch: Launch, script: Path) -> None:
+    launched = launch("--num-trainers", 0, script, env={"DO_server": "print('ready', os.getppid()); " + SLEEP})
+    keeper = int(launched.wait_for("ready").split()[-1])
+    os.kill(keeper, signal.SIGKILL)
+    assert launched.ended() == 255
+    assert f"(pid {keeper}) ended" in launched.err
+
+
+def test_a_job_may_be_limited_in_time(launch: Launch, script: Path) -> None:
+    launched = launch("--timeout", 1, "--num-trainers", 0, script, env={"DO_server": SLEEP})
+    assert launched.ended() == 124
+    assert "--timeout 1 s are over" in launched.err
+
+
+def test_a_dry_run_starts_nothing(launch: Launch, script: Path) -> None:
+    launched = launch("--num-trainers", 2, "--dry-run", "--hosts", "h1,h2", "--workspace", "/w",
+                      f"python3 '{script}' --x 'a b'")  # fmt: skip
+    assert launched.ended() == 0, launched.err
+    lines = launched.out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["server-0@h1", "torchrun@h1", "server-1@h2", "torchrun@h2"]
+    assert "GLT_SERVER_RANK=1" in lines[2] and "--node-rank=1" in lines[3] and "--master-addr=h1" in lines[3]
+    assert lines[0].endswith("--x 'a b'")
+
+
+def test_what_is_missing_is_named_before_anything_starts(launch: Launch, script: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    (parts / "part0").mkdir(parents=True)
+    (parts / "manifest.json").write_text('{"num_parts": 2, "run_id": "x"}')
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        for words, expected in (
+            ((f"{script}.no",), "there is no file"),
+            (("--workspace", tmp_path / "no", script), "is no directory"),
+            (("--master-port", port, script), f"port {port} is taken"),
+            (("--part-config", tmp_path, script), "manifest.json cannot be read"),
+            (("--part-config", parts, script), "give --num-servers 2"),
+            (("--part-config", parts, "--num-servers", 2, script), "lacks part1"),
+            (("--python", "/no/python", script), "cannot be started"),
+        ):
+            launched = launch(*words)
+            assert launched.ended() == 3, (words, launched.err)
+            assert expected in launched.err and "nothing was started" in launched.err, (words, launched.err)
+            assert launched.out == ""
+
+
+def test_wrong_flags(launch: Launch, script: Path, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("10.0.0.1\n10.0.0.1 # again\n")
+    for words, expected in (
+        (("--extra-envs", "GLT_ROLE=server", script), "it is glt launch that sets it"),
+        (("--ssh-port", 22, script), "without --ip-config"),
+        (("--ip-config", hosts, script), "names 10.0.0.1 twice"),
+        (("--hosts=-oProxyCommand=x", script), "neither the name nor the address"),
+        (("--hosts", "a", "--workspace", "x", script), "an absolute path"),
+        (("python3 -m train",), "without options of the interpreter"),
+        (("--num-servers", 0, "--num-trainers", 0, script), "nothing would run"),
+    ):
+        launched = launch(*words)
+        assert launched.ended() == 2 and expected in launched.err, (words, launched.err)
