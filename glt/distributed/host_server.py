@@ -52,6 +52,10 @@ class HostServer:
             data, rank, place.num_servers, place.num_trainers, master, bind, "distributed-server", options
         )
 
+    def abort(self, why: str) -> None:
+        """Ends it at once, and tells the trainers why."""
+        self.server.close(why)
+
     def finish(self, timeout_s: float | None) -> bool:
         """Waits until all trainers have left, or are gone, and ends; returns whether they had.
 

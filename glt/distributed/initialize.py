@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,10 @@ def finalize(timeout_s: float | None = None) -> None:
     Args:
         timeout_s: Waits no longer than so many seconds. Default: as long as others are there.
     """
+    _finalize(timeout_s, "")
+
+
+def _finalize(timeout_s: float | None, why: str) -> None:
     global _job
     with _lock:
         job, _job = _job, None
@@ -313,14 +318,16 @@ def finalize(timeout_s: float | None = None) -> None:
         if job.pid != os.getpid():
             _forget()
             return
-        _end(job, timeout_s)
+        _end(job, timeout_s, why)
 
 
-def _end(job: _Job, timeout_s: float | None) -> None:
+def _end(job: _Job, timeout_s: float | None, why: str = "") -> None:
     world = leave()
+    if why and job.server is not None:
+        job.server.abort(f"trainer {job.place.rank}, which runs it, has failed: {why}")
     try:
         if isinstance(world, ServedWorld):
-            shutdown_client()
+            shutdown_client(why)
         elif world is not None:
             world.close()
             resign()
@@ -343,7 +350,11 @@ def _at_exit(pid: int) -> None:
     if os.getpid() != pid:
         return
     # After an exception nobody is waited for: the others cannot go on without this process, and are told at once.
-    finalize(0.0 if getattr(sys, "last_value", None) is not None else None)
+    failure = getattr(sys, "last_value", None)
+    if failure is None:
+        finalize()
+    else:
+        _finalize(0.0, "".join(traceback.format_exception_only(failure)).strip())
 
 
 def get_rank() -> int:

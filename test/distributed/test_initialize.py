@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -135,3 +136,21 @@ def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "hosts").write_text("192.0.2.1\n")
     with pytest.raises(RendezvousError, match=r"192\.0\.2\.1"):
         glt.distributed.initialize(tmp_path / "hosts")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[..., World]) -> None:
+    found, before = [], set(threading.enumerate())
+    for num_parts in (1, 2):
+        glt.distributed.initialize(part_config=world(num_parts).path)
+        graph = glt.distributed.DistGraph("small")
+        with glt.distributed.DistNeighborLoader(
+            graph.world.data, [4, 3], torch.arange(0, NUM_NODES, 3), batch_size=50, random_seed=3, with_edge=True,
+            collect_features=True, worker_options=graph.world.worker_options(0),
+        ) as loader:  # fmt: skip
+            found.append([(batch.n_id.clone(), batch.e_id.clone(), batch.x.clone()) for batch in loader])
+        glt.distributed.finalize()
+        assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("glt-")]
+    assert len(found[0]) == 4
+    for one, two in zip(*found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
