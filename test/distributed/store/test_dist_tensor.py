@@ -23,7 +23,9 @@ DTYPES = [
 @pytest.fixture(params=[0, 1, 3], ids=["standalone", "1-server", "3-servers"])
 def world(request):
     if request.param == 0:
-        yield StandaloneWorld()
+        alone = StandaloneWorld()
+        yield alone
+        alone.close()
         return
     servers = Servers(request.param)
     yield servers.trainer()
@@ -177,7 +179,7 @@ def test_without_a_world_one_is_told_what_to_call():
     try:
         assert DistTensor((3,))[:].tolist() == [0, 0, 0]
     finally:
-        leave()
+        leave().close()
 
 
 def test_a_name_is_found_by_all_trainers_and_outlives_its_handles(servers):

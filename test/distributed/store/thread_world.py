@@ -82,4 +82,8 @@ def run_trainers(num_trainers: int, num_servers: int, train: Callable[..., Any],
     servers = Servers(num_servers, num_trainers)
     worlds = [ThreadWorld(servers, rank) for rank in range(num_trainers)]
     with ThreadPoolExecutor(num_trainers) as pool:
-        return [each.result(100.0) for each in [pool.submit(train, world, *args) for world in worlds]]
+        try:
+            return [each.result(100.0) for each in [pool.submit(train, world, *args) for world in worlds]]
+        finally:
+            for meetings in servers.meetings:
+                meetings.close("the test is over")
