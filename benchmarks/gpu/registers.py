@@ -61,9 +61,9 @@ def _short_names(mangled: list[str]) -> list[str]:
     short = []
     for name in names:
         body = re.search(r"run_body<(.*)>\(", name)
-        name = body.group(1) if body else re.sub(r"\(glt::.*\)$", "", name)
+        name = body.group(1) if body else re.sub(r"\((?:glt::cuda::TieredTable|long const\*).*\)$", "", name)
         name = re.sub(r"void |glt::cuda::|\(anonymous namespace\)::", "", name)
-        short.append(re.sub(r"\((?:int|[\w:]+)\)(\d)", r"\1", name).replace(" >", ">"))
+        short.append(re.sub(r"\((?:int|[\w:]+)\)(\d)", r"\1", name).replace(" >", ">").strip())
     return short
 
 

@@ -450,7 +450,7 @@ class NeighborSampler(BaseSampler):
 
     def _hotness(self) -> tuple[Any, Any]:
         """Who passes on probabilities and who samples batches for :meth:`sample_prob`: a GPU, where this has one."""
-        if self.device.type != "cpu" and self.config.num_hops <= _core.most_hotness_hops:
+        if self.accelerator is not None and self.config.num_hops <= _core.most_hotness_hops:
             return self.on_device.hotness(self.config, self._facts)
         doubts = partial(sample_prob.doubts_on_host, self.graph, self._csrs, self.config, self._facts, self.num_threads)
         return doubts, sample_prob.sampled_on_host(self.graph, self._csrs, self.config, self.num_threads)

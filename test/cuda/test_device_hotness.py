@@ -8,6 +8,7 @@ import torch
 
 from glt import _core
 from glt.data import Dataset, Graph, Topology
+from glt.data.accelerator import Accelerator
 from glt.data.cuda_device import missing_for_cuda
 from glt.sampler import NeighborSampler
 from glt.sampler.device_sampling import DeviceSampling
@@ -43,7 +44,7 @@ def asks_kernels(sampler, monkeypatch, order):
         sampler.graph, sampler.config, torch.device("cpu"), topologies.__getitem__, order=order, num_threads=2
     )
     monkeypatch.setitem(sampler.__dict__, "on_device", kernels)
-    monkeypatch.setattr(sampler, "device", torch.device("cuda"))
+    monkeypatch.setattr(sampler, "accelerator", Accelerator(torch.device("cpu")))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

@@ -36,7 +36,7 @@ class SAGE(th.nn.Module):
 
     def forward(self, blocks, x):
         for l, (layer, block) in enumerate(zip(self.layers, blocks)):
-            x = layer((x, x[: block.batch_size]), block.edge_index)
+            x = layer((x, x[: block.num_dst]), block.edge_index)
             if l != len(self.layers) - 1:
                 x = F.relu(x)
         return x
@@ -65,7 +65,7 @@ if __name__ == "__main__":
             for fanout in (10, 10):
                 frontier = g.sample_neighbors(nodes, fanout, replace=True)
                 blocks.insert(0, glt.distributed.to_block(frontier, nodes))
-                nodes = blocks[0].n_id
+                nodes = blocks[0].src_id
             yield nodes, seeds, blocks
 
     for epoch in range(6):

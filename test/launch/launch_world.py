@@ -68,6 +68,11 @@ class Launched:
                 return line
         raise AssertionError(f"{text!r} was not said")
 
+    def wait_for_error(self, text: str) -> None:
+        """Reads stderr to the line with ``text``."""
+        assert self.process.stderr is not None
+        assert any(text in line for line in self.process.stderr), f"{text!r} was not said"
+
     def left(self) -> list[str]:
         """Processes with the mark of this launch."""
         return [f"{pid}: {_command(pid)}" for pid in marked(self.mark)]

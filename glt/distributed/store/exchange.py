@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data import pool
 from glt.data.arrays import as_numpy
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.selection import Selection
@@ -84,7 +85,7 @@ class Exchange:
             if _count(piece.rows) == selection.n and piece.positions is None:
                 return self._ask(piece).result()  # all in one, as it comes
             if out is None:
-                out = torch.empty((selection.n, *self._spec.row_shape), dtype=self._spec.torch_dtype)
+                out = pool.empty((selection.n, *self._spec.row_shape), self._spec.torch_dtype)
             if len(waiting) >= most:
                 _place(out, *waiting.popleft())
             waiting.append((piece, self._ask(piece)))
@@ -262,7 +263,7 @@ def _place(out: Tensor, piece: Piece, reply: Any) -> None:
 def _values_of(piece: Piece, values: Tensor) -> Tensor:
     if piece.positions is None:
         return values[piece.at : piece.at + _count(piece.rows)]
-    out = torch.empty((len(piece.positions), *values.shape[1:]), dtype=values.dtype)
+    out = pool.empty((len(piece.positions), *values.shape[1:]), values.dtype)
     here = as_numpy(values[piece.at : piece.at + piece.span])
     _core.gather_rows(here, piece.positions.astype(np.int64), as_numpy(out), None, None, torch.get_num_threads())
     return out
