@@ -7,8 +7,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from glt.launch import command_copy, command_launch
 
 TEXT = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
@@ -43,16 +41,3 @@ def test_the_table_has_every_variable() -> None:
     table = TEXT.partition("## The environment of a process")[2]
     assert set(re.findall(r"GLT_[A-Z_]+", table)) == set(command_launch._CONTRACT)
     assert set(re.findall(r"GLT_[A-Z_]+", TEXT)) == set(command_launch._CONTRACT)
-
-
-def test_manifests_are_yaml() -> None:
-    yaml = pytest.importorskip("yaml")
-    (block,) = (block for language, block in BLOCKS if language == "yaml")
-    service, *jobs = yaml.safe_load_all(block)
-    assert service["kind"] == "Service" and [job["metadata"]["name"] for job in jobs] == ["glt-server", "glt-trainer"]
-    for job in jobs:
-        pod = job["spec"]["template"]["spec"]
-        env = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
-        assert env["GLT_ROLE"] == job["metadata"]["name"].removeprefix("glt-")
-        assert env["GLT_MASTER_ADDR"] == "glt-server-0.glt" and pod["subdomain"] == service["metadata"]["name"]
-        assert env["GLT_NUM_SERVERS"] == "2" and env["GLT_NUM_TRAINERS"] == "8"
