@@ -12,8 +12,8 @@ the time from asking to having it, nothing sampled ahead. "asking" turns reading
 Then 1, 2 and 4 clients of one server with one sampling process, each with as many batches; they do nothing else with
 them, so that the sampling process is the bottleneck: the rate of all clients together should hold.
 
-GLT does not take part: its package is built for CUDA and cannot be imported without it. A build for the CPU was once
-measured on the same graph: 84 ms of CPU per batch in server mode where worker mode took 70, seeded (255 otherwise).
+GLT's server mode takes part where GLT can be imported (see glt_server.py), with its own partitions of the same graph
+and the same seeds: two servers, two clients, each with a sampling process on its server and 8 batches at a time.
 
     python -m benchmarks.bench_server [--rounds 5] [--toy]
 """
@@ -21,22 +21,26 @@ measured on the same graph: 84 ms of CPU per batch in server mode where worker m
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 import glt
-from benchmarks import graphs
-from benchmarks._harness import Report, Timing, arguments
+from benchmarks import glt_server, graphs
+from benchmarks._harness import Report, Timing, arguments, find_peers
 from benchmarks.bench_distributed import (
     DEADLINE_S,
     Trainers,
     check_epoch,
+    features_of,
     free_port,
+    labels_of,
     run_group,
     scratch_dir,
     stages_of,
@@ -107,17 +111,22 @@ def server(rank: int, job: Job) -> None:
 
 
 class Served(Trainers):
-    """Clients that wait for commands, and their servers."""
+    """Clients that wait for commands, and their servers.
 
-    def __init__(self, job: Job) -> None:
+    Args:
+        job: Given to each.
+        of: Its functions ``server`` and ``trainer`` are what they run.
+    """
+
+    def __init__(self, job: Any, of: ModuleType) -> None:
         context = start_method()
         self.servers = [
-            context.Process(target=server, args=(rank, job), name=f"{job.mode} server {rank}")
+            context.Process(target=of.server, args=(rank, job), name=f"{job.mode} server {rank}")
             for rank in range(job.num_servers)
         ]
         for process in self.servers:
             process.start()
-        super().__init__(job, trainer, len(job.seeds))
+        super().__init__(job, of.trainer, len(job.seeds))
 
     def cpu_seconds(self) -> float:
         return super().cpu_seconds() + self.cpu_of(self.servers)
@@ -132,14 +141,19 @@ class Served(Trainers):
 
 
 def start(job: Job) -> Trainers:
-    return Served(job) if job.mode.startswith("server") else Trainers(job, trainer, len(job.seeds))
+    if job.mode.startswith("server"):
+        return Served(job, sys.modules[__name__])
+    return Trainers(job, trainer, len(job.seeds))
 
 
-def measure_modes(report: Report, job: Job, rounds: int) -> None:
+def measure_modes(report: Report, job: Job, peer: glt_server.PeerJob | None, rounds: int) -> None:
     """Server mode against worker mode."""
-    epochs = {mode: Timing() for mode in (MODES[:2] if report.toy else MODES)}
+    modes = MODES[:2] if report.toy else MODES
     with contextlib.ExitStack() as stack:
-        groups = {mode: start(replace(job, mode=mode, port=free_port())) for mode in epochs}
+        groups = {mode: start(replace(job, mode=mode, port=free_port())) for mode in modes}
+        if peer is not None:
+            groups[peer.mode] = Served(peer, glt_server)
+        epochs = {mode: Timing() for mode in groups}
         for group in groups.values():
             stack.callback(group.stop)
         for group in groups.values():
@@ -158,7 +172,7 @@ def measure_modes(report: Report, job: Job, rounds: int) -> None:
         row |= {"wall_ms_per_batch": timing.quartiles(1e3)[1] / timing.work[0]}
         row |= {"latency_ms": singles[mode].quartiles(1e3)[1] / NUM_LATENCIES}
         row |= {"cpu_ms_per_batch": per_batch, "over_worker_ms": per_batch - rival.cpu(1e3) / rival.work[0]}
-        report.add(graph=job.graph_name, **row, **stages_of(stats[mode]))
+        report.add(graph=job.graph_name, **row, **(stages_of(stats[mode]) if stats[mode][0] else {}))
 
 
 def measure_clients(report: Report, job: Job, rounds: int) -> None:
@@ -198,7 +212,10 @@ def main() -> None:
     neighbors = [5, 3] if options.toy else [15, 10, 5]
     with scratch_dir() as directory:
         job = Job("", graph.name, write_partitions(graph, directory), NUM_PARTS, seeds, neighbors, batch_size, 0)
-        measure_modes(report, job, options.rounds)
+        peer = None
+        if not options.toy and find_peers("graphlearn_torch"):
+            peer = glt_server.prepare(job, graph.edge_index(), features_of, labels_of, directory, free_port)
+        measure_modes(report, job, peer, options.rounds)
         whole = write_partitions(graph, directory / "whole", 1)
         measure_clients(report, replace(job, partition_dir=whole), options.rounds)
     report.finish()

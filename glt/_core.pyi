@@ -209,6 +209,66 @@ class DeviceRows:
         num_edges: int,
     ) -> None: ...
 
+most_hotness_hops: int
+
+class DeviceHotness:
+    """Passes hotness along edges by a kernel, on device >= 0 or, -1, on the host; see csrc/cuda/hotness_kernels.h."""
+
+    def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
+    def add_doubt(
+        self,
+        rows: DeviceRows,
+        num_neighbors: Sequence[int],
+        *,
+        weighted: bool,
+        replace: bool,
+        hop: int,
+        expanded: int,
+        neighbor: int,
+        num_columns: int,
+        doubt: int,
+        repeated: int = 0,
+        mutual: int = 0,
+        back: DeviceRows | None = None,
+        back_neighbors: Sequence[int] = (),
+        stream: int = 0,
+    ) -> None: ...
+
+class NegativeEnd:
+    """One end of negatives, by the addresses of its arrays; see csrc/cuda/negative_kernels.h."""
+
+    def __init__(
+        self,
+        *,
+        num_nodes: int,
+        weight_sum: int = 0,
+        given: int = 0,
+        time: int = 0,
+        earliest: int = 0,
+        earliest_time: int = 0,
+    ) -> None: ...
+
+class DeviceNegatives:
+    """Finds negatives by a kernel, on device >= 0 or, -1, on the host."""
+
+    def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
+    def launch(
+        self,
+        rows: DeviceRows | None,
+        *,
+        from_destination: bool,
+        src: NegativeEnd,
+        dst: NegativeEnd,
+        batch_key: int,
+        num_slots: int,
+        max_attempts: int,
+        seed_time: int = 0,
+        src_out: int,
+        dst_out: int,
+        gave_up: int,
+        stream: int = 0,
+    ) -> None: ...
+
 class DeviceBatch:
     """One batch sampled by kernels, on device >= 0 or, -1, on the host; see csrc/cuda/device_batch.h."""
 
@@ -223,7 +283,10 @@ class DeviceBatch:
         order: str = "forward",
         shuffle_seed: int = 0,
         num_threads: int = 1,
+        replays: bool = True,
     ) -> None: ...
+    @property
+    def num_replays(self) -> int: ...
     def prepare(
         self,
         graphs: Sequence[DeviceRows | None],
@@ -237,6 +300,7 @@ class DeviceBatch:
         disjoint: bool = False,
         seed_time: int = 0,
         num_times: int = 0,
+        exclusions: Sequence[Exclusions | None] = (),
     ) -> tuple[int, list[int]]: ...
     def launch(self, workspace: int, tables: Sequence[int], stream: int = 0) -> None: ...
     def wait(self) -> bool: ...
@@ -283,6 +347,26 @@ class OneHop:
     def num_edges(self) -> int: ...
     def copy_out(self, count: np.ndarray, neighbor: np.ndarray, edge: np.ndarray | None = None) -> None: ...
 
+class RowTable:
+    """Rows of an array that many threads read and change; see csrc/core/row_table.h."""
+
+    def __init__(self, table: np.ndarray) -> None: ...
+    def read(self, rows: np.ndarray | None, first: int, out: np.ndarray, num_threads: int = 1) -> None: ...
+    def write(self, rows: np.ndarray | None, first: int, values: np.ndarray, num_threads: int = 1) -> None: ...
+    def add(
+        self, rows: np.ndarray | None, first: int, values: np.ndarray, dtype: str, num_threads: int = 1
+    ) -> None: ...
+
+def random_rows(
+    out: np.ndarray,
+    ids: np.ndarray | None,
+    first: int,
+    normal: bool,
+    a: float,
+    b: float,
+    key: int,
+    num_threads: int = 1,
+) -> None: ...
 def gather_rows(
     table: np.ndarray,
     ids: np.ndarray | None,
@@ -332,6 +416,36 @@ def cuda_enable_peer(device: int, peer: int) -> None: ...
 def group_by_owner(book: Book, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 def find_owners(book: Book, ids: np.ndarray) -> np.ndarray: ...
 def require_owned(book: Book, ids: np.ndarray, part: int) -> None: ...
+
+class RowMerge:
+    """Gradients of rows as one sum per row; see csrc/core/row_merge.h. Parts are rows (int64) with gradients."""
+
+    def __init__(self, parts: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int, dim: int) -> None: ...
+    def __len__(self) -> int: ...
+    def sum(self, rows: np.ndarray, grads: np.ndarray, scale: float = 1.0, num_threads: int = 1) -> None: ...
+    def adagrad(
+        self,
+        weights: RowTable,
+        dtype: str,
+        sum: RowTable,
+        scale: float,
+        lr: float,
+        eps: float,
+        num_threads: int = 1,
+    ) -> None: ...
+    def adam(
+        self,
+        weights: RowTable,
+        dtype: str,
+        mean: RowTable,
+        square: RowTable,
+        scale: float,
+        step_size: float,
+        one_less_beta1: float,
+        one_less_beta2: float,
+        eps: float,
+        num_threads: int = 1,
+    ) -> None: ...
 
 class RowIndex:
     """Which ids have a row in a small table; see csrc/core/row_index.h."""

@@ -7,6 +7,7 @@
     │   ├── ChannelClosed       the other side closed it
     │   ├── ChannelTimeout      nothing happened before the deadline (also a TimeoutError)
     │   └── MessageError        the bytes are no message, or a damaged one
+    ├── CheckpointError         saved tensors cannot be written or trusted (also a ValueError)
     ├── ConnectionLost          a connection of the service ended
     ├── PartitionError          a partition directory cannot be written or trusted (also a ValueError)
     ├── PeerLost                a process of another trainer died, hangs or cannot be reached
@@ -34,6 +35,10 @@ class ChannelTimeout(ChannelError, TimeoutError):
 
 class MessageError(ChannelError):
     """The bytes are no message of this version of glt, or a damaged one."""
+
+
+class CheckpointError(GltError, ValueError):
+    """Saved tensors are missing, incomplete, damaged or of another save, or in the way of new ones."""
 
 
 class ConnectionLost(GltError):

@@ -5,25 +5,38 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <iterator>
+#include <memory>
+#include <new>
 #include <system_error>
 #include <utility>
 
 #include "core/check.h"
 #include "core/crc32.h"
+#include "core/write_route.h"
 
 namespace glt {
 namespace {
 
-constexpr int64_t kMaxCall = int64_t{1} << 30;  // Linux moves at most 2 GiB at a time
+constexpr int64_t kMaxCall = int64_t{1} << 30;      // Linux moves at most 2 GiB at a time
+constexpr int64_t kPage = 4096;                     // past the page cache go whole pages, from memory that begins one
+constexpr int64_t kBounce = int64_t{1} << 20;       // bytes at a time
+constexpr int64_t kLongPiece = int64_t{256} << 10;  // shorter ones are not worth a second way
 
 [[noreturn]] void fail(const std::string& path) {
   throw std::system_error(errno, std::generic_category(), path);
 }
 
+int open_at(const std::string& path, int flags) {
+  return open(path.c_str(), flags | O_CLOEXEC, 0666);
+}
+
 class Descriptor {
  public:
-  Descriptor(const std::string& path, int flags) : path_(path), fd_(open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+  Descriptor(const std::string& path, int fd) : path_(path), fd_(fd) {
     if (fd_ < 0) fail(path);
   }
   Descriptor(const Descriptor&) = delete;
@@ -41,6 +54,41 @@ class Descriptor {
   const std::string& path_;
   int fd_;
 };
+
+struct PageBuffer {
+  PageBuffer() : bytes(static_cast<char*>(std::aligned_alloc(kPage, kBounce)), &std::free) {
+    if (!bytes) throw std::bad_alloc();
+  }
+  std::unique_ptr<char, decltype(&std::free)> bytes;
+};
+
+// Writes whole pages past the page cache; returns the bytes written, less than asked where that cannot be had.
+int64_t write_pages(const std::string& path, int64_t offset, const char* data, int64_t num_bytes) {
+  const int fd = open_at(path, O_WRONLY | O_DIRECT);
+  if (fd < 0) {
+    if (errno != EINVAL) fail(path);
+    return 0;
+  }
+  Descriptor file(path, fd);
+  static thread_local const PageBuffer page_buffer;
+  int64_t at = 0;
+  while (at < num_bytes) {
+    const int64_t n = std::min(kBounce, num_bytes - at);
+    std::memcpy(page_buffer.bytes.get(), data + at, n);
+    const ssize_t done = pwrite(file.get(), page_buffer.bytes.get(), n, offset + at);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0 && errno != EINVAL) fail(path);
+    if (done < n) {  // pages of this disk are longer than ours, or it is almost full: the other way will tell
+      at += std::max<int64_t>(done, 0) / kPage * kPage;
+      break;
+    }
+    at += n;
+  }
+  file.close();
+  return at;
+}
+
+WriteRoute route;  // of the process: what it has learnt about the machine
 
 }  // namespace
 
@@ -74,7 +122,7 @@ BlockFile::BlockFile(std::string path, int64_t num_bytes, int64_t block_bytes)
   require(num_bytes >= 0 && block_bytes >= 1, "BlockFile: ", num_bytes, " bytes in blocks of ", block_bytes,
           ": expected at least 0 and 1");
   crcs_.resize((num_bytes + block_bytes - 1) / block_bytes);
-  Descriptor file(path_, O_WRONLY | O_CREAT | O_EXCL);
+  Descriptor file(path_, open_at(path_, O_WRONLY | O_CREAT | O_EXCL));
   // Room taken at once is a full disk found at once, and writes that take half the kernel's time. Not all file systems
   // can; those that cannot take it as they are written.
   if (num_bytes > 0 && fallocate(file.get(), 0, 0, num_bytes) != 0)
@@ -92,9 +140,30 @@ void BlockFile::write(int64_t offset, const void* data, int64_t num_bytes) {
     add(begin, end, crc32(p + (begin - offset), end - begin));
     begin = end;
   }
-  Descriptor file(path_, O_WRONLY);
+  if (num_bytes < kLongPiece) return write_cached(offset, p, num_bytes);
+  const WriteRoute::Way way = route.choose();
+  const auto start = std::chrono::steady_clock::now();
+  if (way == WriteRoute::kCached)
+    write_cached(offset, p, num_bytes);
+  else if (!write_direct(offset, p, num_bytes))
+    return route.refused(way);
+  route.took(way, num_bytes, std::chrono::steady_clock::now() - start);
+}
+
+void BlockFile::write_cached(int64_t offset, const char* data, int64_t num_bytes) const {
+  if (num_bytes == 0) return;
+  Descriptor file(path_, open_at(path_, O_WRONLY));
   write_at(file.get(), offset, data, num_bytes, path_);
   file.close();
+}
+
+bool BlockFile::write_direct(int64_t offset, const char* data, int64_t num_bytes) const {
+  // Whole pages go past the cache; no other piece has bytes of those. What is left at both ends goes through it.
+  const int64_t head = (kPage - offset % kPage) % kPage, body = (num_bytes - head) / kPage * kPage;
+  const int64_t done = write_pages(path_, offset + head, data + head, body);
+  write_cached(offset, data, head);
+  write_cached(offset + head + done, data + head + done, num_bytes - head - done);
+  return done == body;
 }
 
 void BlockFile::add(int64_t begin, int64_t end, uint32_t crc) {

@@ -37,6 +37,9 @@ class BlockFile {
     int64_t end;
     uint32_t crc;
   };
+  void write_cached(int64_t offset, const char* data, int64_t num_bytes) const;
+  // Returns whether it went past the page cache; it is written in any case.
+  bool write_direct(int64_t offset, const char* data, int64_t num_bytes) const;
   void add(int64_t begin, int64_t end, uint32_t crc);
 
   std::string path_;

@@ -53,6 +53,20 @@ struct WeightedRow {
     slot = taken;
     for (; slot < taken_end && pieces[slot].begin <= target; ++slot) target += pieces[slot].weight;
   }
+  // The same where some edges, at `excluded` [num_excluded], ascending, are taken before the first draw and not listed.
+  GLT_HOST_DEVICE void aim(const Taken* pieces, const int64_t* excluded, int64_t num_excluded) {
+    target = bounded(draws(static_cast<uint32_t>(done)), left);
+    slot = taken;
+    for (int64_t s = 0;;) {
+      const int64_t edge = s < num_excluded ? excluded[s] - begin : degree;
+      const uint64_t weight = s < num_excluded ? weight_of(edge) : 0;
+      const bool is_listed = slot < taken_end && (s == num_excluded || pieces[slot].begin < sum[edge] - weight);
+      if (!is_listed && s == num_excluded) return;
+      if ((is_listed ? pieces[slot].begin : sum[edge] - weight) > target) return;
+      target += is_listed ? pieces[slot++].weight : weight;
+      s += !is_listed;
+    }
+  }
   // Looks up between which edges to search.
   GLT_HOST_DEVICE void narrow() {
     low = 0;

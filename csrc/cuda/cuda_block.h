@@ -25,11 +25,17 @@ class CudaBlock {
   static __device__ __forceinline__ void atomic_min(uint64_t* word, uint64_t value) {
     atomicMin(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
   }
+  static __device__ __forceinline__ uint64_t atomic_add(uint64_t* word, uint64_t value) {
+    return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+  }
   static __device__ __forceinline__ uint32_t compare_and_swap(uint32_t* word, uint32_t expected, uint32_t value) {
     return atomicCAS(word, expected, value);
   }
   // Not from the L1 cache, which does not see what other multiprocessors change.
-  static __device__ __forceinline__ uint32_t load(const uint32_t* word) { return __ldcg(word); }
+  template <typename Word>
+  static __device__ __forceinline__ Word load(const Word* word) {
+    return __ldcg(word);
+  }
 };
 
 }  // namespace glt::cuda

@@ -1,6 +1,8 @@
 #include <cuda_runtime.h>
 
 #include <climits>
+#include <stdexcept>
+#include <utility>
 
 #include "cuda/cuda_block.h"
 #include "cuda/cuda_launcher.h"
@@ -9,20 +11,30 @@
 namespace glt::cuda {
 namespace {
 
+// How many blocks a multiprocessor is to hold: where kernels wait for memory more than they compute. Others get all the
+// registers that they ask for; left to itself, ptxas spills a few to make room for a block more.
 template <typename Body>
-__global__ void __launch_bounds__(kThreads) run_body(const __grid_constant__ Body body) {
+constexpr int blocks_per_sm() {
+  if constexpr (requires { Body::kBlocksPerSm; }) return Body::kBlocksPerSm;
+  return 1;
+}
+
+template <typename Body>
+__global__ void __launch_bounds__(kThreads, blocks_per_sm<Body>()) run_body(const __grid_constant__ Body body) {
   __shared__ typename Body::Shared shared;
   body(CudaBlock(), shared);
 }
 
 class CudaLauncher : public Launcher {
  public:
-  explicit CudaLauncher(int device) : device_(device) {
+  CudaLauncher(int device, bool replays) : Launcher(replays), device_(device) {
     const DeviceScope on(device_);
     check_and_clear(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "cudaEventCreate");
   }
   ~CudaLauncher() override {
     // A process that is ending may have lost its context: nothing is left to free then.
+    if (graph_) cudaGraphExecDestroy(graph_);
+    if (capture_) cudaStreamDestroy(capture_);
     cudaFreeHost(staging_);
     cudaEventDestroy(done_);
   }
@@ -73,8 +85,40 @@ class CudaLauncher : public Launcher {
   }
 
  private:
+  // On a stream of its own: torch's current one may be the default stream, which cannot be captured.
+  bool record(const std::function<void()>& launches) override {
+    const DeviceScope on(device_);
+    if (graph_) check_and_clear(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy");
+    graph_ = nullptr;
+    if (!capture_) check_and_clear(cudaStreamCreateWithFlags(&capture_, cudaStreamNonBlocking), "cudaStreamCreate");
+    // Other threads may go on allocating and copying meanwhile.
+    if (failed(cudaStreamBeginCapture(capture_, cudaStreamCaptureModeThreadLocal))) return false;
+    const cudaStream_t caller = std::exchange(stream_, capture_);
+    bool whole = true;
+    try {
+      launches();
+    } catch (const std::runtime_error&) {
+      whole = false;  // what launches alone throw too, if it was not the capture
+    }
+    stream_ = caller;
+    cudaGraph_t graph = nullptr;
+    if (failed(cudaStreamEndCapture(capture_, &graph)) || !graph) return false;
+    whole = whole && !failed(cudaGraphInstantiate(&graph_, graph, 0));
+    check_and_clear(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    return whole;
+  }
+  void replay() override {
+    const DeviceScope on(device_);
+    check_and_clear(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch");
+  }
+  static bool failed(cudaError_t code) {
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code != cudaSuccess;
+  }
+
   const int device_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_ = nullptr, capture_ = nullptr;
+  cudaGraphExec_t graph_ = nullptr;
   cudaEvent_t done_ = nullptr;
   void* staging_ = nullptr;
   int64_t staging_bytes_ = 0;
@@ -82,8 +126,8 @@ class CudaLauncher : public Launcher {
 
 }  // namespace
 
-std::unique_ptr<Launcher> cuda_launcher(int device) {
-  return std::make_unique<CudaLauncher>(device);
+std::unique_ptr<Launcher> cuda_launcher(int device, bool replays) {
+  return std::make_unique<CudaLauncher>(device, replays);
 }
 
 }  // namespace glt::cuda

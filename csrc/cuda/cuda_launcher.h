@@ -8,6 +8,6 @@
 namespace glt::cuda {
 
 // On device `device`, whichever is current for the caller. Throws std::runtime_error naming the CUDA error.
-std::unique_ptr<Launcher> cuda_launcher(int device);
+std::unique_ptr<Launcher> cuda_launcher(int device, bool replays);
 
 }  // namespace glt::cuda

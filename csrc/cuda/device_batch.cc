@@ -43,15 +43,21 @@ void DeviceBatch::launch(void* workspace, const std::vector<uint32_t*>& tables, 
   launcher_->begin(stream);
   prepare_tables(tables);
   lay_out(static_cast<std::byte*>(workspace));
-  make_tasks();
-  staging_ = static_cast<int64_t*>(launcher_->staging(count_bytes()));
-  stage_counts();
-  launcher_->to_device(count_words_, staging_, count_bytes());
-  launch_seeds();
-  for (int64_t h = 0; h < num_hops_; ++h) launch_hop(hops_[h], h);
-  launcher_->to_host(staging_, count_words_, count_bytes());
+  staging_ = static_cast<int64_t*>(launcher_->staging(staged_bytes_));
+  stage();
+  launcher_->sequence(plan_of(static_cast<std::byte*>(workspace)), [&] { launch_all(); });
   launcher_->mark();
   state_ = State::kLaunched;
+}
+
+void DeviceBatch::launch_all() {
+  make_tasks();
+  launcher_->to_device(count_words_, staging_, staged_bytes_);
+  launch_seeds();
+  for (size_t r = 0; r < ends_.size(); ++r)
+    if (excluded_[r].slot) launcher_->run(FindExcluded{excluded_[r], *graphs_[r]}, excluded_room_[r].slots, 1);
+  for (int64_t h = 0; h < num_hops_; ++h) launch_hop(hops_[h], h);
+  launcher_->to_host(staging_, count_words_, count_bytes());
 }
 
 // Gives every type words that no batch has used, clearing its table when they run out.
@@ -69,8 +75,8 @@ void DeviceBatch::prepare_tables(const std::vector<uint32_t*>& tables) {
     Stamps& stamps = type.found.stamps;
     stamps.words = type.table;
     stamps.mask = type.hashed ? static_cast<uint64_t>(words) - 1 : 0;
-    stamps.base = static_cast<uint32_t>(type.next_base);
-    stamps.top = static_cast<uint32_t>(type.next_base + type.capacity - 1);
+    type.stamp_range =
+        Stamps::pack(static_cast<uint32_t>(type.next_base), static_cast<uint32_t>(type.next_base + type.capacity - 1));
     type.next_base += type.capacity;
   }
 }
@@ -144,8 +150,14 @@ bool DeviceBatch::wait() {
     types_[t].room = std::max(types_[t].room, types_[t].shortfall);
     has_room = false;
   }
+  for (size_t r = 0; r < ends_.size(); ++r) {
+    if (counts.excluded[r] <= excluded_room_[r].positions) continue;
+    excluded_room_[r].shortfall = counts.excluded[r];
+    has_room = false;
+  }
   if (!has_room) return false;
   for (NodeType& type : types_) type.shortfall = 0;  // not before: other types may be short once this one has room
+  for (ExcludedRoom& room : excluded_room_) room.shortfall = 0;
   state_ = State::kDone;
   return true;
 }

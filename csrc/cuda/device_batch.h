@@ -32,6 +32,7 @@ struct DeviceSpec {
   bool disjoint = false;
   const int64_t* seed_time = nullptr;  // [num_times], one per seed, in memory that kernels can read; null: none
   int64_t num_times = 0;
+  std::vector<const Exclusions*> exclusions;  // [edge types], null for none; or empty. Must stay until the launch
 };
 
 // What a batch needs of its caller, aligned to 256 bytes; tables stay with the object, batch after batch.
@@ -69,6 +70,7 @@ class DeviceBatch {
   void copy_nodes(int node_type, int64_t* node, int64_t* tree);
   void copy_edges(int edge_type, int64_t* row, int64_t* col, int64_t* edge);
 
+  int64_t num_replays() const { return launcher_->num_replays(); }  // of batches; see Launcher::sequence
   int num_node_types() const { return static_cast<int>(types_.size()); }
   int num_edge_types() const { return static_cast<int>(ends_.size()); }
   bool with_edge() const { return spec_.with_edge; }
@@ -83,6 +85,7 @@ class DeviceBatch {
     uint32_t* table = nullptr;
     int64_t table_words = 0;
     uint64_t next_base = 0;  // first word that no batch has used
+    uint64_t stamp_range = 0;
     int64_t num_seeds = 0, capacity = 0;
     bool hashed = false;
     Occurrences found;
@@ -104,7 +107,13 @@ class DeviceBatch {
   };
   // Where the counts of a batch are; see lay_out.
   struct Counts {
-    int64_t *known, *found, *edges_begin, *edges_end, *bad, *need;
+    int64_t *known, *found, *edges_begin, *edges_end, *bad, *need, *excluded;
+    uint64_t *batch_key, *stamp_range;  // parameters: kernels of all batches of a plan read them here
+  };
+  // Of one edge type: what of its exclusions has room in the workspace, and found positions too, in powers of two.
+  struct ExcludedRoom {
+    int64_t slots = 0, neighbors = 0, positions = 0;
+    int64_t shortfall = 0;  // of positions
   };
 
   void plan_hops();
@@ -113,9 +122,12 @@ class DeviceBatch {
   int64_t num_count_words() const;
   int64_t lay_out(std::byte* base);
   void make_tasks();
-  void stage_counts();
+  void stage();
+  std::vector<int64_t> plan_of(const std::byte* workspace) const;
+  void plan_excluded();
   int64_t count_bytes() const { return num_count_words() * static_cast<int64_t>(sizeof(int64_t)); }
   void prepare_tables(const std::vector<uint32_t*>& tables);
+  void launch_all();
   void launch_seeds();
   void launch_hop(const Hop& hop, int64_t index);
   void require_valid_ids();
@@ -141,8 +153,11 @@ class DeviceBatch {
   std::vector<NodeTask> node_tasks_;
   int64_t* count_words_ = nullptr;   // in the workspace
   std::vector<int64_t*> row_begin_;  // [edge types], null where no hop goes edge by edge
-  int64_t* staging_ = nullptr;       // the counts on the host
-  std::vector<int64_t> counted_;     // the counts of a finished batch
+  int64_t* staging_ = nullptr;       // the counts on the host; behind them the tables of excluded edges
+  int64_t staged_bytes_ = 0;
+  std::vector<ExcludedRoom> excluded_room_;  // [edge types]
+  std::vector<ExcludedRows> excluded_;       // [edge types]
+  std::vector<int64_t> counted_;             // the counts of a finished batch
 
   std::vector<InduceTask> induce_tasks_;  // [edge types]
   int64_t* induced_words_ = nullptr;

@@ -1,6 +1,7 @@
 // What a batch on a device needs, and where in its memory everything is.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "core/check.h"
 #include "core/sample.h"
@@ -26,7 +27,11 @@ int64_t sum(int64_t a, int64_t b) {
 
 DeviceBatch::DeviceBatch(const std::vector<int64_t>& num_nodes, const std::vector<std::pair<int, int>>& ends,
                          int64_t dense_limit, int64_t first_room, std::unique_ptr<Launcher> launcher)
-    : ends_(ends), dense_limit_(dense_limit), launcher_(std::move(launcher)) {
+    : ends_(ends),
+      dense_limit_(dense_limit),
+      launcher_(std::move(launcher)),
+      excluded_room_(ends.size()),
+      excluded_(ends.size()) {
   const int num_types = static_cast<int>(num_nodes.size());
   require(first_room >= 1, "first_room = ", first_room, ": expected at least 1");
   for (int t = 0; t < num_types; ++t) {
@@ -86,10 +91,13 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
           "seed_time needs disjoint = True: a node that two seeds share has no time of its own");
   require(!spec.seed_time || spec.num_times == num_trees, "seed_time has ", spec.num_times, " elements: expected ",
           num_trees, ", one per seed");
+  require(spec.exclusions.empty() || spec.exclusions.size() == num_types, "exclusions has ", spec.exclusions.size(),
+          " elements: expected none, or one per edge type, ", num_types);
   graphs_ = graphs;
   seeds_ = seeds;
   spec_ = spec;
   plan_hops();
+  plan_excluded();
   DeviceNeeds needs{lay_out(nullptr), {}};
   for (const NodeType& type : types_)
     needs.table_words.push_back(
@@ -139,8 +147,63 @@ void DeviceBatch::plan_hops() {
   }
 }
 
+// Tables take as many slots as on the host; neighbours and positions a power of two, so that the batches of a loader,
+// whose links differ, have one plan.
+void DeviceBatch::plan_excluded() {
+  const auto rounded = [](int64_t n) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n))); };
+  for (size_t r = 0; r < ends_.size(); ++r) {
+    ExcludedRoom& room = excluded_room_[r];
+    const Exclusions* excluded = spec_.exclusions.empty() || !graphs_[r] ? nullptr : spec_.exclusions[r];
+    if (!excluded || excluded->empty()) {
+      room = {};
+      continue;
+    }
+    room.slots = static_cast<int64_t>(excluded->slots().size());
+    room.neighbors = rounded(static_cast<int64_t>(excluded->neighbors().size()));
+    // What batches have needed, since parallel edges are more than pairs.
+    room.positions = std::max({room.positions, 2 * room.neighbors, rounded(room.shortfall)});
+  }
+}
+
+// All that the arguments of the batch's kernels depend on.
+std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
+  std::vector<int64_t> plan{num_hops_, spec_.replace, spec_.last, spec_.with_edge, spec_.disjoint};
+  const auto add = [&](auto value) { plan.push_back(static_cast<int64_t>(value)); };
+  const auto add_address = [&](const void* address) { add(reinterpret_cast<intptr_t>(address)); };
+  add_address(workspace);
+  add_address(staging_);
+  add_address(spec_.seed_time);
+  for (const auto& counts : spec_.num_neighbors)
+    for (const int64_t k : counts) add(k);
+  for (const DeviceRows* rows : graphs_) {
+    add(rows != nullptr);
+    const DeviceRows given = rows ? *rows : DeviceRows{};
+    for (const void* array : {static_cast<const void*>(given.indptr), given.indices.data, given.edge_ids.data,
+                              static_cast<const void*>(given.weight_sum), static_cast<const void*>(given.weight_guide),
+                              static_cast<const void*>(given.time)})
+      add_address(array);
+    add(given.indices.wide);
+    add(given.edge_ids.wide);
+    add(given.num_edges);
+  }
+  add(seeds_.size());
+  for (const DeviceSeeds& seeds : seeds_) {
+    add(seeds.node_type);
+    add_address(seeds.node);
+    add(seeds.n);
+  }
+  for (const NodeType& type : types_) {
+    add_address(type.table);
+    add(type.table_words);
+    add(type.capacity);
+  }
+  for (const ExcludedRoom& room : excluded_room_)
+    for (const int64_t size : {room.slots, room.neighbors, room.positions}) add(size);
+  return plan;
+}
+
 int64_t DeviceBatch::num_count_words() const {
-  return (2 * num_hops_ + 5) * num_node_types() + 2 * num_hops_ * num_edge_types();
+  return (2 * num_hops_ + 6) * num_node_types() + (2 * num_hops_ + 1) * num_edge_types() + 1;
 }
 
 DeviceBatch::Counts DeviceBatch::counts_at(int64_t* words) const {
@@ -152,6 +215,9 @@ DeviceBatch::Counts DeviceBatch::counts_at(int64_t* words) const {
   counts.edges_end = counts.edges_begin + num_edge_words;
   counts.bad = counts.edges_end + num_edge_words;  // [node types]
   counts.need = counts.bad + num_types;            // [node types]
+  counts.excluded = counts.need + num_types;       // [edge types], edges that are excluded
+  counts.batch_key = reinterpret_cast<uint64_t*>(counts.excluded + num_edge_types());
+  counts.stamp_range = counts.batch_key + 1;  // [node types]
   return counts;
 }
 
@@ -159,7 +225,24 @@ DeviceBatch::Counts DeviceBatch::counts_at(int64_t* words) const {
 int64_t DeviceBatch::lay_out(std::byte* base) {
   Pieces pieces(base);
   count_words_ = pieces.take<int64_t>(num_count_words());
+  for (size_t r = 0; r < ends_.size(); ++r) {
+    const ExcludedRoom& room = excluded_room_[r];
+    excluded_[r] = {};
+    if (room.slots == 0) continue;
+    excluded_[r].slot = pieces.take<Exclusions::Slot>(room.slots);
+    excluded_[r].neighbor = pieces.take<int64_t>(room.neighbors);
+  }
+  staged_bytes_ = pieces.bytes();
   const Counts counts = counts_at(count_words_);
+  for (size_t r = 0; r < ends_.size(); ++r) {
+    const ExcludedRoom& room = excluded_room_[r];
+    if (room.slots == 0) continue;
+    excluded_[r].mask = static_cast<uint64_t>(room.slots) - 1;
+    excluded_[r].found = pieces.take<FoundExcluded>(room.slots);
+    excluded_[r].position = pieces.take<int64_t>(room.positions);
+    excluded_[r].room = room.positions;
+    if (base) excluded_[r].used = reinterpret_cast<uint64_t*>(counts.excluded + r);
+  }
   std::vector<char> by_edge(types_.size(), 0), by_weight(types_.size(), 0);
   row_begin_.assign(ends_.size(), nullptr);
   std::vector<char> has_rows(ends_.size(), 0);
@@ -194,16 +277,28 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     if (!base) continue;
     type.found.bad = reinterpret_cast<uint64_t*>(counts.bad + t);
     type.found.need = reinterpret_cast<uint64_t*>(counts.need + t);
+    type.found.stamps.range = counts.stamp_range + t;
   }
   for (size_t r = 0; r < ends_.size(); ++r)
     if (has_rows[r]) row_begin_[r] = pieces.take<int64_t>(types_[ends_[r].first].capacity);
   return pieces.bytes();
 }
 
-// Writes the counts as they are before the first kernel.
-void DeviceBatch::stage_counts() {
+// Writes what the first kernel finds: counts, parameters and tables of excluded edges.
+void DeviceBatch::stage() {
   std::fill_n(staging_, num_count_words(), 0);
   const Counts first = counts_at(staging_);
+  *first.batch_key = spec_.batch_key;
+  for (int t = 0; t < num_node_types(); ++t) first.stamp_range[t] = types_[t].stamp_range;
+  const auto put = [&](const void* device, const auto& values) {
+    const auto at = static_cast<const std::byte*>(device) - reinterpret_cast<std::byte*>(count_words_);
+    std::memcpy(reinterpret_cast<std::byte*>(staging_) + at, values.data(), values.size_bytes());
+  };
+  for (size_t r = 0; r < ends_.size(); ++r) {
+    if (!excluded_[r].slot) continue;
+    put(excluded_[r].slot, spec_.exclusions[r]->slots());
+    put(excluded_[r].neighbor, spec_.exclusions[r]->neighbors());
+  }
   for (int t = 0; t < num_node_types(); ++t) {
     first.known[num_node_types() + t] = first.found[t] = types_[t].num_seeds;
     first.bad[t] = -1;
@@ -237,7 +332,8 @@ void DeviceBatch::make_tasks() {
                              spec_.last,
                              static_cast<uint32_t>(h),
                              static_cast<uint32_t>(r),
-                             spec_.batch_key,
+                             counts.batch_key,
+                             excluded_[r],
                              expanded.node,
                              expanded.tree,
                              spec_.seed_time,

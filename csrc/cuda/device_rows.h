@@ -7,6 +7,16 @@
 
 namespace glt::cuda {
 
+// A parameter of a batch, written before its first kernel: the compiler may load it once, whatever is stored meanwhile.
+template <typename T>
+GLT_HOST_DEVICE T load_parameter(const T* from) {
+#if defined(__CUDA_ARCH__)
+  return __ldg(from);
+#else
+  return *from;
+#endif
+}
+
 // Node or edge ids in one of two widths.
 struct DeviceIds {
   const void* data = nullptr;

@@ -75,28 +75,44 @@ struct DrawByWeight {
     const RowSpan span = task.span(i);
     const int64_t count = task.count(span), local = *task.frontier_begin + i;
     if (count == 0 || task.takes_whole(span, count)) return;
-    const int64_t at = *task.found_begin + task.row_begin[local];
+    const int64_t at = *task.found_begin + task.row_begin[local], id = task.node[local];
     Taken* taken = task.found.taken + at;
-    WeightedRow row{span.begin,   span.degree, count, task.found.scratch + at, task.rows.weight_sum + span.begin,
+    // No times here, so that the row begins where the graph's does.
+    WeightedRow row{span.begin,
+                    task.rows.indptr[id + 1] - span.begin,
+                    count,
+                    task.found.scratch + at,
+                    task.rows.weight_sum + span.begin,
                     task.draws(i)};
-    row.start(task.node[local], task.rows.weight_guide);
+    row.start(id, task.rows.weight_guide);
+    const ExcludedRows::Part excluded = excluded_of(task, id, row);
+    for (int64_t s = 0; s < excluded.count; ++s) row.left -= row.weight_of(excluded.position[s] - row.begin);
     while (!row.is_done()) {
-      row.aim(taken);
+      row.aim(taken, excluded.position, excluded.count);
       row.narrow();
       row.land(task.replace, taken);
     }
     if (row.done == count) return;
     if (task.replace)
-      for (int64_t j = 0; j < count; ++j)
-        row.position[j] = pick_any(span.begin, span.degree, row.draws(static_cast<uint32_t>(j)));
+      for (int64_t j = 0; j < count; ++j) {
+        const int64_t rank = pick_any(0, span.degree, row.draws(static_cast<uint32_t>(j)));
+        row.position[j] = span.begin + rank + excluded.num_skipped(span.begin, rank);
+      }
     else
-      fill_from_weightless(row);
+      fill_from_weightless(row, excluded);
+  }
+
+  GLT_HOST_DEVICE static ExcludedRows::Part excluded_of(const EdgeTask& task, int64_t id, const WeightedRow& row) {
+    if (!task.excluded.slot) return task.excluded.none();
+    const ExcludedRows::Part part = task.excluded.of(id, row.begin);
+    return {part.position, part.num_below(row.begin + row.degree)};
   }
 
   // Once no weight is left, edges without weight fill what is missing, each equally likely.
-  GLT_HOST_DEVICE static void fill_from_weightless(WeightedRow& row) {
+  GLT_HOST_DEVICE static void fill_from_weightless(WeightedRow& row, const ExcludedRows::Part& excluded) {
     int64_t num_weightless = 0;
     for (int64_t e = 0; e < row.degree; ++e) num_weightless += row.weight_of(e) == 0;
+    for (int64_t s = 0; s < excluded.count; ++s) num_weightless -= row.weight_of(excluded.position[s] - row.begin) == 0;
     int64_t* rank = row.position + row.done;
     const int64_t missing = row.count - row.done;
     for (int64_t j = 0; j < missing; ++j)
@@ -104,9 +120,13 @@ struct DrawByWeight {
     // Backwards: a pick reads the draws up to its own.
     for (int64_t j = missing - 1; j >= 0; --j) rank[j] = floyd_pick(num_weightless, missing, j, rank);
     for (int64_t j = 0; j < missing; ++j) {
-      int64_t edge = 0;
-      for (int64_t before = rank[j];; ++edge)
-        if (row.weight_of(edge) == 0 && before-- == 0) break;
+      int64_t edge = 0, s = 0;
+      for (int64_t before = rank[j];; ++edge) {
+        if (s < excluded.count && excluded.position[s] == row.begin + edge)
+          ++s;
+        else if (row.weight_of(edge) == 0 && before-- == 0)
+          break;
+      }
       rank[j] = row.begin + edge;
     }
   }
@@ -121,23 +141,29 @@ struct PickEdges {
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
     const EdgeTask& task = tasks[block.y()];
+    const uint32_t top = task.found.stamps.top();
     for_each_edge(block, task, num_blocks, [&](int64_t at, int64_t i, const RowSpan& row, int64_t count, int64_t j) {
       const int64_t position = position_of(task, at, i, row, count, j);
       const int64_t neighbor = task.rows.indices[position];
       if (task.found.edge) task.found.edge[at] = task.rows.edge_ids.data ? task.rows.edge_ids[position] : position;
-      task.put_node(block, at, task.center(i), neighbor);
+      task.put_node(block, at, task.center(i), neighbor, top);
     });
   }
 
  private:
   GLT_HOST_DEVICE static int64_t position_of(const EdgeTask& task, int64_t at, int64_t i, const RowSpan& row,
                                              int64_t count, int64_t j) {
-    if (task.takes_whole(row, count)) return row.begin + j;
     const int64_t* scratch = task.found.scratch + at - j;  // of the row
-    if (task.rows.weight_sum) return scratch[j];
-    if (draws_floyd(task, row, count)) return row.begin + floyd_pick(row.degree, count, j, scratch);
-    NodeDraws draws = task.draws(i);
-    return pick_any(row.begin, row.degree, draws(static_cast<uint32_t>(j)));
+    const bool whole = task.takes_whole(row, count);
+    if (task.rows.weight_sum && !whole) return scratch[j];
+    int64_t rank = j;
+    if (draws_floyd(task, row, count)) {
+      rank = floyd_pick(row.degree, count, j, scratch);
+    } else if (!whole) {
+      NodeDraws draws = task.draws(i);
+      rank = pick_any(0, row.degree, draws(static_cast<uint32_t>(j)));
+    }
+    return row.begin + task.behind_excluded(task.node[*task.frontier_begin + i], row.begin, rank);
   }
 };
 

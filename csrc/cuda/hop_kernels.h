@@ -1,7 +1,8 @@
 // The kernels of a batch, as bodies that host and device run alike: see host_block.h for what a block is.
 //
-// Per hop: CountEdges; then PickFew where k is small and draws are uniform, else PlaceRows, DrawEdges or DrawByWeight
-// where draws need it, and PickEdges; StampEdges where nodes are hashed; CountNew; AddNew.
+// FindExcluded where edges are excluded. Per hop: CountEdges; then PickFew where k is small and draws are uniform, else
+// PlaceRows, DrawEdges or DrawByWeight where draws need it, and PickEdges; StampEdges where nodes are hashed; CountNew;
+// AddNew.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ struct TakeSeeds {
       if (found.is_bad(at))
         block.atomic_min(found.bad, static_cast<uint64_t>(at));
       else if (!found.stamps.mask)
-        found.stamp_dense(block, at, id);
+        found.stamp_dense(block, at, id, found.stamps.top());
     });
   }
 };
@@ -74,6 +75,7 @@ struct StampSeeds {
 // How many edges each tile of a frontier gives.
 struct CountEdges {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
   Tasks<EdgeTask> tasks;
 
   template <typename Block>
@@ -154,12 +156,14 @@ struct PickFew {
         floyd_few(0u, degree, static_cast<uint32_t>(K), Draws{draws}, offset);
       }
     }
+    task.template skip_excluded<K>(i, row, offset);
     const Center center = task.center(i);
+    const uint32_t top = task.found.stamps.top();
     int64_t loaded[K];
     load(task.rows.indices, row.begin, offset, loaded);
     GLT_UNROLL
     for (int j = 0; j < K; ++j)
-      if (j < count) task.put_node(block, at + j, center, loaded[j]);
+      if (j < count) task.put_node(block, at + j, center, loaded[j], top);
     if (!task.found.edge) return;
     if (task.rows.edge_ids.data) {
       load(task.rows.edge_ids, row.begin, offset, loaded);
@@ -192,6 +196,7 @@ struct PickFew {
 // Writes where the edges of each row begin, for kernels that work edge by edge.
 struct PlaceRows {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
   Tasks<EdgeTask> tasks;
 
   template <typename Block>

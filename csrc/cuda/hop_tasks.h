@@ -7,6 +7,7 @@
 #include "core/pick_rules.h"
 #include "core/rng.h"
 #include "cuda/device_rows.h"
+#include "cuda/excluded_rows.h"
 #include "cuda/stamps.h"
 #include "cuda/tile_scan.h"
 
@@ -21,7 +22,7 @@ struct Tasks {
   GLT_HOST_DEVICE const Task& operator[](int i) const { return item[i]; }
 };
 
-// Which edges a row may take.
+// Which edges a row may take: `degree` of those from `begin` on, the excluded ones among them left out.
 struct RowSpan {
   int64_t begin, degree;
 };
@@ -37,7 +38,8 @@ struct EdgeTask {
   int64_t k;  // edges per node; -1: all
   bool replace, last;
   uint32_t hop, edge_type;
-  uint64_t batch_key;
+  const uint64_t* batch_key;
+  ExcludedRows excluded;
 
   // The nodes to expand are those with local ids [*frontier_begin, *frontier_end).
   const int64_t* node;
@@ -70,8 +72,22 @@ struct EdgeTask {
     const int64_t begin = rows.indptr[id];
     RowSpan row{begin, rows.indptr[id + 1] - begin};
     if (rows.time && seed_time) row.degree = num_until(row, seed_time[tree[local]]);
-    if (rows.time && last && k >= 0 && row.degree > k) row = {row.begin + row.degree - k, k};
+    if (excluded.slot) row.degree -= excluded.of(id, begin).num_below(begin + row.degree);
+    if (rows.time && last && k >= 0 && row.degree > k) row = {begin + behind_excluded(id, begin, row.degree - k), k};
     return row;
+  }
+  // The edge of frontier node i, counted from row.begin, that `rank` eligible ones are in front of.
+  GLT_HOST_DEVICE int64_t behind_excluded(int64_t id, int64_t begin, int64_t rank) const {
+    return excluded.slot ? rank + excluded.of(id, begin).num_skipped(begin, rank) : rank;
+  }
+  // The same for K of them; most nodes of a batch that excludes edges have none of these.
+  template <int K>
+  GLT_HOST_DEVICE void skip_excluded(int64_t i, const RowSpan& row, uint32_t* rank) const {
+    if (!excluded.slot) return;
+    const ExcludedRows::Part part = excluded.of(node[*frontier_begin + i], row.begin);
+    if (part.count == 0) return;
+    GLT_UNROLL
+    for (int j = 0; j < K; ++j) rank[j] += static_cast<uint32_t>(part.num_skipped(row.begin, rank[j]));
   }
   GLT_HOST_DEVICE int64_t count(const RowSpan& row) const { return num_picks(row.degree, k, replace); }
   GLT_HOST_DEVICE bool takes_whole(const RowSpan& row, int64_t count) const {
@@ -79,7 +95,8 @@ struct EdgeTask {
   }
   GLT_HOST_DEVICE NodeDraws draws(int64_t i) const {
     const int64_t local = *frontier_begin + i;
-    return {tree ? tree_key(batch_key, tree[local]) : batch_key, hop, edge_type, static_cast<uint64_t>(node[local])};
+    const uint64_t key = load_parameter(batch_key);
+    return {tree ? tree_key(key, tree[local]) : key, hop, edge_type, static_cast<uint64_t>(node[local])};
   }
 
   // What all edges of frontier node i share.
@@ -87,16 +104,16 @@ struct EdgeTask {
     const int64_t local = *frontier_begin + i;
     return {static_cast<uint32_t>(local), tree ? tree[local] : 0};
   }
-  // Occurrence `at` is `neighbor`, found from `center`.
+  // Occurrence `at` is `neighbor`, found from `center`; `top` is that of the stamps, which is asked for once.
   template <typename Block>
-  GLT_HOST_DEVICE void put_node(const Block& block, int64_t at, Center center, int64_t neighbor) const {
+  GLT_HOST_DEVICE void put_node(const Block& block, int64_t at, Center center, int64_t neighbor, uint32_t top) const {
     found.node[at] = neighbor;
     found.col[at] = center.local;
     if (found.tree) found.tree[at] = center.tree;
     if (static_cast<uint64_t>(neighbor) >= static_cast<uint64_t>(found.num_nodes))
       block.atomic_min(found.bad, static_cast<uint64_t>(at));
     else if (!found.stamps.mask)
-      found.stamp_dense(block, at, neighbor);
+      found.stamp_dense(block, at, neighbor, top);
   }
 
  private:

@@ -35,13 +35,17 @@ class HostBlock {
   static void atomic_min(uint64_t* word, uint64_t value) {
     change(word, value, [](auto a, auto b) { return a > b; });
   }
-  // Returns what was there.
+  // These return what was there.
+  static uint64_t atomic_add(uint64_t* word, uint64_t value) {
+    return std::atomic_ref(*word).fetch_add(value, std::memory_order_relaxed);
+  }
   static uint32_t compare_and_swap(uint32_t* word, uint32_t expected, uint32_t value) {
     std::atomic_ref(*word).compare_exchange_strong(expected, value, std::memory_order_relaxed);
     return expected;
   }
-  static uint32_t load(const uint32_t* word) {
-    return std::atomic_ref(*const_cast<uint32_t*>(word)).load(std::memory_order_relaxed);
+  template <typename Word>
+  static Word load(const Word* word) {
+    return std::atomic_ref(*const_cast<Word*>(word)).load(std::memory_order_relaxed);
   }
 
  private:

@@ -15,16 +15,22 @@ namespace {
 
 class HostLauncher : public Launcher {
  public:
-  HostLauncher(Order order, uint64_t shuffle_seed, int num_threads)
-      : order_(order), num_threads_(num_threads), shuffle_seed_(shuffle_seed) {}
+  HostLauncher(Order order, uint64_t shuffle_seed, int num_threads, bool replays)
+      : Launcher(replays), order_(order), num_threads_(num_threads), shuffle_seed_(shuffle_seed) {}
 
   void begin(void*) override {}
   void run(const Kernel& kernel, int64_t blocks_x, int64_t blocks_y) override {
-    std::visit([&](const auto& body) { run_body(body, blocks_x, blocks_y); }, kernel);
+    do_or_keep([this, kernel, blocks_x, blocks_y] {
+      std::visit([&](const auto& body) { run_body(body, blocks_x, blocks_y); }, kernel);
+    });
   }
   void zero(void* data, int64_t bytes) override { std::memset(data, 0, bytes); }
-  void to_device(void* device, const void* staging, int64_t bytes) override { std::memcpy(device, staging, bytes); }
-  void to_host(void* staging, const void* device, int64_t bytes) override { std::memcpy(staging, device, bytes); }
+  void to_device(void* device, const void* staging, int64_t bytes) override {
+    do_or_keep([=] { std::memcpy(device, staging, bytes); });
+  }
+  void to_host(void* staging, const void* device, int64_t bytes) override {
+    do_or_keep([=] { std::memcpy(staging, device, bytes); });
+  }
   void mark() override {}
   void wait() override {}
   void* staging(int64_t bytes) override {
@@ -33,6 +39,23 @@ class HostLauncher : public Launcher {
   }
 
  private:
+  bool record(const std::function<void()>& launches) override {
+    kept_.clear();
+    is_recording_ = true;
+    launches();
+    is_recording_ = false;
+    return true;
+  }
+  void replay() override {
+    for (const auto& call : kept_) call();
+  }
+  void do_or_keep(std::function<void()> call) {
+    if (is_recording_)
+      kept_.push_back(std::move(call));
+    else
+      call();
+  }
+
   template <typename Items>
   void put_in_order(Items& items) {
     std::iota(items.begin(), items.end(), 0);
@@ -64,12 +87,14 @@ class HostLauncher : public Launcher {
   const int num_threads_;
   uint64_t shuffle_seed_;
   Buffer<std::byte> staging_;
+  bool is_recording_ = false;
+  std::vector<std::function<void()>> kept_;
 };
 
 }  // namespace
 
-std::unique_ptr<Launcher> host_launcher(Order order, uint64_t shuffle_seed, int num_threads) {
-  return std::make_unique<HostLauncher>(order, shuffle_seed, num_threads);
+std::unique_ptr<Launcher> host_launcher(Order order, uint64_t shuffle_seed, int num_threads, bool replays) {
+  return std::make_unique<HostLauncher>(order, shuffle_seed, num_threads, replays);
 }
 
 }  // namespace glt::cuda

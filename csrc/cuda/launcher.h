@@ -2,28 +2,42 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <variant>
+#include <vector>
 
 #include "cuda/edge_kernels.h"
 #include "cuda/hop_kernels.h"
+#include "cuda/hotness_kernels.h"
 #include "cuda/induce_kernels.h"
+#include "cuda/negative_kernels.h"
 #include "cuda/node_kernels.h"
 
 namespace glt::cuda {
 
 constexpr int kMostFew = 16;  // PickFew keeps up to so many picks in registers
 
-using Kernel =
-    std::variant<TakeSeeds, StampSeeds, StampEdges, CountEdges, PlaceRows, DrawEdges, DrawByWeight, PickEdges, CountNew,
-                 AddNew, CopyEdges, CopyNodes, CountDegrees, PlaceDegrees, CountMembers, SumMembers, WriteMembers,
-                 PickFew<1>, PickFew<2>, PickFew<3>, PickFew<4>, PickFew<5>, PickFew<6>, PickFew<7>, PickFew<8>,
-                 PickFew<9>, PickFew<10>, PickFew<11>, PickFew<12>, PickFew<13>, PickFew<14>, PickFew<15>, PickFew<16>>;
+using Kernel = std::variant<AddDoubt, FindExcluded, FindNegatives, TakeSeeds, StampSeeds, StampEdges, CountEdges,
+                            PlaceRows, DrawEdges, DrawByWeight, PickEdges, CountNew, AddNew, CopyEdges, CopyNodes,
+                            CountDegrees, PlaceDegrees, CountMembers, SumMembers, WriteMembers, PickFew<1>, PickFew<2>,
+                            PickFew<3>, PickFew<4>, PickFew<5>, PickFew<6>, PickFew<7>, PickFew<8>, PickFew<9>,
+                            PickFew<10>, PickFew<11>, PickFew<12>, PickFew<13>, PickFew<14>, PickFew<15>, PickFew<16>>;
 
 // All calls are asked for in order and may return before the work is done, but for wait().
 class Launcher {
  public:
+  // replays: whether sequence() may keep what it was asked for.
+  explicit Launcher(bool replays) : can_replay_(replays) {}
   virtual ~Launcher() = default;
+
+  // Makes the calls of run, to_device and to_host that `launches` makes. Equal plans must make the same calls, down to
+  // the last address: what differs from batch to batch is in the memory that they read. A plan that comes twice in a
+  // row is recorded (as a CUDA graph), and from then on replayed by one launch whenever it comes, until another plan
+  // comes twice in a row. Where recording fails, it is not tried again.
+  void sequence(const std::vector<int64_t>& plan, const std::function<void()>& launches);
+  int64_t num_replays() const { return num_replays_; }
+
   virtual void begin(void* stream) = 0;  // what follows runs on `stream`
   virtual void run(const Kernel& kernel, int64_t blocks_x, int64_t blocks_y) = 0;
   virtual void zero(void* data, int64_t bytes) = 0;
@@ -33,12 +47,21 @@ class Launcher {
   virtual void wait() = 0;  // until all is done that was asked for before the last mark
   // Host memory that copies may go from and to while the host does something else; valid until the next call.
   virtual void* staging(int64_t bytes) = 0;
+
+ private:
+  // Keeps the calls without making them; false: cannot. Forgets those kept before.
+  virtual bool record(const std::function<void()>& launches) = 0;
+  virtual void replay() = 0;
+
+  bool can_replay_, has_recording_ = false;
+  int64_t num_replays_ = 0;
+  std::vector<int64_t> recorded_, last_;
 };
 
 // In which order the host runs the threads of a block and the blocks of a kernel.
 enum class Order { kForward, kBackward, kShuffled };
 
 // With several threads, blocks run at the same time, as many.
-std::unique_ptr<Launcher> host_launcher(Order order, uint64_t shuffle_seed, int num_threads);
+std::unique_ptr<Launcher> host_launcher(Order order, uint64_t shuffle_seed, int num_threads, bool replays);
 
 }  // namespace glt::cuda

@@ -9,17 +9,21 @@
 
 #include "core/rng.h"
 #include "core/weighted_row.h"
+#include "cuda/device_rows.h"
 
 namespace glt::cuda {
 
 struct Stamps {
-  uint32_t* words = nullptr;  // one per node of the graph; or, with a mask, slots of a hash table
-  uint64_t mask = 0;          // 0: no hash table
-  uint32_t base = 1;          // words below are empty
-  uint32_t top = 0;           // the word of occurrence 0
+  uint32_t* words = nullptr;        // one per node of the graph; or, with a mask, slots of a hash table
+  uint64_t mask = 0;                // 0: no hash table
+  const uint64_t* range = nullptr;  // of this batch: see pack
 
-  GLT_HOST_DEVICE uint32_t word_of(int64_t at) const { return top - static_cast<uint32_t>(at); }
-  GLT_HOST_DEVICE int64_t occurrence(uint32_t word) const { return static_cast<int64_t>(top - word); }
+  // Words below `base` are empty; `top` is the word of occurrence 0.
+  static uint64_t pack(uint32_t base, uint32_t top) { return uint64_t{top} << 32 | base; }
+  GLT_HOST_DEVICE uint32_t base() const { return static_cast<uint32_t>(load_parameter(range)); }
+  GLT_HOST_DEVICE uint32_t top() const { return static_cast<uint32_t>(load_parameter(range) >> 32); }
+  GLT_HOST_DEVICE uint32_t word_of(int64_t at) const { return top() - static_cast<uint32_t>(at); }
+  GLT_HOST_DEVICE int64_t occurrence(uint32_t word) const { return static_cast<int64_t>(top() - word); }
 };
 
 // The occurrences of one node type in a batch, [capacity] each.
@@ -51,8 +55,8 @@ struct Occurrences {
 
   // One word per node: nobody waits for the answer.
   template <typename Block>
-  GLT_HOST_DEVICE void stamp_dense(const Block& block, int64_t at, int64_t id) const {
-    block.atomic_max(stamps.words + id, stamps.word_of(at));
+  GLT_HOST_DEVICE void stamp_dense(const Block& block, int64_t at, int64_t id, uint32_t top) const {
+    block.atomic_max(stamps.words + id, top - static_cast<uint32_t>(at));
   }
 
   // A slot holds an occurrence, which tells its key: no wide key in the table, and one 32-bit word to swap. Which slot
@@ -63,7 +67,7 @@ struct Occurrences {
     for (uint64_t slot = home(at);; slot = (slot + 1) & stamps.mask) {
       uint32_t* word = stamps.words + slot;
       uint32_t there = block.load(word);
-      while (there < stamps.base) {
+      while (there < stamps.base()) {
         const uint32_t seen = block.compare_and_swap(word, there, mine);
         if (seen == there) return;
         there = seen;
@@ -88,11 +92,11 @@ struct Occurrences {
   GLT_HOST_DEVICE int64_t find(int64_t id) const {
     if (!stamps.mask) {
       const uint32_t word = stamps.words[id];
-      return word < stamps.base ? -1 : int64_t{local[stamps.occurrence(word)]};
+      return word < stamps.base() ? -1 : int64_t{local[stamps.occurrence(word)]};
     }
     for (uint64_t slot = home_of(id, 0);; slot = (slot + 1) & stamps.mask) {
       const uint32_t word = stamps.words[slot];
-      if (word < stamps.base) return -1;
+      if (word < stamps.base()) return -1;
       if (node[stamps.occurrence(word)] == id) return local[stamps.occurrence(word)];
     }
   }

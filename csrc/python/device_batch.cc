@@ -3,11 +3,8 @@
 #include <memory>
 #include <optional>
 
-#include "python/arrays.h"
-
-#if GLT_HAS_CUDA
-#include "cuda/cuda_launcher.h"
-#endif
+#include "core/exclusions.h"
+#include "python/device.h"
 
 namespace glt::python {
 namespace {
@@ -15,30 +12,13 @@ namespace {
 using cuda::DeviceBatch;
 using cuda::DeviceRows;
 
-// Memory that NumPy knows nothing of comes as addresses. Whoever makes them keeps what they point to.
-template <typename T>
-T* at(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
-std::unique_ptr<cuda::Launcher> launcher_of(int device, const std::string& order, uint64_t shuffle_seed,
-                                            int num_threads) {
-  if (device >= 0) {
-#if GLT_HAS_CUDA
-    return cuda::cuda_launcher(device);
-#else
-    throw std::invalid_argument(text("device = ", device,
-                                     ": glt was built without CUDA; install a CUDA toolkit, set CUDA_HOME and build it "
-                                     "again with GLT_CUDA=1"));
-#endif
-  }
-  require(order == "forward" || order == "backward" || order == "shuffled", "order = '", order,
-          "': expected 'forward', 'backward' or 'shuffled'");
-  const cuda::Order by = order == "forward"    ? cuda::Order::kForward
-                         : order == "backward" ? cuda::Order::kBackward
-                                               : cuda::Order::kShuffled;
-  return cuda::host_launcher(by, shuffle_seed, checked_threads(num_threads));
-}
+// With what the batch in hand points to.
+class KeptBatch : public DeviceBatch {
+ public:
+  using DeviceBatch::DeviceBatch;
+  std::vector<std::shared_ptr<DeviceRows>> graphs;
+  std::vector<std::shared_ptr<Exclusions>> exclusions;
+};
 
 void require_node_type(const DeviceBatch& batch, int type) {
   require_index(type >= 0 && type < batch.num_node_types(), "node_type = ", type, ": expected [0, ",
@@ -72,39 +52,45 @@ void register_device_batch(py::module_& m) {
            py::arg("wide_edge_ids") = false, py::arg("weight_sum") = 0, py::arg("weight_guide") = 0,
            py::arg("time") = 0, py::arg("num_nodes"), py::arg("num_neighbor_nodes"), py::arg("num_edges"));
 
-  py::class_<DeviceBatch>(m, "DeviceBatch")
+  py::class_<KeptBatch>(m, "DeviceBatch")
       .def(py::init([](const std::vector<int64_t>& num_nodes, const std::vector<std::pair<int, int>>& ends,
                        int64_t dense_limit, int64_t first_room, int device, const std::string& order,
-                       uint64_t shuffle_seed, int num_threads) {
-             return std::make_unique<DeviceBatch>(num_nodes, ends, dense_limit, first_room,
-                                                  launcher_of(device, order, shuffle_seed, num_threads));
+                       uint64_t shuffle_seed, int num_threads, bool replays) {
+             return std::make_unique<KeptBatch>(num_nodes, ends, dense_limit, first_room,
+                                                launcher_of(device, order, shuffle_seed, num_threads, replays));
            }),
            "device -1 runs the kernels' bodies on the host, threads and blocks in `order`.", py::arg("num_nodes"),
            py::arg("ends"), py::arg("dense_limit") = int64_t{1} << 31, py::arg("first_room") = int64_t{1} << 22,
            py::kw_only(), py::arg("device"), py::arg("order") = "forward", py::arg("shuffle_seed") = 0,
-           py::arg("num_threads") = 1)
+           py::arg("num_threads") = 1, py::arg("replays") = true)
+      .def_property_readonly("num_replays", &DeviceBatch::num_replays)
       .def(
           "prepare",
-          [](DeviceBatch& self, const std::vector<std::shared_ptr<DeviceRows>>& graphs,
+          [](KeptBatch& self, const std::vector<std::shared_ptr<DeviceRows>>& graphs,
              const std::vector<std::tuple<int, uintptr_t, int64_t>>& seeds,
              std::vector<std::vector<int64_t>> num_neighbors, bool replace, uint64_t batch_key, bool last,
-             bool with_edge, bool disjoint, uintptr_t seed_time, int64_t num_times) {
+             bool with_edge, bool disjoint, uintptr_t seed_time, int64_t num_times,
+             const std::vector<std::shared_ptr<Exclusions>>& exclusions) {
             std::vector<const DeviceRows*> views;
             for (const auto& graph : graphs) views.push_back(graph.get());
+            std::vector<const Exclusions*> excluded;
+            for (const auto& each : exclusions) excluded.push_back(each.get());
             std::vector<cuda::DeviceSeeds> given;
             for (const auto& [type, nodes, n] : seeds) given.push_back({type, at<const int64_t>(nodes), n});
             const cuda::DeviceNeeds needs = self.prepare(views, given,
                                                          {std::move(num_neighbors), replace, batch_key, last, with_edge,
-                                                          disjoint, at<const int64_t>(seed_time), num_times});
+                                                          disjoint, at<const int64_t>(seed_time), num_times, excluded});
+            self.graphs = graphs;
+            self.exclusions = exclusions;
             return py::make_tuple(needs.workspace_bytes, needs.table_words);
           },
-          "Plans a batch; returns (bytes of the workspace, words of each node type's table).", py::keep_alive<1, 2>(),
-          py::arg("graphs"), py::arg("seeds"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace") = false,
-          py::arg("batch_key"), py::arg("last") = false, py::arg("with_edge") = true, py::arg("disjoint") = false,
-          py::arg("seed_time") = 0, py::arg("num_times") = 0)
+          "Plans a batch; returns (bytes of the workspace, words of each node type's table).", py::arg("graphs"),
+          py::arg("seeds"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace") = false, py::arg("batch_key"),
+          py::arg("last") = false, py::arg("with_edge") = true, py::arg("disjoint") = false, py::arg("seed_time") = 0,
+          py::arg("num_times") = 0, py::arg("exclusions") = std::vector<std::shared_ptr<Exclusions>>{})
       .def(
           "launch",
-          [](DeviceBatch& self, uintptr_t workspace, const std::vector<uintptr_t>& tables, uintptr_t stream) {
+          [](KeptBatch& self, uintptr_t workspace, const std::vector<uintptr_t>& tables, uintptr_t stream) {
             std::vector<uint32_t*> words;
             for (const uintptr_t table : tables) words.push_back(at<uint32_t>(table));
             py::gil_scoped_release nogil;
@@ -116,7 +102,7 @@ void register_device_batch(py::module_& m) {
       .def("induced_bytes", &DeviceBatch::induced_bytes, "Bytes of the workspace of induce.")
       .def(
           "induce",
-          [](DeviceBatch& self, uintptr_t workspace) {
+          [](KeptBatch& self, uintptr_t workspace) {
             py::gil_scoped_release nogil;
             self.induce(at<void>(workspace));
             self.wait_induced();
@@ -125,35 +111,35 @@ void register_device_batch(py::module_& m) {
           py::arg("workspace"))
       .def(
           "num_nodes",
-          [](const DeviceBatch& self, int type) {
+          [](const KeptBatch& self, int type) {
             require_node_type(self, type);
             return self.num_nodes(type);
           },
           py::arg("node_type"))
       .def(
           "num_edges",
-          [](const DeviceBatch& self, int type) {
+          [](const KeptBatch& self, int type) {
             require_edge_type(self, type);
             return self.num_edges(type);
           },
           py::arg("edge_type"))
       .def(
           "num_sampled_nodes",
-          [](const DeviceBatch& self, int type) {
+          [](const KeptBatch& self, int type) {
             require_node_type(self, type);
             return self.num_sampled_nodes(type);
           },
           py::arg("node_type"))
       .def(
           "num_sampled_edges",
-          [](const DeviceBatch& self, int type) {
+          [](const KeptBatch& self, int type) {
             require_edge_type(self, type);
             return self.num_sampled_edges(type);
           },
           py::arg("edge_type"))
       .def(
           "copy_nodes",
-          [](DeviceBatch& self, int type, uintptr_t node, uintptr_t tree) {
+          [](KeptBatch& self, int type, uintptr_t node, uintptr_t tree) {
             require_node_type(self, type);
             py::gil_scoped_release nogil;
             self.copy_nodes(type, at<int64_t>(node), at<int64_t>(tree));
@@ -162,7 +148,7 @@ void register_device_batch(py::module_& m) {
           py::arg("tree") = 0)
       .def(
           "copy_edges",
-          [](DeviceBatch& self, int type, uintptr_t row, uintptr_t col, uintptr_t edge) {
+          [](KeptBatch& self, int type, uintptr_t row, uintptr_t col, uintptr_t edge) {
             require_edge_type(self, type);
             py::gil_scoped_release nogil;
             self.copy_edges(type, at<int64_t>(row), at<int64_t>(col), at<int64_t>(edge));

@@ -60,7 +60,7 @@ void register_rng(py::module_& m) {
         require(side == 0 || side == 1, "side = ", side, ": expected 0 (source) or 1 (destination)");
         require(attempt >= 0 && attempt <= UINT32_MAX, "attempt = ", attempt, ": expected 0 to 2^32 - 1");
         require_size(out, "out", slots.size());
-        NegativeDraws draws{batch_key, static_cast<uint32_t>(side), num_nodes};
+        NegativeDraws draws{batch_key, static_cast<uint32_t>(side), num_nodes, nullptr};
         if (weight_sum) {
           require_size(*weight_sum, "weight_sum", num_nodes);
           draws.weight_sum = read<uint64_t>(*weight_sum, "weight_sum");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -239,6 +240,19 @@ class Dataset:
         graphs = tuple(Graph(t, graph_mode, device) for t in arrays.topologies(self.edge_dir))
         self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
+
+    def with_mode(self, graph_mode: str, device: Any = None) -> Dataset:
+        """Returns a dataset of the same edges and tables for samplers elsewhere: on a GPU, or the CPU again.
+
+        Args:
+            graph_mode, device: As for :class:`Graph`.
+
+        Raises:
+            TypeError, ValueError: As there.
+        """
+        other = copy.copy(self)
+        other.graphs = tuple(Graph(graph.topology, graph_mode, device) for graph in self.graphs)
+        return other
 
     def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
         """Sets the features of the nodes, one row per node, or such tables by node type.

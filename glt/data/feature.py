@@ -12,8 +12,8 @@ from torch import Tensor
 
 from glt import _core
 from glt.data import pool
+from glt.data.accelerator import Accelerator, require_accelerator
 from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place
-from glt.data.cuda_device import cuda_device
 from glt.data.device_group import DeviceGroup, group_of
 from glt.data.partition_book import PartitionBook
 from glt.data.tiered_rows import NO_ROW, TieredRows, widening_of
@@ -79,15 +79,15 @@ class Feature:
         if scale is not None and tensor.dtype != torch.int8:
             raise ValueError(f"scale was given for rows of {tensor.dtype}: expected none but for torch.int8")
         if device is not None:
-            group_of(cuda_device(device, "device"), self.device_group_list)
+            group_of(require_accelerator(device, "device").device, self.device_group_list)
         for group in self.device_group_list:
             for member in group.device_list:
-                cuda_device(member, f"device_list of group {group.group_id}")
+                require_accelerator(member, f"device_list of group {group.group_id}")
         if (self.split_ratio or hotness is not None) and not self.uses_gpu:
             raise ValueError(
                 f"split_ratio = {split_ratio}: expected device or device_group_list, the GPUs to keep rows"
             )
-        self._placed: dict[torch.device, TieredRows] = {}
+        self._placed: dict[Accelerator, TieredRows] = {}
         self._hot: dict[tuple[torch.device, ...], list[Tensor]] = {}  # by group of GPUs, in equal parts
         self._lock = threading.Lock()
 
@@ -159,7 +159,9 @@ class Feature:
             TypeError, ValueError: If the dtype, shape or layout of an argument does not fit.
         """
         if self.uses_gpu and isinstance(ids, Tensor) and ids.is_cuda:
-            return self._gather_there(ids, out, positions, dtype, wait, max_blocks)
+            return self.gather_on(
+                ids.device, ids, out, positions=positions, dtype=dtype, wait=wait, max_blocks=max_blocks
+            )
         ids = as_ids(ids, "ids")
         if dtype is not None and dtype != self.dtype:
             return self._widened(ids, out, positions, num_threads, dtype)
@@ -192,12 +194,28 @@ class Feature:
             return wide
         return Feature(wide).gather(torch.arange(len(wide)), out, positions=positions)
 
-    def _gather_there(
-        self, ids: Tensor, out: Tensor | None, positions: Tensor | None, dtype: torch.dtype | None, wait: bool,
-        max_blocks: int,
-    ) -> Tensor:  # fmt: skip
-        """On the GPU of the ids, the arguments checked: the kernel takes addresses."""
-        ids = ids_in_place(ids, "ids")
+    def gather_on(
+        self,
+        device: Accelerator | torch.device | str | int,
+        ids: Tensor,
+        out: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        wait: bool = True,
+        max_blocks: int = 0,
+    ) -> Tensor:
+        """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``: rows that are not to
+        be in its memory are read from pinned host memory.
+
+        Args:
+            device: The GPU; what else there is must be there.
+            ids, out, positions, dtype, wait, max_blocks: As in :meth:`gather`.
+        """
+        place = require_accelerator(device, "device")
+        ids = ids_in_place(ids, "ids")  # all is checked here: the kernel takes addresses
+        if ids.device != place.device:
+            raise ValueError(f"ids is on {ids.device}: expected {place.device}")
         ids = (ids if ids.dtype in (torch.int32, torch.int64) else ids.to(torch.int64)).contiguous()
         if positions is not None:
             if out is None:
@@ -219,7 +237,7 @@ class Feature:
                 )
             if positions is None and len(out) < len(ids):
                 raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
-        return self.placed(ids.device).gather(
+        return self.placed(place).gather(
             ids, out, positions=positions, dtype=dtype, wait=wait, max_blocks=max_blocks, explain=self._explain
         )
 
@@ -227,7 +245,7 @@ class Feature:
         """Raises what the CPU would have raised for these ids."""
         self.gather(ids, torch.empty((num_out, *self.row_shape), dtype=self.dtype), positions=positions)
 
-    def placed(self, device: torch.device | str | int) -> TieredRows:
+    def placed(self, device: Accelerator | torch.device | str | int) -> TieredRows:
         """Returns the rows as a GPU reads them; places them there the first time, which takes a while.
 
         Raises:
@@ -235,10 +253,11 @@ class Feature:
             torch.OutOfMemoryError: If the GPU has no room for the hot ones.
             ValueError: If there is no such GPU, or it is in none of the groups.
         """
-        place = cuda_device(device, "device")
+        place = require_accelerator(device, "device")
         with self._lock:
             if place not in self._placed:
-                self._placed[place] = self._place(place, group_of(place, self.device_group_list))
+                group = group_of(place.device, self.device_group_list)
+                self._placed[place] = self._place(place.device, group)
             return self._placed[place]
 
     def _place(self, device: torch.device, group: Sequence[torch.device]) -> TieredRows:

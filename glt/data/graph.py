@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from glt import _core
-from glt.data.cuda_device import cuda_device, is_cuda, missing_for_cuda
+from glt.data.accelerator import Accelerator, accelerator_of, is_accelerator, require_accelerator
+from glt.data.cuda_device import missing_for_cuda
 from glt.data.device_topology import DeviceTopology
 from glt.data.topology import Topology
 
@@ -26,7 +27,8 @@ class Graph:
         topology: The edges.
         mode: ``'CPU'``: nowhere. ``'ZERO_COPY'``: columns in pinned host memory, row offsets on the GPU; where there is
             no GPU this means the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU.
-        device: The GPU of the samplers: ``'cuda'``, ``'cuda:0'`` or a number. Default: torch's current one.
+        device: The GPU of the samplers: ``'cuda'``, ``'cuda:0'`` or a number; ``'host'`` runs their kernels on the
+            host, for tests. Default: torch's current one.
 
     Raises:
         TypeError, ValueError: If the mode or device is unknown or not available here; says what is missing.
@@ -35,14 +37,12 @@ class Graph:
     def __init__(self, topology: Topology, mode: str = "CPU", device: torch.device | int | str | None = None) -> None:
         if mode not in _MODES:
             raise ValueError(f"mode = {mode!r}: expected one of {_MODES}")
-        missing = missing_for_cuda() if mode == "CUDA" else None
+        missing = missing_for_cuda() if mode == "CUDA" and device is None else None
         if missing is not None:
             raise ValueError(f"mode = 'CUDA': {missing}. Or use 'CPU' or 'ZERO_COPY', which need no GPU")
-        if is_cuda(device, "device"):
-            if mode == "CPU":
-                raise ValueError(f"device = {device!r}: mode = 'CPU' is not for GPUs; use 'ZERO_COPY' or 'CUDA'")
-            cuda_device(device, "device")
-        elif device is not None and mode == "CUDA":
+        if mode == "CPU" and is_accelerator(device, "device"):
+            raise ValueError(f"device = {device!r}: mode = 'CPU' is not for GPUs; use 'ZERO_COPY' or 'CUDA'")
+        if accelerator_of(device, "device") is None and device is not None and mode == "CUDA":
             raise ValueError(f"device = {device!r}: mode = 'CUDA' is for a GPU, such as 'cuda:0'")
         self.topology = topology
         self.mode = mode
@@ -50,10 +50,10 @@ class Graph:
         self._start()
 
     def _start(self) -> None:
-        self._placed: dict[torch.device, DeviceTopology] = {}
+        self._placed: dict[Accelerator, DeviceTopology] = {}
         self._lock = threading.Lock()
 
-    def placed(self, device: torch.device | int | str | None = None) -> DeviceTopology:
+    def placed(self, device: Accelerator | torch.device | int | str | None = None) -> DeviceTopology:
         """Returns the edges as samplers on a GPU read them; places them there the first time, which takes a while.
 
         Args:
@@ -66,11 +66,11 @@ class Graph:
         """
         if self.mode == "CPU":
             raise ValueError("mode = 'CPU': the edges are for CPU samplers; use mode 'ZERO_COPY' or 'CUDA' for a GPU")
-        wanted = self.device if device is None and is_cuda(self.device, "device") else device
-        place = cuda_device("cuda" if wanted is None else wanted, "device")
+        wanted = self.device if device is None and is_accelerator(self.device, "device") else device
+        place = require_accelerator("cuda" if wanted is None else wanted, "device")
         with self._lock:
             if place not in self._placed:
-                self._placed[place] = DeviceTopology(self.topology, place, self.mode)
+                self._placed[place] = DeviceTopology(self.topology, place.device, self.mode)
             return self._placed[place]
 
     def close(self) -> None:

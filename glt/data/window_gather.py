@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data.accelerator import Accelerator, accelerator_of
 from glt.data.arrays import ids_in_place
 from glt.data.feature import Feature
 
@@ -25,12 +26,15 @@ class WindowGather:
 
     Args:
         feature: The rows.
-        device: Where the ids are. 4 bytes per id of the feature are kept there.
+        device: Where the ids are; a GPU that the feature was not made for reads its rows from pinned host memory. 4
+            bytes per id of the feature are kept there.
     """
 
-    def __init__(self, feature: Feature, device: torch.device | str = "cpu") -> None:
+    def __init__(self, feature: Feature, device: Accelerator | torch.device | str | int = "cpu") -> None:
         self.feature = feature
-        self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=device)
+        self._place = accelerator_of(device, "device")
+        where = torch.device("cpu") if self._place is None else self._place.device
+        self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=where)
 
     def gather(self, batches: Sequence[Tensor], *, max_blocks: int = 0) -> Iterator[Tensor]:
         """Fetches the distinct rows of all batches now, and gives those of one batch after the other.
@@ -54,7 +58,7 @@ class WindowGather:
         flat = torch.cat(ids)
         if bool(((flat < 0) | (flat >= len(self._slot))).any()):
             for batch in ids:
-                self.feature.gather(batch)  # raises
+                self._fetch(batch)  # raises
         # Whoever writes last owns the slot of an id, and any owner will do.
         position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
         self._slot[flat] = position
@@ -62,15 +66,20 @@ class WindowGather:
         self._slot[distinct] = position[: len(distinct)]
         slots = self._slot[flat]
         try:
-            slab = self.feature.gather(distinct, max_blocks=max_blocks)
+            slab = self._fetch(distinct, max_blocks)
         except IndexError:
             for batch in ids:
-                self.feature.gather(batch)  # raises the same, but names the place in the batch
+                self._fetch(batch)  # raises the same, but names the place in the batch
             raise
         return (self._rows(slab, part) for part in slots.split([len(batch) for batch in ids]))
 
+    def _fetch(self, ids: Tensor, max_blocks: int = 0) -> Tensor:
+        if self._place is None:
+            return self.feature.gather(ids)
+        return self.feature.gather_on(self._place, ids, max_blocks=max_blocks)
+
     def _rows(self, slab: Tensor, slots: Tensor) -> Tensor:
-        if slab.device.type == "cpu":
+        if self._place is None:
             return Feature(slab).gather(slots)
         out = torch.empty((len(slots), *slab.shape[1:]), dtype=slab.dtype, device=slab.device)
         error = torch.full((1,), -1, dtype=torch.int64, device=slab.device)  # for the kernel: slots are in range
@@ -79,6 +88,8 @@ class WindowGather:
         call = _core.GatherCall(
             slots.data_ptr(), slots.element_size(), len(slots), out.data_ptr(), len(out), error.data_ptr()
         )
-        stream = torch.cuda.current_stream(slab.device).cuda_stream
-        _core.cuda_gather(table, call, slab.device.index, stream)
+        if self._place.is_host:
+            _core.host_gather(table, call, 64)
+        else:
+            _core.cuda_gather(table, call, slab.device.index, torch.cuda.current_stream(slab.device).cuda_stream)
         return out

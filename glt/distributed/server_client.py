@@ -19,6 +19,7 @@ from glt.distributed.service.client import DistClient, Reply
 from glt.distributed.service.log_format import check_format
 from glt.distributed.service.metrics import require_prometheus
 from glt.distributed.service.server import DistServer, ServerOptions, default_buffer_limit
+from glt.distributed.world import current_world
 
 logger = logging.getLogger(__name__)
 
@@ -253,18 +254,24 @@ def require_client() -> DistClient:
     return _client
 
 
-def shutdown_client() -> None:
-    """Tells the servers that this client is done, and leaves them. Loaders end with it. May be called again."""
+def shutdown_client(why: str = "") -> None:
+    """Tells the servers that this client is done, and leaves them. Loaders end with it. May be called again.
+
+    Args:
+        why: What others are told who wait for it, if it has failed.
+    """
     global _client
     with _lock:
         client, _client = _client, None
         if client is not None:
-            client.close()
+            client.close(why)
             resign()
 
 
 def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Reply:
     """Asks a server to run a function that is registered there; returns at once.
+
+    A trainer of :func:`initialize` asks likewise, whatever the job is like; a standalone process is server 0 itself.
 
     Args:
         server_rank: Which server.
@@ -280,11 +287,13 @@ def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args
     Raises:
         TypeError: If an argument cannot be sent, or ``func`` is no function.
         ValueError: If there is no such server.
-        RuntimeError: Without ``init_client``.
+        RuntimeError: Without ``init_client`` or ``initialize``.
     """
-    client = require_client()
     name = "glt.stats" if func is server_stats else functions.name_of(func)
-    return client.line(server_rank).call(name, *args, **kwargs)
+    world = current_world()
+    if _client is None and world is not None:
+        return world.call(server_rank, name, *args, **kwargs)  # a standalone process is its own server
+    return require_client().line(server_rank).call(name, *args, **kwargs)
 
 
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,11 @@ from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
 from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from glt.data.accelerator import Accelerator
 from glt.data.arrays import from_array, require_data
 from glt.data.dataset import Dataset
 from glt.data.feature import Feature
+from glt.data.window_gather import WindowGather
 
 
 class BatchFeatures:
@@ -27,6 +29,7 @@ class BatchFeatures:
             type.
         custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
         num_threads: Threads to copy rows with.
+        accelerator: The GPU that samples are on and rows go to; needs a dataset. Default: all is on the CPU.
 
     Raises:
         ValueError: If an attribute of ``source`` is a tensor without data; names it.
@@ -37,8 +40,12 @@ class BatchFeatures:
         source: Data | HeteroData | Dataset | tuple[FeatureStore, GraphStore],
         custom_cls: Any = None,
         num_threads: int = 1,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self.source: Any = source
+        self.accelerator = accelerator
+        self._windows: dict[int, WindowGather] = {}
+        self._whole: dict[int, bool] = {}
         self.custom_cls = custom_cls
         self.num_threads = num_threads
         self._features: dict[Any, Feature] = {}
@@ -48,13 +55,40 @@ class BatchFeatures:
                 require_data(value, f"{name}{of_type} of data")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_features": {}}
+        return {**self.__dict__, "_features": {}, "_windows": {}}
 
-    def batch(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
-        """Returns the batch of a sample, complete but for what belongs to its seeds."""
+    def batches(self, outs: Sequence[SamplerOutput | HeteroSamplerOutput]) -> Iterator[Data | HeteroData]:
+        """The batches of several samples of a dataset on its GPU, whose distinct rows are fetched once, now."""
+        fetched = {
+            id(feature): self._window(feature).gather(ids)
+            for feature, ids in _wanted(self.source, outs)
+            if feature.split_ratio < 1  # rows in device memory gain nothing
+        }
+
+        def rows(feature: Feature, ids: Tensor) -> Tensor:
+            return next(fetched[id(feature)]) if id(feature) in fetched else self._gather(feature, ids)
+
+        return (self.batch(out, rows) for out in outs)
+
+    def _window(self, feature: Feature) -> WindowGather:
+        if id(feature) not in self._windows:
+            assert self.accelerator is not None
+            self._windows[id(feature)] = WindowGather(feature, self.accelerator)
+        return self._windows[id(feature)]
+
+    def batch(
+        self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor] | None = None
+    ) -> Data | HeteroData:
+        """Returns the batch of a sample, complete but for what belongs to its seeds.
+
+        Args:
+            out: The sample.
+            rows: Looks up the rows of a dataset's tables. Default: one table after the other.
+        """
+        rows = rows or self._gather
         hetero = isinstance(out, HeteroSamplerOutput)
         if isinstance(self.source, Dataset):
-            data = self._from_dataset(out)
+            data = self._from_dataset(out, rows)
         elif not isinstance(self.source, Data | HeteroData):
             data = self._from_stores(out)
         else:
@@ -101,17 +135,19 @@ class BatchFeatures:
     def _empty(self, hetero: bool) -> Any:
         return self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
 
-    def _from_dataset(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+    def _from_dataset(
+        self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor]
+    ) -> Data | HeteroData:
         data = self._empty(self.source.schema.is_hetero)
         for (node_type, node), tables in zip(_items(out.node), self.source.node_tables, strict=True):
             _store(data, node_type).num_nodes = len(node)
             for name, feature in tables.items():
-                _store(data, node_type)[name] = self._gather(feature, node)
+                _store(data, node_type)[name] = rows(feature, node)
         for (edge_type, row), tables in zip(_items(out.row), self.source.edge_tables, strict=True):
             _store(data, edge_type).edge_index = stacked(row, _of(out.col, edge_type))
             edge = _of(out.edge, edge_type)
             for name, feature in tables.items() if edge is not None else ():
-                _store(data, edge_type)[name] = self._gather(feature, edge)
+                _store(data, edge_type)[name] = rows(feature, edge)
         return data
 
     def _rows(self, store: Any, store_type: Any, key: str, value: Any, ids: Tensor) -> Any:
@@ -128,6 +164,8 @@ class BatchFeatures:
         return self._gather(feature, ids)
 
     def _gather(self, feature: Feature, ids: Tensor) -> Tensor:
+        if self.accelerator is not None:
+            return feature.gather_on(self.accelerator, ids, wait=not self._has_all(feature))
         out = None
         if torch.utils.data.get_worker_info() is not None:
             # Bound for the main process: written to shared memory at once instead of copied there later.
@@ -135,6 +173,22 @@ class BatchFeatures:
             storage = torch.UntypedStorage._new_shared(len(ids) * max(1, row.numel()) * row.element_size())
             out = torch.empty(0, dtype=row.dtype).set_(storage, 0, (len(ids), *row.shape[1:]), row.stride())
         return feature.gather(ids, out, num_threads=self.num_threads)
+
+    def _has_all(self, feature: Feature) -> bool:
+        """Whether each node or edge has its row: then no id can be wrong, and nobody waits to be told."""
+        if id(feature) not in self._whole:
+            source = self.source
+            enough = [
+                num_nodes
+                for tables, num_nodes in zip(source.node_tables, source.num_nodes_of, strict=True)
+                if any(each is feature for each in tables.values())
+            ] + [
+                graph.num_edges if graph.topology.edge_ids is None else int(graph.topology.edge_ids.max()) + 1
+                for tables, graph in zip(source.edge_tables, source.graphs, strict=True)
+                if any(each is feature for each in tables.values()) and graph.num_edges
+            ]
+            self._whole[id(feature)] = feature.has_row_per_id and len(feature) >= max(enough, default=0)
+        return self._whole[id(feature)]
 
     def _from_stores(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
         hetero = isinstance(out, HeteroSamplerOutput)
@@ -159,6 +213,23 @@ class BatchFeatures:
         for (target, attr), value in zip(wanted, values, strict=True):
             _store(data, target)[attr.attr_name] = value
         return data
+
+
+def _wanted(
+    source: Dataset, outs: Sequence[SamplerOutput | HeteroSamplerOutput]
+) -> Iterator[tuple[Feature, list[Tensor]]]:
+    """Every table of a dataset, with the ids that each sample wants of it."""
+    if not outs:
+        return
+    nodes, edges = ([dict(_items(getattr(out, name))) for out in outs] for name in ("node", "edge"))
+    for node_type, tables in zip(nodes[0], source.node_tables, strict=True):
+        for feature in tables.values():
+            yield feature, [ids[node_type] for ids in nodes]
+    names = [edge_type for edge_type, _ in _items(outs[0].row)]
+    for edge_type, tables in zip(names, source.edge_tables, strict=True):
+        for feature in tables.values():
+            if edges[0].get(edge_type) is not None:
+                yield feature, [ids[edge_type] for ids in edges]
 
 
 def stacked(row: Tensor, col: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,10 @@ from torch import Tensor
 from torch.utils.data import RandomSampler
 
 from glt import _core
+from glt.data.accelerator import accelerator_of
+from glt.data.dataset import Dataset
+from glt.loader.batch_features import BatchFeatures
+from glt.loader.batches_ahead import AheadOptions, BatchesAhead
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.position import Begun, Position
 from glt.sampler.resumable import Resumable, as_json, crc32_of
@@ -37,6 +42,10 @@ class KeyedBatches(Resumable):
     num_workers: int
     # Of PyG's loaders:
     input_data: Any
+    transform: Any
+    transform_sampler_output: Any
+    # Of the loader:
+    _features: BatchFeatures
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
         """Checks ``random_seed``, or draws one; ``kwargs`` are those of the DataLoader, whose batch size is checked.
@@ -57,6 +66,45 @@ class KeyedBatches(Resumable):
         # Of the caller's order: checksums of the seeds before each batch so far, in the newest iteration.
         self._order_crcs: dict[int, int] = {0: 0}
         self._seeds_crc32: int | None = None
+        self._ahead: AheadOptions | None = None
+
+    def _choose_ahead(
+        self, sampler: Any, data: Any, device: Any, batches_ahead: int | None, gather_window: int | None,
+        kwargs: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Takes note of the GPU of a sampler, if it has one, and of how far ahead of the trainer it is to be.
+
+        Raises:
+            TypeError, ValueError: If an option does not fit; names it.
+        """
+        place = sampler.accelerator if isinstance(sampler, NeighborSampler) else None
+        if device is not None and accelerator_of(device, "device") != place:
+            raise ValueError(f"device = {device!r}, but neighbor_sampler samples on {place or 'the CPU'}: leave it out")
+        for name, value in (("batches_ahead", batches_ahead), ("gather_window", gather_window)):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} = {value!r}: expected an integer of at least 1")
+            if place is None:
+                raise ValueError(f"{name} = {value}: it is for samplers on a GPU; give device='cuda', or leave it out")
+        if place is None:
+            return
+        if not isinstance(data, Dataset):
+            raise TypeError(
+                f"data has type {type(data).__name__}: a sampler on a GPU needs a glt Dataset, which keeps rows where "
+                "it reads them: Dataset.from_pyg(data).with_mode('CUDA')"
+            )
+        for name, why in (
+            ("num_workers", "a GPU cannot be used in workers that are forked"),
+            ("pin_memory", "batches are on the GPU already"),
+            ("worker_init_fn", "there are no workers"),
+            ("persistent_workers", "there are no workers"),
+        ):
+            if kwargs.get(name):
+                raise ValueError(
+                    f"{name} = {kwargs[name]!r} and a sampler on {place}: {why}; leave it out, a thread samples ahead"
+                )
+        self._ahead = AheadOptions(place, 2 if batches_ahead is None else batches_ahead, gather_window or 1)
 
     def _number_batches(self) -> None:
         size = len(self.dataset)
@@ -72,7 +120,50 @@ class KeyedBatches(Resumable):
         self._begun = self._position.begin(self._num_batches())
         first = self._begun.first
         self._order_crcs = {first: self._order_crcs.get(first, 0)}
-        return _Deliveries(self._position, self._begun, super().__iter__())  # type: ignore[misc]
+        return _Deliveries(self._position, self._begun, self._iterated())
+
+    def _iterated(self) -> Any:
+        if self._ahead is None:
+            return super().__iter__()  # type: ignore[misc]
+        num_batches = self._num_batches()
+        left = None if num_batches is None else num_batches - self._begun.first
+        return BatchesAhead(iter(self._index_sampler), left, self._make, self._transformed, self._ahead)
+
+    def _make(self, indices: Sequence[BatchIndex]) -> Iterator[Any]:
+        """Batches of the GPU's sampler, on its device, but for the user's transform; exceptions in the place of those
+        that fail."""
+        assert self._ahead is not None
+        device, outs = self._ahead.accelerator.device, [self._tried(index) for index in indices]
+        good = [out for out in outs if not isinstance(out, Exception)]
+        left = len(outs)
+        try:
+            window: Any = self._features.batches if self._ahead.window > 1 else partial(map, self._features.batch)
+            batches = window(good)
+            for out in outs:
+                failed = isinstance(out, Exception)
+                made = out if failed else self._with_seeds(next(batches), out).to(device, non_blocking=True)
+                left -= 1
+                yield made
+        except Exception as error:
+            yield from [error] * left
+
+    def _tried(self, index: BatchIndex) -> Any:
+        try:
+            out = self._sample(index)
+            return out if self.transform_sampler_output is None else self.transform_sampler_output(out)
+        except Exception as error:
+            return error
+
+    def _transformed(self, data: Any) -> Any:
+        return data if self.transform is None else self.transform(data)
+
+    def _sample(self, index: BatchIndex) -> Any:
+        """The sample of a batch."""
+        raise NotImplementedError
+
+    def _with_seeds(self, data: Any, out: Any) -> Any:
+        """Adds to a batch what belongs to its seeds."""
+        raise NotImplementedError
 
     @property
     def _index_sampler(self) -> Any:

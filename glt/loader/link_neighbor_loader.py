@@ -51,6 +51,13 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             the same, naming the type that holds the reverses.
         random_seed: Seed of shuffling and sampling, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads to sample and gather with; the batches do not depend on it.
+        device: The GPU that samples, and that batches are on, bit for bit those of the CPU; needs a
+            :class:`glt.data.Dataset` with mode ``'CUDA'`` or ``'ZERO_COPY'``. Rows come from its memory as far as
+            tables have a ``split_ratio``, else from pinned host memory. ``'host'``: for tests, as in the sampler.
+            Default: as in :class:`glt.sampler.NeighborSampler`.
+        batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
+        gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
+            for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself.
         neighbor_sampler: Another sampler with PyG's interface. A :class:`glt.sampler.NeighborSampler` brings its own
             options, seed and number of threads to sample with.
         replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
@@ -87,6 +94,9 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         exclude_edges: str | EdgeType | None = None,
         random_seed: int | None = None,
         num_threads: int = 1,
+        device: torch.device | int | str | None = None,
+        batches_ahead: int | None = None,
+        gather_window: int | None = None,
         **kwargs: Any,
     ) -> None:
         options: dict[str, Any] = {
@@ -104,10 +114,11 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, kwargs.get("batch_size") or 1)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
-                data, num_neighbors, **options, random_seed=self.random_seed, num_threads=num_threads
+                data, num_neighbors, **options, random_seed=self.random_seed, num_threads=num_threads, device=device
             )
         elif exclude_edges is not None and not isinstance(neighbor_sampler, NeighborSampler):
             raise ValueError(f"exclude_edges = {exclude_edges!r}: the neighbor_sampler given does not know that option")
+        self._choose_ahead(neighbor_sampler, data, device, batches_ahead, gather_window, kwargs)
         edge_label, edge_label_time, input_id = (
             value if value is None or isinstance(value, Tensor) else torch.as_tensor(value)
             for value in (edge_label, edge_label_time, kwargs.pop("input_id", None))
@@ -125,7 +136,8 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             neighbor_sampler=neighbor_sampler, input_id=input_id, **kwargs,
         )  # fmt: skip
         self._check_inputs()
-        self._features = BatchFeatures(data, self.custom_cls, num_threads)
+        place = None if self._ahead is None else self._ahead.accelerator
+        self._features = BatchFeatures(data, self.custom_cls, num_threads, place)
         self._number_batches()
 
     def _check_inputs(self) -> None:
@@ -163,12 +175,14 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         """Samples a batch; in a DataLoader worker also looks up its features, if ``filter_per_worker``."""
         if not isinstance(index, BatchIndex):
             return super().collate_fn(index)
+        out = self._sample(index)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def _sample(self, index: BatchIndex) -> SamplerOutput | HeteroSamplerOutput:
         inputs = self.input_data[index.input_id]
         if isinstance(self.link_sampler, NeighborSampler):
-            out = self.link_sampler.sample_from_edges(inputs, self.neg_sampling, batch_key=index.key)
-        else:
-            out = self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
-        return self.filter_fn(out) if self.filter_per_worker else out
+            return self.link_sampler.sample_from_edges(inputs, self.neg_sampling, batch_key=index.key)
+        return self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
 
     def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
         """Joins a sample with the features of its nodes and edges."""
@@ -176,17 +190,19 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             return super().filter_fn(out)
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        data: Any = self._features.batch(out)
+        return self._transformed(self._with_seeds(self._features.batch(out), out))
+
+    def _with_seeds(self, data: Any, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
         input_type = self.input_data.input_type
         links = data if input_type is None else data[input_type]
         links.input_id = out.metadata[0]
         if self.neg_sampling is None or self.neg_sampling.is_binary():
             links.edge_label_index, links.edge_label, links.edge_label_time = out.metadata[1:]
-            return data if self.transform is None else self.transform(data)
+            return data
         src, dst = (data, data) if input_type is None else (data[input_type[0]], data[input_type[-1]])
         src.src_index, dst.dst_pos_index, dst.dst_neg_index, time = out.metadata[1:]
         src.seed_time = dst.seed_time = time
         for name in ("edge_label_index", "edge_label_time"):  # of the source, which say nothing of the batch
             if name in links:
                 del links[name]
-        return data if self.transform is None else self.transform(data)
+        return data

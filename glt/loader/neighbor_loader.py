@@ -44,6 +44,13 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             options, seed and number of threads to sample with.
         random_seed: Seed of shuffling and sampling, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads to sample and gather with; the batches do not depend on it.
+        device: The GPU that samples, and that batches are on, bit for bit those of the CPU; needs a
+            :class:`glt.data.Dataset` with mode ``'CUDA'`` or ``'ZERO_COPY'``. Rows come from its memory as far as
+            tables have a ``split_ratio``, else from pinned host memory. ``'host'``: for tests, as in the sampler.
+            Default: as in :class:`glt.sampler.NeighborSampler`.
+        batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
+        gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
+            for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself.
         transform, transform_sampler_output, filter_per_worker, **kwargs: As in PyG: ``custom_cls``, ``input_id`` and
             every argument of ``torch.utils.data.DataLoader``.
 
@@ -72,6 +79,9 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         *,
         random_seed: int | None = None,
         num_threads: int = 1,
+        device: torch.device | int | str | None = None,
+        batches_ahead: int | None = None,
+        gather_window: int | None = None,
         **kwargs: Any,
     ) -> None:
         options: dict[str, Any] = {
@@ -89,7 +99,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         source = as_pyg(data)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
-                data, num_neighbors, **options, random_seed=self.random_seed, num_threads=num_threads
+                data, num_neighbors, **options, random_seed=self.random_seed, num_threads=num_threads, device=device
             )
         if isinstance(neighbor_sampler, NeighborSampler):
             conflicts.refuse(input_time=input_time, time_level=neighbor_sampler.config.time_level)
@@ -97,6 +107,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
                 _require_node_type(input_nodes, neighbor_sampler.graph.schema)
         elif not hasattr(neighbor_sampler, "sample_from_nodes"):
             raise TypeError(f"neighbor_sampler has type {type(neighbor_sampler).__name__}: expected a PyG BaseSampler")
+        self._choose_ahead(neighbor_sampler, data, device, batches_ahead, gather_window, kwargs)
         input_nodes = _checked_nodes(source, input_nodes, kwargs.get("input_id"))
         for name, given in (("input_time", input_time), ("input_id", kwargs.get("input_id"))):
             require_data(given, name)
@@ -107,19 +118,22 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         )  # fmt: skip
         if isinstance(neighbor_sampler, NeighborSampler):
             self._check_inputs(neighbor_sampler)
-        self._features = BatchFeatures(data, self.custom_cls, num_threads)
+        place = None if self._ahead is None else self._ahead.accelerator
+        self._features = BatchFeatures(data, self.custom_cls, num_threads, place)
         self._number_batches()
 
     def collate_fn(self, index: BatchIndex | Tensor | list[int]) -> Any:
         """Samples a batch; in a DataLoader worker also looks up its features, if ``filter_per_worker``."""
         if not isinstance(index, BatchIndex):
             return super().collate_fn(index)
+        out = self._sample(index)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def _sample(self, index: BatchIndex) -> SamplerOutput | HeteroSamplerOutput:
         inputs = self.input_data[index.input_id]
         if isinstance(self.node_sampler, NeighborSampler):
-            out = self.node_sampler.sample_from_nodes(inputs, batch_key=index.key)
-        else:
-            out = self.node_sampler.sample_from_nodes(inputs)
-        return self.filter_fn(out) if self.filter_per_worker else out
+            return self.node_sampler.sample_from_nodes(inputs, batch_key=index.key)
+        return self.node_sampler.sample_from_nodes(inputs)
 
     def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
         """Joins a sample with the features of its nodes and edges."""
@@ -127,12 +141,14 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             return super().filter_fn(out)
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        data = self._features.batch(out)
+        return self._transformed(self._with_seeds(self._features.batch(out), out))
+
+    def _with_seeds(self, data: Any, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
         input_type = self.input_data.input_type
         seeds = data if input_type is None else data[input_type]
         seeds.input_id, seeds.seed_time = out.metadata
         seeds.batch_size = len(seeds.input_id)
-        return data if self.transform is None else self.transform(data)
+        return data
 
     def _sampled_by(self) -> Any:
         return self.node_sampler

@@ -47,5 +47,6 @@ class _WithMapping:
     def __call__(self, data: Any) -> Any:
         for store in data.stores:
             if "batch_size" in store:
-                store.mapping = torch.arange(store.batch_size)
+                where = store.input_id.device if "input_id" in store else None
+                store.mapping = torch.arange(store.batch_size, device=where)
         return data if self.transform is None else self.transform(data)

@@ -15,6 +15,8 @@ from glt.partition.inspection_report import Inspection
 from glt.partition.load import CachePart, EdgePart, NodePart, Partition, TimedEdges, load_id_map, load_partition
 from glt.partition.manifest import Manifest
 from glt.partition.metis_partitioner import MetisPartitioner
+from glt.partition.part_config import PartConfig, read_part_config
+from glt.partition.partition_graph import partition_graph
 from glt.partition.partitioner import PartitionerBase
 from glt.partition.random_partitioner import RandomPartitioner
 
@@ -31,6 +33,7 @@ __all__ = [
     "Manifest",
     "MetisPartitioner",
     "NodePart",
+    "PartConfig",
     "Partition",
     "PartitionBook",
     "PartitionerBase",
@@ -44,6 +47,8 @@ __all__ = [
     "load_id_map",
     "load_partition",
     "partition_distributed",
+    "partition_graph",
     "read_graph",
+    "read_part_config",
     "to_original_order",
 ]

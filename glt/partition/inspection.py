@@ -17,6 +17,7 @@ from glt.partition.inspection_report import BadFile, EdgeReport, HostReport, Ins
 from glt.partition.label_counts import ValueCount, count_values
 from glt.partition.manifest import FeatureEntry, Manifest
 from glt.partition.npy_file import map_file
+from glt.partition.part_config import graph_names
 
 _PLAIN: Final = {"time": "int64 []", "weight": "uint64 []"}  # of weights, what draws need: their sums
 
@@ -129,9 +130,10 @@ def _bad_files(
 
 
 def _unlisted(root: Path, manifest: Manifest) -> Iterator[str]:
+    ours = {layout.MANIFEST, *(f"{name}.json" for name in graph_names(root, manifest))}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
-        if not path.is_dir() and name not in manifest.files and name != layout.MANIFEST:
+        if not path.is_dir() and name not in manifest.files and name not in ours:
             yield name
 
 

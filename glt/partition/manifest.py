@@ -221,11 +221,11 @@ class Manifest:
 
     def signed(self) -> "Manifest":
         """Returns the same manifest with its run id."""
-        return replace(self, run_id=_digest(asdict(self)))
+        return replace(self, run_id=digest_of(asdict(self)))
 
     def write(self, root: Path) -> None:
         """Writes ``manifest.json`` into ``root``; the last file of a directory to be written."""
-        (root / layout.MANIFEST).write_bytes(_text(asdict(self)))
+        (root / layout.MANIFEST).write_bytes(text_of(asdict(self)))
 
     def to_json(self) -> dict[str, Any]:
         """Returns all but the list of files, for those who hold no partition."""
@@ -265,7 +265,7 @@ class Manifest:
                 f"{VERSION}; install the glt that wrote it ({document.get('glt_version')}), or partition again"
             )
         # Byte for byte: a space for a newline would say the same, but is not what was written either.
-        if document.get("run_id") != _digest(document) or _text(document) != content:
+        if document.get("run_id") != digest_of(document) or text_of(document) != content:
             raise PartitionError(
                 f"{path} was altered: its contents do not have run_id {document.get('run_id')!r}; copy the "
                 "directory again, or partition again"
@@ -292,11 +292,13 @@ def installed_version() -> str:
         return "source"
 
 
-def _text(document: dict[str, Any]) -> bytes:
+def text_of(document: dict[str, Any]) -> bytes:
+    """Returns a manifest as it is written."""
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def _digest(document: dict[str, Any]) -> str:
+def digest_of(document: dict[str, Any]) -> str:
+    """Returns what identifies a manifest: a digest of all of it but its ``run_id``."""
     content = {key: value for key, value in document.items() if key != "run_id"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -99,6 +99,7 @@ def map_file(
     whole_bytes: int,
     verify: bool,
     advance: Callable[[int], object] = lambda _: None,
+    remedy: str = "copy the directory again, or partition again",
 ) -> np.ndarray:
     """Maps ``path`` copy-on-write, after checking that it is the file the manifest describes.
 
@@ -111,11 +112,12 @@ def map_file(
             and the last among them.
         verify: Whether to read and check contents; size and header are always checked.
         advance: Called with the number of bytes after each block that was checked.
+        remedy: What to do, for messages.
 
     Raises:
         PartitionError: If the file is missing, truncated, altered or another one; names it.
     """
-    again = f"expected the file of {origin}; copy the directory again, or partition again"
+    again = f"expected the file of {origin}; {remedy}"
     try:
         num_bytes = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -19,22 +19,23 @@ from glt.errors import PartitionError
 logger = logging.getLogger(__name__)
 
 
-def require_free(target: Path) -> None:
-    """Raises PartitionError unless ``target`` does not exist or is an empty directory that a rename can replace."""
+def require_free(target: Path, name: str = "output_dir") -> None:
+    """Raises PartitionError unless ``target`` does not exist or is an empty directory that a rename can replace;
+    ``name`` is what to call it."""
     if os.path.ismount(target):
         raise PartitionError(
-            f"output_dir {target} is a mount point, which cannot be replaced by the finished directory: "
-            f"choose one inside it, such as {target / 'partitions'}"
+            f"{name} {target} is a mount point, which cannot be replaced by the finished directory: "
+            f"choose one inside it, such as {target / 'new'}"
         )
     if target.is_dir():
         found = next(target.iterdir(), None)
         if found is not None:
             raise PartitionError(
-                f"output_dir {target} is not empty (it holds {found.name!r}): expected a new or empty directory; "
+                f"{name} {target} is not empty (it holds {found.name!r}): expected a new or empty directory; "
                 "delete it or choose another"
             )
     elif target.exists():
-        raise PartitionError(f"output_dir {target} is a file: expected a new or empty directory; choose another")
+        raise PartitionError(f"{name} {target} is a file: expected a new or empty directory; choose another")
 
 
 def require_writable(target: Path) -> None:
@@ -51,31 +52,32 @@ def require_writable(target: Path) -> None:
         ) from error
 
 
-def require_space(target: Path, need_bytes: int) -> None:
-    """Raises PartitionError unless the file system of ``target``, which need not exist, has ``need_bytes`` free."""
+def require_space(target: Path, need_bytes: int, name: str = "output_dir") -> None:
+    """Raises PartitionError unless the file system of ``target``, which need not exist, has ``need_bytes`` free; it
+    is called ``name``."""
     existing = next(path for path in (target, *target.parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free
     if need_bytes > free_bytes:
         raise PartitionError(
-            f"output_dir {target} needs {need_bytes / 1e9:.3g} GB, scratch files included, but its file system has "
+            f"{name} {target} needs {need_bytes / 1e9:.3g} GB, scratch files included, but its file system has "
             f"{free_bytes / 1e9:.3g} GB free: free some, or choose a directory on another file system"
         )
 
 
 @contextmanager
-def staging(target: Path) -> Iterator[Path]:
+def staging(target: Path, name: str = "output_dir") -> Iterator[Path]:
     """Yields a temporary directory beside ``target`` that becomes ``target`` in one rename, or vanishes on an error.
 
     The directory is locked (``flock``) for as long as its process lives, so that the next run can tell what a killed
     one has left, and removes it, from the directory of one that still runs.
     """
-    require_free(target)
+    require_free(target, name)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(target)
     temporary, lock = locked_directory(target)
     try:
         yield temporary
-        require_free(target)
+        require_free(target, name)
         temporary.rename(target)  # atomic; fails if somebody has filled the target since
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # the first error is the one to report
@@ -111,7 +113,7 @@ def remove_stale(target: Path) -> None:
         except OSError:  # alive; or a file system without locks, where nobody can tell
             continue
         else:
-            logger.warning("removing %s, which a partitioner left when it was killed", path)
+            logger.warning("removing %s, left by a process that was killed", path)
             shutil.rmtree(path, ignore_errors=True)  # by two at once; what remains is for the next run
         finally:
             os.close(lock)

@@ -1,8 +1,13 @@
 """One batch at a time, sampled by the kernels of a GPU: in device memory, or in place in pinned host memory.
 
-The host asks for all kernels of a batch at once, on torch's current stream, and waits once, for the counts. Memory is
-torch's: a workspace that batches share, tables of 4 bytes per node, and results of exactly the size that they turn out
-to have. On the device ``cpu`` the bodies of the same kernels run on the host, block by block: what tests compare.
+The host asks for all kernels of a batch at once, on torch's current stream, and waits once, for the counts. Where the
+second batch in a row has the shapes and options of the one before, its launches are captured as a CUDA graph, and all
+batches like it are one launch: what differs (seeds, times, keys, excluded edges) is in memory that stays where it is.
+Batches of other shapes, such as the last of an epoch, are launched kernel by kernel; so are all if capturing fails.
+
+Memory is torch's: a workspace that batches share, tables of 4 bytes per node, and results of exactly the size that they
+turn out to have. On the device ``cpu`` the bodies of the same kernels run on the host, block by block, and what would
+be captured is kept and run again: what tests compare.
 
 Has not run on a GPU yet: the kernels compile for sm_80, sm_90 and PTX, and their bodies equal the CPU's batches, bit
 for bit, in whatever order blocks and threads run.
@@ -27,6 +32,11 @@ def current_stream(device: torch.device) -> int:
     return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
 
 
+def device_index(device: torch.device) -> int:
+    """Returns the number of a GPU, for native objects; -1 for the host."""
+    return -1 if device.type == "cpu" else torch.cuda.current_device() if device.index is None else device.index
+
+
 class DeviceBatch:
     """The native batch (csrc/cuda/device_batch.h) with memory of its own, kept from batch to batch.
 
@@ -36,18 +46,19 @@ class DeviceBatch:
         num_nodes: Number of nodes of each node type.
         ends: ``(expanded node type, neighbour node type)`` of each edge type.
         device: Where to sample.
-        options: For the host: ``order`` and ``num_threads``, see ``_core.DeviceBatch``; and its sizes.
+        options: Of ``_core.DeviceBatch``: its sizes, ``replays=False`` to capture nothing, and for the host ``order``
+            and ``num_threads``.
     """
 
     def __init__(
         self, num_nodes: Sequence[int], ends: Sequence[tuple[int, int]], device: torch.device, **options: Any
     ) -> None:
         self.device = device
-        index = -1 if device.type == "cpu" else torch.cuda.current_device() if device.index is None else device.index
-        self._native = _core.DeviceBatch(list(num_nodes), list(ends), device=index, **options)
+        self._native = _core.DeviceBatch(list(num_nodes), list(ends), device=device_index(device), **options)
         self._num_types = len(num_nodes), len(ends)
         self._workspace = torch.empty(0, dtype=torch.uint8, device=device)
         self._tables = [torch.empty(0, dtype=torch.int32, device=device) for _ in num_nodes]
+        self._slots: dict[int | str, Tensor] = {}  # where kernels find what callers give: the addresses stay
         self._inputs: list[Any] = []  # kept until the kernels that read them are done
 
     def launch(
@@ -58,6 +69,7 @@ class DeviceBatch:
         *,
         batch_key: int,
         seed_time: Tensor | None = None,
+        exclusions: Sequence[_core.Exclusions | None] | None = None,
         **options: Any,
     ) -> None:
         """Starts a batch on the current stream and returns; :meth:`finish` ends it.
@@ -68,11 +80,12 @@ class DeviceBatch:
             num_neighbors: ``[edge types][hops]``.
             batch_key: Key of the draws.
             seed_time: Time of each tree ``[trees]``, int64.
+            exclusions: By edge type, edges that are not sampled.
             options: ``replace``, ``last``, ``with_edge`` and ``disjoint``.
         """
-        on_device = [(t, s.to(self.device, torch.int64, non_blocking=True).contiguous()) for t, s in seeds]
-        time = None if seed_time is None else seed_time.to(self.device, torch.int64, non_blocking=True).contiguous()
-        self._inputs = [graphs, on_device, time]
+        on_device = [(t, self._in_slot(at, s)) for at, (t, s) in enumerate(seeds)]
+        time = None if seed_time is None else self._in_slot("seed_time", seed_time)
+        self._inputs = [graphs, seeds, seed_time]
         self._arguments = (
             [None if g is None else g.rows for g in graphs],
             [(t, s.data_ptr(), len(s)) for t, s in on_device],
@@ -81,7 +94,17 @@ class DeviceBatch:
         self._options = options | {"batch_key": batch_key}
         if time is not None:
             self._options |= {"seed_time": time.data_ptr(), "num_times": len(time)}
+        if exclusions is not None:
+            self._options["exclusions"] = list(exclusions)
         self._launch()
+
+    def _in_slot(self, name: int | str, given: Tensor) -> Tensor:
+        """Copies ids or times to where those of the batches before were, behind what the stream does with them."""
+        slot = self._slots.get(name)
+        if slot is None or len(slot) < len(given):
+            room = max(256, 1 << (len(given) - 1).bit_length()) if len(given) else 256
+            slot = self._slots[name] = torch.empty(room, dtype=torch.int64, device=self.device)
+        return slot[: len(given)].copy_(given, non_blocking=True)
 
     def _launch(self) -> None:
         workspace_bytes, table_words = self._native.prepare(*self._arguments, **self._options)
@@ -89,7 +112,7 @@ class DeviceBatch:
             self._workspace = torch.empty(0, dtype=torch.uint8, device=self.device)  # before asking for more
             self._workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=self.device)
         for t, words in enumerate(table_words):
-            if len(self._tables[t]) != words:
+            if len(self._tables[t]) < words:  # smaller ones take part of it: addresses stay
                 self._tables[t] = torch.empty(words, dtype=torch.int32, device=self.device)
         tables = [t.data_ptr() for t in self._tables]
         self._native.launch(self._workspace.data_ptr(), tables, current_stream(self.device))
@@ -128,6 +151,27 @@ class DeviceBatch:
         edge = torch.empty_like(row) if with_edge else None
         self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
         return row, col, edge
+
+    def num_nodes(self, node_type: int) -> int:
+        """Number of nodes of a finished batch."""
+        return self._native.num_nodes(node_type)
+
+    def num_edges(self, edge_type: int) -> int:
+        """Number of edges of a finished batch."""
+        return self._native.num_edges(edge_type)
+
+    def copy_nodes(self, node_type: int, node: Tensor, tree: Tensor | None) -> None:
+        """As :meth:`nodes`, into tensors of the device."""
+        self._native.copy_nodes(node_type, node.data_ptr(), 0 if tree is None else tree.data_ptr())
+
+    def copy_edges(self, edge_type: int, row: Tensor, col: Tensor, edge: Tensor | None) -> None:
+        """As :meth:`edges`, into tensors of the device."""
+        self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
+
+    @property
+    def num_replays(self) -> int:
+        """Batches that were one launch of a captured graph."""
+        return self._native.num_replays
 
     def num_sampled_nodes(self, node_type: int) -> list[int]:
         """Returns nodes per hop, seeds first."""

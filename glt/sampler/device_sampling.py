@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt.data.cuda_device import cuda_device, is_cuda
+from glt import _core
+from glt.data.accelerator import Accelerator, accelerator_of
 from glt.data.edge_times import TimedEdges
 from glt.data.edge_weights import EdgeWeights
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device_batch import DeviceBatch, Seeds, current_stream
+from glt.sampler.device_hotness import DeviceHotness
+from glt.sampler.device_negatives import DeviceNegatives
 from glt.sampler.device_rows import PlacedRows
-from glt.sampler.output import typed_output
+from glt.sampler.negatives import NegativeRounds
 from glt.sampler.sampled_graph import SampledGraph
+
+if TYPE_CHECKING:
+    from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+    from glt.sampler.sample_prob import EdgeFacts
 
 
 class Columns(Protocol):
@@ -47,7 +56,7 @@ class DeviceSampling:
         options: For tests: of :class:`~glt.sampler.device_batch.DeviceBatch`.
 
     Raises:
-        ValueError: If an option is one that only CPU samplers have, or the rows are a partition's.
+        ValueError: If the rows are a partition's.
     """
 
     def __init__(
@@ -58,11 +67,6 @@ class DeviceSampling:
         place: Callable[[int], Columns],
         **options: Any,
     ) -> None:
-        if config.exclude_edges is not None:
-            raise ValueError(
-                f"exclude_edges = {config.exclude_edges!r} on device {str(device)!r}: kernels do not have this; sample "
-                "on the CPU"
-            )
         if any(topology.book is not None for topology in graph.topologies):
             raise ValueError(
                 f"a partition's graph on device {str(device)!r}: expected one whose nodes all have rows; sample "
@@ -73,6 +77,9 @@ class DeviceSampling:
         self._placed = [self._place(r, config) for r in range(len(graph.topologies))]
         self._spare: dict[int, list[DeviceBatch]] = {}  # by stream: their memory is used in its order
         self._lock = threading.Lock()
+        self._executor = {name: options[name] for name in ("order", "shuffle_seed", "num_threads") if name in options}
+        self._negatives = DeviceNegatives(device, **self._executor)
+        self._hotness: DeviceHotness | None = None
 
     def _place(self, edge_type: int, config: SamplingConfig) -> PlacedRows:
         """As :meth:`SampledGraph.csrs`: by time, with weights, or plain."""
@@ -87,10 +94,15 @@ class DeviceSampling:
         )
 
     def sample(
-        self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int
+        self,
+        config: SamplingConfig,
+        seeds: Seeds,
+        seed_time: Tensor | None,
+        batch_key: int,
+        exclusions: Sequence[_core.Exclusions | None] | None = None,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Samples one batch; see :meth:`glt.sampler.NeighborSampler.sample`. Tensors are on the device."""
-        batch = self._sampled(config, seeds, seed_time, batch_key)
+        batch = self._sampled(config, seeds, seed_time, batch_key, exclusions)
         if config.subgraph_type == "induced":
             batch.induce()
         out = self._output(batch, config)
@@ -110,7 +122,41 @@ class DeviceSampling:
         self._give_back(batch)
         return node[row], torch.bincount(col, minlength=len(seeds)), edge
 
-    def _sampled(self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int) -> DeviceBatch:
+    def hotness(
+        self, config: SamplingConfig, facts: Sequence[EdgeFacts]
+    ) -> tuple[
+        Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
+        Callable[[list[tuple[int, np.ndarray]], int], list[Tensor]],
+    ]:
+        """Returns what passes on probabilities and what samples, for :mod:`glt.sampler.sample_prob`."""
+        if self._hotness is None or self._hotness.facts is not facts:
+            self._hotness = DeviceHotness(self.device, self._placed, self.graph.ends, facts, **self._executor)
+        plain = replace(config, with_edge=False, exclude_edges=None)
+
+        def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
+            given = [(t, torch.from_numpy(ids)) for t, ids in seeds]
+            batch = self._sampled(plain, given, None, batch_key)
+            nodes = [batch.nodes(t, False)[0] for t in range(len(self.graph.num_nodes))]
+            self._give_back(batch)
+            return nodes
+
+        return partial(self._hotness.doubts, config), sampled
+
+    def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
+        """Answers the rounds of a link batch, ``times`` being those of sources and destinations; see
+        :meth:`DeviceNegatives.finish`."""
+        rows = None if edge_type is None else self._placed[edge_type]
+        src_time, dst_time = (None if time is None else time.numpy() for time in times)
+        self._negatives.finish(rounds, rows, self.graph.edge_dir, src_time, dst_time)
+
+    def _sampled(
+        self,
+        config: SamplingConfig,
+        seeds: Seeds,
+        seed_time: Tensor | None,
+        batch_key: int,
+        exclusions: Sequence[_core.Exclusions | None] | None = None,
+    ) -> DeviceBatch:
         with self._lock:
             spare = self._spare.get(current_stream(self.device))
             batch = spare.pop() if spare else None
@@ -119,6 +165,7 @@ class DeviceSampling:
         batch.launch(
             self._placed, seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time,
             replace=config.replace, last=config.last, with_edge=config.with_edge, disjoint=config.disjoint,
+            exclusions=exclusions,
         )  # fmt: skip
         batch.finish()
         return batch
@@ -131,10 +178,25 @@ class DeviceSampling:
         counts = None
         if config.subgraph_type != "induced":
             counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
+        from glt.sampler.output import typed_output  # loads torch_geometric, which sampling processes do without
+
         return typed_output(
             [node for node, _ in nodes], [tree for _, tree in nodes], [(row, col) for row, col, _ in edges],
             [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,
         )  # fmt: skip
+
+    def begin(
+        self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any
+    ) -> DeviceBatch:
+        """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream."""
+        batch = self._sampled(config, seeds, seed_time, batch_key, *exclusions)
+        if config.subgraph_type == "induced":
+            batch.induce()
+        return batch
+
+    def end(self, batch: DeviceBatch) -> None:
+        """Takes back the memory of a batch, once its copies are asked for."""
+        self._give_back(batch)
 
     def _give_back(self, batch: DeviceBatch) -> None:
         """Once its copies are launched: what the next batch does on the same stream comes after them."""
@@ -143,8 +205,8 @@ class DeviceSampling:
             self._spare.setdefault(current_stream(self.device), []).append(batch)
 
 
-def sampling_device(device: torch.device | int | str | None, graph: SampledGraph) -> torch.device:
-    """Returns where a sampler is to sample: see :class:`~glt.sampler.NeighborSampler`.
+def sampling_device(device: Accelerator | torch.device | int | str | None, graph: SampledGraph) -> Accelerator | None:
+    """Returns what a sampler is to sample on, None being the CPU: see :class:`~glt.sampler.NeighborSampler`.
 
     Raises:
         TypeError, ValueError: If that cannot be; says what is missing.
@@ -152,14 +214,12 @@ def sampling_device(device: torch.device | int | str | None, graph: SampledGraph
     modes = {each.mode for each in graph.graphs}
     if device is None:
         if "CUDA" not in modes:
-            return torch.device("cpu")
+            return None
         device = next(each.device for each in graph.graphs if each.mode == "CUDA")
         device = "cuda" if device is None else device
-    if not is_cuda(device, "device"):
-        if torch.device(device).type != "cpu":
-            raise ValueError(f"device = {device!r}: expected a GPU, such as 'cuda:0', or 'cpu'")
-        return torch.device("cpu")
-    place = cuda_device(device, "device")
+    place = accelerator_of(device, "device")
+    if place is None:
+        return None
     if not graph.graphs or "CPU" in modes:
         raise ValueError(
             f"device = {device!r}: the graph is for CPU samplers; pass a glt Dataset or Graph with mode 'CUDA' or "

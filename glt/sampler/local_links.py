@@ -110,6 +110,8 @@ class LocalLinks:
             out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
         elif batch.example is not None:
             out.batch = _examples(batch.example, out.batch)
+        if sampler.accelerator is not None:
+            batch.links = {name: value.to(sampler.on_device.device) for name, value in batch.links.items()}
         out.metadata = batch.metadata(index.input_id, neg_sampling)
         return out
 
@@ -143,16 +145,20 @@ class LocalLinks:
         src, dst = self._ends_of(sampler, neg_sampling, index.input_type, ends)
         late = None if index.time is None else index.time.long().numpy()
         rounds = negative_rounds(batch_key, neg_sampling, src, dst, index.row.long().numpy(), late)
-        csr = None if edge_type is None else graph.topologies[edge_type].csr
-        times = (None if time is None else time.numpy() for time in _times(sampler, ends))
-        finish(rounds, LocalCheck(csr, graph.edge_dir, *times))
+        times = _times(sampler, ends)
+        if sampler.accelerator is None:
+            csr = None if edge_type is None else graph.topologies[edge_type].csr
+            finish(rounds, LocalCheck(csr, graph.edge_dir, *(None if t is None else t.numpy() for t in times)))
+        else:
+            sampler.on_device.finish_negatives(rounds, edge_type, times)
         return None if neg_sampling.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
 
 
 def _examples(example: Tensor, tree: Tensor) -> Tensor:
-    """The seed edge that each tree belongs to, in the dtype of ``tree``."""
-    found = pool.empty((len(tree),), tree.dtype)
-    return torch.index_select(example.to(tree.dtype), 0, tree, out=found)
+    """The seed edge that each tree belongs to, in the dtype of ``tree``, where that is."""
+    if tree.device.type != "cpu":
+        return torch.index_select(example.to(tree.device, tree.dtype, non_blocking=True), 0, tree)
+    return torch.index_select(example.to(tree.dtype), 0, tree, out=pool.empty((len(tree),), tree.dtype))
 
 
 def _edge_type(sampler: NeighborSampler, index: EdgeSamplerInput) -> int | None:

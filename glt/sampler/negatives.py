@@ -144,7 +144,8 @@ class NegativeRounds:
         source: np.ndarray | None = None,
         seed_time: np.ndarray | None = None,
     ) -> None:
-        self._key, self._source, self._seed_time = batch_key, source, seed_time
+        self.batch_key, self.source, self.seed_time = batch_key, source, seed_time
+        self.src_end, self.dst_end = src, dst
         self._drawn = (dst,) if source is not None else (src, dst)
         for end in self._drawn:
             if end.num_nodes == 0 and num_slots:
@@ -173,24 +174,24 @@ class NegativeRounds:
         until: dict[str, np.ndarray | None] = {"src": None, "dst": None}
         for end in self._drawn:
             node[end.side], until[end.side] = self._draw(end, slots, attempt, window)
-        if self._source is not None:
-            node["src"] = np.tile(self._source[slots], window)
+        if self.source is not None:
+            node["src"] = np.tile(self.source[slots], window)
         asked = Candidates(node["src"], node["dst"], until["src"], until["dst"])
         self._asked = (slots, attempt, asked)
         return asked
 
     def _draw(self, end: Endpoint, slots: np.ndarray, first: int, window: int) -> tuple[np.ndarray, np.ndarray | None]:
         node = np.empty((window, len(slots)), np.int64)
-        timed = self._seed_time is not None and end.earliest is not None
+        timed = self.seed_time is not None and end.earliest is not None
         if timed and first == MAX_ATTEMPTS:
             node[:] = end.earliest[0]  # type: ignore[index]
             return node.ravel(), None
         for i in range(window):
-            end.draw(self._key, slots, first + i, node[i])
+            end.draw(self.batch_key, slots, first + i, node[i])
         if not timed:
             return node.ravel(), None
         earliest, time = end.earliest  # type: ignore[misc]
-        until = self._seed_time[slots]  # type: ignore[index]
+        until = self.seed_time[slots]  # type: ignore[index]
         node[:, until < time] = earliest
         return node.ravel(), np.tile(np.maximum(until, time), window)
 
@@ -211,26 +212,46 @@ class NegativeRounds:
         found = holds.any(axis=0)
         at = holds.argmax(axis=0)[found] * len(slots) + np.flatnonzero(found)
         self.dst[slots[found]] = asked.dst[at]
-        if self._source is None:
+        if self.source is None:
             self.src[slots[found]] = asked.src[at]
         rest = slots[~found]
         if len(rest) == 0:
             return
-        timed = self._seed_time is not None and any(end.earliest is not None for end in self._drawn)
-        if attempt + window > MAX_ATTEMPTS or (attempt + window == MAX_ATTEMPTS and not timed):
-            raise ValueError(self._gave_up(int(rest[0]), timed))
+        if attempt + window > MAX_ATTEMPTS or (attempt + window == MAX_ATTEMPTS and not self._is_timed):
+            raise ValueError(self._gave_up(int(rest[0]), self._is_timed))
         self._groups.append((rest, attempt + window))
+
+    def answer(self, src: np.ndarray, dst: np.ndarray, gave_up: int = -1) -> None:
+        """Takes all negatives at once, from whoever went through all attempts of each slot.
+
+        Args:
+            src, dst: ``[num_slots]``, int64.
+            gave_up: The lowest slot that is out of attempts, or -1.
+
+        Raises:
+            ValueError: If there is one; names the source node of a triplet.
+        """
+        if gave_up >= 0:
+            raise ValueError(self._gave_up(gave_up, self._is_timed))
+        if self.source is None:
+            self.src[:] = src
+        self.dst[:] = dst
+        self._groups = []
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.seed_time is not None and any(end.earliest is not None for end in self._drawn)
 
     def _gave_up(self, slot: int, timed: bool) -> str:
         late = ", or is later than the seed" if timed else ""
         remedy = "leave out such links, or sample fewer negatives from a graph this dense"
-        if self._source is None:
+        if self.source is None:
             return (
                 f"negative sampling: no pair of nodes is no edge: each of {MAX_ATTEMPTS} draws for negative {slot} "
                 f"is one{late}; {remedy}"
             )
         return (
-            f"negative sampling: source node {self._source[slot]} has (almost) no destination that it has no edge to: "
+            f"negative sampling: source node {self.source[slot]} has (almost) no destination that it has no edge to: "
             f"each of {MAX_ATTEMPTS} draws is one{late}; leave its seed edges out, or use neg_sampling='binary', which "
             "draws sources too. PyG would train on an edge as a negative here"
         )

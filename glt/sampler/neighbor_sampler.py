@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_option
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch_geometric.sampler import (
 )
 
 from glt import _core
+from glt.data.accelerator import Accelerator
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType
 from glt.sampler import conflicts, sample_prob
@@ -85,8 +86,8 @@ class NeighborSampler(BaseSampler):
         random_seed: Seed of the draws, in [0, 2^63). Default: drawn from torch's generator.
         num_threads: Threads per batch; the result does not depend on it.
         device: Where to sample; batches are there, bit for bit the same everywhere. A GPU needs graphs with mode
-            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`), and does not have ``exclude_edges``. Default: the
-            GPU of graphs with mode ``'CUDA'``, else the CPU.
+            ``'CUDA'`` or ``'ZERO_COPY'`` (:class:`glt.data.Graph`). ``'host'`` runs the kernels on the host, for tests.
+            Default: the GPU of graphs with mode ``'CUDA'``, else the CPU.
 
     Raises:
         TypeError, ValueError, IndexError: If an argument does not fit, or two exclude each other; names them.
@@ -113,7 +114,7 @@ class NeighborSampler(BaseSampler):
         exclude_edges: str | EdgeType | None = None,
         random_seed: int | None = None,
         num_threads: int = 1,
-        device: torch.device | int | str | None = None,
+        device: Accelerator | torch.device | int | str | None = None,
     ) -> None:
         subgraph_type = getattr(subgraph_type, "value", subgraph_type)
         conflicts.refuse(
@@ -148,9 +149,9 @@ class NeighborSampler(BaseSampler):
             subgraph_type=subgraph_type if directed else "induced",
             exclude_edges=exclude_edges,
         )
-        self.device = sampling_device(device, self.graph)
-        if self.device.type != "cpu":
-            _ = self._on_device  # says now what it cannot do
+        self.accelerator = sampling_device(device, self.graph)
+        if self.accelerator is not None:
+            _ = self.on_device  # says now what it cannot do
         self.keep_orig_edges = False
         """PyG's switch: bidirectional batches keep the sampled edges too, as ``orig_row`` and ``orig_col``."""
         self._reset()
@@ -165,7 +166,7 @@ class NeighborSampler(BaseSampler):
         return {
             k: v
             for k, v in self.__dict__.items()
-            if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links", "_facts", "_on_device")
+            if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links", "_facts", "on_device")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -181,9 +182,16 @@ class NeighborSampler(BaseSampler):
         return self.graph.csrs(self.config)
 
     @cached_property
-    def _on_device(self) -> DeviceSampling:
-        graphs = self.graph.graphs
-        return DeviceSampling(self.graph, self.config, self.device, lambda r: graphs[r].placed(self.device))
+    def on_device(self) -> DeviceSampling:
+        """The kernels that sample where there is an accelerator."""
+        graphs, place = self.graph.graphs, self.accelerator
+        assert place is not None, "the sampler samples on the CPU"
+        return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are."""
+        return torch.device("cpu") if self.accelerator is None else self.accelerator.device
 
     @property
     def num_neighbors(self) -> NumNeighbors:
@@ -234,8 +242,8 @@ class NeighborSampler(BaseSampler):
         SamplingConfig.checked([num_neighbors], replace=self.config.replace)
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
-        if self.device.type != "cpu":
-            return NeighborOutput(*self._on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
+        if self.accelerator is not None:
+            return NeighborOutput(*self.on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
         hop = _core.OneHop(
             self._csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
             with_edge=self.config.with_edge, num_threads=self.num_threads, name="seeds",
@@ -301,12 +309,10 @@ class NeighborSampler(BaseSampler):
         """
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
-        if self.device.type == "cpu":
+        if self.accelerator is None:
             out = self._sample_on_host(seeds, seed_time, key, exclusions)
-        elif exclusions is not None and any(excluded is not None for excluded in exclusions):
-            raise ValueError(f"exclusions on device {str(self.device)!r}: kernels do not have them; sample on the CPU")
         else:
-            out = self._on_device.sample(config, seeds, seed_time, key)
+            out = self.on_device.sample(config, seeds, seed_time, key, exclusions)
         if self._backward:
             out = _forward_facing(out, graph)
         if config.subgraph_type == "bidirectional":
@@ -405,6 +411,9 @@ class NeighborSampler(BaseSampler):
         Returns:
             ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type.
 
+        On a GPU, up to 16 hops, edges are gone through and batches sampled there; probabilities are those of the CPU to
+        1e-6, since logarithms differ in their last bits.
+
         Memory: ``4 * (hops + 1) + 8`` bytes per node. The first call finds out which paths turn back, with 4 bytes per
         edge of one edge type; one or two bits per edge are kept.
 
@@ -430,17 +439,21 @@ class NeighborSampler(BaseSampler):
         schema = self.graph.schema
         counts = sample_prob.counts_of_nodes(num_nodes, self.graph)
         given = sample_prob.seeds_by_type(seeds, schema, counts)
-        probs = sample_prob.computed(
-            self.graph, self._csrs, self.config, self._facts, given, counts, batch_size, self.num_threads
-        )
+        doubts, sampled = self._hotness()
+        probs = sample_prob.computed(self.graph, self.config, given, counts, batch_size, doubts)
         if num_batches is None:
             num_batches = sample_prob.enough_batches(probs)
         if num_batches > 0:
-            probs = sample_prob.corrected(
-                probs, self.graph, self._csrs, self.config, given, batch_size, num_batches, self.num_threads
-            )
+            probs = sample_prob.corrected(probs, self.graph, given, batch_size, num_batches, sampled)
         tensors = [torch.from_numpy(prob) for prob in probs]
         return schema.by_node_type(tensors) if schema.is_hetero else tensors[0]
+
+    def _hotness(self) -> tuple[Any, Any]:
+        """Who passes on probabilities and who samples batches for :meth:`sample_prob`: a GPU, where this has one."""
+        if self.accelerator is not None and self.config.num_hops <= _core.most_hotness_hops:
+            return self.on_device.hotness(self.config, self._facts)
+        doubts = partial(sample_prob.doubts_on_host, self.graph, self._csrs, self.config, self._facts, self.num_threads)
+        return doubts, sample_prob.sampled_on_host(self.graph, self._csrs, self.config, self.num_threads)
 
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
         """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""

@@ -1,5 +1,7 @@
+import tempfile
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -33,6 +35,24 @@ def test_pieces_in_any_order_give_the_checksums_of_the_whole(tmp_path, block_byt
     assert (tmp_path / "file").read_bytes() == data.tobytes()
     blocks = [data[i : i + block_bytes] for i in range(0, data.size, block_bytes)]
     assert file.checksum() == [zlib.crc32(block) for block in blocks]
+
+
+@pytest.mark.parametrize("directory", [None, "/dev/shm"])
+def test_long_pieces_arrive_whichever_way_they_are_written(tmp_path, directory):
+    """Some go past the page cache, where whole pages do and the rest does not; a file system in memory may refuse."""
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, 40 << 20, dtype=np.uint8)
+    sizes = [256 << 10, (256 << 10) + 1, (1 << 20) - 1, (3 << 20) + 4097, 5, 4096, 700_001] * 8
+    ends = np.minimum(np.cumsum(sizes), data.size)
+    pieces = [(begin, data[begin:end]) for begin, end in zip([0, *ends[:-1]], ends, strict=True) if begin < end]
+    with tempfile.TemporaryDirectory(dir=directory or tmp_path) as folder:
+        file = _core.BlockFile(f"{folder}/file", data.size, 4 << 20)
+        order = rng.permutation(len(pieces))
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda i: file.write(*pieces[i]), order))
+        assert np.array_equal(np.fromfile(f"{folder}/file", np.uint8), data)
+        blocks = [data[i : i + (4 << 20)] for i in range(0, data.size, 4 << 20)]
+        assert file.checksum() == [zlib.crc32(block) for block in blocks]
 
 
 def test_what_is_missing_outside_or_there_already_is_refused(tmp_path):

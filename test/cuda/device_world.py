@@ -22,6 +22,23 @@ class DeviceWorld:
         kinds = rng.integers(0, len(self.num_nodes), rng.integers(0, len(self.num_nodes) + 3))
         return [(int(t), torch.from_numpy(skewed(rng, self.num_nodes[t], rng.integers(0, most)))) for t in kinds]
 
+    def exclusions(self, rng, share=0.3):
+        """By edge type: none, or some of its edges, with all parallel to them, and pairs that are no edges."""
+        found = []
+        for arrays, (expanded, other) in zip(self.arrays, self.ends, strict=True):
+            if rng.random() < 0.2:
+                found.append(None)
+                continue
+            n, m = self.num_nodes[expanded], int(rng.integers(0, 4))
+            center, neighbor = rng.integers(0, n, m), rng.integers(0, self.num_nodes[other], m)
+            if arrays is not None:
+                rows = np.repeat(np.arange(n), np.diff(arrays["indptr"]))
+                some = rng.random(len(rows)) < rng.choice([0, share, 1])
+                center = np.concatenate([rows[some], center])
+                neighbor = np.concatenate([arrays["indices"][some].astype(np.int64), neighbor])
+            found.append(_core.Exclusions(center, neighbor))
+        return found
+
     def csrs(self):
         return [
             None if a is None else _core.Csr(**a, num_neighbor_nodes=self.num_nodes[found])
@@ -47,13 +64,13 @@ class DeviceWorld:
 
     def expected(
         self, seeds, num_neighbors, *, batch_key, replace=False, disjoint=False, with_edge=True, seed_time=None,
-        last=False, induced=False,
+        last=False, induced=False, exclusions=None,
     ):  # fmt: skip
         """What the CPU's batch says."""
         batch = _core.Batch(self.num_nodes, self.ends)
         time = None if seed_time is None else seed_time.numpy()
         batch.start([(t, s.numpy()) for t, s in seeds], with_edge, disjoint, time)
-        batch.sample(self.csrs(), num_neighbors, replace=replace, batch_key=batch_key, last=last)
+        batch.sample(self.csrs(), num_neighbors, replace=replace, batch_key=batch_key, last=last, exclusions=exclusions)
         if induced:
             batch.induce(self.csrs())
         nodes, edges = [], []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from device_world import ORDERS, assert_equals, device_world, sampled
+from device_world import ORDERS, DeviceWorld, assert_equals, device_world, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +66,75 @@ def test_draws_by_weight(seed, replace, disjoint, order):
         world, CPU, seeds=world.seeds(rng), num_neighbors=fan_outs(rng, world), batch_key=seed, replace=replace,
         disjoint=disjoint, native={"order": order, "shuffle_seed": seed, "first_room": 50},
     )  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from(ORDERS),
+    st.sampled_from(["plain", "weighted", "timed", "last"]),
+)  # fmt: skip
+def test_excluded_edges(seed, replace, disjoint, order, kind):
+    """Parallel edges, more of them than first have room, rows that lose all; by weight, by time, and the last ones."""
+    rng = np.random.default_rng(seed)
+    world = device_world(seed, largest=12, weighted=kind == "weighted", timed=kind in ("timed", "last"))
+    seeds, options = world.seeds(rng), {"replace": replace, "last": kind == "last"}
+    if kind in ("timed", "last") and disjoint:
+        options["seed_time"] = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds)))
+    check(
+        world, CPU, seeds=seeds, num_neighbors=fan_outs(rng, world), batch_key=seed, disjoint=disjoint,
+        exclusions=world.exclusions(rng), native={"order": order, "shuffle_seed": seed, "first_room": 50}, **options,
+    )  # fmt: skip
+
+
+def test_thousands_of_excluded_edges_of_a_hub():
+    indices = np.resize(np.arange(700), 5000)
+    world = DeviceWorld([1, 700], [(0, 1)], [{"indptr": np.array([0, 5000]), "indices": indices}])
+    odd = np.arange(1, 700, 2)
+    excluded = [_core.Exclusions(np.zeros(len(odd), np.int64), odd)]
+    for k in (-1, 3, 16, 40, 2500, 3000):
+        check(
+            world, CPU, seeds=[(0, torch.tensor([0]))], num_neighbors=[[k]], batch_key=k + 9, exclusions=excluded,
+            native={"order": "backward"},
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_batches_of_one_plan_are_captured_once_and_replayed(replays):
+    """What differs (seeds, times, keys, excluded edges, words of tables) is in memory that the captured calls read."""
+    rng, world = np.random.default_rng(3), device_world(3, timed=True)
+    batch = DeviceBatch(world.num_nodes, world.ends, CPU, replays=replays)
+    graphs = world.placed(CPU)
+    counts = [[3, 2]] * len(world.ends)
+    plans = 0
+    for number in range(12):
+        n = 4 if number == 7 else 6  # as the last batch of an epoch
+        seeds = [(t, torch.from_numpy(rng.integers(0, world.num_nodes[t], n))) for t in (0, 1)]
+        options = {
+            "batch_key": number, "disjoint": True, "seed_time": torch.from_numpy(rng.integers(0, 20, 2 * n)),
+            "exclusions": [
+                _core.Exclusions(*(rng.integers(0, world.num_nodes[end], 40) for end in ends)) for ends in world.ends
+            ],
+        }  # fmt: skip
+        before = batch.num_replays
+        assert_equals(sampled(batch, graphs, seeds, counts, **options), world.expected(seeds, counts, **options))
+        plans += batch.num_replays > before
+    assert plans == 0 if not replays else 6 <= plans <= 10
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)])
+def test_a_change_of_options_is_a_plan_of_its_own(device):
+    if device != "cpu" and missing_for_cuda() is not None:
+        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
+    device = torch.device(device)
+    rng, world = np.random.default_rng(6), device_world(6)
+    batch, graphs = DeviceBatch(world.num_nodes, world.ends, device), world.placed(device)
+    for number in range(40):
+        replace, k = bool(number // 4 % 2), 2 + number // 8 % 2
+        seeds = [(0, torch.from_numpy(rng.integers(0, world.num_nodes[0], 5)))]
+        options = {"batch_key": number, "replace": replace, "with_edge": number % 16 < 12}
+        counts = [[k, 2]] * len(world.ends)
+        assert_equals(sampled(batch, graphs, seeds, counts, **options), world.expected(seeds, counts, **options))
+    assert batch.num_replays >= 10
 
 
 @settings(max_examples=60, deadline=None)
@@ -178,12 +247,15 @@ def test_a_gpu_gives_the_cpus_batches(seed, kind, pinned):
     time = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds)))
     graphs = world.placed(device, pinned)
     for replace in (False, True):
-        for more in ({}, {"disjoint": True}, {"induced": True}, {"last": True} if kind == "timed" else {}):
+        excluded = {"exclusions": world.exclusions(np.random.default_rng(seed), share=0.1)}
+        last = {"last": True} if kind == "timed" else {}
+        for more in ({}, {"disjoint": True}, {"induced": True}, last, excluded, {"disjoint": True, **excluded}):
             options = {"replace": replace, "batch_key": seed, **more}
             if kind == "timed" and "disjoint" in more:
                 options["seed_time"] = time
             counts = fan_outs(rng, world, hops=2)
             expected = world.expected(seeds, counts, **options)
             batch = DeviceBatch(world.num_nodes, world.ends, device, first_room=20_000)
-            for _ in range(3):
+            for _ in range(4):  # the second is captured, the others are replayed
                 assert_equals(sampled(batch, graphs, seeds, counts, **options), expected)
+            assert batch.num_replays >= 1, "the graph was captured"

@@ -141,7 +141,7 @@ def test_arguments_of_the_gpu_path_are_checked_as_those_of_the_cpu():
     feature.placed = lambda device: rows
 
     def there(ids, out=None, positions=None, dtype=None):
-        return feature._gather_there(ids, out, positions, dtype, True, 0)
+        return feature.gather_on("host", ids, out, positions=positions, dtype=dtype)
 
     for ids in (torch.tensor([4, 1], dtype=torch.int16), torch.tensor([0, 4, 9, 1])[::2] // 2, torch.arange(5) > 2):
         assert torch.equal(there(ids), feature[ids])

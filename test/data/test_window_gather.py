@@ -19,13 +19,14 @@ from glt.data.partition_book import PartitionBook
     mapped=st.booleans(),
     wide=st.booleans(),
     seed=st.integers(0, 1000),
+    device=st.sampled_from(["cpu", "host"]),
 )
-def test_each_batch_gets_its_rows(sizes, dtype, row_shape, mapped, wide, seed):
+def test_each_batch_gets_its_rows(sizes, dtype, row_shape, mapped, wide, seed, device):
     generator = torch.Generator().manual_seed(seed)
     table = torch.randint(0, 100, (40, *row_shape), generator=generator).float().to(dtype)
     row_of = torch.from_numpy(np.random.default_rng(seed).integers(0, 40, 60).astype(np.uint32)) if mapped else None
     feature = Feature(table, row_of)
-    window = WindowGather(feature)
+    window = WindowGather(feature, device)
     for _ in range(2):  # the table of slots is used again
         batches = [torch.randint(0, 60 if mapped else 40, (size,), generator=generator) for size in sizes]
         got = list(window.gather(batches if wide else [batch.int() for batch in batches]))
@@ -55,8 +56,9 @@ def test_bad_ids_are_named_by_their_place_in_the_batch():
         (part, 2, r"ids\[1\] = 2"),
     ]:
         good = 3 if feature is part else 0
-        with pytest.raises(IndexError, match=message):
-            WindowGather(feature).gather([torch.tensor([good]), torch.tensor([good, bad])])
+        for device in ("cpu", "host"):
+            with pytest.raises(IndexError, match=message):
+                WindowGather(feature, device).gather([torch.tensor([good]), torch.tensor([good, bad])])
     with pytest.raises(TypeError, match=r"batches\[1\] has dtype torch.float32"):
         WindowGather(plain).gather([torch.tensor([0]), torch.tensor([0.0])])
     with pytest.raises(ValueError, match=r"batches\[0\] is on meta|batches\[0\] is a tensor"):

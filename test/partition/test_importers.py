@@ -23,7 +23,7 @@ from peer_world import (
 )
 from torch_geometric.data import Data, HeteroData
 
-from glt.partition import Manifest, import_dgl, import_glt, import_pyg
+from glt.partition import Manifest, import_dgl, import_glt, import_pyg, read_part_config
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,19 @@ def test_a_directory_of_dgl_without_mappings_keeps_the_ids_that_dgl_gave(peers, 
     tables["node_attrs"] = {"train_mask": np.uint8(nids % 3 == 0)}
     assert_union_is_the_input(load_all(tmp_path / "out"), NUM_NODES, edges, **tables)
     assert (np.diff(owners(tmp_path / "out").astype(int)) >= 0).all()  # DGL's ids are contiguous by partition
+
+
+@pytest.mark.parametrize(("name", "graph"), [("dgl_homo", "homo"), ("dgl_hetero", "hetero")])
+def test_a_directory_of_dgl_keeps_its_name_and_with_relabel_its_part_config(peers, tmp_path, name, graph):
+    out = tmp_path / "out"
+    import_dgl(peers / name, out, relabel=True)
+    assert read_part_config(out) == read_part_config(out / f"{graph}.json") == (out, graph)
+    ours, dgls = (json.loads((root / f"{graph}.json").read_text()) for root in (out, peers / name))
+    for key in ("graph_name", "part_method", "num_parts", "halo_hops", "num_nodes", "num_edges", "ntypes", "etypes"):
+        assert ours[key] == dgls[key], key
+    assert ours["node_map"] == dgls["node_map"] and ours["edge_map"] == dgls["edge_map"]
+    (out / f"{graph}.json").write_text(json.dumps(dgls))
+    assert read_part_config(out / f"{graph}.json") == (out, graph), "DGL's own, beside what was imported"
 
 
 @pytest.mark.parametrize("name", ["dgl_hetero", "dgl_hetero_gb"])

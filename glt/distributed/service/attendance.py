@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 from glt.distributed.service.session import Session
 from glt.errors import RendezvousError
@@ -77,10 +78,30 @@ class Attendance:
         with self._changed:
             self._sessions.pop(session.id, None)
             place = session.group, session.rank
+            if self.num_clients is None:
+                return  # what nobody asks is not kept
             # Its successor may have come and left before this one was missed.
             if session.has_left or self._left.get(place, 0.0) is not None:
                 self._left[place] = None if session.has_left else time.monotonic()
             self._changed.notify_all()
+
+    def done(self) -> list[tuple[str, int]]:
+        """Clients that have said that they are done, by group and rank; none, without a number of clients."""
+        with self._changed:
+            return [place for place, lost_s in self._left.items() if lost_s is None]
+
+    def learn(self, places: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Takes note of clients that told other servers that they are done; returns those not known of. Without that a
+        server that was restarted, or lost its connection to a client, would wait for clients that do not come."""
+        with self._changed:
+            here = {(each.group, each.rank) for each in self._sessions.values()}
+            new = [
+                place for place in places
+                if self.num_clients is not None and place not in here and self._left.get(place, 0.0) is not None
+            ]  # fmt: skip
+            self._left |= dict.fromkeys(new)
+            self._changed.notify_all()
+            return new
 
     def admit_no_more(self) -> None:
         """From now on nobody is taken in, and waits end."""

@@ -43,6 +43,21 @@ class Reply(Future[Any]):
 
     too_late: Callable[[Any], None] | None = None
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer.
+
+        Raises:
+            RuntimeError: In a fork of the client, where it would be waited for in vain.
+            glt.errors.PeerLost: If the server is gone, or gives no answer in time.
+        """
+        if not self.done():
+            refuse_fork(self._pid, "what was asked before is answered there")
+        return super().result(timeout)
+
     def wait(self) -> Any:
         """As ``result()``, under the name that it has in ``torch.futures``."""
         return self.result()
@@ -99,12 +114,15 @@ class ServerLine:
         return reply
 
     def _listen(self) -> None:
+        looked = time.monotonic()
         try:
             while True:
+                if time.monotonic() - looked > _POLL_S:  # not only when nothing comes: other calls may be answered
+                    looked = time.monotonic()
+                    self._expire()
                 try:
                     told = self.connection.receive_json(_POLL_S)
                 except ChannelTimeout:
-                    self._expire()
                     if self.connection.silent_s() > STUCK_S:
                         self._fail(PeerLost(
                             f"{self.entry} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see "
@@ -112,7 +130,7 @@ class ServerLine:
                         ))  # fmt: skip
                         return
                     continue
-                message = self.connection.receive_data(self.timeout_s) if told["has_data"] else None
+                message = self.connection.receive_rest(STUCK_S) if told["has_data"] else None
                 self._take(told, message)
         except GltError as error:
             self._fail(error)
@@ -166,14 +184,14 @@ class ServerLine:
         for reply, *_ in calls.values():
             reply.set_exception(self.lost)
 
-    def close(self) -> None:
-        """Says goodbye and ends it. May be called again."""
+    def close(self, why: str = "") -> None:
+        """Says goodbye, and why if something has failed, and ends it. May be called again."""
         if self._closed:
             return
         self._closed = True
         try:
             if self.lost is None:
-                self.call("glt.leave").result(_LEAVE_S)
+                self.call("glt.leave", why).result(_LEAVE_S)
         except (GltError, FutureTimeout) as error:
             logger.info("while leaving %s: %s", self.entry, error)
         with self._lock:
@@ -289,13 +307,22 @@ class DistClient:
 
     def dataset(self) -> RemoteDataset:
         """What there is to know of the graph."""
-        alive = next((line for line in self._lines.values() if line.lost is None), None)
-        return RemoteDataset(self, (alive or self.line(0)).about)  # all tell the same
+        return RemoteDataset(self, self.line(self.any_rank()).about)  # all tell the same
 
-    def close(self) -> None:
-        """Leaves all servers. May be called again."""
+    def any_rank(self) -> int:
+        """A server to ask what all of them know: one that has not been lost, if there is one."""
+        with self._lock:
+            return next((rank for rank, line in self._lines.items() if line.lost is None), 0)
+
+    def entries(self) -> dict[int, ServerEntry]:
+        """The servers as they introduced themselves, by rank."""
+        with self._lock:
+            return {rank: line.entry for rank, line in sorted(self._lines.items())}
+
+    def close(self, why: str = "") -> None:
+        """Leaves all servers, telling them why if something has failed. May be called again."""
         if os.getpid() != self.pid:
             return  # a fork: the sessions are its parent's to end
         self._closed = True
         for line in list(self._lines.values()):
-            line.close()
+            line.close(why)

@@ -32,6 +32,7 @@ BEAT_S = 1.0
 CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
 # Of Linux: probes not answered, segments not acknowledged, milliseconds since anything was.
 _TCP_INFO = struct.Struct("3xB20xI28xI")
+_LOOK_S = 0.5
 STUCK_S = 30.0  # a process that sends no beat for so long is stopped or stuck
 _HEADER = struct.Struct("<4sBB2xQQ")
 _MAGIC = b"GLTF"
@@ -252,6 +253,19 @@ class Connection:
             raise MessageError(f"{self.peer} sent a control frame where data were due")
         return frame
 
+    def receive_rest(self, silence_s: float) -> Tensor:
+        """Waits for a message that was announced, however long it is on its way, while it comes.
+
+        Raises:
+            glt.errors.ChannelTimeout: If nothing comes for ``silence_s``.
+        """
+        while True:
+            try:
+                return self.receive_data(min(_LOOK_S, silence_s))
+            except ChannelTimeout:
+                if self.silent_s() >= silence_s:
+                    raise ChannelTimeout(f"{self.peer} sent nothing more for {silence_s:g} s") from None
+
     def silent_s(self) -> float:
         """Seconds since anything arrived."""
         return time.monotonic() - self.heard_s
@@ -272,6 +286,11 @@ class Connection:
         if self._closed:
             return ConnectionLost(f"the connection to {self.peer} was closed here")
         return ConnectionLost(f"lost the connection to {self.peer}: {error or 'it was closed there'}")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed here."""
+        return self._closed
 
     def detach(self) -> socket.socket:
         """Gives the socket away, to be handed to another process; nothing may have been read ahead, and nothing is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from glt.errors import ConnectionLost, GltError, RendezvousError
 logger = logging.getLogger(__name__)
 
 _MAX_HANDSHAKES = 256
+_COMPLAINT_S = 10.0  # between lines of the log that say the same
 _MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
 
 Welcome = Callable[[Connection, dict[str, Any]], None]
@@ -64,21 +66,28 @@ class Listener:
         self._opened.set()
 
     def _accept(self) -> None:
+        complained_s = -math.inf
         while not self._closed:
             try:
                 sock, address = self._socket.accept()
                 connection = Connection(sock, printed(*address[:2]))
             except OSError as error:
                 if not self._closed:
-                    logger.error("cannot accept connections: %s", error)
+                    if (now := time.monotonic()) > complained_s + _COMPLAINT_S:
+                        logger.error("cannot accept connections: %s", error)
+                        complained_s = now
                     time.sleep(0.1)  # out of descriptors, for example: others may be given back
                 continue
-            if self._take_place(connection):
+            if not self._take_place(connection):
+                connection.close()
+                continue
+            try:
                 threading.Thread(
                     target=self._shake_hands, args=(connection,), name="glt-handshake", daemon=True
                 ).start()
-            else:
-                connection.close()
+            except RuntimeError as error:  # no thread is to be had: later ones may be
+                logger.error("%s is turned away: %s; raise the limit of processes (ulimit -u)", connection.peer, error)
+                self._give_up(connection)
 
     def _take_place(self, connection: Connection) -> bool:
         """Gives a connection one of the places; where all are taken, that of the one that is silent for longest: those
@@ -94,6 +103,11 @@ class Listener:
         if oldest is not None:
             oldest.close()
         return True
+
+    def _give_up(self, connection: Connection) -> None:
+        with self._lock:
+            self._silent.pop(connection, None)
+        connection.close()
 
     def _greeted(self, connection: Connection) -> bool:
         with self._lock:
@@ -132,6 +146,9 @@ class Listener:
         except (KeyError, TypeError, ValueError) as error:
             logger.warning("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, error)
             refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
+        except Exception:  # no descriptors for it, for example: whoever asks may try again
+            logger.exception("the connection of %s is given up", connection.peer)
+            connection.close()
 
     def close(self) -> None:
         """Ends it; connections that wait are passed on. May be called again."""

@@ -61,4 +61,4 @@ class LoopShare(ConcurrentEventLoop):
     def shutdown(self, timeout_s: float = 5.0) -> None:
         """Begins nothing more; the loop itself goes on for others."""
         self._closed = True
-        self._turns.look_again()
+        self._turns.interrupt(self._lane)

@@ -1,4 +1,4 @@
-"""Which servers there are, kept by server 0, and who reads which partition."""
+"""Which servers there are and which clients are done, kept by server 0; and who reads which partition."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.service.attendance import Attendance
 from glt.distributed.service.connection import STUCK_S, Connection, pulse
 from glt.distributed.service.handshake import dial, introduce
 from glt.distributed.transport import Peer
@@ -60,6 +61,10 @@ class ServerEntry:
             other.partition_idx, other.graph_dir, other.host_id,
         )  # fmt: skip
 
+    def is_process_of(self, other: ServerEntry) -> bool:
+        """Whether both are the same process: in containers the first one of each has the same pid."""
+        return (self.host_id, self.pid) == (other.host_id, other.pid)
+
     def peer(self) -> Peer:
         return Peer(f"server-{self.rank}", self.rank, None, self.host, self.pid, self.partition_idx, "server")
 
@@ -70,6 +75,7 @@ class Membership:
     Args:
         me: This server.
         master: Host and port of server 0.
+        clients: Of this server; it learns which are done from what others were told.
         changed: Called with the servers by rank whenever the list has changed.
         timeout_s: Deadline for being accepted, in seconds.
 
@@ -81,11 +87,12 @@ class Membership:
         self,
         me: ServerEntry,
         master: tuple[str, int],
+        clients: Attendance,
         changed: Callable[[Mapping[int, ServerEntry]], None],
         timeout_s: float,
     ) -> None:
         self.me, self.master, self.timeout_s = me, master, timeout_s
-        self._told = changed
+        self._clients, self._told = clients, changed
         self._changed = threading.Condition()
         self._telling = threading.Lock()  # so that what is told last is what is so
         self._servers: dict[int, ServerEntry] = {me.rank: me}
@@ -120,6 +127,21 @@ class Membership:
                 f"({self.master[0]}:{self.master[1]})"
             )
         return found
+
+    def tell_done(self, places: list[tuple[str, int]]) -> None:
+        """Tells the other servers that these clients are done, by group and rank."""
+        with self._changed:
+            lines = [*self._members.values()] if self.me.rank == 0 else [self._line]
+        for line in lines:
+            self._tell_done(line, places)
+
+    def _tell_done(self, line: Connection | None, places: list[tuple[str, int]]) -> None:
+        if line is None or not places:
+            return  # server 0 is lost: when it is back it is told of all
+        try:
+            line.send({"done": places}, timeout_s=5.0)
+        except GltError as error:
+            logger.info("%s", error)  # whoever listens there takes note
 
     # -- on server 0 -----------------------------------------------------------------------------------------------
 
@@ -169,7 +191,7 @@ class Membership:
 
     def _require_free(self, entry: ServerEntry) -> None:
         before, there = self._members.get(entry.rank), self._servers.get(entry.rank)
-        if before is not None and there is not None and before.silent_s() < _TAKEN_S and there.pid != entry.pid:
+        if before is not None and there is not None and before.silent_s() < _TAKEN_S and not entry.is_process_of(there):
             raise RendezvousError(
                 f"server_rank = {entry.rank} is taken by {there}, which is alive: give each server a rank of its own"
             )
@@ -178,11 +200,12 @@ class Membership:
         try:
             while not self._closed and connection.silent_s() < STUCK_S:
                 try:
-                    connection.receive_json(_POLL_S)
+                    told = connection.receive_json(_POLL_S)
                 except ChannelTimeout:
                     continue
-        except GltError as error:
-            logger.info("%s", error)
+                self.tell_done(self._clients.learn(_places(told)))
+        except (GltError, KeyError, TypeError, ValueError) as error:
+            logger.info("%s: %s", entry, error)
         connection.close()
         with self._changed:
             if self._members.get(entry.rank) is not connection:
@@ -200,7 +223,8 @@ class Membership:
                 servers, members = dict(self._servers), list(self._members.values())
             for member in members:
                 try:
-                    member.send({"servers": [entry.to_json() for entry in servers.values()]}, timeout_s=5.0)
+                    told = [entry.to_json() for entry in servers.values()]
+                    member.send({"servers": told, "done": self._clients.done()}, timeout_s=5.0)
                 except GltError as error:
                     logger.info("%s", error)  # whoever watches it takes note
             self._told(servers)
@@ -210,6 +234,7 @@ class Membership:
     def _join(self, timeout_s: float) -> Connection:
         hello = introduce("server", entry=self.me.to_json())
         connection, _ = dial(self.master, "server 0", hello, timeout_s)
+        self._tell_done(connection, self._clients.done())
         return connection
 
     def _follow(self) -> None:
@@ -221,12 +246,14 @@ class Membership:
                     line = self._line = self._join(STUCK_S)
                     logger.info("%s joined server 0 again", self.me)
                 told = line.receive_json(_POLL_S)
-                self._learn([ServerEntry(**each) for each in told["servers"]])
+                self._clients.learn(_places(told))
+                if "servers" in told:
+                    self._learn([ServerEntry(**each) for each in told["servers"]])
             except ChannelTimeout:
                 if line is not None and line.silent_s() > STUCK_S:
                     line.close()
                     self._line = None
-            except (GltError, KeyError, TypeError) as error:
+            except (GltError, KeyError, TypeError, ValueError) as error:
                 if not self._closed:
                     logger.warning("%s: %s; trying again", self.me, error)
                 if line is not None:
@@ -249,6 +276,10 @@ class Membership:
             self._changed.notify_all()
         for line in lines:
             line.close()
+
+
+def _places(told: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(str(group), int(rank)) for group, rank in told["done"]]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -27,6 +28,7 @@ _POLL_S = 0.2
 _SEND_S = 5.0  # a process takes commands at once, unless it is stopped
 _JOIN_S = 3.0
 _KILL_S = 10.0
+_FULL_S = 5.0  # for so long after it had no descriptor for a connection it is given no other
 _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
 
 
@@ -37,6 +39,7 @@ class PoolMember:
     Attributes:
         worker: Its place in the pool; whoever replaces it has the same.
         why: Why it was killed, if it was killed here.
+        full_s: When it last had no descriptor for a connection, of ``time.monotonic()``.
     """
 
     worker: int
@@ -46,6 +49,7 @@ class PoolMember:
     is_gone: bool = False
     last_beat: float = field(default_factory=time.monotonic)
     why: str = ""
+    full_s: float = -math.inf
     sending: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, command: dict[str, Any], fds: list[int] | None = None) -> bool:
@@ -164,29 +168,42 @@ class SamplerPool:
                 member = next((each for each in ready if each.worker == worker), None)
         return member is not None and member.send(command, fds)
 
+    def is_full(self, worker: int) -> bool:
+        """Whether the process in place ``worker`` has no descriptors for more connections."""
+        with self._changed:
+            member = self._members.get(worker)
+        return member is not None and time.monotonic() - member.full_s < _FULL_S
+
     # -- watching --------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._closed:
-            with self._changed:
-                members = list(self._members.values())
-            poller = select.poll()
-            by_fd = {}
-            for member in members:
-                if member.socket.fileno() >= 0:
-                    by_fd[member.socket.fileno()] = member
-                    poller.register(member.socket.fileno(), select.POLLIN)
-            now = time.monotonic()  # before all is heard that came until then: this process itself may be stopped
-            for fd, _ in poller.poll(_POLL_S * 1000):
-                self._hear(by_fd[fd])
-            for member in members:
-                if not member.is_gone and member.process.poll() is not None:
-                    self._lose(member)
-                elif member.is_ready and now - member.last_beat > STUCK_S:
-                    member.why = f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed"
-                    logger.error("%s: %s", self._name(member), member.why)
-                    member.process.kill()
-                    member.last_beat = time.monotonic()
+            try:
+                self._look()
+            except Exception:  # or nobody would look after the others
+                logger.exception("while looking after the sampling processes")
+                time.sleep(_POLL_S)
+
+    def _look(self) -> None:
+        with self._changed:
+            members = list(self._members.values())
+        poller = select.poll()
+        by_fd = {}
+        for member in members:
+            if member.socket.fileno() >= 0:
+                by_fd[member.socket.fileno()] = member
+                poller.register(member.socket.fileno(), select.POLLIN)
+        now = time.monotonic()  # before all is heard that came until then: this process itself may be stopped
+        for fd, _ in poller.poll(_POLL_S * 1000):
+            self._hear(by_fd[fd])
+        for member in members:
+            if not member.is_gone and member.process.poll() is not None:
+                self._lose(member)
+            elif member.is_ready and now - member.last_beat > STUCK_S:
+                member.why = f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed"
+                logger.error("%s: %s", self._name(member), member.why)
+                member.process.kill()
+                member.last_beat = time.monotonic()
 
     def _hear(self, member: PoolMember) -> None:
         try:
@@ -206,7 +223,10 @@ class SamplerPool:
             return
         if "beat" in said:
             self.ledger.beat(member.worker, said["beat"])
+        elif "full" in said:
+            member.full_s = member.last_beat
         elif "ended" in said:
+            member.full_s = -math.inf  # there are two descriptors now
             self.ledger.end_stream(member.worker, said["ended"], said["stats"])
         with self._changed:
             if "ready" in said:

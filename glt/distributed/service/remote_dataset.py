@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from glt.distributed.service.remote_books import RemoteBooks
 from glt.partition.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class RemoteDataset:
         self.num_edges_of = tuple(entry.num_edges for entry in self.manifest.edge_types)
         self.edge_dir = self.manifest.edge_dir
         self.ends = self.schema.ends(self.edge_dir)
+        parts = self.num_partitions
+        self.node_books = RemoteBooks(client, "node", self.manifest.node_types, parts)
+        self.edge_books = RemoteBooks(client, "edge", self.manifest.edge_types, parts)
         self.load_args = {"graph_dir": about["graph_dir"]}
         self.num_servers, self.client_rank = client.num_servers, client.context.rank
 

@@ -149,6 +149,11 @@ class ServedLoaders:
             loader = self._loaders.get(id_)
             if loader is None or loader.session.id != session or worker not in loader.workers:
                 return f"loader {id_!r} is not known here: it was closed, or its client lost"
+            if self._pool.is_full(worker):  # the next try of a client whose connection was given up
+                return (
+                    f"worker {worker} of {self._server} is out of file descriptors, two for each loader: shut loaders "
+                    "down that are not needed, or raise the server's limit (ulimit -n)"
+                )
             seeds_fd = os.dup(loader.seeds.fd)  # one of its own, taken while the loader is open for certain
         try:
             handed = self._pool.hand_over(worker, {"loader": {**loader.told, **places}}, [fd, seeds_fd])

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from glt.available_memory import available_memory
 from glt.distributed.agreement import host_id
 from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.graph_queries import GraphQueries, graph_calls
 from glt.distributed.native_pool import NativePool
 from glt.distributed.service import functions
 from glt.distributed.service.address import printed
@@ -31,11 +33,16 @@ from glt.distributed.service.pool import SamplerPool
 from glt.distributed.service.seed_source import SeedSource
 from glt.distributed.service.served_loaders import ServedLoaders
 from glt.distributed.service.session import Call, Session
+from glt.distributed.store.meeting import Meetings
+from glt.distributed.store.row_update import row_update_calls
+from glt.distributed.store.tensor_store import TensorStore, store_calls
 from glt.errors import GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
 
 _MAX_SESSION_BYTES = 16 << 30
+_MOST_WHY = 2000  # characters of what a failure is called
+_GOODBYE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,9 @@ class DistServer:
     Attributes:
         entry: What others know of it.
         listener, pool, seeds, loaders, clients: What it consists of.
+        meetings: Where its clients wait for each other.
+        graph: What it answers about the graph.
+        tensors: Rows of distributed tensors.
         metrics: Where its numbers are published, if they are.
         is_draining: Whether it takes no more clients and loaders.
     """
@@ -97,6 +107,8 @@ class DistServer:
         self._membership: Membership | None = None
         self.metrics: MetricsEndpoint | None = None
         self.clients = Attendance(num_clients)
+        self.meetings = Meetings()
+        self.graph = GraphQueries(dataset)
         self.seeds = SeedSource(dataset, options.seed_dir)
         with ExitStack() as made:  # what is there is closed if the next cannot be made
             # Others may come while the samplers start: they are welcomed when there is a membership.
@@ -106,6 +118,7 @@ class DistServer:
                 rank, *self.listener.address, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx,
                 dataset.load_args["graph_dir"], dataset.manifest.run_id, num_servers, num_clients,
             )  # fmt: skip
+            self.tensors = TensorStore(rank, dataset, str(self.entry), self.graph.stored_rows)
             self.pool = SamplerPool(
                 {
                     "server_rank": rank, "load_args": dataset.load_args, "num_places": options.max_concurrency,
@@ -115,6 +128,8 @@ class DistServer:
                 options.max_workers, options.rpc_timeout, self._worker_died,
             )  # fmt: skip
             made.callback(self.pool.close)
+            self._calls_of_graph = graph_calls(self.graph)
+            self._calls_of_tensors = store_calls(self.tensors) | row_update_calls(self.tensors, self.meetings)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.max_buffer_bytes)
             self._calls = NativePool(options.num_rpc_threads, "glt-request")
             made.pop_all()
@@ -122,7 +137,9 @@ class DistServer:
             self.pool.ensure(options.num_workers)
             if options.metrics is not None:
                 self.metrics = MetricsEndpoint(self.stats, self.entry, *options.metrics)
-            self._membership = Membership(self.entry, master, self._servers_changed, options.rpc_timeout)
+            self._membership = Membership(
+                self.entry, master, self.clients, self._servers_changed, options.rpc_timeout
+            )  # fmt: skip
             self.listener.open()
         except BaseException:
             self.close()
@@ -182,6 +199,7 @@ class DistServer:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
+        self.meetings.came(session)
         connection.peer = str(session)
         connection.max_bytes, connection.max_json_bytes = _MAX_SESSION_BYTES, MAX_JSON_BYTES
         logger.info("%s came", session)
@@ -215,7 +233,13 @@ class DistServer:
             told = {"closing": f"{self.entry} has ended its session with {session}: {why}", "has_data": False}
             session.say(told, timeout_s=0.0)
         session.connection.close()
+        self.meetings.went(session, why)
+        # Before the client is dismissed: a server that is done ends, and Python aborts it if that happens while this
+        # thread gives memory back.
+        self.tensors.end_session(session)
         self.clients.dismiss(session)
+        if session.has_left and self._membership is not None:
+            self._membership.tell_done([(session.group, session.rank)])
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
 
@@ -225,16 +249,18 @@ class DistServer:
         own: dict[str, Call] = {
             "glt.create_loader": lambda session, args, kwargs: self._create_loader(session, *args, **kwargs),
             "glt.close_loader": lambda session, args, kwargs: self._close_loader(session, *args),
-            "glt.leave": lambda session, args, kwargs: self._leave(session),
+            "glt.leave": lambda session, args, kwargs: self._leave(session, *args),
             "glt.seeds_of_split": lambda session, args, kwargs: self.seeds.of_split(*args),
             "glt.seeds_of_file": lambda session, args, kwargs: self.seeds.of_file(*args),
             "glt.all_edges": lambda session, args, kwargs: self.seeds.all_edges(*args),
             "glt.servers": lambda session, args, kwargs: self._servers(*args),
             "glt.readable": lambda session, args, kwargs: self._readable(),
             "glt.stats": lambda session, args, kwargs: self.stats(),
+            "glt.barrier": lambda session, args, kwargs: self._barrier(session, *args),
         }
-        if name in own:
-            return own[name]
+        for calls in (own, self._calls_of_graph, self._calls_of_tensors):
+            if name in calls:
+                return calls[name]
         function = functions.registered(name)
         return lambda session, args, kwargs: function(*args, **kwargs)
 
@@ -244,7 +270,11 @@ class DistServer:
         found = self._membership.wait(min(float(timeout_s), self.options.rpc_timeout))
         return [entry.to_json() for _, entry in sorted(found.items())]
 
-    def _leave(self, session: Session) -> None:
+    def _barrier(self, session: Session, number: int, num: int, timeout_s: float) -> Future[None]:
+        return self.meetings.arrive("barrier", number, session, num, timeout_s=timeout_s)
+
+    def _leave(self, session: Session, why: str = "") -> None:
+        session.left_why = str(why)[:_MOST_WHY]
         session.has_left = True
 
     def _create_loader(
@@ -298,7 +328,10 @@ class DistServer:
                 loader.session.say({"died": text, "worker": worker, "loader": loader.id, "has_data": False})
 
         # Not on this thread, which looks after the other samplers: a client may be slow to listen.
-        threading.Thread(target=tell, name="glt-tell", daemon=True).start()
+        try:
+            threading.Thread(target=tell, name="glt-tell", daemon=True).start()
+        except RuntimeError as error:  # no thread is to be had; the clients hear it when their streams end
+            logger.error("%d clients are not told that a sampling process died: %s", len(hit), error)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -320,19 +353,27 @@ class DistServer:
 
         return collect(self)
 
-    def close(self) -> None:
-        """Ends the server, its samplers and its connections. May be called again."""
+    def close(self, why: str = "") -> None:
+        """Ends the server, its samplers and its connections. May be called again.
+
+        Args:
+            why: What clients are told of it, if something has failed.
+        """
         with self._lock:
             already, self._closed = self._closed, True
         if already:
             return
+        text = f"{self.entry} was shut down{': ' if why else ''}{why[:_MOST_WHY]}"
         self.clients.admit_no_more()
         self.loaders.open_no_more()
         self.listener.close()
         sessions = self.clients.sessions()
+        deadline = time.monotonic() + _GOODBYE_S  # for all: some may take nothing
         for session in sessions:
-            session.say({"closing": f"{self.entry} was shut down", "has_data": False}, timeout_s=1.0)
-        self.loaders.close_all(f"{self.entry} was shut down")
+            left_s = max(0.0, deadline - time.monotonic())
+            session.say({"closing": text, "has_data": False}, timeout_s=left_s)
+        self.meetings.close(text)
+        self.loaders.close_all(text)
         if self._membership is not None:
             self._membership.close()
         for session in sessions:

@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from torch import Tensor
@@ -24,12 +25,17 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.5
 _MOST_CALLS = 4  # of one client, that run or whose answers are being sent
 _MOST_WAITING = 4096  # of one client, besides
+_MOST_DEFERRED = 1024  # of one client, that are answered when something else has happened
+_MOST_WAITING_BYTES = 1 << 28  # of their arguments: while there is more, nothing further is read
 
 Call = Callable[["Session", tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Session:
     """Answers the calls of one client.
+
+    A call may return a :class:`concurrent.futures.Future`, where the answer depends on what others do: it is sent when
+    that is done, and until then the call holds no thread and does not count among those that run.
 
     Args:
         connection: To it.
@@ -40,6 +46,7 @@ class Session:
     Attributes:
         id: Known to the client and nobody else: it shows it when it opens streams.
         has_left: Whether the client said that it was done.
+        left_why: What it said of that, if it had failed.
     """
 
     def __init__(
@@ -52,11 +59,14 @@ class Session:
         host, pid = str(hello["host"])[:64], str(hello["pid"])[:16]
         self._name = f"client {self.rank} of {self.group!r} (host {host}, pid {pid})"
         self.has_left = False
+        self.left_why = ""
         self._find, self._pool = find, pool
         self.num_calls = 0
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._waiting: deque[tuple[dict[str, Any], Tensor | None]] = deque()
+        self._waiting_bytes = 0
         self._num_running = 0
+        self._num_deferred = 0
 
     def __str__(self) -> str:
         return self._name
@@ -71,30 +81,43 @@ class Session:
                     if self.connection.silent_s() > LEASE_S:
                         return f"it has given no sign of life for {LEASE_S:g} s"
                     continue
-                message = self.connection.receive_data(LEASE_S) if asked["has_data"] else None
+                message = self.connection.receive_rest(LEASE_S) if asked["has_data"] else None
                 self.num_calls += 1
                 self._take(asked, message)
         except GltError as error:
-            return "it left" if self.has_left else str(error)
+            return self._left() if self.has_left else str(error)
         except (KeyError, TypeError, ValueError) as error:
             return f"it sent nonsense: {type(error).__name__}: {error}"
-        return "it left"
+        finally:
+            with self._changed:  # nobody waits for their answers any more
+                self._waiting.clear()
+                self._waiting_bytes = 0
+        return self._left()
+
+    def _left(self) -> str:
+        return f"it left, having failed: {self.left_why}" if self.left_why else "it left"
 
     def _take(self, asked: dict[str, Any], message: Tensor | None) -> None:
         """Runs a call, or keeps it until others are answered: a client that takes no answers must not hold all threads,
         and whether it lives is heard meanwhile."""
-        with self._lock:
+        with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
                 raise ValueError(f"{_MOST_WAITING} calls wait for answers, the most that one client may have")
             self._waiting.append((asked, message))
+            self._waiting_bytes += _num_bytes(message)
         self._run_next()
+        with self._changed:
+            while self._waiting_bytes > _MOST_WAITING_BYTES and not self.connection.is_closed:
+                self._changed.wait(_POLL_S)
 
     def _run_next(self) -> None:
-        with self._lock:
+        with self._changed:
             if not self._waiting or self._num_running >= _MOST_CALLS:
                 return
             self._num_running += 1
             asked, message = self._waiting.popleft()
+            self._waiting_bytes -= _num_bytes(message)
+            self._changed.notify_all()
         self._pool.submit(self._answer, asked, message)
 
     def _answer(self, asked: dict[str, Any], message: Tensor | None) -> None:
@@ -102,17 +125,46 @@ class Session:
         try:
             args, kwargs = decode_value(asked["arguments"], message)
             result = self._find(name)(self, tuple(args), dict(kwargs))
-            tree, data = encode_value(result, f"the result of {name}")
-            self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data)
+            if isinstance(result, Future):
+                self._defer(asked, name, result)
+            else:
+                self._say_result(asked, name, result)
         except BaseException as error:  # of the call, whatever it is, or because its result is too long to be sent
-            self.say({
-                "number": asked.get("number"), "has_data": False,
-                "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
-            })  # fmt: skip
+            self._say_error(asked, error)
         finally:
-            with self._lock:
+            with self._changed:
                 self._num_running -= 1
             self._run_next()
+
+    def _defer(self, asked: dict[str, Any], name: str, result: Future[Any]) -> None:
+        with self._changed:
+            if self._num_deferred >= _MOST_DEFERRED:
+                raise ValueError(
+                    f"{_MOST_DEFERRED} calls of {self} wait for what others do, the most that one client may have: "
+                    f"take their answers before calling {name} again"
+                )
+            self._num_deferred += 1
+        # Whoever completes it has others to tell too, and must not wait for this client to listen.
+        result.add_done_callback(lambda done: self._pool.submit(self._answer_deferred, asked, name, done))
+
+    def _answer_deferred(self, asked: dict[str, Any], name: str, result: Future[Any]) -> None:
+        try:
+            self._say_result(asked, name, result.result(0))
+        except BaseException as error:  # as above
+            self._say_error(asked, error)
+        finally:
+            with self._changed:
+                self._num_deferred -= 1
+
+    def _say_result(self, asked: dict[str, Any], name: str, result: Any) -> None:
+        tree, data = encode_value(result, f"the result of {name}")
+        self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data)
+
+    def _say_error(self, asked: dict[str, Any], error: BaseException) -> None:
+        self.say({
+            "number": asked.get("number"), "has_data": False,
+            "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
+        })  # fmt: skip
 
     def say(self, value: dict[str, Any], data: Tensor | None = None, timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""
@@ -120,6 +172,10 @@ class Session:
             self.connection.send_all(value, [] if data is None else [data], timeout_s)
         except GltError as error:
             logger.info("%s", error)  # the session ends with it
+
+
+def _num_bytes(message: Tensor | None) -> int:
+    return 0 if message is None else message.numel()
 
 
 def _texts(error: BaseException) -> dict[str, str]:

@@ -24,6 +24,7 @@ class DglConfig:
         schema: The types, in DGL's order.
         nodes, edges: Their ids.
         node_names, edge_names: What DGL calls the types in keys of tables.
+        graph_name: What the graph is called.
         part_method: How nodes were assigned.
         files: Of each partition, its files by kind: ``node_feats``, ``edge_feats``, ``part_graph`` or
             ``part_graph_graphbolt``.
@@ -35,6 +36,7 @@ class DglConfig:
     edges: Ranges
     node_names: list[str]
     edge_names: list[str]
+    graph_name: str
     part_method: str
     files: list[dict[str, Path]]
 
@@ -73,6 +75,7 @@ class DglConfig:
             _ranges([document["edge_map"][name] for name in edges], num_parts),
             nodes,
             edges,
+            str(document.get("graph_name", path.stem)),
             str(document.get("part_method")),
             files,
         )

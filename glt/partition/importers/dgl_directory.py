@@ -26,6 +26,7 @@ from glt.partition.importers.dgl_mappings import Mapped, read_mapping
 from glt.partition.importers.dgl_ranges import Ranges
 from glt.partition.importers.imported import Imported, scratch_for
 from glt.partition.manifest import Manifest
+from glt.partition.part_config import require_graph_name, write_part_config
 from glt.partition.partitioner import GraphArguments
 from glt.partition.rows import Array
 
@@ -52,7 +53,8 @@ def import_dgl(
     DGL numbers nodes and edges anew. With the mappings that it returned (``return_mapping=True``) or stored
     (``part<i>/orig_nids.dgl``, ``orig_eids.dgl``) they get their original ids back, otherwise they keep DGL's ids of
     their type. Copies of other partitions' nodes and edges are dropped; edges belong to their destination (``by_dst``).
-    Files are mapped; scratch files beside ``output_dir`` need about the room of the result.
+    Files are mapped; scratch files beside ``output_dir`` need about the room of the result. The graph keeps its name,
+    in a part_config of its own (:mod:`glt.partition.part_config`).
 
     Args:
         part_config: DGL's JSON file, or a directory that holds no other JSON file.
@@ -74,6 +76,7 @@ def import_dgl(
         ValueError: If an argument does not fit.
     """
     config = DglConfig.read(Path(part_config))
+    require_graph_name(config.graph_name)
     strategy = graph.pop("edge_assign_strategy", "by_dst")
     if strategy not in ("by_dst", "by_des"):
         raise ValueError(
@@ -86,7 +89,9 @@ def import_dgl(
     with scratch_for(output_dir) as scratch:
         reader = _Reader(config, scratch, frozenset(leave_out))
         imported = reader.read(roles, frozenset(tables or ()), orig_nids, orig_eids, renumber_edges)
-        return imported.write(output_dir, progress, graph)
+        manifest = imported.write(output_dir, progress, graph)
+    write_part_config(os.path.realpath(output_dir), config.graph_name, config.part_method)
+    return manifest
 
 
 class _Reader:

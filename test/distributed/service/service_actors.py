@@ -78,8 +78,8 @@ class Actor:
         found = take_census(pid)
         return len(found.fds), found.num_threads, len(found.children), found.rss_bytes
 
-    def run_function(self, function: Any, *args: Any) -> Any:
-        return function(*args)
+    def run_function(self, function: Any, *args: Any, **given: Any) -> Any:
+        return function(*args, **given)
 
     # -- as a server -------------------------------------------------------------------------------------------------
 
@@ -216,10 +216,11 @@ class Stage(Cluster):
 
     Args:
         num_actors: How many.
+        deadline_s: Everything must have ended by then.
     """
 
-    def __init__(self, num_actors: int) -> None:
-        super().__init__(num_actors, act)
+    def __init__(self, num_actors: int, deadline_s: float = 240.0) -> None:
+        super().__init__(num_actors, act, deadline_s=deadline_s)
 
     def begin(self, actor: int, method: str, *args: Any, **given: Any) -> None:
         """Tells an actor to do something; :meth:`result` waits for it."""

@@ -37,3 +37,24 @@ def test_a_client_that_was_lost_may_come_back() -> None:
     assert clients.admit(client("train", 0))
     clients.dismiss(client("train", 0))
     assert clients.wait_until_done(0.0)
+
+
+def test_what_other_servers_know_of_clients_that_are_done() -> None:
+    """As after a restart: this server has never seen the first client."""
+    clients = Attendance(2)
+    assert clients.admit(client("train", 1))
+    assert clients.learn([("train", 0), ("train", 1)]) == [("train", 0)], "who is here says itself when it is done"
+    assert clients.learn([("train", 0)]) == []
+    assert not clients.wait_until_done(0.0)
+    clients.dismiss(client("train", 1, has_left=False))
+    assert not clients.wait_until_done(0.0), "it has a minute"
+    assert clients.learn([("train", 1)]) == [("train", 1)]
+    assert clients.wait_until_done(0.0)
+    assert sorted(clients.done()) == [("train", 0), ("train", 1)]
+
+
+def test_nothing_is_kept_where_any_number_of_clients_may_come() -> None:
+    clients = Attendance(None)
+    assert clients.admit(client("train", 0))
+    clients.dismiss(client("train", 0))
+    assert clients.learn([("train", 1)]) == [] and clients.done() == [] and not clients._left

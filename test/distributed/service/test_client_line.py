@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from glt.distributed.service import listener, remote_sampler
+from glt.distributed.service import client, listener, remote_sampler
 from glt.distributed.service.client import ServerLine
 from glt.distributed.service.connection import Connection
 from glt.distributed.service.handshake import dial, introduce
@@ -48,6 +49,30 @@ def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends: t
     server.send({"number": asked["number"], "result": 7, "has_data": False})
     server.send({"number": server.receive_json(20.0)["number"], "result": 8, "has_data": False})
     assert undone.get(timeout=20.0) == 7 and other.result(20.0) == 8
+
+
+def test_a_call_is_given_up_while_others_are_answered(ends: tuple[ServerLine, Connection]) -> None:
+    line, server = ends
+    hangs = line.call_within(0.3, "hangs")
+    server.receive_json(20.0)
+    until = time.monotonic() + 60.0
+    while not hangs.done():
+        assert time.monotonic() < until
+        other = line.call("torch.cuda.is_available")
+        server.send({"number": server.receive_json(20.0)["number"], "result": 8, "has_data": False})
+        assert other.result(20.0) == 8
+    with pytest.raises(PeerLost, match=r"no answer to hangs within 0\.3 s"):
+        hangs.result(0.0)
+
+
+def test_what_was_asked_before_a_fork_is_not_waited_for_in_it(
+    ends: tuple[ServerLine, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = ends[0].call("hangs")
+    monkeypatch.setattr(client.os, "getpid", lambda: 1)
+    with pytest.raises(RuntimeError, match=r"this process \(pid 1\) is a fork of the client"):
+        reply.wait()
+    monkeypatch.undo()
 
 
 def open_stream(line: Any, patience_s: float) -> Any:
@@ -106,6 +131,39 @@ def test_silent_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         here.close()
         for each in [*silent, *kept]:
+            each.close()
+
+
+def test_a_port_outlives_what_it_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread for a connection, no descriptors for what it wants: the next one is welcomed."""
+    start, wanted = threading.Thread.start, ["no thread", "no descriptors"]
+    kept: list[Connection] = []
+
+    def no_thread(thread: threading.Thread) -> None:
+        if thread.name == "glt-handshake" and "no thread" in wanted:
+            wanted.remove("no thread")
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def welcome(connection: Connection, hello: dict[str, Any]) -> None:
+        if wanted:
+            wanted.clear()
+            raise OSError(24, "Too many open files")
+        kept.append(connection)
+        connection.send(introduce("client"))
+
+    here = Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0)
+    here.open()
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    try:
+        for _ in range(2):
+            with pytest.raises(PeerLost, match="ended during the handshake"):
+                dial(here.address, "server", introduce("client"), 20.0, retry=False)
+        dial(here.address, "server", introduce("client"), 20.0, retry=False)[0].close()
+        assert not here._silent and not here._num_greeted
+    finally:
+        here.close()
+        for each in kept:
             each.close()
 
 

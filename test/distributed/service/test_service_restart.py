@@ -10,6 +10,8 @@ from dist_world import World
 from promptness import eventually
 from service_actors import CASE, Failed, Stage
 
+import glt
+
 
 def is_right(stage: Stage, actor: int, world: World, server_rank: int) -> None:
     stage.ask(actor, "law", "law", 0, server_rank=server_rank)
@@ -17,6 +19,10 @@ def is_right(stage: Stage, actor: int, world: World, server_rank: int) -> None:
     assert_same(got, reference(world, CASE, 0)[: len(got)], f"from server {server_rank}")
     assert len(got) > 4
     stage.ask(actor, "close", "law")
+
+
+def wait_for_servers() -> None:
+    glt.distributed.server_client.get_server()._membership.wait_for_all(60.0)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -49,5 +55,26 @@ def test_a_server_restarted(world: Callable[..., World], victim: int) -> None:
         for actor in (1 - victim, 2):
             assert stage.ask(actor, "wait_and_shutdown", 60.0)
         stage.end(1 - victim, 2, 3)
+        stage.outcomes()
+        stage.expect_nothing_left()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_restarted_ends_with_the_others(world: Callable[..., World], victim: int) -> None:
+    """It has not seen the client that was done before, nor the other, which asks it for nothing any more."""
+    here = world(2)
+    with Stage(5) as stage:
+        stage.start_servers(here.path, 2, 2)
+        for rank in range(2):
+            stage.ask(3 + rank, "join", 2, 2, rank)
+        stage.ask(3, "leave")
+        stage.kill(victim)
+        stage.processes[victim].join(60)
+        stage.ask(2, "serve", here.path, 2, 2, victim)
+        stage.ask(2, "run_function", wait_for_servers)  # a server that ends before tells nobody anything
+        stage.ask(4, "leave")
+        for actor in (1 - victim, 2):
+            assert stage.ask(actor, "wait_and_shutdown", 100.0)
+        stage.end(1 - victim, 2, 3, 4)
         stage.outcomes()
         stage.expect_nothing_left()

@@ -116,9 +116,39 @@ def test_waiting_ends_when_it_is_told_to() -> None:
     thread = threading.Thread(target=lambda: results.append(turns.acquire(lane, stopped.is_set, 10.0)))
     thread.start()
     stopped.set()
-    turns.look_again()
+    turns.interrupt(lane)
     thread.join(60)
     assert results == [False]
+
+
+def test_a_change_wakes_the_lane_that_is_next_and_no_other() -> None:
+    """With 200 lanes that wait, waking all for each batch took all the CPU time that there was."""
+    sim = Simulation(1)
+    lanes = [sim.lane(most=1) for _ in range(200)]
+    woken: list[Lane] = []
+    for lane in lanes:
+        lane.turn.notify_all = lambda lane=lane: woken.append(lane)  # type: ignore[method-assign,misc]
+    assert sim.begin() is lanes[0]
+    woken.clear()
+    sim.finish(lanes[0])
+    assert woken == [lanes[1]]
+    assert sim.begin() is lanes[1]
+    sim.hungry[lanes[2]] = False
+    woken.clear()
+    sim.finish(lanes[1])
+    assert woken == [lanes[3]]
+    woken.clear()
+    sim.turns.look_again()
+    assert woken == [lanes[3]]
+
+
+def test_few_are_asked_whether_they_may_begin() -> None:
+    turns, asked = Turns(1), []
+    lanes = [turns.add(1, lambda i=i: asked.append(i) or True) for i in range(200)]
+    for lane in lanes:
+        lane.is_waiting = True
+    assert turns._next() is lanes[0]
+    assert asked == [0]
 
 
 def test_places_below_one_are_refused() -> None:

@@ -1,0 +1,23 @@
+// What the bindings of kernels have in common.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cuda/launcher.h"
+#include "python/arrays.h"
+
+namespace glt::python {
+
+// Memory that NumPy knows nothing of comes as addresses. Whoever makes them keeps what they point to.
+template <typename T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// device -1: on the host, in `order`. Throws std::invalid_argument for an order that is none, and for a GPU that this
+// build has no kernels for.
+std::unique_ptr<cuda::Launcher> launcher_of(int device, const std::string& order, uint64_t shuffle_seed,
+                                            int num_threads, bool replays);
+
+}  // namespace glt::python

@@ -1,0 +1,345 @@
+"""The graph of a job by its name: what there is of it, its data, and single hops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from glt import _core
+from glt.data.arrays import as_ids
+from glt.data.schema import EdgeType, NodeType
+from glt.distributed.graph_data import GraphData
+from glt.distributed.graph_partition_book import GraphPartitionBook
+from glt.distributed.graph_router import GraphRouter
+from glt.distributed.initialize import open_world
+from glt.distributed.options import check_count
+from glt.distributed.world import World
+from glt.sampler.seed_order import draw_random_seed
+
+_INT32_MAX = 2**31 - 1
+
+
+class DistGraph:
+    """A partitioned graph, whichever processes have it.
+
+    It is the same in a notebook, under torchrun and with servers. Ids are those of the partitions: where these were
+    relabelled, ``map_to_original`` of a :class:`DistDataset` and :func:`glt.partition.load_id_map` lead back. Several
+    may be made of one graph; names that one gives to tensors another does not know.
+
+    Args:
+        name: Of the graph.
+        part_config: The partitions: their directory, or the JSON file in it. Needed where :func:`initialize` was not
+            told; where it was, or servers have them, it must name the same ones.
+        world: The job. Default: that of this process.
+
+    Raises:
+        RuntimeError: If :func:`initialize` was not called.
+        ValueError: If no partitions are named, or others than those there are.
+        glt.errors.PartitionError: If they are damaged or missing.
+    """
+
+    def __init__(
+        self, name: str, part_config: str | os.PathLike[str] | None = None, *, world: World | None = None
+    ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"name = {name!r}: expected the graph's name")
+        self.name = name
+        self.world = open_world(name, part_config) if world is None else world
+        if self.world.data is None:
+            raise ValueError(f"{self.world} has no graph")
+        self._data = data = self.world.data
+        self.schema = data.schema
+        self._router = GraphRouter(self.world)
+        self._nodes = {t: GraphData(self.world, "node", at) for at, t in enumerate(self.schema.node_types)}
+        self._edges = {t: GraphData(self.world, "edge", at) for at, t in enumerate(self.schema.edge_types)}
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether it has types."""
+        return self.schema.is_hetero
+
+    @property
+    def ntypes(self) -> list[NodeType]:
+        """Names of the node types; ``["node"]`` of a homogeneous graph."""
+        return list(self.schema.node_types)
+
+    @property
+    def etypes(self) -> list[EdgeType]:
+        """``(source type, relation, destination type)`` of each edge type."""
+        return list(self.schema.edge_types)
+
+    def num_nodes(self, ntype: NodeType | None = None) -> int:
+        """Number of nodes of a type, of all types by default."""
+        counts = self._data.num_nodes_of
+        return sum(counts) if ntype is None else counts[self.schema.node_index(ntype)]
+
+    def num_edges(self, etype: EdgeType | None = None) -> int:
+        """Number of edges of a type, of all types by default."""
+        counts = self._data.num_edges_of
+        return sum(counts) if etype is None else counts[self.schema.edge_index(etype)]
+
+    @property
+    def ndata(self) -> Any:
+        """Data of the nodes: a :class:`GraphData`, tensors by name; of a heterogeneous graph, such by node type."""
+        return self._nodes if self.is_hetero else self._nodes[self.schema.node_types[0]]
+
+    @property
+    def edata(self) -> Any:
+        """Data of the edges; as :attr:`ndata`, by edge type."""
+        return self._edges if self.is_hetero else self._edges[self.schema.edge_types[0]]
+
+    def get_partition_book(self) -> GraphPartitionBook:
+        """Owners of nodes and edges."""
+        return GraphPartitionBook(self._router)
+
+    def rank(self) -> int:
+        """The number of this trainer."""
+        return self.world.rank
+
+    def barrier(self, timeout_s: float | None = None) -> None:
+        """See :func:`glt.distributed.barrier`."""
+        self.world.barrier(timeout_s)
+
+    # -- structure ---------------------------------------------------------------------------------------------------
+
+    def find_edges(self, edge_ids: Any, etype: EdgeType | None = None) -> Tensor:
+        """Sources and destinations of edges ``[2, n]``, int64.
+
+        Args:
+            edge_ids: Ids ``[n]``, or a mask.
+            etype: Edge type; None: the only one.
+
+        Raises:
+            IndexError: If there is no such edge; names the first.
+        """
+        return self._router.find_edges(self.schema.edge_index(etype), as_ids(edge_ids, "edge_ids"))
+
+    def in_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
+        """Edges of a type that end in nodes ``[n]``, int64.
+
+        Where partitions hold out-edges (``by_src``), all of them count, and the numbers are added.
+
+        Args:
+            nodes: Ids ``[n]`` of the type that the edges end in, or a mask. Default: all of them.
+            etype: Edge type; None: the only one.
+
+        Raises:
+            IndexError: If there is no such node; names the first.
+        """
+        return self._degrees(nodes, etype, "in")
+
+    def out_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
+        """Edges of a type that begin in nodes ``[n]``, int64; as :meth:`in_degrees`."""
+        return self._degrees(nodes, etype, "out")
+
+    def _degrees(self, nodes: Any, etype: EdgeType | None, edge_dir: str) -> Tensor:
+        at = self.schema.edge_index(etype)
+        if nodes is None:
+            ids = torch.arange(self._data.num_nodes_of[self._expanded(at, edge_dir)])
+        else:
+            ids = as_ids(nodes, "nodes")
+        return self._router.degrees(at, ids, edge_dir)
+
+    def has_edges_between(self, sources: Any, targets: Any, etype: EdgeType | None = None) -> Tensor:
+        """Which pairs are edges ``[n]``, bool.
+
+        Args:
+            sources, targets: Ids ``[n]`` of the edges' ends.
+            etype: Edge type; None: the only one.
+
+        Raises:
+            ValueError: If there are not as many targets as sources.
+            IndexError: If there is no such node; names the first.
+        """
+        at = self.schema.edge_index(etype)
+        source, target = as_ids(sources, "sources"), as_ids(targets, "targets")
+        if len(source) != len(target):
+            raise ValueError(f"{len(source)} sources and {len(target)} targets: expected as many")
+        ends = self.schema.edge_types[at][0], self.schema.edge_types[at][2]
+        for name, ids, end in (("sources", source, ends[0]), ("targets", target, ends[1])):
+            self._require_nodes(name, ids, self.schema.node_index(end))
+        return self._router.has_edges(at, source, target)
+
+    def _require_nodes(self, name: str, ids: Tensor, node_type: int) -> None:
+        num_nodes = self._data.num_nodes_of[node_type]
+        wrong = ((ids < 0) | (ids >= num_nodes)).nonzero()
+        if len(wrong):
+            at = int(wrong[0])
+            raise IndexError(f"{name}[{at}] = {int(ids[at])} is outside [0, {num_nodes})")
+
+    def _expanded(self, edge_type: int, edge_dir: str) -> int:
+        """The node type whose nodes are expanded along edges in a direction."""
+        return self.schema.ends(edge_dir)[edge_type][0]
+
+    # -- sampling ----------------------------------------------------------------------------------------------------
+
+    def sample_neighbors(
+        self,
+        seeds: Any,
+        fanout: Any,
+        edge_dir: str = "in",
+        replace: bool = False,
+        prob: str | None = None,
+        *,
+        random_seed: int | None = None,
+    ) -> Data | HeteroData:
+        """Samples edges of nodes: one hop, for samplers of one's own. The loaders do all hops, in other processes.
+
+        Nothing depends on how many partitions there are: the sample is a function of the graph, the seeds and the
+        random seed. Edges in the direction that partitions were not assigned by (``'out'`` where they are ``by_dst``)
+        are fetched from all of them, each seed's whole row, before they are sampled.
+
+        Args:
+            seeds: Ids ``[n]``, or a mask; of a heterogeneous graph, a dict of such by node type. Equal ones get the
+                same edges, once each.
+            fanout: Edges per seed, -1: all; of a heterogeneous graph a number for all edge types, or a dict by edge
+                type, where types that it does not name are left out.
+            edge_dir: ``'in'``: edges that end in the seeds; ``'out'``: edges that begin there.
+            replace: Draw with replacement.
+            prob: Any name: draw proportionally to the weights that the graph was partitioned with.
+            random_seed: Of the draws. Default: one drawn from torch's generator, which ``torch.manual_seed`` fixes.
+
+        Returns:
+            The graph of all nodes with the sampled edges: ``edge_index [2, E]`` of ids as they are, source first, and
+            ``e_id [E]``; by edge type of a heterogeneous graph. ``num_nodes`` is that of the whole graph. The edges of
+            a seed follow each other, in the order of the seeds.
+
+        Raises:
+            TypeError, ValueError, KeyError: If an argument is unusable; names it.
+            IndexError: If there is no such node; names the first.
+        """
+        if edge_dir not in ("in", "out"):
+            raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' or 'out'")
+        if not isinstance(replace, bool):
+            raise TypeError(f"replace = {replace!r}: expected True or False")
+        by_type, fanouts = self._seeds_by_type(seeds), self._fanouts(fanout)
+        self._require_weights(prob, edge_dir, fanouts)
+        key = _core.batch_key(draw_random_seed() if random_seed is None else random_seed, 0, 0)
+        found: dict[EdgeType, tuple[Tensor, Tensor]] = {}
+        for at, edge_type in enumerate(self.schema.edge_types):
+            centers, num_neighbors = by_type.get(self._expanded(at, edge_dir)), fanouts[at]
+            if centers is None or num_neighbors is None:
+                continue
+            weighted = prob is not None and self._data.manifest.edge_types[at].has_weight
+            edges = self._router.sample(at, centers, num_neighbors, edge_dir, replace, key, weighted)
+            center = torch.repeat_interleave(centers, edges.num_edges)
+            ends = (edges.neighbor, center) if edge_dir == "in" else (center, edges.neighbor)
+            found[edge_type] = torch.stack(ends), edges.edge
+        return self._as_graph(found)
+
+    def _seeds_by_type(self, seeds: Any) -> dict[int, Tensor]:
+        if isinstance(seeds, Mapping):
+            if not self.is_hetero:
+                raise TypeError("seeds are a dict by type: expected ids, the graph being homogeneous")
+            given = {self.schema.node_index(t): as_ids(ids, f"seeds[{t!r}]") for t, ids in seeds.items()}
+        else:
+            given = {
+                self.schema.node_index(None): as_ids(seeds, "seeds")
+            }  # raises, naming the types, if there are several
+        for at, ids in given.items():
+            self._require_nodes("seeds", ids, at)
+        return {at: ids if len(ids) < 2 else _unique(ids) for at, ids in given.items()}
+
+    def _fanouts(self, fanout: Any) -> list[int | None]:
+        if isinstance(fanout, Mapping):
+            given: list[int | None] = [None] * len(self.schema.edge_types)
+            for edge_type, each in fanout.items():
+                given[self.schema.edge_index(edge_type)] = each
+        else:
+            given = [fanout] * len(self.schema.edge_types)
+        for each in given:
+            if each is not None:
+                check_count("fanout", each, -1, _INT32_MAX)
+        return given
+
+    def _require_weights(self, prob: str | None, edge_dir: str, fanouts: list[int | None]) -> None:
+        if prob is None:
+            return
+        if not isinstance(prob, str):
+            raise TypeError(f"prob = {prob!r}: expected a name, for the weights that the graph was partitioned with")
+        if not any(entry.has_weight for entry in self._data.manifest.edge_types):
+            raise ValueError(f"prob = {prob!r}: the graph has no weights; partition it with edge_weight=...")
+        if edge_dir != self._data.edge_dir:
+            raise ValueError(
+                f"prob = {prob!r} with edge_dir = {edge_dir!r}: partitions keep the weights of {self._data.edge_dir!r} "
+                "edges only; partition with the other edge_assign_strategy"
+            )
+
+    def edge_subgraph(self, edges: Any, relabel_nodes: bool = True) -> Data | HeteroData:
+        """The graph of some edges.
+
+        Args:
+            edges: Ids ``[n]``, or a mask; of a heterogeneous graph, a dict of such by edge type.
+            relabel_nodes: True: nodes are those of the edges, ascending, numbered from 0, and ``n_id`` has their ids.
+                False: all nodes, with their ids.
+
+        Returns:
+            ``edge_index [2, n]`` in the order of ``edges``, and ``e_id [n]``; by edge type of a heterogeneous graph.
+
+        Raises:
+            IndexError: If there is no such edge; names the first.
+        """
+        if isinstance(edges, Mapping):
+            if not self.is_hetero:
+                raise TypeError("edges are a dict by type: expected ids, the graph being homogeneous")
+            given = {self.schema.edge_index(t): as_ids(ids, f"edges[{t!r}]") for t, ids in edges.items()}
+        else:
+            given = {self.schema.edge_index(None): as_ids(edges, "edges")}
+        found = {
+            self.schema.edge_types[at]: (self._router.find_edges(at, ids), ids) for at, ids in sorted(given.items())
+        }
+        graph = self._as_graph(found)
+        return _compacted(graph) if relabel_nodes else graph
+
+    def _as_graph(self, found: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> Data | HeteroData:
+        counts = self._data.num_nodes_of
+        if not self.is_hetero:
+            ((ends, ids),) = found.values()
+            return Data(edge_index=ends, e_id=ids, num_nodes=counts[0])
+        graph = HeteroData()
+        for node_type, num_nodes in zip(self.schema.node_types, counts, strict=True):
+            graph[node_type].num_nodes = num_nodes
+        for edge_type, (ends, ids) in found.items():
+            graph[edge_type].edge_index, graph[edge_type].e_id = ends, ids
+        return graph
+
+    def __repr__(self) -> str:
+        counts = f"num_nodes={self._data.num_nodes_of}, num_edges={self._data.num_edges_of}"
+        return f"DistGraph({self.name!r}, {counts}, {self._data.num_partitions} partitions)"
+
+
+def _unique(ids: Tensor) -> Tensor:
+    """Each id once, in the order in which they first come."""
+    values, back = torch.unique(ids, return_inverse=True)
+    if len(values) == len(ids):
+        return ids
+    first = torch.full((len(values),), len(ids)).scatter_reduce(0, back, torch.arange(len(ids)), "amin")
+    return ids[first.sort().values]
+
+
+def _compacted(graph: Data | HeteroData) -> Data | HeteroData:
+    """Keeps the nodes that have edges."""
+    if isinstance(graph, Data):
+        nodes, local = torch.unique(graph.edge_index, return_inverse=True)
+        return Data(edge_index=local, e_id=graph.e_id, n_id=nodes, num_nodes=len(nodes))
+    for node_type in graph.node_types:
+        sides = [
+            graph[edge_type].edge_index[side]
+            for edge_type in graph.edge_types
+            for side in (0, 1)
+            if edge_type[2 * side] == node_type
+        ]
+        nodes = torch.cat([torch.empty(0, dtype=torch.int64), *sides]).unique()
+        graph[node_type].n_id, graph[node_type].num_nodes = nodes, len(nodes)
+    for edge_type in graph.edge_types:
+        ends = graph[edge_type].edge_index
+        places = [torch.searchsorted(graph[edge_type[2 * side]].n_id, ends[side]) for side in (0, 1)]
+        graph[edge_type].edge_index = torch.stack(places)
+    return graph

@@ -1,0 +1,132 @@
+"""The server that the first trainer of a host runs beside training, where no process of its own serves."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.job_place import JobPlace
+from glt.distributed.rendezvous import connect
+from glt.distributed.service.address import own_address
+from glt.distributed.service.server import DistServer, ServerOptions, default_buffer_limit
+from glt.errors import RendezvousError
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 5  # for a port that was free a moment ago
+_POLL_S = 0.5
+_SAY_S = 10.0  # between two words about who is waited for
+_ALONE_S = 60.0  # a trainer that was lost may come back within it
+
+
+class HostServer:
+    """A :class:`DistServer` in this process, for all trainers of the job.
+
+    Args:
+        place: This trainer, the first of its host.
+        data: What it serves.
+        master: Host and port of server 0.
+        num_workers: Sampling processes to start with.
+        timeout_s: Deadline of start-up and of requests between servers.
+    """
+
+    def __init__(
+        self, place: JobPlace, data: DistDataset, master: tuple[str, int], num_workers: int, timeout_s: float
+    ) -> None:
+        rank = place.host_index
+        bind = master if rank == 0 else (own_address(master), 0)
+        num_workers = max(1, num_workers)
+        options = ServerOptions(
+            num_rpc_threads=16, rpc_timeout=timeout_s, num_workers=num_workers,
+            max_workers=max(num_workers, os.cpu_count() or 1), max_concurrency=16, max_loaders=1024,
+            max_buffer_bytes=default_buffer_limit(), read_local=True, seed_dir=None, log_format="text", metrics=None,
+        )  # fmt: skip
+        self.server = DistServer(
+            data, rank, place.num_servers, place.num_trainers, master, bind, "distributed-server", options
+        )
+
+    def abort(self, why: str) -> None:
+        """Ends it at once, and tells the trainers why."""
+        self.server.close(why)
+
+    def finish(self, timeout_s: float | None) -> bool:
+        """Waits until all trainers have left, or are gone, and ends; returns whether they had.
+
+        Args:
+            timeout_s: Ends it after so many seconds at the latest; 0: at once. Default: when they are gone.
+        """
+        now = time.monotonic()
+        deadline = math.inf if timeout_s is None else now + timeout_s
+        alone_since, say_at = now, now + _SAY_S
+        try:
+            while not self.server.wait_until_done(max(0.0, min(_POLL_S, deadline - now))):
+                now = time.monotonic()
+                there = [str(session) for session in self.server.clients.sessions()]
+                if there:
+                    alone_since = now
+                if now >= deadline or now - alone_since > _ALONE_S:
+                    return False
+                if now >= say_at:
+                    logger.info("%s waits until all trainers have left; there are %s", self.server.entry, there)
+                    say_at = now + _SAY_S
+            return True
+        finally:
+            self.server.close()
+
+
+def free_port(host: str) -> int:
+    """A port that is free at an address of this host."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def serve_at_free_port(place: JobPlace, data: DistDataset, num_workers: int, timeout_s: float) -> HostServer:
+    """Makes server 0, at a port that is found."""
+    for tries_left in reversed(range(_TRIES)):
+        master = place.master[0], free_port(place.master[0])
+        try:
+            return HostServer(place, data, master, num_workers, timeout_s)
+        except RendezvousError as error:
+            if not tries_left:
+                raise
+            logger.info("%s; trying another port", error)
+    raise AssertionError("the last try returns or raises")
+
+
+def open_store(place: JobPlace, timeout_s: float) -> dist.Store | None:
+    """A store of the job, where trainers tell each other where server 0 is; None if there is none."""
+    if dist.is_initialized():
+        return dist.PrefixStore("glt/initialize", dist.distributed_c10d._get_default_store())
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None  # who opened one now would be in the way of init_process_group
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"glt/initialize/{attempt}", timeout_s)
+
+
+def tell_port(store: dist.Store, port: int) -> None:
+    """Server 0 tells where it listens."""
+    store.set("port", str(port))
+
+
+def hear_port(store: dist.Store, timeout_s: float) -> int:
+    """Waits until server 0 has told.
+
+    Raises:
+        glt.errors.RendezvousError: If it does not in time.
+    """
+    try:
+        store.wait(["port"], timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
+            "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
+        ) from error
+    return int(store.get("port"))

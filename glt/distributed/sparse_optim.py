@@ -1,0 +1,88 @@
+"""Optimizers of distributed embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glt.distributed.sparse_optimizer import SparseOptimizer
+
+
+class SparseAdagrad(SparseOptimizer):
+    """:class:`torch.optim.Adagrad` for the sparse gradients of distributed embeddings (Duchi et al., JMLR 12, 2011).
+
+    Args:
+        params: Embeddings, a module that has some, its ``DistParameter`` s, or groups of these with their options.
+        lr: Learning rate; step t of an embedding has ``lr / (1 + (t - 1) lr_decay)``.
+        lr_decay: See there.
+        initial_accumulator_value: What the sum of squares of each row begins with.
+        eps: Added to the root of that sum.
+        maximize: Whether to ascend.
+        reduction: Of gradients over trainers: ``'mean'``, as DDP has it for dense parameters, or ``'sum'``.
+        timeout_s: How many seconds the trainers of a step wait for each other.
+
+    Raises:
+        ValueError, TypeError: If an argument does not fit, or trainers give different ones.
+        glt.errors.PeerLost: If not all trainers make it.
+    """
+
+    kind, state_names = "adagrad", ("sum",)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        *,
+        maximize: bool = False,
+        reduction: str = "mean",
+        timeout_s: float = 120.0,
+    ) -> None:
+        defaults = {
+            "lr": lr, "lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps,
+        }  # fmt: skip
+        for name, value in defaults.items():
+            if not value >= 0:
+                raise ValueError(f"{name} = {value}: expected at least 0")
+        super().__init__(params, defaults, reduction, maximize, timeout_s)
+
+    def _first_state(self, group: dict[str, Any]) -> Any:
+        value = float(group["initial_accumulator_value"])
+        return ("normal", value, 0.0) if value else "zeros"  # without deviation: that value everywhere
+
+
+class SparseAdam(SparseOptimizer):
+    """:class:`torch.optim.SparseAdam` for distributed embeddings: the moments of rows without a gradient are left alone
+    (Kingma and Ba, ICLR 2015, arXiv 1412.6980).
+
+    Args:
+        params: Embeddings, a module that has some, its ``DistParameter`` s, or groups of these with their options.
+        lr: Learning rate.
+        betas: Decay of the first and second moment.
+        eps: Added to the root of the second.
+        maximize, reduction, timeout_s: See :class:`SparseAdagrad`.
+
+    Raises:
+        ValueError, TypeError: If an argument does not fit, or trainers give different ones.
+        glt.errors.PeerLost: If not all trainers make it.
+    """
+
+    kind, state_names = "adam", ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        maximize: bool = False,
+        reduction: str = "mean",
+        timeout_s: float = 120.0,
+    ) -> None:
+        if not lr > 0 or not eps > 0:
+            raise ValueError(f"lr = {lr}, eps = {eps}: expected more than 0")
+        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError(f"betas = {betas}: expected two numbers in [0, 1)")
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps}, reduction, maximize, timeout_s)

@@ -1,0 +1,1 @@
+"""What servers keep for trainers beside the graph: named tensors, and where trainers meet."""

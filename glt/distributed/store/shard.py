@@ -1,0 +1,99 @@
+"""The rows of one distributed tensor that a server keeps."""
+
+from __future__ import annotations
+
+import threading
+
+from torch import Tensor
+
+from glt import _core
+from glt.data import pool
+from glt.data.arrays import as_numpy
+
+Rows = Tensor | tuple[int, int]
+
+
+class Shard:
+    """Rows that many threads read and change at a time: none is ever seen, or left, half-written.
+
+    Reading and changing are done by native code without the GIL. Results do not depend on ``num_threads``; of calls
+    that overlap, each row is dealt with by one after the other.
+
+    Args:
+        tensor: The rows ``[num_rows, ...]``, on the CPU.
+        is_borrowed: Whether they are somebody else's, such as a mapped file's: they are only read, and the first change
+            copies them.
+        num_threads: Threads to use where there is much to do.
+
+    Attributes:
+        tensor: The rows. What is not done through this class is not guarded, except under the locks of ``table``.
+        table: The native table over them.
+    """
+
+    def __init__(self, tensor: Tensor, is_borrowed: bool = False, num_threads: int = 1) -> None:
+        self.tensor, self.is_borrowed, self.num_threads = tensor.detach().contiguous(), is_borrowed, num_threads
+        self.table = _core.RowTable(as_numpy(self.tensor))
+        self._lock = threading.Lock()  # of the copy
+
+    def read(self, rows: Rows) -> Tensor:
+        """Returns rows ``[n, ...]``.
+
+        Args:
+            rows: Their numbers ``[n]``, int64; or a first one and how many.
+
+        Raises:
+            IndexError: If there is no such row; names the first.
+        """
+        numbers, first, n = _parts(rows)
+        out = pool.empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
+        self.table.read(numbers, first, as_numpy(out), self.num_threads)
+        return out
+
+    def write(self, rows: Rows, values: Tensor) -> None:
+        """Replaces rows by ``values [n, ...]``; of those that are named several times, the last value stays.
+
+        Raises:
+            IndexError: As of :meth:`read`; nothing is written then.
+            TypeError, ValueError: If ``values`` do not fit.
+        """
+        self._require_fit(rows, values)
+        numbers, first, _ = _parts(rows)
+        self.own().write(numbers, first, as_numpy(values.contiguous()), self.num_threads)
+
+    def add(self, rows: Rows, values: Tensor) -> None:
+        """Adds ``values [n, ...]`` to rows; those that are named several times get all of it, in the order given.
+
+        Raises:
+            TypeError: Besides those of :meth:`write`: of bool and float8.
+        """
+        self._require_fit(rows, values)
+        numbers, first, _ = _parts(rows)
+        dtype = str(self.tensor.dtype).removeprefix("torch.")
+        self.own().add(numbers, first, as_numpy(values.contiguous()), dtype, self.num_threads)
+
+    def own(self) -> _core.RowTable:
+        """The table, of rows that are this shard's own: those that were borrowed are copied first."""
+        with self._lock:
+            if self.is_borrowed:
+                self.tensor = self.tensor.clone()
+                self.table = _core.RowTable(as_numpy(self.tensor))
+                self.is_borrowed = False
+            return self.table
+
+    def _require_fit(self, rows: Rows, values: Tensor) -> None:
+        if values.dtype != self.tensor.dtype:
+            raise TypeError(f"values has dtype {values.dtype}: expected {self.tensor.dtype}, the tensor's")
+        expected = (_parts(rows)[2], *self.tensor.shape[1:])
+        if values.shape != expected:
+            raise ValueError(f"values has shape {list(values.shape)}: expected {list(expected)}")
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+
+def _parts(rows: Rows) -> tuple:
+    """Numbers of rows or None, the first, and how many."""
+    if isinstance(rows, Tensor):
+        return rows.contiguous().numpy(), 0, len(rows)
+    first, n = rows
+    return None, int(first), int(n)

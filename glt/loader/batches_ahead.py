@@ -1,0 +1,134 @@
+"""Batches made on a GPU ahead of whoever iterates, on a stream of their own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from glt.data.accelerator import Accelerator, Event
+
+_LOOK_S = 0.1  # how often a wait looks whether the other side is still there
+_JOIN_S = 10.0
+
+Item = tuple[Any, Event] | Exception
+Make = Callable[[Sequence[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class AheadOptions:
+    """How far ahead batches are made.
+
+    Attributes:
+        accelerator: On what.
+        num_batches: Batches that wait for the trainer.
+        window: Batches whose rows are fetched together.
+    """
+
+    accelerator: Accelerator
+    num_batches: int
+    window: int
+
+
+class BatchesAhead:
+    """Iterates over batches that a thread makes, at most so many ahead.
+
+    The thread asks for the kernels of a batch on a stream of its own, and it alone waits for its counts. The trainer
+    waits for nothing: its stream is told to wait for the event after the batch.
+
+    Args:
+        indices: What the batches are, in order.
+        num_batches: How many these are, for ``len``; None: unknown.
+        make: Makes the batches of some indices, in the thread and on its stream; for one that fails, its exception.
+        finish: Called with a batch by the one who iterates, on that one's stream.
+        options: How far ahead.
+    """
+
+    def __init__(
+        self,
+        indices: Iterator[Any],
+        num_batches: int | None,
+        make: Make,
+        finish: Callable[[Any], Any],
+        options: AheadOptions,
+    ) -> None:
+        self._num_batches, self._finish, self._accelerator = num_batches, finish, options.accelerator
+        self._made: queue.Queue[Item | None] = queue.Queue(options.num_batches)
+        self._stop = threading.Event()
+        # The thread knows nothing of this object, which ends it when it is dropped half-way.
+        self._thread = threading.Thread(
+            target=_work, args=(indices, make, options, self._made, self._stop), name="glt-ahead", daemon=True
+        )
+        self._finalizer = weakref.finalize(self, _end, self._stop, self._thread)
+        self._thread.start()
+
+    def __iter__(self) -> BatchesAhead:
+        return self
+
+    def __len__(self) -> int:
+        if self._num_batches is None:
+            raise TypeError("the sampler of this loader has no length")
+        return self._num_batches
+
+    def __next__(self) -> Any:
+        item = self._take()
+        if item is None:
+            self.close()
+            raise StopIteration
+        if isinstance(item, Exception):
+            raise item
+        batch, ready = item
+        ready.wait()
+        if not self._accelerator.is_host:
+            batch.record_stream(torch.cuda.current_stream(self._accelerator.device))
+        return self._finish(batch)
+
+    def _take(self) -> Item | None:
+        while not self._stop.is_set():
+            try:
+                return self._made.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if not self._thread.is_alive() and self._made.empty():
+                    raise RuntimeError("the thread that makes batches ended; its output above says why") from None
+        return None
+
+    def close(self) -> None:
+        """Ends the thread, after the batch that it is making. May be called again."""
+        self._finalizer()
+
+
+def _work(
+    indices: Iterator[Any], make: Make, options: AheadOptions, made: queue.Queue[Item | None], stop: threading.Event
+) -> None:
+    accelerator = options.accelerator
+
+    def put(item: Item | None) -> bool:
+        while not stop.is_set():
+            try:
+                made.put(item, timeout=_LOOK_S)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    with accelerator.on(accelerator.new_stream()):
+        try:
+            while not stop.is_set() and (window := list(islice(indices, options.window))):
+                for batch in make(window):
+                    if not put(batch if isinstance(batch, Exception) else (batch, accelerator.record())):
+                        return
+        except Exception as error:  # of the indices, or of all batches of a window: nothing can follow
+            put(error)
+        put(None)
+
+
+def _end(stop: threading.Event, thread: threading.Thread) -> None:
+    stop.set()
+    if thread is not threading.current_thread() and thread.ident is not None:
+        thread.join(_JOIN_S)

@@ -1,0 +1,213 @@
+"""Gradients of rows are summed once, in a fixed order, and rows are updated as torch.optim updates them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from glt import _core
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of torch.optim.Adagrad
+
+NUM_ROWS, DIM = 50, 7
+
+
+def batch(rng: torch.Generator, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows with many duplicates, and a gradient for each."""
+    return torch.randint(NUM_ROWS, (n,), generator=rng), torch.randn(n, DIM, generator=rng)
+
+
+def table_of(tensor: torch.Tensor) -> _core.RowTable:
+    return _core.RowTable((tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy())
+
+
+def merge_of(*parts: tuple[torch.Tensor, torch.Tensor], num_rows: int = NUM_ROWS) -> _core.RowMerge:
+    return _core.RowMerge([(rows.numpy(), grads.numpy()) for rows, grads in parts], num_rows, parts[0][1].shape[1])
+
+
+def sums_of(merge: _core.RowMerge, dim: int = DIM, scale: float = 1.0, num_threads: int = 1) -> tuple:
+    rows, sums = np.empty(len(merge), np.int64), np.empty((len(merge), dim), np.float32)
+    merge.sum(rows, sums, scale, num_threads)
+    return rows, sums
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, NUM_ROWS, 5000, 1 << 40])
+def test_duplicates_are_summed_once_in_the_order_in_which_they_come(num_rows: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.integers(num_rows, size=2000)
+    grads = rng.standard_normal((2000, DIM)).astype(np.float32)
+    expected: dict[int, np.ndarray] = {}
+    for row, grad in zip(rows.tolist(), grads, strict=True):
+        expected[row] = expected[row] + grad if row in expected else grad
+    parts = [(rows[:700], grads[:700]), (rows[700:700], grads[700:700]), (rows[700:], grads[700:])]
+    merge = _core.RowMerge(parts, num_rows, DIM)
+    for num_threads in (1, 4):
+        found, sums = sums_of(merge, num_threads=num_threads)
+        assert found.tolist() == sorted(expected)
+        assert np.array_equal(sums, np.stack([expected[row] for row in found.tolist()]))  # to the bit: the same order
+
+
+def test_the_sum_of_a_row_does_not_depend_on_the_other_rows() -> None:
+    rng = torch.Generator().manual_seed(1)
+    parts = [batch(rng, 400), batch(rng, 300)]
+    rows, sums = sums_of(merge_of(*parts), scale=0.5)
+    for owner in range(3):
+        mine = [(r[r % 3 == owner], g[r % 3 == owner]) for r, g in parts]
+        found, theirs = sums_of(merge_of(*mine), scale=0.5)
+        assert np.array_equal(found, rows[rows % 3 == owner])
+        assert np.array_equal(theirs, sums[rows % 3 == owner])
+
+
+def test_nothing_and_no_columns() -> None:
+    assert len(_core.RowMerge([], 5, 3)) == 0
+    empty = torch.empty(0, dtype=torch.int64), torch.empty(0, 3)
+    assert len(merge_of(empty, empty, num_rows=0)) == 0
+    rows, sums = sums_of(merge_of((torch.tensor([2, 2, 0]), torch.empty(3, 0))), dim=0)
+    assert rows.tolist() == [0, 2] and sums.shape == (2, 0)
+
+
+def test_a_row_outside_the_table_is_named_before_anything_moves() -> None:
+    good = torch.tensor([1]), torch.ones(1, 2)
+    with pytest.raises(IndexError, match=r"parts\[1\]: row -1 at position 2 is outside \[0, 5\)"):
+        merge_of(good, (torch.tensor([0, 4, -1]), torch.ones(3, 2)), num_rows=5)
+    with pytest.raises(IndexError, match=r"parts\[0\]: row 5 at position 0"):
+        merge_of((torch.tensor([5]), torch.ones(1, 2)), num_rows=5)
+
+
+def test_wrong_arrays_are_refused() -> None:
+    rows, grads = np.zeros(2, np.int64), np.ones((2, 3), np.float32)
+    with pytest.raises(TypeError, match="grads: expected float32"):
+        _core.RowMerge([(rows, grads.astype(np.float64))], 5, 3)
+    with pytest.raises(TypeError, match="rows: expected a 1-d array of int64"):
+        _core.RowMerge([(rows.astype(np.int32), grads)], 5, 3)
+    with pytest.raises(ValueError, match=r"grads: expected \[2, 4\]"):
+        _core.RowMerge([(rows, grads)], 5, 4)
+    merge = _core.RowMerge([(rows, grads)], 5, 3)
+    right, wrong = table_of(torch.zeros(5, 3)), table_of(torch.zeros(4, 3))
+    with pytest.raises(ValueError, match="dtype = float64: expected float32, bfloat16 or float16"):
+        merge.adagrad(right, "float64", right, 1.0, 0.1, 1e-10)
+    with pytest.raises(ValueError, match="weights has 5 rows of 12 bytes: expected 5 of 6"):
+        merge.adagrad(right, "float16", right, 1.0, 0.1, 1e-10)
+    with pytest.raises(ValueError, match="state has 4 rows of 12 bytes: expected 5 of 12"):
+        merge.adagrad(right, "float32", wrong, 1.0, 0.1, 1e-10)
+
+
+def steps_of_torch(kind: type, options: dict, weights: torch.Tensor, batches: list) -> tuple:
+    embedding = torch.nn.Embedding.from_pretrained(weights.clone(), freeze=False, sparse=True)
+    optimizer = kind(embedding.parameters(), **options)
+    for rows, grads in batches:
+        optimizer.zero_grad()
+        embedding(rows).backward(grads)
+        optimizer.step()
+    return embedding.weight.detach(), optimizer.state[embedding.weight]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_adagrad_is_that_of_torch(num_threads: int, num_parts: int) -> None:
+    rng = torch.Generator().manual_seed(2)
+    weights = torch.randn(NUM_ROWS, DIM, generator=rng)
+    batches = [batch(rng, n % 40) for n in range(200)]
+    lr, lr_decay, eps = 0.3, 0.01, 1e-6
+    options = {"lr": lr, "lr_decay": lr_decay, "eps": eps}
+    expected, state = steps_of_torch(torch.optim.Adagrad, options, weights, batches)
+    total = torch.zeros(NUM_ROWS, DIM)
+    for step, (rows, grads) in enumerate(batches):
+        parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
+        merge = merge_of(*parts)
+        merge.adagrad(table_of(weights), "float32", table_of(total), 1.0, lr / (1 + step * lr_decay), eps, num_threads)
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(total, state["sum"])
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_adam_is_that_of_torch(num_threads: int, num_parts: int) -> None:
+    rng = torch.Generator().manual_seed(3)
+    weights = torch.randn(NUM_ROWS, DIM, generator=rng)
+    batches = [batch(rng, n % 40) for n in range(200)]
+    lr, (beta1, beta2), eps = 0.01, (0.8, 0.99), 1e-8
+    options = {"lr": lr, "betas": (beta1, beta2), "eps": eps}
+    expected, state = steps_of_torch(torch.optim.SparseAdam, options, weights, batches)
+    mean, square = torch.zeros(NUM_ROWS, DIM), torch.zeros(NUM_ROWS, DIM)
+    for step, (rows, grads) in enumerate(batches, start=1):
+        parts = zip(rows.tensor_split(num_parts), grads.tensor_split(num_parts), strict=True)
+        step_size = lr * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
+        merge_of(*parts).adam(
+            table_of(weights),
+            "float32",
+            table_of(mean),
+            table_of(square),
+            1.0,
+            step_size,
+            1 - beta1,
+            1 - beta2,
+            eps,
+            num_threads,
+        )
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(mean, state["exp_avg"])
+    torch.testing.assert_close(square, state["exp_avg_sq"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_two_bytes_are_rounded_once_per_step(dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(4)
+    weights = torch.randn(NUM_ROWS, DIM, generator=rng).to(dtype)
+    expected, total = weights.clone(), torch.zeros(NUM_ROWS, DIM)
+    for _ in range(20):
+        rows, grads = batch(rng, 60)
+        before, state = expected.float(), total.clone()
+        merge = merge_of((rows, grads))
+        merge.adagrad(table_of(weights), str(dtype).removeprefix("torch."), table_of(total), 0.25, 0.1, 1e-10)
+        merge.adagrad(table_of(before), "float32", table_of(state), 0.25, 0.1, 1e-10)
+        expected = before.to(dtype)
+        assert torch.equal(weights, expected) and torch.equal(total, state)
+
+
+def test_special_values_survive_two_bytes() -> None:
+    weights = torch.tensor([[float("inf"), float("nan"), -0.0, 3.38e38]], dtype=torch.bfloat16)
+    merge = merge_of((torch.tensor([0]), torch.zeros(1, 4)), num_rows=1)
+    merge.adagrad(table_of(weights), "bfloat16", table_of(torch.ones(1, 4)), 1.0, 0.1, 1e-10)
+    assert weights[0, 0] == float("inf") and weights[0, 1].isnan() and weights[0, 3].isfinite()
+
+
+def test_threads_change_nothing() -> None:
+    rng = torch.Generator().manual_seed(5)
+    rows, grads = torch.randint(20000, (50000,), generator=rng), torch.randn(50000, 16, generator=rng)
+    results = []
+    for num_threads in (1, 2, 8):
+        weights, mean, square = (torch.zeros(20000, 16) for _ in range(3))
+        merge_of((rows, grads), num_rows=20000).adam(
+            table_of(weights), "float32", table_of(mean), table_of(square), 1.0, 0.1, 0.1, 0.001, 1e-8, num_threads
+        )
+        results.append((weights, mean, square))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 33])
+def test_readers_never_see_half_a_step(dim: int) -> None:
+    num_rows, num_steps = 400, 300
+    weights, total = torch.zeros(num_rows, dim), torch.zeros(num_rows, dim)
+    table, state = table_of(weights), table_of(total)
+    merge = merge_of((torch.arange(num_rows), torch.ones(num_rows, dim)), num_rows=num_rows)
+    stop, torn = threading.Event(), []
+
+    def read() -> None:
+        out = np.empty((num_rows, dim), np.float32)
+        while not stop.is_set():
+            table.read(None, 0, out)
+            torn.extend(row for row in out if (row != row[0]).any())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(num_steps):
+        merge.adagrad(table, "float32", state, 1.0, 0.1, 1e-10, 2)
+    stop.set()
+    reader.join()
+    assert not torn
+    assert (total == num_steps).all() and (weights == weights[0, 0]).all()

@@ -1,0 +1,254 @@
+"""One script, any job: servers and trainers, trainers that also serve, a process alone; and what if one dies."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dist_world import NUM_NODES, World
+from service_actors import Stage
+
+import glt
+from glt.distributed.dist_tensor import DistTensor
+from glt.errors import RendezvousError
+from glt.testing_cluster import free_port
+
+
+def scale(factor: int, values: torch.Tensor) -> torch.Tensor:
+    return factor * values
+
+
+def take_part(env: dict[str, str], **given: Any) -> tuple[int, int]:
+    for name in [name for name in os.environ if name.startswith(("GLT_", "TORCHELASTIC"))]:
+        if name != "GLT_TEST_CLUSTER":
+            del os.environ[name]
+    os.environ.update(env)
+    glt.distributed.register_server_function(scale, "scale")
+    try:
+        glt.distributed.initialize(**given)
+    except SystemExit as ended:  # a server
+        assert ended.code == 0
+        return -1, 0
+    return glt.distributed.get_rank(), glt.distributed.num_trainers()
+
+
+def look(part_config: Path | None) -> dict[str, Any]:
+    """What a trainer sees and does; all do it."""
+    graph = glt.distributed.DistGraph("small", part_config)
+    rank, count = glt.distributed.get_rank(), glt.distributed.num_trainers()
+    made = DistTensor((NUM_NODES, 2), torch.int64, "seen", part="node")
+    graph.ndata["seen"] = made
+    glt.distributed.barrier(60.0)
+    mine = torch.arange(rank, NUM_NODES, count)
+    made[mine] = torch.stack([mine, torch.full_like(mine, rank)], 1)
+    graph.barrier(60.0)
+    every = torch.arange(NUM_NODES)
+    return {
+        "x": graph.ndata["x"][every], "in": graph.in_degrees(), "out": graph.out_degrees(),
+        "ends": graph.find_edges(torch.arange(0, 6000, 7)), "seen": made[every],
+        "hop": graph.sample_neighbors(every, 3, random_seed=9).e_id,
+        "far": graph.sample_neighbors(every, 3, "out", random_seed=9).e_id,
+        "udf": [glt.distributed.request_server(s, "scale", 3, torch.arange(4)) for s in range(graph.world.num_servers)],
+        "book": graph.get_partition_book().node_owners(every), "servers": graph.world.num_servers,
+    }  # fmt: skip
+
+
+def barrier(timeout_s: float) -> None:
+    glt.distributed.barrier(timeout_s)
+
+
+def finalize(timeout_s: float | None = None) -> float:
+    glt.distributed.finalize(timeout_s)
+    glt.distributed.finalize()
+    return time.monotonic()
+
+
+def leftover() -> list[str]:
+    """Threads of glt that are still there, but the one that every process has that ever had a connection."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("glt-") and name != "glt-pulse"]
+
+
+def require_right(found: list[dict[str, Any]], world: World, num_trainers: int) -> None:
+    ends = world.graph.edge_index
+    every = torch.arange(NUM_NODES)
+    for each in found:
+        assert torch.equal(each["x"], world.x)
+        for side, name in ((1, "in"), (0, "out")):
+            assert torch.equal(each[name], torch.bincount(ends[side], minlength=NUM_NODES))
+        assert torch.equal(each["ends"], ends[:, torch.arange(0, 6000, 7)])
+        assert torch.equal(each["seen"], torch.stack([every, every % num_trainers], 1))
+        for values in each["udf"]:
+            assert torch.equal(values, 3 * torch.arange(4))
+        for name in ("hop", "far", "book"):
+            assert torch.equal(each[name], found[0][name])
+
+
+def env_of(stage: Stage, role: str, num_servers: int, num_trainers: int, rank: int, path: Path) -> dict[str, str]:
+    shared = {
+        "GLT_ROLE": role, "GLT_NUM_SERVERS": str(num_servers), "GLT_NUM_TRAINERS": str(num_trainers),
+        "GLT_MASTER_ADDR": "127.0.0.1", "GLT_MASTER_PORT": str(stage.port), "GLT_PART_CONFIG": str(path),
+        "WORLD_SIZE": str(num_trainers),
+    }  # fmt: skip
+    return shared | {"GLT_SERVER_RANK" if role == "server" else "RANK": str(rank)}
+
+
+def begin_job(stage: Stage, path: Path, num_servers: int, num_trainers: int) -> None:
+    for rank in range(num_servers):
+        env = env_of(stage, "server", num_servers, num_trainers, rank, path)
+        stage.begin(rank, "run_function", take_part, env)
+    for rank in range(num_trainers):
+        env = env_of(stage, "trainer", num_servers, num_trainers, rank, path)
+        stage.begin(num_servers + rank, "run_function", take_part, env)
+    for rank in range(num_trainers):
+        assert stage.result(num_servers + rank) == (rank, num_trainers)
+
+
+def alone(path: Path) -> dict[str, Any]:
+    """What a standalone process sees."""
+    take_part({})
+    try:
+        return look(path)
+    finally:
+        glt.distributed.finalize()
+
+
+def test_servers_and_trainers(world: Callable[..., World]) -> None:
+    made = world(2, "in", "xye")
+    with Stage(5) as stage:
+        begin_job(stage, made.path, 2, 2)
+        for trainer in (2, 3):
+            stage.begin(trainer, "run_function", look, None)
+        found = [stage.result(trainer) for trainer in (2, 3)]
+        for trainer in (2, 3):
+            stage.ask(trainer, "run_function", finalize)
+            assert stage.ask(trainer, "run_function", leftover) == []
+        assert [stage.result(server) for server in (0, 1)] == [(-1, 0), (-1, 0)], "they exit with status 0"
+        found.append(stage.ask(4, "run_function", alone, made.path))
+        require_right(found[:2], made, 2)
+        require_right(found[2:], made, 1)
+        for name in ("hop", "far", "book"):
+            assert torch.equal(found[2][name], found[0][name]), "the same with servers and without"
+        assert (found[0]["servers"], found[2]["servers"]) == (2, 1)
+        stage.end(0, 1, 2, 3, 4)
+        stage.expect_nothing_left()
+
+
+def unreachable(port: int) -> str:
+    """What a trainer says whose servers are not there; it may then try something else."""
+    env = {"GLT_ROLE": "trainer", "GLT_NUM_SERVERS": "1", "GLT_NUM_TRAINERS": "1", "GLT_MASTER_ADDR": "127.0.0.1",
+           "GLT_MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}  # fmt: skip
+    before = threading.active_count()
+    for _ in range(2):
+        with pytest.raises(RendezvousError) as raised:
+            take_part(env, rpc_timeout=1.0)
+    assert glt.distributed.get_context() is None and threading.active_count() <= before + 1
+    return str(raised.value)
+
+
+@functools.cache
+def opened() -> DistTensor:
+    """To open a tensor all servers are needed, to read rows only their owners."""
+    return glt.distributed.DistGraph("small").ndata["x"]
+
+
+def read(ids: torch.Tensor) -> torch.Tensor:
+    return opened()[ids]
+
+
+def test_a_server_that_is_killed_or_never_there_is_named(world: Callable[..., World]) -> None:
+    made = world(2, "in", "xye")
+    book = glt.distributed.DistDataset().load(made.path, 0).node_books[0]
+    with Stage(5) as stage:
+        stage.begin(4, "run_function", unreachable, free_port())
+        begin_job(stage, made.path, 2, 2)
+        mine = [torch.from_numpy((book.owners() == part).nonzero()[0]) for part in range(2)]
+        assert torch.equal(stage.ask(2, "run_function", read, mine[1]), made.x[mine[1]])
+        stage.kill(1)
+        began = time.monotonic()
+        failed = stage.fails(2, "run_function", read, mine[1])
+        assert failed.kind == "PeerLost" and "server 1 (partition 1" in failed.text
+        assert torch.equal(stage.ask(2, "run_function", read, mine[0]), made.x[mine[0]]), "the other one serves on"
+        stage.begin(2, "run_function", barrier, 100.0)
+        stage.ask(3, "run_function", barrier, 100.0)
+        stage.result(2)
+        stage.begin(2, "run_function", barrier, 100.0)  # the other never comes
+        stage.kill(0)
+        failed = stage.failure(2)
+        assert failed.kind == "PeerLost" and "server 0 (partition 0" in failed.text
+        for trainer in (2, 3):
+            stage.ask(trainer, "run_function", finalize)
+        assert time.monotonic() - began < 60
+        assert "server 0 was not reached at 127.0.0.1" in stage.result(4)
+        stage.end(2, 3, 4)
+
+
+def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -> None:
+    made = world(2, "out", "xye")
+    hosts = tmp_path / "ip_config.txt"
+    with Stage(2) as stage:
+        hosts.write_text(f"# one host\n127.0.0.1 {stage.port}  # here\n")
+        for rank in (0, 1):
+            env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                   "MASTER_ADDR": "localhost"}  # fmt: skip
+            stage.begin(rank, "run_function", take_part, env, ip_config=hosts)
+        for rank in (0, 1):
+            assert stage.result(rank) == (rank, 2)
+        for rank in (0, 1):
+            stage.begin(rank, "run_function", look, made.path)
+        require_right([stage.result(rank) for rank in (0, 1)], made, 2)
+        stage.begin(0, "run_function", barrier, 100.0)
+        stage.kill(1)
+        failed = stage.failure(0)
+        assert failed.kind == "PeerLost" and "trainer 1, client 1 of" in failed.text
+        began = time.monotonic()
+        assert stage.ask(0, "run_function", finalize, 1.0) - began < 30, "it waits as long as it was told"
+        assert stage.ask(0, "census")[2] == 0, "its sampling process is gone, too"
+        assert stage.ask(0, "run_function", leftover) == []
+        stage.end(0)
+
+
+BUG = """
+import sys
+import glt
+
+if __name__ == "__main__":
+    glt.distributed.initialize(sys.argv[1])
+    graph = glt.distributed.DistGraph("small", sys.argv[2])
+    if graph.rank() == 0:
+        raise ValueError("a bug")
+    graph.barrier(200.0)
+"""
+
+
+def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: Path) -> None:
+    (tmp_path / "bug.py").write_text(BUG)
+    (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
+    command = [sys.executable, "bug.py", "hosts", str(world(1).path)]
+    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    started = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        told = [process.communicate(timeout=150)[1] for process in started]
+        assert [process.returncode for process in started] == [1, 1]
+        assert "ValueError: a bug" in told[0], told
+        lost = told[1].splitlines()[-1]
+        assert "PeerLost: server 0 (partition 0" in lost and "trainer 0, which runs it, has failed" in lost, told
+        assert "ValueError: a bug" in lost
+    finally:
+        for process in started:
+            process.kill()

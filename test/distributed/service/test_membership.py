@@ -1,0 +1,40 @@
+"""Who is taken in as a server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+
+import pytest
+
+from glt.distributed.service import membership
+from glt.distributed.service.attendance import Attendance
+from glt.distributed.service.connection import Connection
+from glt.distributed.service.membership import Membership, ServerEntry
+
+ME = ServerEntry(0, "127.0.0.1", 1, "here", 1, "h0", 0, "g", "r", 3, None)
+
+
+def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process of each container has pid 1: two that were given one rank took turns in ending each other."""
+    monkeypatch.setattr(membership, "_TAKEN_S", 3600.0)  # a busy machine is not silence
+    here = Membership(ME, ("127.0.0.1", 1), Attendance(None), lambda servers: None, 1.0)
+    ends: list[Connection] = []
+
+    def join(entry: ServerEntry) -> Connection:
+        mine, theirs = socket.socketpair()
+        ends.extend((Connection(mine, "server 0"), Connection(theirs, "server 1")))
+        threading.Thread(target=here.admit, args=(ends[-1], {"entry": entry.to_json()}), daemon=True).start()
+        return ends[-2]
+
+    first = replace(ME, rank=1, host_id="h1")
+    try:
+        assert "protocol" in join(first).receive_json(60.0)
+        told = join(replace(first, host_id="h2", host="there")).receive_json(60.0)
+        assert "server_rank = 1 is taken" in told["refused"]
+        assert "protocol" in join(first).receive_json(60.0)  # it lost its connection, and joins again
+    finally:
+        here.close()
+        for each in ends:
+            each.close()

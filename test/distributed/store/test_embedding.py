@@ -1,0 +1,255 @@
+"""A distributed embedding is a module like any other, and never a silent copy of nothing."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glt.distributed.dist_embedding import DistEmbedding
+from glt.distributed.dist_parameter import DistParameter
+from glt.distributed.sparse_optim import SparseAdagrad, SparseAdam
+from glt.distributed.world import StandaloneWorld, enter, leave
+
+
+@pytest.fixture(autouse=True)
+def world() -> Iterator[StandaloneWorld]:
+    world = StandaloneWorld()
+    enter(world)
+    yield world
+    leave()
+    world.close()
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = DistEmbedding(10, 4, "rows")
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.linear(self.embedding(ids))
+
+
+def rows_of(embedding: DistEmbedding) -> Tensor:
+    return embedding.weight[torch.arange(embedding.num_embeddings)]
+
+
+def test_rows_in_the_shape_of_the_ids() -> None:
+    embedding = DistEmbedding(10, 4, "rows", "normal")
+    rows = rows_of(embedding)
+    assert 0.3 < rows.std() < 3 and len(rows.unique()) == 40
+    for ids in (torch.tensor(3), torch.tensor([3, 3]), torch.tensor([[1, 2], [0, 9]], dtype=torch.int32),
+                torch.empty(0, 2, dtype=torch.int64)):  # fmt: skip
+        found = embedding(ids)
+        assert found.shape == (*ids.shape, 4) and found.requires_grad
+        assert torch.equal(found, rows[ids.long()])
+    assert (embedding.num_embeddings, embedding.embedding_dim, embedding.name) == (10, 4, "rows")
+    assert repr(embedding) == "DistEmbedding(10, 4, name='rows')"
+
+
+def test_without_a_name_it_is_freed_with_the_module(world: StandaloneWorld) -> None:
+    first, second = DistEmbedding(2, 2), DistEmbedding(2, 2)
+    assert first.name != second.name and len(world.store.names()) == 2
+    del first
+    gc.collect()
+    DistEmbedding(2, 2, "named")
+    assert world.store.names() == [second.name, "named"]
+
+
+def test_a_module_with_parameters() -> None:
+    model = Model()
+    assert [name for name, _ in model.named_parameters()] == ["embedding.rows", "linear.weight", "linear.bias"]
+    parameter = model.embedding.rows
+    assert isinstance(parameter, DistParameter) and parameter.shape == (0, 4)
+    assert repr(parameter) == "DistParameter of 'rows', [10, 4]"
+    for optimizer in (SparseAdam(model), SparseAdam([model.embedding]), SparseAdam([parameter])):
+        assert optimizer.param_groups[0]["params"] == [parameter]
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
+def test_dense_optimizers_leave_it_alone(make: Any) -> None:
+    model = Model()
+    before = rows_of(model.embedding)
+    sparse, dense = SparseAdam(model, lr=0.1), make(model.parameters(), lr=0.1)
+    weight = model.linear.weight.detach().clone()
+    model(torch.tensor([1, 2])).sum().backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    dense.step()
+    assert torch.equal(rows_of(model.embedding), before) and not torch.equal(model.linear.weight, weight)
+    sparse.step()
+    changed = (rows_of(model.embedding) != before).any(1)
+    assert changed.nonzero().view(-1).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("forget", [lambda model, sparse: model.zero_grad(), lambda model, sparse: sparse.zero_grad(),
+                                    lambda model, sparse: sparse.zero_grad(set_to_none=False)])  # fmt: skip
+def test_forgetting_gradients(forget: Any) -> None:
+    model = Model()
+    before, sparse = rows_of(model.embedding), SparseAdam(model)
+    model(torch.tensor([1, 2])).sum().backward()
+    forget(model, sparse)
+    model(torch.tensor([5])).sum().backward()
+    sparse.step()
+    assert (rows_of(model.embedding) != before).any(1).nonzero().view(-1).tolist() == [5]
+    after = rows_of(model.embedding)
+    sparse.step()  # its gradients were used up
+    assert torch.equal(rows_of(model.embedding), after)
+
+
+def test_nothing_is_recorded_without_grad_or_when_frozen() -> None:
+    model = Model()
+    SparseAdam(model)
+    with torch.no_grad():
+        assert not model.embedding(torch.tensor([1])).requires_grad
+    model.eval()(torch.tensor([1]))  # no backward pass
+    model.embedding.requires_grad_(False)
+    model(torch.tensor([1])).sum().backward()
+    assert model.embedding.rows.gradients == []
+
+
+def test_a_gradient_that_no_optimizer_waits_for() -> None:
+    with pytest.raises(RuntimeError, match="'rows' has a gradient, and no optimizer: give its module to SparseAdagrad"):
+        Model()(torch.tensor([1])).sum().backward()
+
+
+def test_the_newest_optimizer_has_it(world: StandaloneWorld) -> None:
+    model = Model()
+    first = SparseAdagrad(model)
+    model(torch.tensor([1])).sum().backward()
+    first.step()
+    second = SparseAdam(model)
+    assert len(world.store.names()) == 3  # the state of the first is freed
+    with pytest.raises(RuntimeError, match="was given to SparseAdam 1 of 'rows' after SparseAdagrad 0 of 'rows'"):
+        first.step()
+    second.step()
+
+
+def test_more_embeddings_later_and_options_by_state_dict() -> None:
+    first, second = DistEmbedding(4, 2, "first", "ones"), DistEmbedding(4, 2, "second", "ones")
+    optimizer = SparseAdagrad(first, lr=0.5)
+    first(torch.tensor([0])).sum().backward()
+    optimizer.step()
+    optimizer.add_param_group({"params": second, "lr": 0.25})
+    (first(torch.tensor([1])).sum() + second(torch.tensor([1])).sum()).backward()
+    optimizer.step()
+    assert rows_of(first)[:, 0].tolist() == [0.5, 0.5, 1.0, 1.0] and rows_of(second)[:, 0].tolist() == [1, 0.75, 1, 1]
+    state = optimizer.state_dict()
+    assert [each["step"] for each in state["state"].values()] == [2, 1]
+    later = SparseAdagrad([{"params": first}, {"params": second}])
+    later.load_state_dict(state)
+    assert [group["lr"] for group in later.param_groups] == [0.5, 0.25]
+    assert [each["step"] for each in later.state_dict()["state"].values()] == [2, 1]
+
+
+def test_a_grad_scaler_is_refused() -> None:
+    model = Model()
+    sparse, scaler = SparseAdam(model), torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.tensor([1])).sum()).backward()
+    with pytest.raises(RuntimeError, match=r"SparseAdam is stepped by a GradScaler.* use bfloat16"):
+        scaler.step(sparse)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_dtypes_of_servers_and_of_the_module(dtype: torch.dtype) -> None:
+    embedding = DistEmbedding(10, 4, "rows", "ones", dtype=dtype)
+    assert embedding(torch.tensor([1])).dtype == embedding.weight.dtype == dtype
+    embedding.float()
+    optimizer = SparseAdagrad(embedding, lr=0.5)
+    rows = embedding(torch.tensor([1, 1]))
+    assert rows.dtype == torch.float32
+    rows.sum().backward()
+    optimizer.step()
+    assert rows_of(embedding)[1].tolist() == [0.5] * 4
+    assert optimizer.row_state(embedding)["sum"].dtype == torch.float32
+
+
+def test_data_parallel(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(Model())
+        sparse, dense = SparseAdam(model, lr=0.1), torch.optim.Adam(model.parameters())
+        before = rows_of(model.module.embedding)
+        for _ in range(3):
+            for optimizer in (sparse, dense):
+                optimizer.zero_grad()
+            model(torch.tensor([1, 2, 2])).sum().backward()
+            assert len(model.module.embedding.rows.gradients) == 1
+            for optimizer in (sparse, dense):
+                optimizer.step()
+        assert (rows_of(model.module.embedding) != before).any(1).nonzero().view(-1).tolist() == [1, 2]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_state_dict_says_what_it_is_and_refuses_another(tmp_path: Path) -> None:
+    model = Model()
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    state = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert sorted(state) == ["embedding._extra_state", "linear.bias", "linear.weight"]
+    model.load_state_dict(state)
+    other = nn.ModuleDict({"embedding": DistEmbedding(11, 4, "other"), "linear": nn.Linear(4, 1)})
+    with pytest.raises(ValueError, match=r"'num_embeddings': 10.*expected .*'num_embeddings': 11.* for 'other'"):
+        other.load_state_dict(state)
+
+
+def test_no_copies() -> None:
+    model = Model()
+    for what in (model, model.embedding, model.embedding.rows):
+        with pytest.raises(TypeError, match="cannot be copied: its rows are on servers"):
+            copy.deepcopy(what)
+        with pytest.raises(pickle.PicklingError, match="cannot be pickled: its rows are on servers"):
+            pickle.dumps(what)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"num_embeddings": 0}, ValueError, "num_embeddings = 0: expected a positive integer"),
+        ({"embedding_dim": 2.5}, ValueError, "embedding_dim = 2.5: expected a positive integer"),
+        ({"dtype": torch.float64}, ValueError, "dtype = torch.float64: expected one of torch.float32"),
+        ({"init_func": "xavier"}, Exception, "xavier"),
+        ({"part": "paper"}, ValueError, "part = 'paper'"),
+    ],
+)
+def test_wrong_arguments(given: dict[str, Any], error: type, told: str) -> None:
+    with pytest.raises(error, match=told):
+        DistEmbedding(**{"num_embeddings": 4, "embedding_dim": 2, "name": "rows", **given})
+
+
+def test_wrong_ids() -> None:
+    embedding = DistEmbedding(4, 2, "rows")
+    with pytest.raises(TypeError, match=r"ids: expected .* int32, got torch\.float32"):
+        embedding(torch.tensor([1.0]))
+    with pytest.raises(TypeError, match="ids: expected a tensor of int64 or int32, got list"):
+        embedding([1])  # type: ignore[arg-type]
+    for bad in (4, -1):
+        with pytest.raises(IndexError, match=f"{bad}"):
+            embedding(torch.tensor([0, bad]))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "told"),
+    [
+        (lambda e: SparseAdam(e, lr=0.0), ValueError, "lr = 0.0"),
+        (lambda e: SparseAdam(e, betas=(0.9, 1.0)), ValueError, r"betas = \(0.9, 1.0\)"),
+        (lambda e: SparseAdagrad(e, lr_decay=-1.0), ValueError, "lr_decay = -1.0"),
+        (lambda e: SparseAdagrad(e, eps=float("nan")), ValueError, "eps = nan"),
+        (lambda e: SparseAdagrad(e, reduction="max"), ValueError, "reduction = 'max': expected 'mean' or 'sum'"),
+        (lambda e: SparseAdagrad(e, timeout_s=0), ValueError, "timeout_s = 0"),
+        (lambda e: SparseAdagrad(nn.Linear(2, 2)), ValueError, "there is no DistEmbedding"),
+        (lambda e: SparseAdagrad([]), ValueError, "there is no DistEmbedding"),
+        (lambda e: SparseAdagrad([torch.zeros(2)]), TypeError, "expected embeddings, got Tensor"),
+        (lambda e: SparseAdagrad({"params": e}), TypeError, "expected embeddings"),
+    ],
+)
+def test_wrong_optimizers(make: Any, error: type, told: str) -> None:
+    with pytest.raises(error, match=told):
+        make(DistEmbedding(4, 2, "rows"))

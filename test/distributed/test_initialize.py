@@ -1,0 +1,156 @@
+"""How a process learns its place in a job, and what it says where that makes no sense."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from dist_world import NUM_NODES, World
+
+import glt
+from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.ip_config import find_this_host, local_addresses
+from glt.distributed.job_place import JobPlace, JobRole, read_place
+from glt.distributed.world import current_world
+from glt.errors import RendezvousError
+from glt.launch.hosts import Host
+
+SERVED = {"GLT_NUM_SERVERS": "4", "GLT_NUM_TRAINERS": "8", "GLT_MASTER_ADDR": "10.0.0.1", "GLT_MASTER_PORT": "30050"}
+TORCHRUN = {
+    "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+    "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500",
+}  # fmt: skip
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("GLT_") and name != "GLT_TEST_CLUSTER"]:
+        monkeypatch.delenv(name)
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    glt.distributed.finalize()
+
+
+def test_places() -> None:
+    assert read_place({}) == JobPlace(JobRole.STANDALONE, 0, 1, 1)
+    assert read_place({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}).role is JobRole.STANDALONE
+    server = read_place({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3", "GLT_PARTITION": "1"})
+    assert (server.role, server.rank, server.partition, server.num_servers) == (JobRole.SERVER, 3, 1, 4)
+    assert read_place({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3"}).partition is None
+    trainer = read_place({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"})
+    assert (trainer.role, trainer.rank, trainer.num_trainers, trainer.master) == (
+        JobRole.TRAINER, 5, 8, ("10.0.0.1", 30050),
+    )  # fmt: skip
+    peer = read_place(TORCHRUN)
+    assert (peer.role, peer.rank, peer.num_servers, peer.host_index, peer.is_first_on_host) == (
+        JobRole.PEER, 5, 2, 1, False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "match"),
+    [
+        ({"GLT_ROLE": "client"}, "GLT_ROLE = 'client': expected 'server', 'trainer'"),
+        ({"GLT_ROLE": "server"}, "GLT_NUM_SERVERS is not set, which GLT_ROLE = 'server' calls for; glt launch sets it"),
+        ({**SERVED, "GLT_ROLE": "server"}, "GLT_SERVER_RANK is not set"),
+        ({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "4"}, "GLT_SERVER_RANK = '4': expected .* 0 to 3"),
+        ({**SERVED, "GLT_ROLE": "trainer"}, "RANK is not set, .*by way of torchrun"),
+        ({**SERVED, "GLT_ROLE": "trainer", "RANK": "1", "WORLD_SIZE": "4"}, "WORLD_SIZE = 4 and GLT_NUM_TRAINERS = 8"),
+        ({**SERVED, "GLT_ROLE": "trainer", "RANK": "x"}, "RANK = 'x'"),
+        ({**SERVED, "GLT_ROLE": "trainer", "RANK": "1", "GLT_MASTER_PORT": "0"}, "GLT_MASTER_PORT = '0'"),
+        ({"WORLD_SIZE": "2"}, "RANK is not set, which WORLD_SIZE calls for; torchrun sets it"),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, "the same number of trainers on each host"),
+    ],
+)
+def test_places_that_make_no_sense(env: dict[str, str], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        read_place(env)
+
+
+def test_this_host_is_found_or_its_addresses_named() -> None:
+    here, there = Host("127.0.0.1"), Host("192.0.2.1")
+    assert find_this_host([there, here], "f") == 1
+    assert any("127.0.0.1" in each for each in local_addresses())
+    with pytest.raises(RendezvousError, match=r"\['192.0.2.1'\], and none of them is .*interfaces have \['127.0.0.1"):
+        find_this_host([there], "f")
+    with pytest.raises(RendezvousError, match="are all this host"):
+        find_this_host([here, Host("localhost")], "f")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_process_alone(world: Callable[..., World]) -> None:
+    made = world(2)
+    with pytest.raises(RuntimeError, match="initialize"):
+        glt.distributed.get_rank()
+    glt.distributed.initialize()
+    glt.distributed.initialize()  # the same: nothing
+    with pytest.raises(RuntimeError, match=r"call glt\.distributed\.finalize"):
+        glt.distributed.initialize(num_workers=2)
+    assert (glt.distributed.get_rank(), glt.distributed.num_trainers()) == (0, 1)
+    early = DistTensor((5, 2), torch.float32, "early")
+    early[[1]] = torch.ones(1, 2)
+    with pytest.raises(ValueError, match="nothing says which partitions"):
+        glt.distributed.DistGraph("small")
+    graph = glt.distributed.DistGraph("small", made.path)
+    assert graph.num_nodes() == NUM_NODES and early[[1]].sum() == 2
+    assert torch.equal(glt.distributed.DistGraph("small").ndata["x"][torch.arange(NUM_NODES)], made.x)
+    with pytest.raises(ValueError, match="expected the same partitions"):
+        glt.distributed.DistGraph("other", world(1).path)
+    with pytest.raises(FileNotFoundError, match="part_config = 'nowhere'"):
+        glt.distributed.DistGraph("other", "nowhere")
+    glt.distributed.barrier()
+    glt.distributed.register_server_function(torch.numel, "numel")
+    assert glt.distributed.request_server(0, "numel", torch.ones(3)) == 3
+    with pytest.raises(LookupError, match="'nothing' is no function"):
+        glt.distributed.request_server(0, "nothing")
+    glt.distributed.finalize()
+    glt.distributed.finalize()
+    assert current_world() is None and glt.distributed.get_context() is None
+    glt.distributed.initialize(part_config=made.path)
+    assert glt.distributed.DistGraph("small").num_nodes() == NUM_NODES
+
+
+@pytest.mark.usefixtures("alone")
+def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for given, kind in (
+        ({"num_workers": -1}, ValueError), ({"num_workers": "2"}, TypeError), ({"rpc_timeout": 0}, ValueError),
+        ({"part_config": tmp_path / "none"}, FileNotFoundError), ({"ip_config": tmp_path / "none"}, FileNotFoundError),
+        ({"part_config": tmp_path}, glt.errors.PartitionError),
+    ):  # fmt: skip
+        with pytest.raises(kind):
+            glt.distributed.initialize(**given)
+        assert current_world() is None
+    monkeypatch.setenv("GLT_NUM_WORKERS", "many")
+    with pytest.raises(ValueError, match="GLT_NUM_WORKERS = 'many'"):
+        glt.distributed.initialize()
+    monkeypatch.delenv("GLT_NUM_WORKERS")
+    for name, value in {**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="neither part_config nor GLT_PART_CONFIG says which"):
+        glt.distributed.initialize()
+    (tmp_path / "hosts").write_text("192.0.2.1\n")
+    with pytest.raises(RendezvousError, match=r"192\.0\.2\.1"):
+        glt.distributed.initialize(tmp_path / "hosts")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[..., World]) -> None:
+    found, before = [], set(threading.enumerate())
+    for num_parts in (1, 2):
+        glt.distributed.initialize(part_config=world(num_parts).path)
+        graph = glt.distributed.DistGraph("small")
+        with glt.distributed.DistNeighborLoader(
+            graph.world.data, [4, 3], torch.arange(0, NUM_NODES, 3), batch_size=50, random_seed=3, with_edge=True,
+            collect_features=True, worker_options=graph.world.worker_options(0),
+        ) as loader:  # fmt: skip
+            found.append([(batch.n_id.clone(), batch.e_id.clone(), batch.x.clone()) for batch in loader])
+        glt.distributed.finalize()
+        assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("glt-")]
+    assert len(found[0]) == 4
+    for one, two in zip(*found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))

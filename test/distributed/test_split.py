@@ -1,0 +1,260 @@
+"""Shares of nodes and edges: every selected one in one share, as many in each, local ones first."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from glt.data.partition_book import PartitionBook
+from glt.distributed import DistDataset, DistGraph, edge_split, finalize, initialize, node_split
+from glt.distributed.selected_ids import SelectedIds
+from glt.distributed.split import default_homes
+from glt.distributed.world import StandaloneWorld, enter, leave
+from glt.partition import RandomPartitioner, partition_graph
+
+TYPES = {"paper": 40, "author": 25}
+WRITES = ("author", "writes", "paper")
+
+
+def book_of(owner) -> PartitionBook:
+    """A book whose rows do not matter."""
+    owner = np.asarray(owner, np.uint8)
+    return PartitionBook.of_arrays(owner, np.zeros(len(owner), np.uint32), int(owner.max(initial=0)) + 1)
+
+
+@st.composite
+def selections(draw):
+    num_parts = draw(st.integers(1, 4))
+    owner = draw(st.lists(st.integers(0, num_parts - 1), min_size=1, max_size=60))
+    mask = draw(st.lists(st.booleans(), min_size=len(owner), max_size=len(owner)))
+    return np.array([*owner, num_parts - 1]), np.array([*mask, False]), draw(st.integers(1, 5))
+
+
+@settings(max_examples=100, deadline=None)
+@given(selections())
+def test_shares_are_a_partition_of_the_mask(world):
+    owner, mask, num_trainers = world
+    book = book_of(owner)
+    shares = [node_split(mask, book, rank=rank, num_trainers=num_trainers) for rank in range(num_trainers)]
+    assert sorted(torch.cat(shares).tolist()) == np.flatnonzero(mask).tolist()
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    for share, home in zip(shares, default_homes(book.num_parts, num_trainers), strict=True):
+        assert share.dtype == torch.int64
+        foreign = [part not in home for part in owner[share.numpy()]]
+        assert foreign == sorted(foreign), "local first"
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+def test_the_result_does_not_depend_on_how_much_is_read_at_a_time(piece):
+    rng = np.random.default_rng(0)
+    mask, book = rng.random(100) < 0.4, book_of(rng.integers(0, 3, 100))
+    selected = SelectedIds("nodes", mask, 100, book, piece)
+    assert selected.counts.tolist() == np.bincount(book.owners(np.flatnonzero(mask)), minlength=3).tolist()
+    for part in range(3):
+        whole = np.flatnonzero(mask & (book.owners() == part))
+        for begin, end in ((0, len(whole)), (2, 5), (4, 4)):
+            assert selected.ids([(part, begin, end)]).tolist() == whole[begin:end].tolist()
+
+
+class Counting:
+    """A mask that says which rows were read, as one that lies elsewhere would."""
+
+    def __init__(self, mask: np.ndarray) -> None:
+        self.mask, self.dtype, self.shape, self.read = mask, torch.bool, mask.shape, []
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    def __getitem__(self, rows: slice) -> torch.Tensor:
+        self.read.append((rows.start, rows.stop))
+        return torch.from_numpy(self.mask[rows])
+
+
+def test_a_mask_is_read_in_pieces_and_again_only_where_the_share_is():
+    mask = Counting(np.ones(100, bool))
+    selected = SelectedIds("nodes", mask, 100, PartitionBook.of_ranges([0, 50, 100]), piece=10)
+    assert mask.read == [(at, at + 10) for at in range(0, 100, 10)]
+    mask.read.clear()
+    assert selected.ids([(1, 5, 12)]).tolist() == list(range(55, 62))
+    assert mask.read == [(50, 60), (60, 70)]
+
+
+def test_masks_and_ids_of_all_kinds_mean_the_same():
+    mask = torch.rand(30, generator=torch.Generator().manual_seed(0)) < 0.5
+    ids, book = mask.nonzero().view(-1), PartitionBook.of_ranges([0, 10, 30])
+    expected = node_split(mask, book, rank=1, num_trainers=2)
+    backwards = ids.flip(0)
+    for given_ in (
+        mask.numpy(), mask.to(torch.uint8), ids, backwards, backwards.to(torch.int32), ids.tolist(), ids.numpy(),
+        {"node": mask}["node"],
+    ):  # fmt: skip
+        assert torch.equal(node_split(given_, book, rank=1, num_trainers=2), expected)
+    assert torch.equal(node_split(mask, {"a": book}, rank=1, num_trainers=2), expected)
+    assert torch.equal(node_split(mask, {"a": book, "b": None}, "a", rank=1, num_trainers=2), expected)
+
+
+def test_nothing_is_drawn_from_the_users_generators():
+    states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    node_split(torch.ones(50, dtype=torch.bool), PartitionBook.of_ranges([0, 10, 50]), rank=0, num_trainers=3)
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == states[1:]
+
+
+def test_equal_numbers_of_steps():
+    mask, book = torch.ones(101, dtype=torch.bool), PartitionBook.of_ranges([0, 70, 101])
+    for remainder, size in (("drop", 25), ("pad", 26)):
+        shares = [node_split(mask, book, rank=r, num_trainers=4, remainder=remainder) for r in range(4)]
+        assert [len(share) for share in shares] == [size] * 4
+        assert len(torch.cat(shares).unique()) == (100 if remainder == "drop" else 101)
+
+
+def test_nodes_of_a_partition_go_to_their_own_trainers():
+    trainer = torch.tensor([1, 0, 1, 0, 1, 0, 3, 2, 3, 2])
+    book, mask = PartitionBook.of_ranges([0, 6, 10]), torch.ones(10, dtype=torch.bool)
+    homes = [[0], [0], [1], [1]]
+    shares = [node_split(mask, book, rank=r, node_trainer_ids=trainer, homes=homes, force_even=False) for r in range(4)]
+    assert [share.tolist() for share in shares] == [[1, 3, 5], [0, 2, 4], [7, 9], [6, 8]]
+    even = [node_split(mask, book, rank=r, node_trainer_ids=trainer, homes=homes) for r in range(4)]
+    assert sorted(torch.cat(even).tolist()) == list(range(10))
+
+
+def test_default_homes():
+    assert default_homes(2, 4) == [[0], [0], [1], [1]]
+    assert default_homes(2, 3) == [[0], [0], [1]]
+    assert default_homes(4, 2) == [[0, 1], [2, 3]]
+    assert default_homes(3, 2) == [[0, 1], [2]]
+    assert default_homes(1, 2) == [[0], [0]]
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory) -> Path:
+    rng = np.random.default_rng(0)
+    edges = np.stack([rng.integers(0, TYPES["author"], 90), rng.integers(0, TYPES["paper"], 90)])
+    arguments = {"num_nodes": TYPES, "edge_index": {WRITES: edges}}
+    root = tmp_path_factory.mktemp("split")
+    RandomPartitioner(root / "ranges", 3, relabel=True, **arguments).partition()
+    RandomPartitioner(root / "arrays", 3, **arguments).partition()
+    return root
+
+
+@pytest.mark.parametrize("name", ["ranges", "arrays"])
+def test_types_have_books_of_their_own(typed, name):
+    dataset = DistDataset().load(typed / name, 1)
+    for ntype, total in TYPES.items():
+        owner = dataset.node_books[dataset.schema.node_index(ntype)].owners()
+        shares = [node_split(torch.ones(total, dtype=bool), dataset, ntype, r, num_trainers=3) for r in range(3)]
+        assert sorted(torch.cat(shares).tolist()) == list(range(total))
+        for rank, share in enumerate(shares):
+            assert (owner[share.numpy()] == rank).sum() == min((owner == rank).sum(), len(share))
+    shares = [edge_split(torch.arange(90), dataset, WRITES, r, num_trainers=3) for r in range(3)]
+    assert sorted(torch.cat(shares).tolist()) == list(range(90)) and [len(share) for share in shares] == [30] * 3
+    if name == "ranges":  # those of the arrays have no tables, and with them no book
+        owner = dataset.edge_books[0].owners()
+        assert all((owner[share.numpy()] == r).sum() == min(30, (owner == r).sum()) for r, share in enumerate(shares))
+
+
+class Servers:
+    """A world as it looks to one of four trainers of two hosts that serve two partitions each, crosswise."""
+
+    num_trainers, num_servers = 4, 2
+
+    def __init__(self, rank: int, data: DistDataset | None) -> None:
+        self.rank, self.data = rank, data
+
+    def owner_of(self, partition: int) -> int:
+        return partition % 2
+
+
+def test_the_world_knows_the_trainer_and_what_is_near(tmp_path):
+    RandomPartitioner(tmp_path / "parts", 4, 40, np.zeros((2, 4), np.int64), relabel=True).partition()
+    data = DistDataset().load(tmp_path / "parts", 0)
+    shares = []
+    for rank in range(4):
+        enter(Servers(rank, data))
+        try:
+            shares.append(node_split(torch.ones(40, dtype=torch.bool)).tolist())
+            if rank == 3:
+                assert node_split(np.arange(40), rank=0).tolist() == shares[0]
+                assert edge_split(np.arange(4), num_trainers=1, rank=0).tolist() == [0, 1, 2, 3]
+        finally:
+            leave()
+    assert shares == [[*range(10)], [*range(20, 30)], [*range(10, 20)], [*range(30, 40)]]
+
+
+def test_a_world_without_a_graph_is_told_from_one_with(tmp_path):
+    enter(StandaloneWorld())
+    try:
+        with pytest.raises(RuntimeError, match="partition_book is None, and this process has joined no graph"):
+            node_split([0])
+        assert node_split([4, 0], PartitionBook.of_ranges([0, 5])).tolist() == [0, 4]
+    finally:
+        leave()
+
+
+def test_masks_of_a_graph_that_servers_have(tmp_path):
+    mask, kind = torch.arange(40) % 3 == 0, torch.arange(60) % 2 == 0
+    edges = torch.randint(0, 40, (2, 60), generator=torch.Generator().manual_seed(0))
+    data = Data(edge_index=edges, num_nodes=40, train_mask=mask, kind=kind)
+    orig_nids, orig_eids = partition_graph(data, "toy", 2, tmp_path / "out", part_method="random", return_mapping=True)
+    initialize()
+    try:
+        g = DistGraph("toy", part_config=tmp_path / "out" / "toy.json")
+        assert orig_nids[node_split(g.ndata["train_mask"])].sort().values.tolist() == list(range(0, 40, 3))
+        for book in (None, g.get_partition_book()):
+            shares = [node_split(g.ndata["train_mask"], book, rank=r, num_trainers=3) for r in range(3)]
+            assert orig_nids[torch.cat(shares)].sort().values.tolist() == list(range(0, 40, 3))
+            shares = [edge_split(g.edata["kind"], book, rank=r, num_trainers=3) for r in range(3)]
+            assert orig_eids[torch.cat(shares)].sort().values.tolist() == list(range(0, 60, 2))
+    finally:
+        finalize()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "error", "message"),
+    [
+        (torch.ones(9, dtype=torch.bool), ValueError, "nodes is a mask of 9: expected one value for each of 10"),
+        (torch.full((10,), 2, dtype=torch.uint8), ValueError, r"nodes\[0\] = 2: expected a mask of zeros and ones"),
+        (torch.tensor([0, 10]), IndexError, r"nodes\[1\] = 10 is outside \[0, 10\)"),
+        ([3, 4, 3], ValueError, "nodes holds 3 twice"),
+        (torch.ones(10), TypeError, "nodes is float32: expected a mask of bools, or integer ids"),
+        (torch.ones(2, 5, dtype=torch.bool), ValueError, r"nodes has shape \[2, 5\]: expected one dimension"),
+        ("train", TypeError, "nodes is str: expected a mask"),
+    ],
+)
+def test_what_selects_nothing_is_an_error_that_names_it(nodes, error, message):
+    with pytest.raises(error, match=message):
+        node_split(nodes, PartitionBook.of_ranges([0, 10]), rank=0, num_trainers=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"num_trainers": 2}, RuntimeError, "this process is no trainer that is known: call .*initialize"),
+        ({"rank": 2, "num_trainers": 2}, ValueError, r"rank = 2 is outside \[0, 2\)"),
+        ({"rank": 0, "num_trainers": 2, "homes": [[0]]}, ValueError, "homes is of 1 trainers: expected 2"),
+        ({"rank": True, "num_trainers": 2}, TypeError, "rank = True: expected an integer"),
+        ({"rank": 0, "num_trainers": 0}, ValueError, "num_trainers = 0: expected at least 1"),
+        ({"rank": 0, "num_trainers": 1, "force_even": 1}, TypeError, "force_even = 1: expected True or False"),
+        ({"partition_book": None}, RuntimeError, "partition_book is None, and this process has joined no graph"),
+        ({"partition_book": 3, "rank": 0}, TypeError, "partition_book has type int: expected a PartitionBook"),
+        ({"rank": 0, "num_trainers": 1, "node_trainer_ids": [0]}, ValueError, "node_trainer_ids has 1 rows: expected"),
+    ],
+)
+def test_a_place_that_there_is_not_is_an_error(arguments, error, message):
+    arguments = {"partition_book": PartitionBook.of_ranges([0, 10]), **arguments}
+    with pytest.raises(error, match=message):
+        node_split(torch.ones(10, dtype=torch.bool), **arguments)
+
+
+def test_a_type_that_there_is_not(typed):
+    dataset = DistDataset().load(typed / "ranges", 0)
+    with pytest.raises(KeyError, match="no node type is named: expected one of"):
+        node_split([0], dataset, rank=0, num_trainers=1)
+    with pytest.raises(KeyError, match="partition_book has no node type 'x': expected one of"):
+        node_split([0], {"a": None, "b": None}, "x", rank=0, num_trainers=1)

@@ -1,0 +1,130 @@
+"""Dividing items among trainers, from their numbers alone: properties, and small cases worked out by hand."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glt.distributed.split_counts import Interval, split_counts
+
+
+@st.composite
+def worlds(draw):
+    """Counts of partitions, and hosts with some of the trainers and some of the partitions each."""
+    num_partitions, num_hosts = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    counts = draw(st.lists(st.integers(0, 12), min_size=num_partitions, max_size=num_partitions))
+    host_of = draw(st.lists(st.integers(-1, num_hosts - 1), min_size=num_partitions, max_size=num_partitions))
+    trainers = draw(st.lists(st.integers(0, num_hosts - 1), min_size=1, max_size=7))
+    homes = [[part for part, host in enumerate(host_of) if host == mine] for mine in trainers]
+    return counts, homes
+
+
+def items(share: list[Interval]) -> list[tuple[int, int]]:
+    return [(part, at) for part, begin, end in share for at in range(begin, end)]
+
+
+def everything(counts: list[int]) -> list[tuple[int, int]]:
+    return [(part, at) for part, count in enumerate(counts) for at in range(count)]
+
+
+def most_local(counts: list[int], homes: list[list[int]]) -> int:
+    """How many items can be local where shares differ by one at most."""
+    size, more = divmod(sum(counts), len(homes))
+    hosts = {frozenset(home) for home in homes}
+    found = 0
+    for host in hosts:
+        trainers, here = sum(frozenset(home) == host for home in homes), sum(counts[part] for part in host)
+        extra = min(trainers, max(0, here - size * trainers), more)
+        more -= extra
+        found += min(here, size * trainers + extra)
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_every_item_goes_to_one_trainer_and_shares_are_even_and_as_local_as_can_be(world):
+    counts, homes = world
+    shares = split_counts(counts, homes)
+    assert sorted(item for share in shares for item in items(share)) == everything(counts)
+    sizes = [len(items(share)) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    local = [[part in home for part, _ in items(share)] for share, home in zip(shares, homes, strict=True)]
+    assert sum(map(sum, local)) == most_local(counts, homes)
+    assert all(flags == sorted(flags, reverse=True) for flags in local), "local first"
+    assert all(begin < end for share in shares for _, begin, end in share)
+    assert shares == split_counts(counts, homes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds())
+def test_equal_shares_by_leaving_out_or_by_repeating(world):
+    counts, homes = world
+    size, more = divmod(sum(counts), len(homes))
+    dropped = [items(share) for share in split_counts(counts, homes, remainder="drop")]
+    assert all(len(share) == size for share in dropped)
+    kept = [item for share in dropped for item in share]
+    assert len(set(kept)) == len(kept) == sum(counts) - more and set(kept) <= set(everything(counts))
+
+    padded = [items(share) for share in split_counts(counts, homes, remainder="pad")]
+    exact = [items(share) for share in split_counts(counts, homes)]
+    assert {len(share) for share in padded} == {size + (more > 0)}
+    for with_, without in zip(padded, exact, strict=True):
+        assert with_[: len(without)] == without
+        assert not without or set(with_) == set(without), "what is repeated is the trainer's own"
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds())
+def test_without_force_even_all_that_can_be_local_is(world):
+    counts, homes = world
+    shares = split_counts(counts, homes, force_even=False)
+    assert sorted(item for share in shares for item in items(share)) == everything(counts)
+    housed = set().union(*homes)
+    for share, home in zip(shares, homes, strict=True):
+        assert all(part in home for part, _ in items(share) if part in housed)
+    if not housed:
+        sizes = [len(items(share)) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_host_that_is_short_gets_the_last_items_of_one_that_has_more():
+    assert split_counts([10, 2], [[0], [1]]) == [[(0, 0, 6)], [(1, 0, 2), (0, 6, 10)]]
+
+
+def test_an_odd_item_stays_where_it_is():
+    assert split_counts([2, 3], [[0], [1]]) == [[(0, 0, 2)], [(1, 0, 3)]]
+
+
+def test_trainers_of_a_host_have_neighbouring_pieces_of_all_its_partitions():
+    assert split_counts([3, 5, 4], [[0, 1], [0, 1], [2]]) == [[(0, 0, 3), (1, 0, 1)], [(1, 1, 5)], [(2, 0, 4)]]
+
+
+def test_fewer_items_than_trainers():
+    assert split_counts([0, 2], [[0], [0], [1], [1]]) == [[], [], [(1, 0, 1)], [(1, 1, 2)]]
+    assert split_counts([0, 0], [[0], [1]], remainder="pad") == [[], []]
+    assert split_counts([0, 1], [[0], [1]], remainder="pad") == [[(1, 0, 1)], [(1, 0, 1)]]
+    assert split_counts([0, 1], [[0], [1]], remainder="drop") == [[], []]
+
+
+def test_what_is_local_to_nobody_evens_out():
+    assert split_counts([4, 1, 5], [[0], [1]], force_even=False) == [[(0, 0, 4), (2, 0, 1)], [(1, 0, 1), (2, 1, 5)]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, -1], [[0]]), r"counts = \[1, -1\]: expected one number of at least 0 per partition"),
+        (([1], []), "homes is empty"),
+        (([1], [[0], [1]]), r"homes\[1\] names partition 1: expected 0 to 0"),
+        (([1, 1], [[0], [0, 1]]), r"homes\[1\] = \[0, 1\] and homes\[0\] = \[0\] share partition 0"),
+    ],
+)
+def test_what_cannot_be_divided_is_an_error_that_names_it(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        split_counts(*arguments)
+
+
+def test_remainders_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"remainder = 'lose': expected one of \['keep', 'drop', 'pad'\]"):
+        split_counts([1], [[0]], remainder="lose")
+    with pytest.raises(ValueError, match="remainder = 'pad' makes all shares equal, but force_even is False"):
+        split_counts([1], [[0]], remainder="pad", force_even=False)

@@ -1,0 +1,240 @@
+"""Loaders with a GPU sampler give the CPU's batches; the host plays the GPU, and where there is one it does so too."""
+
+import gc
+import threading
+
+import pytest
+import torch
+
+from glt.data import Dataset
+from glt.data.accelerator import Accelerator
+from glt.data.cuda_device import missing_for_cuda
+from glt.data.pinned_memory import process_pages
+from glt.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from glt.testing import random_graph
+from glt.testing_hetero import random_hetero_graph
+
+HETERO = random_hetero_graph(seed=4)
+HOMO = random_graph(80, 700, seed=3).to_data()
+HOMO.time = torch.arange(80) % 20
+HOMO.edge_weight = torch.rand(700, generator=torch.Generator().manual_seed(2))
+GPU = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.cuda,
+        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
+    ],
+)
+DEVICES = ["host", GPU]
+OPTIONS = [
+    {},
+    {"replace": True, "disjoint": True},
+    {"weight_attr": "edge_weight"},
+    {"time_attr": "time", "temporal_strategy": "last"},
+    {"subgraph_type": "induced"},
+    {"subgraph_type": "bidirectional"},
+]
+
+
+def assert_equal(got, expected):
+    """Batches of PyG, one of them on a device."""
+    assert [store._key for store in got.stores] == [store._key for store in expected.stores]
+    for one, other in zip(got.stores, expected.stores, strict=True):
+        assert set(one.keys()) == set(other.keys())
+        for key, value in other.items():
+            if isinstance(value, torch.Tensor):
+                assert one[key].dtype == value.dtype and torch.equal(one[key].cpu(), value), key
+            else:
+                assert one[key] == value, key
+
+
+def compare(make, device, **more):
+    """Two epochs."""
+    on_cpu, on_device = make(), make(device=device, **more)
+    for _ in range(2):
+        batches = list(on_device)
+        assert len(batches) == len(on_device) == len(on_cpu)
+        for got, expected in zip(batches, on_cpu, strict=True):
+            if device == "cuda":
+                assert all(value.is_cuda for store in got.stores for value in store.values() if torch.is_tensor(value))
+            assert_equal(got, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_option_gives_the_cpus_batches(options, mode, device):
+    attrs = {name: options.get(name) for name in ("time_attr", "weight_attr")}
+
+    def make(device=None, **more):
+        data = Dataset.from_pyg(HOMO, **attrs)
+        data = data if device is None else data.with_mode(mode, device)
+        seeds = torch.tensor([5, 5, 0, 79, 31, 8, 9])
+        return NeighborLoader(
+            data, [4, -1], seeds, batch_size=3, shuffle=True, random_seed=1, device=device, **options, **more
+        )
+
+    compare(make, device, batches_ahead=1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("split_ratio", [0.0, 0.5, 1.0])
+def test_rows_of_tiers_and_windows(split_ratio, window, device):
+    def make(device=None, **more):
+        data = Dataset.from_pyg(HETERO)
+        if device is not None:
+            for t, tables in enumerate(data.node_tables):
+                if "x" in tables:
+                    node_type = data.schema.node_types[t]
+                    data.init_node_features({node_type: tables["x"].tensor}, split_ratio=split_ratio, device=device)
+            data = data.with_mode("ZERO_COPY", device)
+        kind = data.schema.node_types[1]
+        return NeighborLoader(data, [3, 2], kind, batch_size=16, random_seed=1, device=device, **more)
+
+    compare(make, device, gather_window=window)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("neg_sampling", [None, "binary", "triplet"])
+def test_links(neg_sampling, disjoint, device):
+    edges = HOMO.edge_index[:, ::13]
+
+    def make(device=None, **more):
+        data = Dataset.from_pyg(HOMO)
+        data = data if device is None else data.with_mode("ZERO_COPY")
+        return LinkNeighborLoader(
+            data, [3, 2], edges, batch_size=11, neg_sampling=neg_sampling, disjoint=disjoint, random_seed=2,
+            exclude_edges=None if disjoint else "self", device=device, **more,
+        )  # fmt: skip
+
+    compare(make, device, gather_window=2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_subgraphs_and_transforms_of_the_trainer(device):
+    seen = []
+
+    def note(data):
+        seen.append(threading.current_thread())
+        return data
+
+    def make(device=None, **more):
+        data = Dataset.from_pyg(HOMO)
+        data = data if device is None else data.with_mode("CUDA", device)
+        return SubGraphLoader(data, [3], torch.arange(20), batch_size=8, random_seed=1, transform=note, **more)
+
+    compare(make, device)
+    assert set(seen) == {threading.current_thread()}
+
+
+def loader(device="host", seeds=None, **options):
+    data = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
+    seeds = torch.arange(40) if seeds is None else seeds
+    return NeighborLoader(data, [2, 2], seeds, batch_size=4, random_seed=1, device=device, **options)
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "glt-ahead"]
+
+
+def test_leaving_early_ends_the_thread_and_iterators_are_epochs_of_their_own():
+    loaded = loader()
+    one, other = iter(loaded), iter(loaded)
+    first, second = next(one), next(other)
+    assert not torch.equal(first.edge_index, second.edge_index)
+    assert len(threads()) == 2
+    del one, other
+    gc.collect()
+    assert not threads()
+    assert len(list(loaded)) == 10 and not threads()
+
+
+def test_a_state_goes_on_in_the_middle_of_an_epoch():
+    loaded, batches = loader(), iter(loader())
+    expected = [next(batches) for _ in range(10)]
+    running = iter(loaded)
+    for _ in range(4):
+        next(running)
+    state = loaded.state_dict()
+    again = loader()
+    again.load_state_dict(state)
+    rest = list(again)
+    assert len(rest) == 6
+    for got, known in zip(rest, expected[4:], strict=True):
+        assert_equal(got, known)
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_what_fails_is_raised_in_the_place_of_its_batch(window):
+    failing = [3]
+
+    def maybe(out):
+        if failing and int(out.metadata[0][0]) == 4 * failing[0]:
+            raise ZeroDivisionError("on purpose")
+        return out
+
+    batches = iter(loader(transform_sampler_output=maybe, gather_window=window))
+    assert [next(batches).input_id[0].item() for _ in range(3)] == [0, 4, 8]
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        next(batches)
+    assert [batch.input_id[0].item() for batch in batches] == [16, 20, 24, 28, 32, 36]
+    assert not threads()
+
+
+def test_a_row_that_is_not_there_is_an_exception():
+    data = HOMO.clone()
+    dataset = Dataset.from_pyg(data).with_mode("ZERO_COPY")
+    dataset.edge_tables[0]["edge_attr"] = type(dataset.edge_tables[0]["edge_attr"])(torch.zeros(5, 2))
+    with pytest.raises(IndexError, match=r"ids\[\d+\] = \d+ is row \d+ of 5"):
+        list(NeighborLoader(dataset, [5], torch.arange(40), batch_size=20, device="host"))
+
+
+def test_options_that_do_not_fit_are_refused():
+    for options, error, message in [
+        ({"num_workers": 2}, ValueError, "num_workers = 2 and a sampler on host: a GPU cannot be used in workers"),
+        ({"pin_memory": True}, ValueError, "pin_memory = True and a sampler on host: batches are on the GPU already"),
+        ({"batches_ahead": 0}, ValueError, "batches_ahead = 0: expected an integer of at least 1"),
+        ({"gather_window": True}, ValueError, "gather_window = True: expected an integer"),
+        ({"device": None, "gather_window": 2}, ValueError, "gather_window = 2: it is for samplers on a GPU"),
+    ]:
+        with pytest.raises(error, match=message):
+            loader(**options)
+    with pytest.raises(ValueError, match="the graph is for CPU samplers; pass a glt Dataset"):
+        NeighborLoader(HOMO, [2], device="host")
+    sampler = loader().node_sampler
+    assert sampler.accelerator == Accelerator(torch.device("cpu"))
+    with pytest.raises(TypeError, match=r"data has type Data: a sampler on a GPU needs a glt Dataset"):
+        NeighborLoader(HOMO, [2, 2], neighbor_sampler=sampler)
+    with pytest.raises(ValueError, match="device = 'cpu', but neighbor_sampler samples on host"):
+        data = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
+        NeighborLoader(data, [2, 2], neighbor_sampler=sampler, device="cpu")
+
+
+@pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0])
+def test_without_a_gpu_it_says_what_is_missing(device):
+    with pytest.raises(ValueError, match=r"device = .*(no CUDA kernels|without CUDA|no GPU)"):
+        loader(device=device)
+    with pytest.raises(ValueError, match=r"(no CUDA kernels|without CUDA|no GPU)"):
+        Dataset.from_pyg(HOMO).with_mode("CUDA")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+def test_a_gpus_loader_leaves_no_memory_pinned():
+    """Not yet run."""
+    before = process_pages().num_bytes
+    loaded = loader("cuda")
+    for batch in loaded:
+        torch.cuda._sleep(1_000_000)  # the trainer is behind
+        assert batch.x.is_cuda and torch.equal(batch.x.cpu(), HOMO.x[batch.n_id.cpu()])
+    graph = loaded.node_sampler.graph.graphs[0]
+    assert process_pages().num_bytes > before
+    graph.close()
+    for tables in (*loaded._features.source.node_tables, *loaded._features.source.edge_tables):
+        for feature in tables.values():
+            feature.check()
+            feature.close()
+    assert process_pages().num_bytes == before
