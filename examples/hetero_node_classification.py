@@ -19,6 +19,8 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.typing import EdgeType, NodeType
 
+from glt.data import Dataset
+from glt.data.cuda_device import default_device
 from glt.data.hetero_readers import read_hetero_npz
 from glt.data.synthetic_hetero import synthetic_hetero_graph
 from glt.loader import NeighborLoader
@@ -96,12 +98,15 @@ def main(args: argparse.Namespace) -> float:
     for node_type in task.x:
         data[node_type].x = F.normalize(data[node_type].x)  # bags of words have any length
 
+    on_gpu = args.device != "cpu"  # then batches are sampled there, from the graph in its memory, and stay
+    graph = Dataset.from_pyg(data).with_mode("CUDA", args.device) if on_gpu else data
+
     def loader(split: str, **kwargs: object) -> NeighborLoader:
         nodes = (target, data[target][f"{split}_mask"])
-        return NeighborLoader(data, args.num_neighbors, nodes, batch_size=args.batch_size, random_seed=1, **kwargs)
+        return NeighborLoader(graph, args.num_neighbors, nodes, batch_size=args.batch_size, random_seed=1, **kwargs)
 
     train_loader, val_loader, test_loader = loader("train", shuffle=True), loader("val"), loader("test")
-    model = Model(data, args.hidden_channels, task.num_classes)
+    model = Model(data, args.hidden_channels, task.num_classes).to(train_loader.node_sampler.device)
     with torch.no_grad():
         model(next(iter(train_loader)))  # the lazy layers learn their widths
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.wd)
@@ -127,4 +132,5 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, default=0.005)
     parser.add_argument("--wd", type=float, default=5e-4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default=default_device(), help="cpu, or the GPU that samples and trains")
     main(parser.parse_args())

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import GraphSAGE
 
+from glt.data import Dataset
+from glt.data.cuda_device import default_device
 from glt.data.readers import read_npz
 from glt.data.synthetic import synthetic_graph
 from glt.data.task import NodeTask
@@ -42,9 +44,9 @@ def train_epoch(model: GraphSAGE, loader: LinkNeighborLoader, optimizer: torch.o
 
 @torch.no_grad()
 def embed(model: GraphSAGE, loader: NeighborLoader) -> Tensor:
-    """Embeddings of all nodes, in order of their ids."""
+    """Embeddings of all nodes, in order of their ids, on the CPU."""
     model.eval()
-    return torch.cat([model(batch.x, batch.edge_index)[: batch.batch_size] for batch in loader])
+    return torch.cat([model(batch.x, batch.edge_index)[: batch.batch_size] for batch in loader]).cpu()
 
 
 def linear_accuracy(z: Tensor, task: NodeTask, steps: int = 200) -> float:
@@ -64,12 +66,14 @@ def main(args: argparse.Namespace) -> float:
     torch.manual_seed(args.seed)
     task = read_npz(args.data) if args.data else synthetic_graph(2000)
     data = task.to_pyg()
+    if args.device != "cpu":  # batches are sampled there, from the graph in its memory, and stay
+        data = Dataset.from_pyg(data).with_mode("CUDA", args.device)
     train_loader = LinkNeighborLoader(
         data, args.num_neighbors, batch_size=args.batch_size, shuffle=True, exclude_edges="reverse", random_seed=1,
         neg_sampling={"mode": "triplet", "amount": args.num_negatives},
     )  # fmt: skip
     all_loader = NeighborLoader(data, args.num_neighbors, batch_size=args.batch_size, random_seed=1)
-    model = GraphSAGE(task.num_features, args.hidden_channels, num_layers=2)
+    model = GraphSAGE(task.num_features, args.hidden_channels, num_layers=2).to(all_loader.node_sampler.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     accuracy = 0.0
     for epoch in range(args.epochs):
@@ -91,4 +95,5 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default=default_device(), help="cpu, or the GPU that samples and trains")
     main(parser.parse_args())

@@ -12,7 +12,7 @@ namespace glt::cuda {
 namespace {
 
 template <typename Body>
-__global__ void __launch_bounds__(kThreads) run_body(const __grid_constant__ Body body) {
+__global__ void __launch_bounds__(kThreads, 1) run_body(const __grid_constant__ Body body) {
   __shared__ typename Body::Shared shared;
   body(CudaBlock(), shared);
 }
@@ -25,7 +25,7 @@ class CudaLauncher : public Launcher {
   }
   ~CudaLauncher() override {
     // A process that is ending may have lost its context: nothing is left to free then.
-    cudaGraphExecDestroy(graph_);
+    if (graph_) cudaGraphExecDestroy(graph_);
     if (capture_) cudaStreamDestroy(capture_);
     cudaFreeHost(staging_);
     cudaEventDestroy(done_);

@@ -7,6 +7,7 @@ from types import TracebackType
 from torch import Tensor
 
 from glt.channel.message import Message, MessageKind, MessageLayout
+from glt.data.accelerator import Event
 
 DEFAULT_TIMEOUT_S = 180.0
 """How long a call waits unless told otherwise."""
@@ -20,6 +21,21 @@ class Slot(ABC):
 
     buffer: Tensor
     """The message's bytes, uint8 [nbytes], 64-byte aligned, undefined at first. Not to be written afterwards."""
+
+    ready: Event | None = None
+    """What the consumer's stream waits for, where the message's tensors are on a device."""
+
+    def tensors(
+        self, layout: MessageLayout, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
+    ) -> dict[str, Tensor]:
+        """Writes the head of a message; returns its tensors, to be filled in place.
+
+        Args:
+            layout: Of at most as many bytes as were reserved.
+            kind, loader, epoch, index: What the message is.
+        """
+        layout.write_header(self.buffer, kind, loader, epoch, index)
+        return layout.tensors(self.buffer)
 
     @abstractmethod
     def commit(self) -> None:

@@ -18,11 +18,14 @@ from glt.errors import ChannelClosed, ChannelTimeout
 class LocalSlot(Slot):
     """Room for one message in private memory."""
 
-    __slots__ = ("_channel", "buffer", "state")
+    __slots__ = ("_channel", "buffer", "nbytes", "state")
 
-    def __init__(self, channel: "LocalChannel", nbytes: int) -> None:
+    def __init__(self, channel: "LocalChannel", nbytes: int, pinned: bool = False) -> None:
         self._channel = channel
-        self.buffer = pool.empty((nbytes,), torch.uint8)
+        self.buffer = (
+            torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else pool.empty((nbytes,), torch.uint8)
+        )
+        self.nbytes = nbytes
         self.state = "filling"
 
     def commit(self) -> None:
@@ -40,12 +43,13 @@ class LocalChannel(Channel):
 
     Args:
         capacity: Messages that may be reserved or waiting to be received.
+        pinned: Memory of torch's that a GPU copies from by itself.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, pinned: bool = False) -> None:
         if capacity < 1:
             raise ValueError(f"capacity = {capacity}: expected at least 1 message")
-        self.capacity = capacity
+        self.capacity, self._pinned = capacity, pinned
         self._changed = threading.Condition()
         self._slots: deque[LocalSlot] = deque()  # in the order of reservation
         self._num_unread = 0  # reserved or committed, not abandoned
@@ -62,16 +66,22 @@ class LocalChannel(Channel):
                 self._raise_closed()
             if self._num_unread >= self.capacity:
                 raise ChannelTimeout(f"no room for a message after {timeout_s:g} s: {self._num_unread} wait to be read")
-            slot = LocalSlot(self, nbytes)
+            slot = self._make_slot(nbytes)
             self._slots.append(slot)
             self._num_unread += 1
             return slot
+
+    def _make_slot(self, nbytes: int) -> LocalSlot:
+        return LocalSlot(self, nbytes, self._pinned)
 
     def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
         return read_message(self.receive_bytes(timeout_s))
 
     def receive_bytes(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Tensor:
         """As :meth:`receive`, but returns the message unread, uint8 [n]."""
+        return self._take(timeout_s).buffer
+
+    def _take(self, timeout_s: float) -> LocalSlot:
         with self._changed:
             self._wait("consumer", timeout_s, lambda: self._closed or self._is_ready())
             if not self._is_ready():
@@ -82,9 +92,9 @@ class LocalChannel(Channel):
             self._drop_abandoned()
             self._num_unread -= 1
             self._num_received += 1
-            self._received_bytes += slot.buffer.numel()
+            self._received_bytes += slot.nbytes
             self._changed.notify_all()
-        return slot.buffer
+        return slot
 
     def close(self) -> None:
         with self._changed:
@@ -115,7 +125,7 @@ class LocalChannel(Channel):
                 self._drop_abandoned()
             else:
                 self._num_sent += 1
-                self._sent_bytes += slot.buffer.numel()
+                self._sent_bytes += slot.nbytes
             self._changed.notify_all()
 
     def _is_ready(self) -> bool:

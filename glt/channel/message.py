@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt.data import pool
+from glt.data.accelerator import Event
 from glt.errors import MessageError
 
 ALIGNMENT = 64
@@ -84,6 +86,10 @@ class Message:
     epoch: int
     index: int
     tensors: dict[str, Tensor]
+    buffer: Tensor | None = None
+    """The bytes that the tensors alias; None where they have none in common."""
+    ready: Event | None = None
+    """Of tensors on a device: what the stream that uses them waits for first."""
 
     def raise_if_error(self) -> None:
         """Raises the exception that the message carries, as :class:`glt.errors.RemoteError`, if it carries one."""
@@ -115,6 +121,11 @@ def _view(array: np.ndarray, code: int, shape: Sequence[int], offset: int) -> Te
     twin, dtype = _TWINS[code]
     tensor = torch.from_numpy(np.ndarray(shape, twin, array, offset))
     return tensor if dtype is None else tensor.view(dtype)
+
+
+def device_view(buffer: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    """A tensor that lies in bytes on any device, uint8, from ``start`` on: slower than what the CPU has."""
+    return buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))
 
 
 class MessageLayout:
@@ -169,7 +180,9 @@ class MessageLayout:
         self._array(buffer).data[: len(front)] = front
 
     def tensors(self, buffer: Tensor) -> dict[str, Tensor]:
-        """Returns the tensors as views of ``buffer``, to be filled in place."""
+        """Returns the tensors as views of ``buffer``, which may be on a device, to be filled in place."""
+        if buffer.device.type != "cpu":
+            return {name: device_view(buffer, start, _DTYPES[code], shape) for name, code, shape, start in self._places}
         array = self._array(buffer)
         return {name: _view(array, code, shape, offset) for name, code, shape, offset in self._places}
 
@@ -207,9 +220,9 @@ class MessageLayout:
 def encode_message(
     tensors: Mapping[str, Tensor], kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
 ) -> Tensor:
-    """Returns a message in private memory, uint8 [total bytes]; what :func:`read_message` reads."""
+    """Returns a message in private, recycled memory, uint8 [total bytes]; what :func:`read_message` reads."""
     layout = MessageLayout.like(tensors)
-    buffer = torch.empty(layout.nbytes, dtype=torch.uint8)
+    buffer = pool.empty((layout.nbytes,), torch.uint8)
     layout.write(buffer, tensors, kind, loader, epoch, index)
     return buffer
 
@@ -269,4 +282,4 @@ def read_message(buffer: Tensor) -> Message:
             raise MessageError(f"damaged message: tensor {len(tensors)}, shape {list(shape)}: {error}") from error
     if len(tensors) != num_tensors:
         raise MessageError(f"damaged message: {num_tensors} tensors, but only {len(tensors)} names")
-    return Message(_KINDS[kind], loader, epoch, index, tensors)
+    return Message(_KINDS[kind], loader, epoch, index, tensors, buffer)

@@ -77,14 +77,18 @@ class ShmChannel(Channel):
         self.__setstate__({"memory": memory, "channel_bytes": descriptor["channel_bytes"]})
         return self
 
-    def pin(self) -> None:
+    def pin(self, device: torch.device | str | int = "cuda") -> None:
         """Registers the memory with CUDA in this process, until :meth:`close`; see :class:`PinnedMemory`.
+
+        Args:
+            device: The GPU that reads or writes it.
 
         Raises:
             RuntimeError: If CUDA refuses; names its error.
             ValueError: If there is no GPU; says what is missing.
         """
-        self._pinned = PinnedMemory(torch.from_numpy(self._region.array()), "cuda", "channel memory")
+        memory = torch.from_numpy(self._region.array())
+        self._pinned = PinnedMemory(memory, device, "channel memory", writable=True)
 
     def _start(self) -> None:
         self._pinned = None

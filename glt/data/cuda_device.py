@@ -26,6 +26,11 @@ def missing_for_cuda() -> str | None:
     return None
 
 
+def default_device() -> str:
+    """Returns ``'cuda'`` where a GPU can be used, else ``'cpu'``: what programs offer as their default."""
+    return "cpu" if missing_for_cuda() is not None else "cuda"
+
+
 def is_cuda(device: Any, name: str) -> bool:
     """Tells whether ``device`` (None, a GPU's number, or what ``torch.device`` takes) is a GPU, here or elsewhere.
 
@@ -52,7 +57,9 @@ def cuda_device(device: Any, name: str) -> torch.device:
     missing = missing_for_cuda()
     if missing is not None:
         raise ValueError(f"{name} = {device!r}: {missing}")
-    index = torch.cuda.current_device() if found.index is None else found.index
+    # The current one is the first until somebody uses one: to ask would claim memory of it, in every process that asks.
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    index = current if found.index is None else found.index
     if index >= torch.cuda.device_count():
         raise ValueError(f"{name} = {device!r}: expected one of the {torch.cuda.device_count()} GPUs here, from 0 on")
     return torch.device("cuda", index)

@@ -40,7 +40,8 @@ class DeviceTopology:
         self.topology, self.device, self.mode = topology, device, mode
         self._pages = pages
         self._pins: list[PinnedMemory] = []
-        self._brought: dict[int, Tensor] = {}  # by address: columns by time may be the plain ones
+        # By where they are: columns by time may be the plain ones.
+        self._brought: dict[tuple[int, torch.dtype], Tensor] = {}
         try:
             self.indptr = topology.indptr.to(device)
             self.indices = self._column(topology.indices, "indices")
@@ -63,10 +64,10 @@ class DeviceTopology:
 
     def _column(self, column: Tensor, name: str) -> Tensor:
         if self.mode == "CUDA":
-            address = column.data_ptr()
-            if address not in self._brought:
-                self._brought[address] = column.to(self.device)
-            return self._brought[address]
+            key = column.data_ptr(), column.dtype  # columns without elements are all at address 0
+            if key not in self._brought:
+                self._brought[key] = column.to(self.device)
+            return self._brought[key]
         if self.device.type == "cpu" and self._pages is None:
             return column  # the host in the place of a GPU reads it as it is
         self._pins.append(PinnedMemory(column, self.device, f"the {name} of {self.topology!r}", self._pages))

@@ -25,8 +25,18 @@ def process_pages() -> PinnedPages:
     )
 
 
+@cache
+def process_buffers() -> PinnedPages:
+    """Returns those registrations of this process that GPUs also write to: channels."""
+    return PinnedPages(
+        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, False, device),
+        _core.cuda_unregister_host,
+    )
+
+
 # CUDA contexts do not survive fork: a child starts with nothing registered.
 os.register_at_fork(after_in_child=process_pages.cache_clear)
+os.register_at_fork(after_in_child=process_buffers.cache_clear)
 
 
 class PinnedMemory:
@@ -45,6 +55,7 @@ class PinnedMemory:
         device: The GPU whose context registers it; all GPUs of the process may then read it.
         name: What to call it in errors.
         pages: Where registrations are counted. Default: those of this process, with CUDA.
+        writable: Whether GPUs write to it, too: it has its pages for itself.
 
     Raises:
         RuntimeError: If CUDA refuses; names its error and what to do.
@@ -52,7 +63,13 @@ class PinnedMemory:
     """
 
     def __init__(
-        self, tensor: Tensor, device: torch.device | str | int, name: str = "tensor", pages: PinnedPages | None = None
+        self,
+        tensor: Tensor,
+        device: torch.device | str | int,
+        name: str = "tensor",
+        pages: PinnedPages | None = None,
+        *,
+        writable: bool = False,
     ) -> None:
         index = 0 if pages else cuda_device(device, "device").index
         self._tensor = tensor
@@ -60,7 +77,7 @@ class PinnedMemory:
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         self.nbytes = (last + 1) * tensor.element_size() if tensor.numel() else 0
         chunks: list[Any] = []
-        registry = pages or process_pages()
+        registry = pages or (process_buffers() if writable else process_pages())
         if self.nbytes and not (pages is None and tensor.is_pinned()):
             try:
                 chunks = registry.acquire(tensor.data_ptr(), self.nbytes, index)

@@ -25,9 +25,10 @@ class TieredRows:
     and slowly: for tests.
 
     Args:
-        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory; kept, and pinned as far as it is not hot.
+        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory; kept, and pinned as far as it is not hot. Or
+            several such tables of equal rows, at most 8, whose rows are counted one table after the other.
         device: Where gathers run and results are.
-        num_hot: Rows to keep in device memory.
+        num_hot: Rows to keep in device memory; of several tables a list, the first rows of each.
         hotness: Hotness of each row ``[num_rows]``: the hottest are kept, ties by row. Default: the first ones are.
         row_of: Row of each id, counted from ``first_id``, ``[num_ids]`` uint32 on the CPU; 2^32 - 1: has none. Default:
             ids count rows.
@@ -44,10 +45,10 @@ class TieredRows:
 
     def __init__(
         self,
-        tensor: Tensor,
+        tensor: Tensor | Sequence[Tensor],
         device: torch.device,
         *,
-        num_hot: int = 0,
+        num_hot: int | Sequence[int] = 0,
         hotness: Tensor | None = None,
         row_of: Tensor | None = None,
         first_id: int = 0,
@@ -56,6 +57,11 @@ class TieredRows:
         scale: Tensor | None = None,
         name: str = "tensor",
     ) -> None:
+        tables = [tensor] if isinstance(tensor, Tensor) else list(tensor)
+        tensor, more = tables[0], tables[1:]
+        num_hot, *hot_more = [num_hot] if isinstance(num_hot, int) else num_hot
+        if more and (hotness is not None or scale is not None or (group is not None and len(group) > 1)):
+            raise ValueError("several tables: they have no hotness, scale or group of GPUs")
         self.device, self.dtype, self.row_shape = device, tensor.dtype, tensor.shape[1:]
         rows, order = _rows_of(tensor), None
         if hotness is not None and num_hot:
@@ -76,14 +82,19 @@ class TieredRows:
             for member in group:
                 if member.type == "cuda":
                     torch.cuda.synchronize(member)
-        self._cold = cold
-        self._pin = PinnedMemory(cold, device, name) if device.type == "cuda" and len(cold) else None
+        ordered = [*self._hot, cold]
+        self._cold = [cold]
+        for other, n in zip(map(_rows_of, more), hot_more or [0] * len(more), strict=True):
+            ordered += [other[:n].to(device), other[n:]]
+            self._hot.append(ordered[-2])
+            self._cold.append(ordered[-1])
+        self._pins = [PinnedMemory(part, device, name) for part in self._cold if device.type == "cuda" and len(part)]
         self._row_of = None if row_of is None else row_of.to(device)
         if scale is not None and order is not None:
             scale = torch.cat([scale[order], scale])
         self._scale = None if scale is None else scale.to(device)
         width = rows.shape[1]
-        tiers = [(part.data_ptr(), len(part), width) for part in [*self._hot, cold]]
+        tiers = [(part.data_ptr(), len(part), width) for part in ordered]
         index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
 
         def table(**options: int | str) -> _core.TieredTable:
@@ -164,8 +175,8 @@ class TieredRows:
 
     def close(self) -> None:
         """Unpins the rows, after the work under way; gathers are no longer possible."""
-        if self._pin is not None:
-            self._pin.close()
+        for pin in self._pins:
+            pin.close()
 
 
 def widening_of(dtype: torch.dtype) -> str:

@@ -3,6 +3,8 @@
 import argparse
 from dataclasses import dataclass
 
+PLACES = ("auto", "cpu", "gpu", "host")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -17,6 +19,7 @@ class Options:
     partition_dir: str | None = None
     num_parts: int = 2
     mode: str = "worker"
+    sample_on: str = "auto"
     num_workers: int = 1
     concurrency: int = 4
     num_neighbors: tuple[int, ...] = (15, 10)
@@ -32,6 +35,7 @@ class Options:
         for name in ("num_workers", "concurrency", "batch_size", "epochs", "hidden_channels"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         self._check("mode", self.mode in ("worker", "collocated"), "'worker' or 'collocated'")
+        self._check("sample_on", self.sample_on in PLACES, f"one of {', '.join(PLACES)}")
         self._check("lr", self.lr > 0, "above 0")
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         # Each trainer adds its rank; its samplers take seeds below 2^63.
@@ -63,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.mode,
         choices=("worker", "collocated"),
         help="sample in own processes, or in the trainer's",
+    )
+    add(
+        "--sample_on",
+        default=default.sample_on,
+        choices=PLACES,
+        help="auto: the GPU that trains, if there is one, with the whole graph in its memory; host: a GPU's kernels, "
+        "run by the CPU, for tests",
     )
     add("--num_workers", type=int, default=default.num_workers, help="sampling processes per trainer (worker mode)")
     add("--concurrency", type=int, default=default.concurrency, help="batches in flight per sampler")

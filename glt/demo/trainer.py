@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from torch_geometric.nn import GraphSAGE
 from tqdm import tqdm
 
 import glt.distributed
+from glt.data.cuda_device import missing_for_cuda
 from glt.demo.options import Options
 
 
@@ -76,7 +78,8 @@ def train(rank: int, job: Job) -> None:
         torch.device("cuda", rank % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
     )
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        # NCCL takes no two ranks on one GPU.
+        "nccl" if device.type == "cuda" and world_size <= torch.cuda.device_count() else "gloo",
         init_method=f"file://{job.work_dir}/rendezvous",
         rank=rank,
         world_size=world_size,
@@ -84,7 +87,7 @@ def train(rank: int, job: Job) -> None:
     )
     glt.distributed.init_worker_group(world_size, rank, "demo")
     dataset = glt.distributed.DistDataset()
-    dataset.load(graph_dir=job.partition_dir, partition_idx=rank, graph_mode="CPU")
+    dataset.load(graph_dir=job.partition_dir, partition_idx=rank, **placing(options, device))
 
     model = DistributedDataParallel(
         Model(job.num_features, job.num_classes, options).to(device),
@@ -114,6 +117,15 @@ def train(rank: int, job: Job) -> None:
     # With the group gone, freeing DDP would join a thread of gloo that waits for the GIL.
     del model, optimizer
     dist.destroy_process_group()
+
+
+def placing(options: Options, device: torch.device) -> dict[str, Any]:
+    """How a partition is loaded: with ``graph_mode='CUDA'`` all samplers are on that GPU, in workers or beside the
+    trainer, and so are all rows; else they are on the CPU."""
+    if options.sample_on == "cpu" or (options.sample_on == "auto" and missing_for_cuda() is not None):
+        return {"graph_mode": "CPU"}
+    where = options.sample_on if options.sample_on == "host" else str(device) if device.type == "cuda" else "cuda"
+    return {"graph_mode": "CUDA", "device": where, "split_ratio": 1.0}
 
 
 def make_loader(

@@ -7,6 +7,7 @@ from glt.distributed.context import DistContext, DistRole, get_context, init_wor
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
+from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.evaluation import gather_metrics
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.initialize import barrier, finalize, get_rank, initialize, num_trainers
@@ -59,6 +60,7 @@ __all__ = [
     "DistNeighborSampler",
     "DistRole",
     "DistSubGraphLoader",
+    "DistTensor",
     "EdgeDataLoader",
     "GlobalUniform",
     "MpDistSamplingWorkerOptions",

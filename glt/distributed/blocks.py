@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any
@@ -84,48 +84,91 @@ def layered(batch: Data | HeteroData) -> list[Block]:
     ]
 
 
-def to_block(graph: Data, dst_nodes: Any = None) -> Block:
-    """Makes a block of a graph of global ids, such as ``DistGraph.sample_neighbors`` returns; DGL's ``to_block``.
+def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
+    """Makes a layer of what :meth:`DistGraph.sample_neighbors` has sampled; DGL's ``to_block``::
+
+        for fanout in (10, 25):
+            blocks.insert(0, to_block(g.sample_neighbors(seeds, fanout), seeds))
+            seeds = blocks[0].src_id
+
+        for conv, block in zip(convs, blocks):
+            x = conv((x, x[: block.num_dst]), block.edge_index)
 
     Args:
-        graph: With ``edge_index [2, E]`` of ids, and perhaps ``e_id [E]``.
-        dst_nodes: Ids of the destinations, each once, also those without edges. Default: all nodes that edges end in,
-            ascending.
+        frontier: Edges that end in the seeds: ``edge_index [2, E]`` of ids of the graph, and perhaps ``e_id [E]``; by
+            type where there are types.
+        seeds: Ids of the destinations ``[n]``, each once, also those without edges; of a heterogeneous graph, a dict of
+            such by node type. Default: all nodes that edges end in, ascending.
 
     Returns:
-        The block. Its sources are the destinations and, after them, the other nodes that edges begin in, ascending.
+        The block. Its sources are the seeds and after them, as they first come, the others that edges begin in.
 
     Raises:
-        TypeError: If it is heterogeneous.
-        ValueError: If ids come twice, or an edge ends in a node that is no destination; names it.
+        TypeError: If seeds are not by type where there are types.
+        ValueError: If a seed is named twice, or an edge ends in none; names it.
     """
-    if not isinstance(graph, Data):
-        raise TypeError(f"graph is a {type(graph).__name__}: expected Data, with one type of nodes and one of edges")
-    source, target = graph.edge_index
-    given = torch.unique(target) if dst_nodes is None else as_ids(dst_nodes, "dst_nodes")
-    ordered, order = given.sort()
-    twice = (ordered[1:] == ordered[:-1]).nonzero()
-    if len(twice):
-        raise ValueError(f"dst_nodes has {int(ordered[twice[0]])} twice: expected each once")
-    at, is_there = _positions(ordered, target)
-    if not bool(is_there.all()):
-        raise ValueError(f"an edge ends in node {int(target[~is_there][0])}, which is none of dst_nodes")
-    others = torch.unique(source[~_positions(ordered, source)[1]])
-    in_given, is_given = _positions(ordered, source)
-    in_others, _ = _positions(others, source)
-    local = in_others + len(given)
-    local[is_given] = order[in_given[is_given]]
-    ends = torch.stack([local, order[at] if len(at) else at])
-    return Block(ends, torch.cat([given, others]), given, graph.get("e_id"))
+    if isinstance(frontier, Data):
+        source, target = frontier.edge_index
+        ids = target.unique() if seeds is None else as_ids(seeds, "seeds")
+        nodes = _Numbered(ids, [source])
+        ends = torch.stack([nodes.positions(source), nodes.seeds_of(target)])
+        return Block(ends, nodes.ids, ids, frontier.get("e_id"))
+    if seeds is not None and not isinstance(seeds, Mapping):
+        raise TypeError(f"seeds have type {type(seeds).__name__}: expected a dict by node type, the graph having types")
+    out_of = {t: [frontier[e].edge_index[0] for e in frontier.edge_types if e[0] == t] for t in frontier.node_types}
+    none = torch.empty(0, dtype=torch.int64)
+    if seeds is None:
+        into = {t: [frontier[e].edge_index[1] for e in frontier.edge_types if e[2] == t] for t in frontier.node_types}
+        given = {t: torch.cat([none, *ends]).unique() for t, ends in into.items()}
+    else:
+        given = {t: as_ids(seeds[t], f"seeds[{t!r}]") if t in seeds else none for t in frontier.node_types}
+    numbered = {t: _Numbered(ids, out_of[t]) for t, ids in given.items()}
+    ends_of = {
+        t: torch.stack(
+            [numbered[t[0]].positions(frontier[t].edge_index[0]), numbered[t[2]].seeds_of(frontier[t].edge_index[1])]
+        )
+        for t in frontier.edge_types
+    }
+    with_ids = all("e_id" in frontier[t] for t in ends_of)
+    e_id = {t: frontier[t].e_id for t in ends_of} if with_ids else None
+    return Block(ends_of, {t: nodes.ids for t, nodes in numbered.items()}, given, e_id)
 
 
-def _positions(ordered: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Where ids are among ascending ones, and whether they are."""
-    at = torch.searchsorted(ordered, ids)
-    if not len(ordered):
-        return at, torch.zeros(len(ids), dtype=torch.bool)
-    at = at.clamp(max=len(ordered) - 1)
-    return at, ordered[at] == ids
+class _Numbered:
+    """Nodes of a layer: the seeds, then the others as they first come."""
+
+    def __init__(self, seeds: Tensor, sources: Any) -> None:
+        every = torch.cat([seeds, *sources])
+        self._sorted, back = torch.unique(every, return_inverse=True)
+        first = torch.full((len(self._sorted),), len(every))
+        first = first.scatter_reduce(0, back, torch.arange(len(every)), "amin")
+        order = first.argsort()
+        self.ids, self.num_seeds = self._sorted[order], len(seeds)
+        self._position = torch.empty_like(order)
+        self._position[order] = torch.arange(len(order))
+        if len(seeds) and not torch.equal(self.ids[: len(seeds)], seeds):
+            values, counts = seeds.unique(return_counts=True)
+            raise ValueError(f"seeds name node {int(values[counts > 1][0])} more than once: expected each once")
+
+    def positions(self, ids: Tensor) -> Tensor:
+        """Where these nodes are, which are all there."""
+        return self._position[torch.searchsorted(self._sorted, ids)]
+
+    def seeds_of(self, ids: Tensor) -> Tensor:
+        """Which seeds these nodes are.
+
+        Raises:
+            ValueError: If one is none.
+        """
+        at = torch.searchsorted(self._sorted, ids).clamp(max=max(0, len(self._sorted) - 1))
+        found = self._position[at] if len(self._sorted) else at
+        wrong = torch.ones_like(ids, dtype=torch.bool) if not len(self._sorted) else self._sorted[at] != ids
+        wrong |= found >= self.num_seeds
+        if bool(wrong.any()):
+            raise ValueError(
+                f"frontier has an edge into node {int(ids[wrong][0])}, which is no seed: expected in-edges of the seeds"
+            )
+        return found
 
 
 def _sums(counts: Any) -> list[int]:

@@ -76,7 +76,7 @@ def _make_bidirectional(data: Any, columns: set[str]) -> None:
     stores = data.stores if isinstance(data, Data) else data.edge_stores
     known = {store._key: store["edge_index"] for store in stores if "edge_index" in store}
     row, col = ({key: ends[i] for key, ends in known.items()} for i in (0, 1))
-    position: dict[Any, Any] = {key: torch.arange(ends.shape[1]) for key, ends in known.items()}
+    position: dict[Any, Any] = {key: torch.arange(ends.shape[1], device=ends.device) for key, ends in known.items()}
     if isinstance(data, Data):
         (key,) = known
         one = SamplerOutput(torch.empty(0), row[key], col[key], position[key], None).to_bidirectional()

@@ -8,13 +8,17 @@ import queue
 import socket
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from glt.channel.error_message import error_message
 from glt.channel.local import LocalChannel
 from glt.channel.message import Message
+from glt.channel.on_device import DeviceChannel
+from glt.data.accelerator import Accelerator
 from glt.distributed.batch_start import Seeds
 from glt.distributed.context import DistContext
+from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.epoch_start import EpochStart
@@ -49,7 +53,7 @@ class _SharedTransport:
         self.options = (0, 0.0)  # threads and timeout that the transport was opened with
 
     def acquire(
-        self, rendezvous: Rendezvous, dataset: DistDataset, num_threads: int, timeout_s: float
+        self, rendezvous: Rendezvous, dataset: DistDataset, read_here: Iterable[int], num_threads: int, timeout_s: float
     ) -> PartitionRouter:
         context = rendezvous.context
         with _lock:
@@ -81,7 +85,8 @@ class _SharedTransport:
                     f"already serves partition {self.me.partition_idx} of run {self.run_id} to others: shut the other "
                     "loaders down first, or sample in worker mode"
                 )
-            router = PartitionRouter(self.transport, self.peers, self.me, dataset.num_partitions)
+            own = [replace(self.me, partition_idx=part) for part in read_here]  # some may have no trainer
+            router = PartitionRouter(self.transport, [*self.peers, *own], self.me, dataset.num_partitions)
             self.num_users += 1
             return router
 
@@ -107,6 +112,8 @@ class CollocatedSampler:
         rendezvous: Where the trainers are whose partitions are not read directly; None if there are none.
         num_rpc_threads, timeout_s: As in the options.
         others: Further partitions that are read directly, by index.
+        accelerator: The GPU that samples, and that batches stay on; None: the CPU.
+        pinned: Batches of the CPU lie where a GPU copies them from by itself.
     """
 
     def __init__(
@@ -123,13 +130,28 @@ class CollocatedSampler:
         num_rpc_threads: int,
         timeout_s: float,
         others: Mapping[int, LocalPartition],
+        *,
+        accelerator: Accelerator | None = None,
+        pinned: bool = False,
     ) -> None:
         self._router: PartitionRouter | None = None
         self._loop: ConcurrentEventLoop | None = None
         if rendezvous is not None and dataset.num_partitions > 1:
-            self._router = _shared.acquire(rendezvous, dataset, num_rpc_threads, timeout_s)
+            self._router = _shared.acquire(rendezvous, dataset, others, num_rpc_threads, timeout_s)
         try:
-            self._start(context, dataset, config, order, seeds, table, collect_features, concurrency, others)
+            self._loop = ConcurrentEventLoop(concurrency)
+            sampler: DistNeighborSampler
+            if accelerator is None:
+                self._channel = LocalChannel(concurrency, pinned)
+                sampler = DistNeighborSampler(dataset, config, self._router, self._loop, collect_features, others)
+            else:
+                stream = accelerator.new_stream()
+                self._channel = DeviceChannel(concurrency, accelerator, stream)
+                sampler = DeviceNeighborSampler(
+                    dataset, config, self._router, self._loop, collect_features, others, accelerator=accelerator,
+                    stream=stream, staged=False,
+                )  # fmt: skip
+            self._start(context, sampler, order, seeds, table, self._loop)
         except BaseException:
             if self._loop is not None:
                 self._loop.shutdown(_JOIN_S)
@@ -140,18 +162,12 @@ class CollocatedSampler:
     def _start(
         self,
         context: DistContext,
-        dataset: DistDataset,
-        config: SamplingConfig,
+        sampler: DistNeighborSampler,
         order: SeedOrder,
         seeds: Seeds,
         table: SeedTable,
-        collect_features: bool,
-        concurrency: int,
-        others: Mapping[int, LocalPartition],
+        loop: ConcurrentEventLoop,
     ) -> None:
-        self._channel = LocalChannel(concurrency)
-        self._loop = loop = ConcurrentEventLoop(concurrency)
-        sampler = DistNeighborSampler(dataset, config, self._router, loop, collect_features, others)
         self._producer = Producer(
             sampler, self._channel, seeds, table, order, first=0, step=1, role="collocated sampler of trainer",
             rank=context.rank,
@@ -180,12 +196,14 @@ class CollocatedSampler:
         """Ends sampling for this trainer. Requests of other trainers are still answered."""
         self._producer.want(-1)
 
-    def receive(self, index: int) -> Message:
-        """Waits for the next message, for as long as there is a thread that makes it."""
+    def receive(self, index: int, wait: bool = True) -> Message | None:
+        """Waits for the next message, for as long as there is a thread that makes it; or returns None without."""
         while True:
             try:
-                return self._channel.receive(_POLL_S)
+                return self._channel.receive(_POLL_S if wait else 0.0)
             except ChannelTimeout:
+                if not wait:
+                    return None
                 if not self._thread.is_alive():
                     raise RuntimeError("the sampling thread ended; its output above says why") from None
             except ChannelClosed:

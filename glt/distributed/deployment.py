@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from glt import _core
 from glt.channel.message import Message
+from glt.data.accelerator import Accelerator, accelerator_of
 from glt.data.cuda_device import missing_for_cuda
 from glt.distributed.agreement import Agreement
 from glt.distributed.batch_start import Seeds
@@ -37,7 +38,7 @@ class Backend(Protocol):
 
     def start_epoch(self, start: EpochStart) -> None: ...
 
-    def receive(self, index: int) -> Message: ...
+    def receive(self, index: int, wait: bool = True) -> Message | None: ...
 
     def drain(self) -> None: ...
 
@@ -79,9 +80,15 @@ class Deployment(ABC):
 
     @abstractmethod
     def start(
-        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool
-    ) -> Backend:
-        """Starts the samplers."""
+        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool,
+        to_device: Accelerator | None,
+    ) -> Backend:  # fmt: skip
+        """Starts the samplers.
+
+        Args:
+            config, order, seeds, table, collect_features: What to sample.
+            to_device: The GPU that batches go to.
+        """
 
 
 class _AmongTrainers(Deployment):
@@ -102,11 +109,15 @@ class Collocated(_AmongTrainers):
     mode = "collocated"
 
     def start(
-        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool
-    ) -> Backend:
+        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool,
+        to_device: Accelerator | None,
+    ) -> Backend:  # fmt: skip
+        wanted = self.options.device
         return CollocatedSampler(
             self.context, self.data, config, order, seeds, table, collect_features, self.options.worker_concurrency,
             self.meeting, self.num_rpc_threads, self.options.rpc_timeout, self.agreement.others,
+            accelerator=accelerator_of(self.data.sampling_device if wanted is None else wanted, "device"),
+            pinned=to_device is not None and not to_device.is_host,
         )  # fmt: skip
 
 
@@ -116,8 +127,9 @@ class InWorkers(_AmongTrainers):
     mode = "worker mode"
 
     def start(
-        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool
-    ) -> Backend:
+        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool,
+        to_device: Accelerator | None,
+    ) -> Backend:  # fmt: skip
         options, meeting = self.options, self.meeting
         spec = {
             "rank": self.context.rank,
@@ -134,9 +146,16 @@ class InWorkers(_AmongTrainers):
             "num_rpc_threads": self.num_rpc_threads,
             "timeout_s": options.rpc_timeout,
         }
-        pin = options.pin_memory and missing_for_cuda() is None
+        devices = options.devices
+        if devices is None:
+            place = accelerator_of(self.data.sampling_device, "graph_mode = 'CUDA'")
+            devices = ["cpu" if place is None else str(place)] * options.num_workers
+        on_gpu = any(device != "cpu" for device in devices)
+        if on_gpu:
+            self.data.require_for_gpu(self.agreement.others)
+        pin = options.pin_memory or (to_device is not None and not to_device.is_host and on_gpu)
         check_peers = (lambda: None) if meeting is None else meeting.check_peers
-        return WorkerGroup(spec, options.num_workers, table, options.channel_bytes, pin, check_peers)
+        return WorkerGroup(spec, devices, table, options.channel_bytes, pin and missing_for_cuda() is None, check_peers)
 
 
 class OnServers(Deployment):
@@ -154,13 +173,15 @@ class OnServers(Deployment):
         self.random_seed = int(_core.rank_seed(drawn, context.rank) if random_seed is None else drawn)
 
     def start(
-        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool
-    ) -> Backend:
+        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool,
+        to_device: Accelerator | None,
+    ) -> Backend:  # fmt: skip
         options, client = self.options, require_client()
         ranks = options.ranks(self.context.rank, client.num_servers)
         return RemoteSampler(
             client, ranks, options.num_workers, config, order, seeds, table, collect_features,
             options.worker_concurrency, options.buffer_bytes, options.prefetch_size, options.rpc_timeout,
+            options.devices,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ from glt.data.arrays import from_array
 from glt.data.feature import Feature
 from glt.data.saved import load_saved
 from glt.data.schema import EdgeType, NodeType, Schema
-from glt.distributed.local_partition import LocalPartition
+from glt.distributed.local_partition import LocalPartition, Placing
+from glt.distributed.whole_graph import WholeGraph, require_whole
 from glt.errors import PartitionError
 from glt.partition import IdMap, NodePart, load_partition
 from glt.partition.id_map import checked_ids
 from glt.partition.manifest import Manifest
+
+_whole_lock = threading.Lock()
 
 LabelFile = str | os.PathLike[str]
 
@@ -50,6 +54,8 @@ class DistDataset:
         partition_idx: int,
         graph_mode: str = "CPU",
         *,
+        device: str | int | torch.device | None = None,
+        split_ratio: float = 0.0,
         whole_node_label_file: LabelFile | Mapping[NodeType, LabelFile] | None = None,
         verify: bool = True,
     ) -> DistDataset:
@@ -58,7 +64,12 @@ class DistDataset:
         Args:
             graph_dir: The partitioner's ``output_dir``.
             partition_idx: Which partition, in ``[0, num_parts)``.
-            graph_mode: ``'CPU'`` or ``'ZERO_COPY'``, see :class:`glt.data.Graph`; partitions are sampled on the CPU.
+            graph_mode: Where samplers on a GPU find the edges: see :class:`glt.data.Graph`. ``'CUDA'`` makes its GPU
+                the default of all samplers; with ``'ZERO_COPY'`` they are told to use one. They need all partitions on
+                this host; several are joined into one graph, in memory of the process.
+            device: The GPU, as for :class:`glt.data.Graph`.
+            split_ratio: Share of the rows of each table that GPUs keep in their memory, in [0, 1], the first ones; the
+                others are pinned where they are mapped.
             whole_node_label_file: A ``.pt`` file (a tensor, read without unpickling anything else) or ``.npy`` file
                 with the labels of all nodes, in place of labels stored with the partition; also of a relabelled graph
                 in the order of the original ids. Of a heterogeneous graph, a dict of such files by node type; types
@@ -73,10 +84,11 @@ class DistDataset:
             TypeError: If ``partition_idx`` is not an integer, or label files are not given by type where there are
                 types.
             KeyError: If a label file is for a node type that there is not.
-            ValueError: If ``graph_mode`` is unknown, or a label file is missing or does not fit.
+            ValueError: If ``graph_mode`` is unknown, a GPU is asked for that cannot be used here, or a label file is
+                missing or does not fit.
         """
-        if graph_mode == "CUDA":  # a Graph takes it, but no sampler of partitions would obey
-            raise ValueError("graph_mode = 'CUDA': partitions are sampled on the CPU; use 'CPU' or 'ZERO_COPY'")
+        if split_ratio and graph_mode == "CPU":
+            raise ValueError(f"split_ratio = {split_ratio} and graph_mode = 'CPU': rows are kept for samplers on a GPU")
         part = load_partition(graph_dir, partition_idx, verify=verify)
         manifest, schema = part.manifest, part.schema
         files = [path and os.path.abspath(path) for path in _label_files(schema, whole_node_label_file)]
@@ -84,13 +96,16 @@ class DistDataset:
             "graph_dir": os.path.abspath(graph_dir),
             "partition_idx": int(partition_idx),
             "graph_mode": graph_mode,
+            "device": None if device is None else device if isinstance(device, int) else str(device),
+            "split_ratio": split_ratio,
             "whole_node_label_file": (
                 {t: path for t, path in schema.by_node_type(files).items() if path} if schema.is_hetero else files[0]
             ),
         }
         self.manifest: Manifest = manifest
         self.schema: Schema = schema
-        self._graph_mode = graph_mode
+        self._placing = Placing(graph_mode, device, split_ratio)
+        self._whole: WholeGraph | None = None
         self.partition_idx = part.index
         self.num_partitions = manifest.num_parts
         self.num_nodes_of = tuple(entry.num_nodes for entry in manifest.node_types)
@@ -103,7 +118,7 @@ class DistDataset:
             for t, (path, rows) in enumerate(zip(files, map(_original_rows, part.nodes), strict=True))
         )
         self._labelled = [labels is not None for labels in self.whole_node_labels]
-        self.own = LocalPartition.of(part, graph_mode, self._labelled)
+        self.own = LocalPartition.of(part, self._placing, self._labelled)
         self.node_books = tuple(node.book for node in part.nodes)
         self.edge_books = tuple(edge.book for edge in part.edges)
         self._id_maps = {
@@ -127,7 +142,40 @@ class DistDataset:
                 f"partition {partition_idx} in {os.fspath(graph_dir)!r} is of run {part.manifest.run_id}: expected "
                 f"{self.manifest.run_id}, the run of partition {self.partition_idx}"
             )
-        return LocalPartition.of(part, self._graph_mode, self._labelled)
+        return LocalPartition.of(part, self._placing, self._labelled)
+
+    @property
+    def sampling_device(self) -> str | int | None:
+        """The GPU that samplers use unless they are told otherwise; None: the CPU."""
+        if self._placing.graph_mode != "CUDA":
+            return None
+        device = self._placing.device
+        return "cuda" if device is None else device if isinstance(device, int) else str(device)
+
+    def require_for_gpu(self, others: Mapping[int, LocalPartition]) -> None:
+        """Refuses samplers on a GPU where they could not read all they need.
+
+        Args:
+            others: Further partitions that are on this host, by index.
+
+        Raises:
+            ValueError: If a partition is elsewhere, or ``graph_mode`` is ``'CPU'``.
+        """
+        require_whole(self, {self.partition_idx: self.own, **others})
+
+    def whole(self, partitions: Mapping[int, LocalPartition]) -> WholeGraph:
+        """What GPUs read of the whole graph; made the first time, for all loaders.
+
+        Args:
+            partitions: All that are on this host, by index.
+
+        Raises:
+            ValueError: If one is elsewhere, or ``graph_mode`` is ``'CPU'``.
+        """
+        with _whole_lock:
+            if self._whole is None:
+                self._whole = WholeGraph(self, partitions)
+            return self._whole
 
     def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
         """The edges of a type that are here: see :meth:`LocalPartition.all_edges`."""

@@ -14,11 +14,14 @@ from typing import Any
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt.channel.message import Message
+from glt.channel.message import Message, MessageKind
+from glt.data.accelerator import HOST, Accelerator, accelerator_of
+from glt.data.cuda_device import missing_for_cuda
 from glt.distributed.batch_start import Seeds
 from glt.distributed.collate import collate
 from glt.distributed.context import DistContext, require_context
 from glt.distributed.deployment import Backend, deployment_of
+from glt.distributed.device_copies import DeviceCopies, take_over
 from glt.distributed.epoch_start import EpochStart
 from glt.distributed.linger import abandon, end
 from glt.distributed.loader_data import LoaderData
@@ -68,15 +71,24 @@ class LoaderOptions:
             raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
         if self.random_seed is not None:
             check_random_seed(self.random_seed)
-        if self.to_device is not None:
-            try:
-                device = torch.device(self.to_device)
-            except (TypeError, RuntimeError) as error:
-                raise (TypeError if isinstance(error, TypeError) else ValueError)(
-                    f"to_device = {self.to_device!r}: expected a device such as 'cpu' ({error})"
-                ) from error
-            if device.type == "cuda" and not torch.cuda.is_available():
-                raise ValueError(f"to_device = {self.to_device!r}: torch finds no GPU here; use 'cpu' or leave it out")
+        self.accelerator  # noqa: B018  says what is missing
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """The GPU that batches go to."""
+        if self.to_device == HOST or self.to_device is None:
+            return accelerator_of(self.to_device, "to_device")
+        try:
+            device = torch.device(self.to_device)
+        except (TypeError, RuntimeError) as error:
+            raise (TypeError if isinstance(error, TypeError) else ValueError)(
+                f"to_device = {self.to_device!r}: expected a device such as 'cpu' ({error})"
+            ) from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"to_device = {self.to_device!r}: torch finds no GPU here; use 'cpu' or leave it out")
+        if device.type != "cuda" or missing_for_cuda() is not None:  # a copy needs no kernels of ours
+            return None
+        return accelerator_of(device, "to_device")
 
 
 def _is_positive_integer(size: Any) -> bool:
@@ -109,6 +121,8 @@ class DistLoader(Resumable):
     ) -> None:
         self.data, self.config, self.seeds, self.table = data, config, seeds, table
         self.collect_features, self.to_device = options.collect_features, options.to_device
+        place = options.accelerator
+        self._copies = None if place is None else DeviceCopies(place)
         self.options, self.transform = options.worker_options, options.transform
         self.custom_cls = options.custom_cls
         self.context: DistContext = require_context()
@@ -133,7 +147,7 @@ class DistLoader(Resumable):
         try:
             self._settle(deployed.told)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
-            self._backend: Backend = deployed.start(config, self.order, seeds, self.table, self.collect_features)
+            self._backend: Backend = deployed.start(config, self.order, seeds, self.table, self.collect_features, place)
         except BaseException as error:
             if rendezvous is not None:
                 rendezvous.give_up(error)
@@ -194,6 +208,7 @@ class DistLoader(Resumable):
         return self._batches(begun)
 
     def _batches(self, begun: Begun) -> Iterator[Data | HeteroData]:
+        ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):
             if begun.iteration != self._position.iteration:
                 raise RuntimeError(
@@ -202,7 +217,9 @@ class DistLoader(Resumable):
             if self._closed:
                 raise RuntimeError("the loader was shut down during this iteration")
             start = time.perf_counter()
-            message = self._receive(begun.iteration, index)
+            message = self._receive(begun.iteration, index, ahead)
+            if self._copies is not None and index + 1 < len(self):
+                ahead = self._look_ahead(begun.iteration, index + 1, self._copies)
             received = time.perf_counter()
             batch = self._collate(message)
             self._stats.wait_s += received - start
@@ -212,11 +229,30 @@ class DistLoader(Resumable):
             self._position.deliver(begun, index)
             yield batch
 
-    def _receive(self, iteration: int, index: int) -> Message:
-        """The message of a batch of an iteration; those of iterations that were left early are dropped."""
+    def _look_ahead(self, iteration: int, index: int, copies: DeviceCopies) -> Message | GltError | None:
+        """The message of the batch after, if it is there already: on its way to the GPU while the trainer works on the
+        one before. What is wrong with it is raised in its place."""
+        try:
+            while (message := self._backend.receive(index, wait=False)) is not None:
+                if message.loader == iteration:
+                    return copies.start(message) if message.kind is MessageKind.BATCH else message
+        except GltError as error:
+            return error
+        return None
+
+    def _receive(self, iteration: int, index: int, ahead: Message | GltError | None) -> Message:
+        """The message of a batch of an iteration; those of iterations that were left early are dropped.
+
+        Args:
+            ahead: What :meth:`_look_ahead` found.
+        """
         while True:
             try:
-                message = self._backend.receive(index)
+                if isinstance(ahead, GltError):
+                    raise ahead
+                found = self._backend.receive(index) if ahead is None else ahead
+                assert found is not None, "it waits"
+                message, ahead = found, None
                 if message.loader == iteration:
                     message.raise_if_error()
             except GltError as error:
@@ -225,15 +261,17 @@ class DistLoader(Resumable):
                 raise told from error.__cause__
             if message.loader == iteration:
                 assert message.index == index, f"batch {message.index} came in place of {index}"
-                return message
+                return message if self._copies is None else self._copies.start(message)
 
     def _collate(self, message: Message) -> Data | HeteroData:
+        take_over(message)
         tensors = message.tensors
         num_seeds = len(tensors[self.seeds.input_id])
         self._stats.add(tensors.pop("stats"), num_seeds)
         data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
-        if self.to_device is not None:
-            data = data.to(self.to_device, non_blocking=True)
+        if self.to_device is not None and self.to_device != HOST:
+            # Where it is, as a rule. From a GPU the CPU must wait: what it reads at once would not be there yet.
+            data = data.to(self.to_device, non_blocking=torch.device(self.to_device).type != "cpu")
         return data
 
     def stats(self) -> dict[str, float]:
@@ -259,6 +297,8 @@ class DistLoader(Resumable):
         called again.
         """
         self._closed = True
+        if self._copies is not None:
+            self._copies.close()
         if self._finalizer.detach() is not None:
             end(self._backend, self._deployment.meeting)
 

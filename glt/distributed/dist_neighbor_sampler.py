@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from glt import _core
 from glt.channel.message import MessageLayout
+from glt.data.accelerator import Event
 from glt.distributed.batch_start import BatchStart
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.event_loop import ConcurrentEventLoop
@@ -19,6 +21,9 @@ from glt.distributed.partitions import LONG, Partitions
 from glt.distributed.router import PartitionRouter
 from glt.distributed.row_lookup import RowLookup, Specs, in_message
 from glt.sampler.config import SamplingConfig
+
+if TYPE_CHECKING:
+    from glt.sampler.device_batch import DeviceBatch
 
 # What a batch reports about its own making, in this order, as float64 in the message's "stats".
 STATS = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "num_remote_nodes", "num_cached_nodes",
@@ -37,7 +42,7 @@ class SampledBatch:
 
     specs: Specs
     stats: dict[str, float]
-    _batch: _core.Batch
+    _batch: Any
     _rows: list[RowLookup]
     _start: BatchStart
 
@@ -118,7 +123,7 @@ class DistNeighborSampler:
                     specs[in_message("y", "node", t)] = (labels.dtype, (num_nodes[t], *labels.row_shape))
         return SampledBatch(specs, stats, batch, rows, start)
 
-    def _specs(self, batch: _core.Batch, start: BatchStart) -> Specs:
+    def _specs(self, batch: _core.Batch | DeviceBatch, start: BatchStart) -> Specs:
         """What a batch holds, rows of tables apart."""
         hops = self.config.num_hops
         specs: Specs = {"stats": (torch.float64, (len(STATS),))}
@@ -135,12 +140,15 @@ class DistNeighborSampler:
                 specs[f"e_id/e{r}"] = (torch.int64, (batch.num_edges(r),))
         return specs | {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in start.known.items()}
 
-    async def fill(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
+    async def fill(self, sampled: SampledBatch, out: dict[str, Tensor]) -> Event | None:
         """Writes the batch into tensors of its ``specs``, remote rows as they arrive.
 
         Args:
             sampled: What :meth:`sample` returned; its memory goes to the next batch afterwards.
             out: CPU tensors of the dtypes and shapes of ``sampled.specs``, under the same names.
+
+        Returns:
+            None: they are filled. Of samplers on a GPU, what a stream waits for before it uses them.
 
         Raises:
             glt.errors.PeerLost, glt.errors.RemoteError: As :meth:`sample`, for rows of features.
@@ -152,6 +160,7 @@ class DistNeighborSampler:
                 await self.partitions.timed(sampled.stats, "gathering_s", LONG, rows.scatter, tensors, positions, out)
         out["stats"].copy_(torch.tensor([sampled.stats[name] for name in STATS], dtype=torch.float64))
         self._spare.append(sampled._batch)
+        return None
 
     def _locate_rows(self, batch: _core.Batch) -> list[RowLookup]:
         """Sorts the nodes (and edges) of a batch by who has their rows."""

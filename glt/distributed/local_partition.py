@@ -20,6 +20,15 @@ from glt.distributed.requests import EarliestRequest, HasEdgesRequest, InducedRe
 from glt.partition import NodePart, Partition
 
 
+@dataclass(frozen=True)
+class Placing:
+    """Where samplers on a GPU find what is mapped; see :meth:`DistDataset.load`."""
+
+    graph_mode: str = "CPU"
+    device: str | int | torch.device | None = None
+    split_ratio: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class LocalPartition:
     """What can be read of a partition that this process has mapped.
@@ -43,12 +52,12 @@ class LocalPartition:
     node_caches: tuple[NodeCache | None, ...]
 
     @classmethod
-    def of(cls, part: Partition, graph_mode: str, labelled: Sequence[bool]) -> LocalPartition:
+    def of(cls, part: Partition, placing: Placing, labelled: Sequence[bool]) -> LocalPartition:
         """Wraps the arrays of a partition.
 
         Args:
             part: What was loaded.
-            graph_mode: See :class:`glt.data.Graph`.
+            placing: For samplers on a GPU.
             labelled: By node type, whether labels come from elsewhere, so that those of the partition do not count.
         """
         counts = [entry.num_nodes for entry in part.manifest.node_types]
@@ -57,7 +66,7 @@ class LocalPartition:
         edge_tables: list[dict[str, Feature]] = []
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
-            node_tables.append(_tables(named, (node.book, part.index)))
+            node_tables.append(_tables(named, (node.book, part.index), placing))
             cache = None
             if node.cache is not None:
                 kept = node.cache
@@ -85,9 +94,9 @@ class LocalPartition:
             if edge.weight_sum is not None and edge.weight_guide is not None:
                 weights = torch.from_numpy(edge.weight_sum), torch.from_numpy(edge.weight_guide)
             topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
-            graphs.append(Graph(topology, graph_mode))
+            graphs.append(Graph(topology, placing.graph_mode, placing.device))
             named = {"edge_attr": edge.feat, **edge.attrs}
-            edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index)))
+            edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing))
         return cls(
             part.index, part.schema, part.nodes, tuple(graphs),
             tuple(node_tables), tuple(edge_tables), tuple(node_caches),
@@ -193,8 +202,13 @@ class LocalPartition:
         return types[type_]
 
 
-def _tables(named: dict[str, Any], owned: tuple[PartitionBook, int]) -> dict[str, Feature]:
-    return {name: Feature(_tensor(rows), owned=owned) for name, rows in named.items() if rows is not None}
+def _tables(named: dict[str, Any], owned: tuple[PartitionBook, int], placing: Placing) -> dict[str, Feature]:
+    options: dict[str, Any] = {}
+    if placing.split_ratio:
+        options = {
+            "split_ratio": placing.split_ratio, "device": "cuda" if placing.device is None else placing.device
+        }  # fmt: skip
+    return {name: Feature(_tensor(rows), owned=owned, **options) for name, rows in named.items() if rows is not None}
 
 
 def _tensor(array: Any) -> Tensor:

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from glt.channel.size import parse_size
+from glt.data.accelerator import accelerator_of
 from glt.data.cuda_device import missing_for_cuda
+from glt.distributed.worker_devices import checked_devices, named_devices
 
 DEFAULT_RPC_TIMEOUT_S = 180.0
 _MAX_RPC_THREADS = 16
@@ -42,27 +44,6 @@ def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) ->
     if not 0 < rpc_timeout < 86400:
         raise ValueError(f"rpc_timeout = {rpc_timeout}: expected seconds, above 0 and below a day")
     return master_port
-
-
-def _require_cpu(worker_devices: Any, num_workers: int) -> None:
-    """Refuses devices that are not one per worker, or that samplers do not run on."""
-    if worker_devices is None:
-        return
-    single = isinstance(worker_devices, torch.device | str | int)
-    if not single and not isinstance(worker_devices, Sequence):
-        raise TypeError(f"worker_devices = {worker_devices!r}: expected a device, such as 'cpu', or a list of them")
-    given: list[Any] = [worker_devices] * num_workers if single else list(worker_devices)
-    if len(given) != num_workers:
-        raise ValueError(f"worker_devices has {len(given)} devices: expected one per worker ({num_workers})")
-    for i, device in enumerate(given):
-        if isinstance(device, bool) or not isinstance(device, torch.device | str | int):
-            raise TypeError(f"worker_devices[{i}] = {device!r}: expected a device, such as 'cpu'")
-        try:
-            is_cpu = torch.device(device).type == "cpu"
-        except RuntimeError as error:  # no device is called that, or this build has none of the kind
-            raise ValueError(f"worker_devices[{i}] = {device!r} is no device: expected 'cpu'") from error
-        if not is_cpu:
-            raise ValueError(f"worker_devices[{i}] = {device!r}: this build samples on the CPU only; use 'cpu'")
 
 
 @dataclass
@@ -114,10 +95,21 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         num_rpc_threads: Threads that answer other trainers' requests, 1 to 1024. Default: one per partition, 2 to 16.
         rpc_timeout: Deadline in seconds of every request and of start-up, above 0 and below a day.
         worker_concurrency: Batches sampled at the same time, and batches that wait for the trainer; 1 to 1024 each.
+        device: The GPU that samples, on a stream beside training, and that batches are on: ``'cuda'``, ``'cuda:0'`` or
+            a number. All partitions must be on this host, and loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``.
+            ``'host'`` runs the kernels on the host, for tests. Default: the GPU of a partition that was loaded with
+            ``graph_mode='CUDA'``, else the CPU, which ``'cpu'`` asks for.
 
     Raises:
-        TypeError, ValueError: If a value is out of range; names the option.
+        TypeError, ValueError: If a value is out of range, or a GPU cannot be used here; names the option, and says what
+            is missing.
     """
+
+    device: torch.device | str | int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        accelerator_of(self.device, "device")
 
 
 @dataclass
@@ -126,12 +118,16 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
 
     Args:
         num_workers: Sampling processes of this trainer, 1 to 1024; the same for all trainers.
-        worker_devices: A device per process, or one for all. Only the CPU for now.
+        worker_devices: Where they sample: a device, or a list of them that processes take in turn. GPUs need all
+            partitions on this host, loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; each process has its own
+            copy of what is in device memory. ``'host'`` runs the kernels on the host, for tests. Default: the GPU of a
+            partition that was loaded with ``graph_mode='CUDA'``, else the CPU.
         channel_size: Shared memory for batches in flight, over all workers, as bytes or text such as ``'1GB'``.
             Default: 256 MiB per worker; units are powers of 1024. Memory is taken as it is used, but more than is free
             is refused when the loader is created. Larger batches still pass, more slowly.
-        pin_memory: Register the shared memory with CUDA, for faster copies to the GPU. Without a GPU there is nothing
-            to register it with, which is said in a warning.
+        pin_memory: Register the shared memory with CUDA: with a GPU as the loader's ``to_device``, each batch is then
+            one copy that nobody waits for. Where workers sample on GPUs for such a loader it is registered anyway, in
+            both processes. Without a GPU there is nothing to register it with, which is said in a warning.
 
     The others, and the errors, as in :class:`CollocatedDistSamplingWorkerOptions`.
     """
@@ -144,7 +140,7 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("num_workers", self.num_workers, 1, 1024)
-        _require_cpu(self.worker_devices, self.num_workers)
+        self.devices = checked_devices(self.worker_devices, self.num_workers)
         self.channel_bytes = (
             self.num_workers * _CHANNEL_BYTES_PER_WORKER
             if self.channel_size is None
@@ -165,7 +161,9 @@ class RemoteDistSamplingWorkerOptions:
         num_workers: Sampling processes of each of these servers that work for the loader, 1 to 1024. A server shares
             its processes among all loaders, and starts more of them when they are asked for, up to its ``max_workers``;
             that it gives fewer is said in a warning.
-        worker_devices: A device per process, or one for all. Only the CPU for now.
+        worker_devices: Where they sample, on the machines of the servers: as in
+            :class:`MpDistSamplingWorkerOptions`, of processes that a server has anyway. A server without that GPU, or
+            that does not read all partitions, refuses the loader.
         worker_concurrency: Batches that each sampler works on for this loader at the same time, 1 to 1024.
         master_addr, master_port: Accepted, since the reference has them: samplers of servers find each other through
             the servers, and open no ports of their own.
@@ -201,7 +199,7 @@ class RemoteDistSamplingWorkerOptions:
             if not ranks or len(set(ranks)) < len(ranks):
                 raise ValueError(f"server_rank = {self.server_rank!r}: expected one rank or more, each once")
         check_count("num_workers", self.num_workers, 1, 1024)
-        _require_cpu(self.worker_devices, self.num_workers)
+        self.devices = named_devices(self.worker_devices, self.num_workers)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
         check_count("prefetch_size", self.prefetch_size, 1, 1024)
         check_text("master_addr", self.master_addr)

@@ -103,8 +103,8 @@ class Producer:
             layout = layout_of(sampled)
             slot = await self._reserve(layout.nbytes, iteration, previous, sampled)
             reserved.set_result(None)
-            layout.write_header(slot.buffer, MessageKind.BATCH, iteration, batch.epoch, batch.index)
-            await self.sampler.fill(sampled, layout.tensors(slot.buffer))
+            out = slot.tensors(layout, MessageKind.BATCH, iteration, batch.epoch, batch.index)
+            slot.ready = await self.sampler.fill(sampled, out)
             slot.commit()
         except (EpochAbandoned, ChannelClosed):
             if slot is not None:

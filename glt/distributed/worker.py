@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -35,6 +35,8 @@ import torch
 
 from glt.channel.shared_memory import SharedMemory
 from glt.channel.shm import ShmChannel
+from glt.data.accelerator import accelerator_of
+from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.epoch_start import EpochStart
@@ -74,6 +76,7 @@ class WorkerSpec:
         channel: Descriptor of the inherited channel.
         store: ``[address, port, prefix]`` of the rendezvous; None where there are no peers.
         num_rpc_threads, timeout_s: As in the options.
+        device: Where to sample: ``'cpu'``, a GPU, or ``'host'``.
     """
 
     rank: int
@@ -94,6 +97,7 @@ class WorkerSpec:
     store: list[Any] | None
     num_rpc_threads: int
     timeout_s: float
+    device: str = "cpu"
 
 
 class Worker:
@@ -112,7 +116,7 @@ class Worker:
         )  # fmt: skip
         self.channel = ShmChannel.from_descriptor(spec.channel)
         self.loop = ConcurrentEventLoop(spec.concurrency)
-        sampler = DistNeighborSampler(
+        sampler = self._sampler(
             self.dataset,
             SamplingConfig.from_json(spec.config),
             self._join_peers(),
@@ -126,6 +130,15 @@ class Worker:
             sampler, self.channel, seeds_from_json(spec.seeds, table.extras), table, order, spec.worker,
             spec.num_workers, f"worker {spec.worker} of trainer", spec.rank,
         )  # fmt: skip
+
+    def _sampler(self, *arguments: Any, **options: Any) -> DistNeighborSampler:
+        place = accelerator_of(self.spec.device, f"worker_devices[{self.spec.worker}]")
+        if place is None:
+            return DistNeighborSampler(*arguments, **options)
+        if not place.is_host:
+            torch.cuda.set_device(place.device)
+            self.channel.pin(place.device)  # batches are copied straight into it
+        return DeviceNeighborSampler(*arguments, **options, accelerator=place, staged=True)
 
     def _join_peers(self) -> PartitionRouter | None:
         """Opens the transport to the workers of all trainers and starts to answer their requests."""
@@ -148,6 +161,7 @@ class Worker:
             spec.num_rpc_threads, spec.timeout_s,
         )  # fmt: skip
         peers = [Peer(**json.loads(each)) for each in found]
+        peers += [replace(self.me, partition_idx=int(part)) for part in spec.other_dirs]  # some may have no trainer
         return PartitionRouter(transport, peers, self.me, self.dataset.num_partitions)
 
     def run(self) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -46,13 +46,14 @@ class _Process:
 
 
 class WorkerGroup:
-    """Starts ``num_workers`` sampling processes and receives their batches.
+    """Starts sampling processes and receives their batches.
 
     Each has a channel of its own, so that a killed one cannot wedge the others. Batch ``i`` is made by worker
-    ``i % num_workers``, so that batches arrive in index order without being sorted.
+    ``i % len(devices)``, so that batches arrive in index order without being sorted.
 
     Args:
         spec: What the workers are told, apart from what is added here for each.
+        devices: Where each samples, see :func:`glt.distributed.worker_devices.checked_devices`.
         table: The loader's input, put into shared memory once.
         channel_bytes: Shared memory for batches in flight, over all workers.
         pin_memory: Register that memory with CUDA, so that copies from it to a GPU need no staging.
@@ -65,7 +66,7 @@ class WorkerGroup:
     def __init__(
         self,
         spec: dict[str, Any],
-        num_workers: int,
+        devices: Sequence[str],
         table: SeedTable,
         channel_bytes: int,
         pin_memory: bool = False,
@@ -78,8 +79,8 @@ class WorkerGroup:
         self._finalizer = weakref.finalize(self, _end_all, self._members, os.getpid())
         self._seeds = table.share()
         try:
-            for worker in range(num_workers):
-                self._start(spec, worker, num_workers, channel_bytes // num_workers)
+            for worker, device in enumerate(devices):
+                self._start({**spec, "device": device}, worker, len(devices), channel_bytes // len(devices))
             self._wait_until_ready(check_peers)
             if pin_memory:
                 for member in self._members:
@@ -142,8 +143,9 @@ class WorkerGroup:
         except OSError:
             self._raise_died(member)
 
-    def receive(self, index: int) -> Message:
-        """Waits for the next message of the worker that makes batch ``index``, for as long as all workers live.
+    def receive(self, index: int, wait: bool = True) -> Message | None:
+        """Waits for the next message of the worker that makes batch ``index``, for as long as all workers live; or
+        returns None without.
 
         Raises:
             WorkerDied: If a worker died; names it and its exit code.
@@ -152,7 +154,7 @@ class WorkerGroup:
         since = time.monotonic()
         while True:
             try:
-                message = member.channel.receive(_POLL_S)
+                message = member.channel.receive(_POLL_S if wait else 0.0)
                 if message.kind is MessageKind.ERROR:
                     # Losing a worker makes other trainers give up, which the workers that are left then report as a
                     # loss of theirs: the worker that died here is the cause to name.
@@ -162,6 +164,8 @@ class WorkerGroup:
                     self._hint(member, message)
                 return message
             except ChannelTimeout:
+                if not wait:
+                    return None
                 self._check_alive()
                 self._check_beats(since)
             except ChannelClosed:

@@ -68,7 +68,8 @@ class Job:
         before = {each: signal.signal(each, self._receive) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         begin = time.monotonic()
         deadline = None if self._timeout_s is None else begin + self._timeout_s
-        beat_at = begin + _BEAT_S
+        every_s = min(_BEAT_S, self._reach.lost_timeout_s / 4)
+        beat_at = begin + every_s
         try:
             for at, (host, plans) in enumerate(self._hosts):
                 self._links.append(HostLink(self._reach, host, at, plans, self._stop_s, self._events))
@@ -77,7 +78,7 @@ class Job:
                 self._hear()
                 now = time.monotonic()
                 if now > beat_at:
-                    beat_at = now + _BEAT_S
+                    beat_at = now + every_s
                     for at in self._open:
                         self._links[at].beat()
                 self._heed_signals()

@@ -112,7 +112,7 @@ class DeviceBatch:
             self._workspace = torch.empty(0, dtype=torch.uint8, device=self.device)  # before asking for more
             self._workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=self.device)
         for t, words in enumerate(table_words):
-            if len(self._tables[t]) != words:
+            if len(self._tables[t]) < words:  # smaller ones take part of it: addresses stay
                 self._tables[t] = torch.empty(words, dtype=torch.int32, device=self.device)
         tables = [t.data_ptr() for t in self._tables]
         self._native.launch(self._workspace.data_ptr(), tables, current_stream(self.device))
@@ -151,6 +151,22 @@ class DeviceBatch:
         edge = torch.empty_like(row) if with_edge else None
         self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
         return row, col, edge
+
+    def num_nodes(self, node_type: int) -> int:
+        """Number of nodes of a finished batch."""
+        return self._native.num_nodes(node_type)
+
+    def num_edges(self, edge_type: int) -> int:
+        """Number of edges of a finished batch."""
+        return self._native.num_edges(edge_type)
+
+    def copy_nodes(self, node_type: int, node: Tensor, tree: Tensor | None) -> None:
+        """As :meth:`nodes`, into tensors of the device."""
+        self._native.copy_nodes(node_type, node.data_ptr(), 0 if tree is None else tree.data_ptr())
+
+    def copy_edges(self, edge_type: int, row: Tensor, col: Tensor, edge: Tensor | None) -> None:
+        """As :meth:`edges`, into tensors of the device."""
+        self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
 
     @property
     def num_replays(self) -> int:

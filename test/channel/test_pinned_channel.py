@@ -15,7 +15,9 @@ def test_the_memory_is_pinned_until_the_channel_closes(monkeypatch):
         lambda address, num_bytes, device: registered.update({address: num_bytes}),
         lambda address, device: registered.pop(address),
     )
-    monkeypatch.setattr(shm, "PinnedMemory", lambda tensor, device, name: PinnedMemory(tensor, device, name, pages))
+    monkeypatch.setattr(
+        shm, "PinnedMemory", lambda tensor, device, name, writable: PinnedMemory(tensor, device, name, pages)
+    )
     for drop in (ShmChannel.close, lambda channel: None):
         channel = ShmChannel("64KB")
         channel.pin()

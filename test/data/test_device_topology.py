@@ -109,3 +109,10 @@ def test_on_a_gpu(mode, topology):
     assert torch.equal(placed.indices.cpu(), topology.indices)
     graph.close()
     assert not topology.indices.is_pinned()
+
+
+def test_columns_without_elements_keep_their_dtypes():
+    """They all lie at address 0, which must not make them one column."""
+    none = torch.empty(2, 0, dtype=torch.int64)
+    placed = DeviceTopology(Topology(none, 4, edge_time=torch.empty(0, dtype=torch.int64)), CPU, "CUDA")
+    assert placed.indices.dtype == torch.int32 and placed.by_time.time.dtype == torch.int64

@@ -67,6 +67,15 @@ def test_the_demo_trains_in_collocated_mode_from_a_name_in_the_data_root(toy_npz
     assert "sampling in them" in done.stdout and "test accuracy 0." in done.stdout
 
 
+def test_the_gpu_path_of_the_demo_runs_with_the_host_in_its_place(toy_npz):
+    """Training samples in workers, evaluation beside the trainer."""
+    done = start(
+        "examples/train_sage_distributed.py", "--dataset", toy_npz, "--sample_on", "host", *TOY
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy 0." in done.stdout and "0.0 MB came from other partitions" in done.stdout
+
+
 @pytest.mark.parametrize("mode", ["worker", "collocated"])
 def test_trainers_may_have_different_numbers_of_seeds_even_none(tmp_path, capsys, mode):
     options = Options(

@@ -38,6 +38,11 @@ def test_the_example_runs_on_its_synthetic_graph(command):
     first_epoch(*command)
 
 
+@pytest.mark.parametrize("command", [HETERO, UNSUPERVISED], ids=lambda command: command[0])
+def test_the_gpu_path_of_the_example_runs_with_the_host_in_its_place(command):
+    first_epoch(*command, "--device", "host")
+
+
 @pytest.mark.shared
 @pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")
 @pytest.mark.parametrize(

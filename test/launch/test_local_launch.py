@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from launch_world import SLEEP, Launched
+from launch_world import SLEEP, Launched, said
 
 Launch = Callable[..., Launched]
-
-
-def said(out: str) -> dict[str, dict[str, Any]]:
-    """What each process said, by the prefix of its line."""
-    found = {}
-    for line in out.splitlines():
-        who, bar, text = line.partition(" | ")
-        if bar and text.startswith("{"):
-            found[who] = json.loads(text)
-    return found
 
 
 def test_processes_are_given_the_contract(launch: Launch, script: Path, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_links(neg_sampling, disjoint, device):
         data = data if device is None else data.with_mode("ZERO_COPY")
         return LinkNeighborLoader(
             data, [3, 2], edges, batch_size=11, neg_sampling=neg_sampling, disjoint=disjoint, random_seed=2,
-            device=device, **more,
+            exclude_edges=None if disjoint else "self", device=device, **more,
         )  # fmt: skip
 
     compare(make, device, gather_window=2)

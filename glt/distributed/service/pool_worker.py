@@ -33,6 +33,8 @@ import torch
 
 from glt import _core
 from glt.channel.shared_memory import SharedMemory
+from glt.data.accelerator import accelerator_of
+from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.event_loop import ConcurrentEventLoop
@@ -173,10 +175,17 @@ class PoolWorker:
         others = {int(part): self._map_other(path, int(part)) for part, path in told["other_dirs"].items()}
         peers = [Peer(**each) for each in told["peers"]]
         router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
-        sampler = DistNeighborSampler(
-            self.dataset, SamplingConfig.from_json(told["config"]), router, loop,
-            collect_features=told["collect_features"], others=others, spare=self._spare,
+        arguments = (
+            self.dataset, SamplingConfig.from_json(told["config"]), router, loop, told["collect_features"], others
         )  # fmt: skip
+        devices = told.get("devices") or [self.dataset.sampling_device]
+        worker = self.spec.worker
+        place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
+        sampler: DistNeighborSampler
+        if place is None:
+            sampler = DistNeighborSampler(*arguments, spare=self._spare)
+        else:
+            sampler = DeviceNeighborSampler(*arguments, accelerator=place, staged=True)
         table = SeedTable.read(memory)
         return Producer(
             sampler, stream.channel, seeds_from_json(told["seeds"], table.extras), table, SeedOrder(**told["order"]),

@@ -70,8 +70,10 @@ class _Stream:
             self.error = error
             self.arrived.put(None)
 
-    def take(self) -> Message:
-        """Waits for the next message, for as long as the sampler gives signs of life."""
+    def take(self, wait: bool) -> Message | None:
+        """Waits for the next message, for as long as the sampler gives signs of life; or returns None without."""
+        if not wait and not self.arrived.qsize():
+            return None
         start = None if self.arrived.qsize() else time.perf_counter()
         message = self.arrived.get()
         if message is None:
@@ -124,6 +126,7 @@ class RemoteSampler:
         concurrency: Batches that each sampler works on at the same time.
         buffer_bytes: For batches that wait to be sent, on each server.
         prefetch_size: Batches that each sampler sends ahead of the trainer.
+        devices: Where the processes of a server sample, in turn; None: as it was told itself.
         timeout_s: Deadline of start-up in seconds.
 
     Raises:
@@ -134,7 +137,7 @@ class RemoteSampler:
     def __init__(
         self, client: DistClient, server_ranks: Sequence[int], num_workers: int, config: SamplingConfig,
         order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool, concurrency: int, buffer_bytes: int,
-        prefetch_size: int, timeout_s: float,
+        prefetch_size: int, timeout_s: float, devices: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
@@ -143,7 +146,7 @@ class RemoteSampler:
         told = {
             "config": config.to_json(), "seeds": seeds.to_json(), "order": asdict(order),
             "collect_features": collect_features, "concurrency": concurrency, "buffer_bytes": buffer_bytes,
-            "prefetch_size": prefetch_size,
+            "prefetch_size": prefetch_size, "devices": None if devices is None else list(devices),
         }  # fmt: skip
         try:
             lines = [client.line(rank) for rank in server_ranks]
@@ -212,8 +215,8 @@ class RemoteSampler:
         for stream in self._streams:
             stream.tell({"drain": True}, timeout_s=0.0)
 
-    def receive(self, index: int) -> Message:
-        """Waits for the next message of the sampler that makes batch ``index``.
+    def receive(self, index: int, wait: bool = True) -> Message | None:
+        """Waits for the next message of the sampler that makes batch ``index``; or returns None without.
 
         Raises:
             glt.errors.WorkerDied: If that sampler died; names it and its exit code.
@@ -221,7 +224,7 @@ class RemoteSampler:
             RuntimeError: In a fork of the client; and if the loader was shut down.
         """
         self._refuse_fork()
-        return self._streams[index % len(self._streams)].take()
+        return self._streams[index % len(self._streams)].take(wait)
 
     def _refuse_fork(self) -> None:
         refuse_fork(self._pid, "iterate where the loader was created, or call init_client here and create another")

@@ -232,11 +232,13 @@ class DistServer:
             told = {"closing": f"{self.entry} has ended its session with {session}: {why}", "has_data": False}
             session.say(told, timeout_s=0.0)
         session.connection.close()
-        self.clients.dismiss(session)
         self.meetings.went(session, why)
+        # Before the client is dismissed: a server that is done ends, and Python aborts it if that happens while this
+        # thread gives memory back.
+        self.tensors.end_session(session)
+        self.clients.dismiss(session)
         if session.has_left and self._membership is not None:
             self._membership.tell_done([(session.group, session.rank)])
-        self.tensors.end_session(session)
         self.loaders.close_all(f"{session} is gone: {why}", session)
         (logger.info if session.has_left else logger.warning)("%s is gone: %s", session, why)
 

@@ -11,9 +11,9 @@ from glt.testing_cluster import Trainer
 
 
 def serve(trainer: Trainer, path: Path, num_servers: int, num_clients: int | None, **given: Any) -> None:
-    """Makes this process a server of partition ``rank % num_parts``."""
+    """Makes this process a server of partition ``rank % num_parts``, loaded as ``load`` says."""
     num_parts = glt.partition.load_partition(path, 0, verify=False).manifest.num_parts
-    data = glt.distributed.DistDataset().load(path, trainer.rank % num_parts)
+    data = glt.distributed.DistDataset().load(path, trainer.rank % num_parts, **given.pop("load", {}))
     given = {"read_local": False, "rpc_timeout": 120.0, "max_workers": 4, **given}
     glt.distributed.init_server(num_servers, num_clients, trainer.rank, data, "localhost", trainer.port, **given)
 

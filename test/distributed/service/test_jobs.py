@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -205,3 +207,37 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
         assert stage.ask(0, "run_function", finalize, 1.0) - began < 30, "it waits as long as it was told"
         assert stage.ask(0, "census")[2] == 0, "its sampling process is gone, too"
         stage.end(0)
+
+
+BUG = """
+import sys
+import glt
+
+if __name__ == "__main__":
+    glt.distributed.initialize(sys.argv[1])
+    graph = glt.distributed.DistGraph("small", sys.argv[2])
+    if graph.rank() == 0:
+        raise ValueError("a bug")
+    graph.barrier(200.0)
+"""
+
+
+def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: Path) -> None:
+    (tmp_path / "bug.py").write_text(BUG)
+    (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
+    command = [sys.executable, "bug.py", "hosts", str(world(1).path)]
+    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    started = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        told = [process.communicate(timeout=150)[1] for process in started]
+        assert [process.returncode for process in started] == [1, 1]
+        assert "ValueError: a bug" in told[0] and "PeerLost" in told[1] and "server 0" in told[1], told
+    finally:
+        for process in started:
+            process.kill()

@@ -1,0 +1,163 @@
+"""Asking for samplers on GPUs: what cannot be is refused by name, and without a GPU it says what is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dist_world import NUM_NODES, World, options
+from promptness import expect_prompt
+
+import glt
+from glt.data.cuda_device import missing_for_cuda
+from glt.data.pinned_memory import process_buffers, process_pages
+from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
+from glt.distributed import MpDistSamplingWorkerOptions as Workers
+from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
+from glt.distributed.whole_graph import require_whole
+from glt.testing_cluster import Cluster, Trainer, take_census
+
+GPU = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.cuda,
+        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
+    ],
+)
+
+
+def test_workers_take_devices_in_turn() -> None:
+    assert Workers(num_workers=3, worker_devices=["host", "cpu"]).devices == ["host", "cpu", "host"]
+    assert Workers(num_workers=2, worker_devices="cpu").devices == ["cpu", "cpu"]
+    assert Workers(num_workers=2, worker_devices=[torch.device("cpu")] * 2).devices == ["cpu", "cpu"]
+    assert Workers(num_workers=2).devices is None
+    assert Servers(num_workers=2, worker_devices=["cpu"]).devices == ["cpu", "cpu"]
+    for given, error, message in [
+        (["cpu"] * 3, ValueError, "worker_devices has 3 devices: expected one per worker"),
+        ([], ValueError, "worker_devices has 0 devices"),
+        (1.5, TypeError, "worker_devices = 1.5: expected a device"),
+        (["meta"], ValueError, r"worker_devices\[0\] = 'meta': expected 'cpu', or a GPU"),
+        (["cuda:9x"], ValueError, r"worker_devices\[0\] = 'cuda:9x' is no device"),
+        ([True], TypeError, r"worker_devices\[0\] = True: expected a device"),
+    ]:
+        with pytest.raises(error, match=message):
+            Workers(num_workers=2, worker_devices=given)
+
+
+@pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", 0, torch.device("cuda", 0)], ids=str)
+def test_without_a_gpu_everything_says_what_is_missing(world: Callable[..., World], device: Any) -> None:
+    missing = r"(no CUDA kernels|without CUDA|no GPU)"
+    load = glt.distributed.DistDataset().load
+    for make in (
+        lambda: Workers(worker_devices=[device]),
+        lambda: Here(device=device),
+        lambda: load(world(1).path, 0, "CUDA"),
+        lambda: load(world(1).path, 0, "CUDA", device=device),
+        lambda: load(world(1).path, 0, "ZERO_COPY", device=device),
+        lambda: load(world(1).path, 0, "ZERO_COPY", split_ratio=0.5),
+    ):
+        with pytest.raises(ValueError, match=missing):
+            make()
+    assert load(world(1).path, 0, "ZERO_COPY").sampling_device is None  # means CPU, where there is no GPU
+    with pytest.warns(UserWarning, match="pin_memory = True: memory stays pageable, for"):
+        Workers(pin_memory=True)
+
+
+def test_a_dataset_for_the_cpu_and_partitions_elsewhere_are_refused(world: Callable[..., World]) -> None:
+    load = glt.distributed.DistDataset().load
+    data = load(world(2).path, 0, "CUDA", device="host")
+    with pytest.raises(ValueError, match=r"partitions \[1\] are not read on this host: a sampler on a GPU needs all"):
+        require_whole(data, {0: data.own})
+    for_cpu = glt.distributed.DistDataset().load(world(1).path, 0)
+    with pytest.raises(ValueError, match="graph_mode = 'CPU': the partition was loaded for samplers on the CPU"):
+        require_whole(for_cpu, {0: for_cpu.own})
+    with pytest.raises(ValueError, match=r"split_ratio = 0\.5 and graph_mode = 'CPU'"):
+        glt.distributed.DistDataset().load(world(1).path, 0, split_ratio=0.5)
+    with pytest.raises(ValueError, match="split_ratio = 2: expected a share"):
+        glt.distributed.DistDataset().load(world(1).path, 0, "CUDA", device="host", split_ratio=2)
+
+
+def refused(trainer: Trainer, path: Path) -> list[str]:
+    glt.distributed.init_worker_group(1, 0, "test-trainer")
+    data = glt.distributed.DistDataset().load(path, 0)
+    said = []
+    for where in (options(trainer, "mp", worker_devices="host"), options(trainer, "collocated", device="host")):
+        try:
+            glt.distributed.DistNeighborLoader(data, [2], torch.arange(4), worker_options=where)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def test_loaders_say_so_when_they_are_created(world: Callable[..., World]) -> None:
+    with Cluster(1, refused, world(1).path) as cluster:
+        ((first, second),) = cluster.results()
+        assert "graph_mode = 'CPU'" in first and first == second
+        cluster.expect_nothing_left()
+
+
+def endless(trainer: Trainer, path: Path, device: str) -> None:
+    """Samples in a worker on a GPU for as long as it can; says which process that is once batches flow."""
+    glt.distributed.init_worker_group(1, 0, "test-trainer")
+    data = glt.distributed.DistDataset().load(path, 0, "CUDA", device=device)
+    with glt.distributed.DistNeighborLoader(
+        data, [4, 3], torch.arange(NUM_NODES), batch_size=8, collect_features=True, to_device=device,
+        worker_options=options(trainer, "mp"),
+    ) as loader:  # fmt: skip
+        told = False
+        while True:
+            for _ in loader:
+                if not told:
+                    told = True
+                    trainer.say({pid for pid, line in take_census().children.items() if "glt.distributed" in line})
+
+
+@pytest.mark.parametrize("device", ["host", GPU])
+def test_a_killed_gpu_worker_is_named_and_leaves_nothing(world: Callable[..., World], device: str) -> None:
+    with Cluster(1, endless, world(1).path, device) as cluster:
+        (victim,) = cluster.hear(0)
+        start = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        (own,) = cluster.outcomes()
+        expect_prompt(own.at_s - start, "the trainer to notice")
+        assert own.error_type == "WorkerDied", own
+        assert f"pid {victim}" in own.error and "exit code -9" in own.error, own.error
+        cluster.expect_nothing_left()
+
+
+def leave_early(trainer: Trainer, path: Path, mode: str, device: str) -> list[Any]:
+    """Epochs that are left early, then a whole one; what is pinned afterwards."""
+    glt.distributed.init_worker_group(1, 0, "test-trainer")
+    data = glt.distributed.DistDataset().load(path, 0, "ZERO_COPY", device=device)
+    given = {"device": device} if mode == "collocated" else {"worker_devices": [device]}
+    with glt.distributed.DistNeighborLoader(
+        data, [3, 2], torch.arange(100), batch_size=10, collect_features=True, to_device=device,
+        worker_options=options(trainer, mode, **given),
+    ) as loader:  # fmt: skip
+        for stop in (0, 3):
+            for i, _ in enumerate(loader):
+                if i == stop:
+                    break
+        seen = torch.cat([batch.input_id.cpu() for batch in loader])
+        stats = loader.stats()
+    if data._whole is not None:
+        data._whole.close()
+    pinned = process_pages().num_bytes + process_buffers().num_bytes if device == "cuda" else 0
+    return [seen.tolist(), stats["num_batches"], pinned]
+
+
+@pytest.mark.parametrize("device", ["host", GPU])
+@pytest.mark.parametrize("mode", ["mp", "collocated"])
+def test_leaving_early_loses_nothing_and_unpins_all(world: Callable[..., World], mode: str, device: str) -> None:
+    with Cluster(1, leave_early, world(1).path, mode, device) as cluster:
+        ((seen, num_batches, pinned),) = cluster.results()
+        assert seen == list(range(100)) and num_batches == 1 + 4 + 10
+        assert pinned == 0
+        cluster.expect_nothing_left()
