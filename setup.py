@@ -48,7 +48,8 @@ def compiler(source: str) -> list[str]:
         archs = os.environ.get("GLT_CUDA_ARCHS", "80;90").split(";")
         gencode = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs]
         gencode.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
-        return [f"{CUDA}/bin/nvcc", "-std=c++20", "-O3", "-lineinfo", "--expt-relaxed-constexpr", *gencode,
+        return [f"{CUDA}/bin/nvcc", "-std=c++20", "-O3", "-lineinfo", "--expt-relaxed-constexpr", "-Xptxas=-v",
+                *gencode,
                 "-Xcompiler=-fPIC,-Wall,-fvisibility=hidden"]  # fmt: skip
     cxx = shlex.split(os.environ.get("CXX", "g++"))
     return [*cxx, "-std=c++20", *OPTIMIZE, *SANITIZE, "-g1", "-fPIC", "-Wall", "-Wextra", "-fvisibility=hidden"]
@@ -81,8 +82,21 @@ class BuildExt(build_ext):
         depfile = obj.with_suffix(".d")
         if self.force or not is_fresh(obj, depfile):
             obj.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.check_call([*command, "-MD", "-MF", str(depfile), "-c", source, "-o", str(obj)], cwd=ROOT)
+            command += ["-MD", "-MF", str(depfile), "-c", source, "-o", str(obj)]
+            if source.endswith(".cu"):
+                keep_report(command, obj.with_suffix(".ptxas"))
+            else:
+                subprocess.check_call(command, cwd=ROOT)
         return str(obj)
+
+
+def keep_report(command: list[str], report: Path) -> None:
+    """Runs nvcc and keeps what ptxas says of each kernel, which ``python -m benchmarks.gpu.registers`` reads."""
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    other = [line for line in done.stderr.splitlines(True) if done.returncode or "warning" in line or "error" in line]
+    sys.stderr.writelines(other)
+    done.check_returncode()
+    report.write_text(done.stderr)
 
 
 def sources() -> list[str]:

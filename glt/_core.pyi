@@ -209,6 +209,31 @@ class DeviceRows:
         num_edges: int,
     ) -> None: ...
 
+most_hotness_hops: int
+
+class DeviceHotness:
+    """Passes hotness along edges by a kernel, on device >= 0 or, -1, on the host; see csrc/cuda/hotness_kernels.h."""
+
+    def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
+    def add_doubt(
+        self,
+        rows: DeviceRows,
+        num_neighbors: Sequence[int],
+        *,
+        weighted: bool,
+        replace: bool,
+        hop: int,
+        expanded: int,
+        neighbor: int,
+        num_columns: int,
+        doubt: int,
+        repeated: int = 0,
+        mutual: int = 0,
+        back: DeviceRows | None = None,
+        back_neighbors: Sequence[int] = (),
+        stream: int = 0,
+    ) -> None: ...
+
 class NegativeEnd:
     """One end of negatives, by the addresses of its arrays; see csrc/cuda/negative_kernels.h."""
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("gather", "sampling", "reads", "interference", "training")
+PARTS = ("gather", "sampling", "links", "reads", "atomics", "bulk", "gaps", "interference", "training")
 
 
 def main() -> int:

@@ -3,6 +3,9 @@
 Claims (H200, W0 of the plan: 2.4 million nodes, 121 million edges, 1024 seeds, [15, 10, 5]): 3 G edges/s from device
 memory (goal 10), 0.3 G edges/s with the columns read in place over PCIe (goal 1.0).
 
+Beside it the same without a captured graph (M6) and with a hash table in place of the dense stamps (M8: both on the
+trace of W0, whose batches they relabel alike).
+
 Method: from seeds on the host to tensors on the device, with the one wait of a batch, one batch at a time. Batches are
 compared with the CPU's, bit for bit, before they are timed. The CPU is one thread of this machine, in the same run.
 """
@@ -22,12 +25,15 @@ from glt.sampler.device_sampling import DeviceSampling
 
 ROUNDS = 15
 FAN_OUT = [15, 10, 5]
-CONTESTANTS = (  # options
-    {},
-    {"replace": True},
-    {"disjoint": True},
-    {"with_edge": False},
+CONTESTANTS: tuple[tuple[dict[str, bool], dict[str, int]], ...] = (  # options of the sampler, and of its kernels
+    ({}, {}),
+    ({}, {"replays": False}),  # M6: launch by launch, in place of a captured graph
+    ({}, {"dense_limit": 0}),  # M8: a hash table in place of a word per node
+    ({"replace": True}, {}),
+    ({"disjoint": True}, {}),
+    ({"with_edge": False}, {}),
 )
+NAMES = {"replays": "M6: not captured", "dense_limit": "M8: by hash"}
 
 
 def measure(report: Report, device: torch.device) -> None:
@@ -38,10 +44,13 @@ def measure(report: Report, device: torch.device) -> None:
     for mode, goal in (("CUDA", 3000.0), ("ZERO_COPY", 300.0)):
         graph = Graph(topology, mode if device.type == "cuda" else "CPU")
         columns = graph.placed(device) if device.type == "cuda" else topology
-        for options in CONTESTANTS:
+        for options, of_kernels in CONTESTANTS:
             sampler = NeighborSampler(Graph(topology), FAN_OUT, random_seed=0, **options)
-            kernels = DeviceSampling(sampler.graph, sampler.config, device, lambda _, columns=columns: columns)
-            _measure(report, device, sampler, kernels, many, mode, None if options else goal, options)
+            kernels = DeviceSampling(
+                sampler.graph, sampler.config, device, lambda _, columns=columns: columns, **of_kernels
+            )
+            name = ", ".join([*options, *(NAMES[each] for each in of_kernels)]) or "uniform"
+            _measure(report, device, sampler, kernels, many, mode, goal if name == "uniform" else None, name)
         graph.close()
 
 
@@ -59,7 +68,7 @@ def lognormal_graph(num_nodes: int, num_edges: int, generator: torch.Generator) 
 
 def _measure(
     report: Report, device: torch.device, sampler: NeighborSampler, kernels: DeviceSampling, many: list[Tensor],
-    mode: str, goal: float | None, options: dict[str, bool],
+    mode: str, goal: float | None, options: str,
 ) -> None:  # fmt: skip
     expected = sampler.sample([(0, many[0])], batch_key=0)
     out = kernels.sample(sampler.config, [(0, many[0])], None, 0)
@@ -80,6 +89,6 @@ def _measure(
     cpu_ms = (time.perf_counter() - start) / 5 * 1e3
     edges = sorted(num_edges)[len(num_edges) // 2]
     report.add(
-        what="W0 sampling, glt", tier=mode, options=", ".join(options) or "uniform", edges=edges, ms=ms,
+        what="W0 sampling, glt", tier=mode, options=options, edges=edges, ms=ms,
         m_edges_per_s=edges / ms / 1e3, cpu_ms=cpu_ms, goal=goal,
     )  # fmt: skip

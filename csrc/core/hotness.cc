@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/edge_chance.h"
+#include "core/hotness_rules.h"
 #include "core/team.h"
 
 namespace glt {
@@ -14,9 +14,7 @@ namespace {
 
 constexpr int64_t kMaxHops = 256;
 constexpr int64_t kRowsAtOnce = 1024;
-constexpr int64_t kAhead = 16;     // edges whose neighbours are fetched early
-constexpr double kMostDoubt = 32;  // a node that is missed with probability e^-32 is never missed
-constexpr double kAlmostOne = 1 - 1e-14;
+constexpr int64_t kAhead = 16;  // edges whose neighbours are fetched early
 
 // Runs work(first, end) over pieces of [0, n) on several threads.
 template <typename Work>
@@ -41,24 +39,14 @@ void in_pieces(int64_t n, int num_threads, const Work& work) {
   if (error) std::rethrow_exception(error);
 }
 
-// -log(1 - p), as an integer in kDoubtUnit.
-int64_t doubt_of(double p) {
-  const double capped = std::clamp(p, 0.0, kAlmostOne);
-  const double doubt = capped < 0.01 ? capped * (1 + capped * (1.0 / 2 + capped * (1.0 / 3 + capped * (1.0 / 4))))
-                                     : -std::log1p(-capped);
-  return static_cast<int64_t>(doubt / kDoubtUnit + 0.5);
-}
-
-// Certain nodes stay certain, so that sums cannot overflow. An atomic addition waits for all memory accesses before it,
-// which a thread that is alone is spared.
+// An atomic addition waits for all memory accesses before it, which a thread that is alone is spared.
 template <bool kShared>
 void add(int64_t* doubt, int64_t amount) {
-  constexpr auto kEnough = static_cast<int64_t>(kMostDoubt / kDoubtUnit);
   if constexpr (kShared) {
     std::atomic_ref<int64_t> sum(*doubt);
-    if (sum.load(std::memory_order_relaxed) < kEnough) sum.fetch_add(amount, std::memory_order_relaxed);
+    if (sum.load(std::memory_order_relaxed) < kEnoughDoubt) sum.fetch_add(amount, std::memory_order_relaxed);
   } else {
-    if (*doubt < kEnough) *doubt += amount;
+    if (*doubt < kEnoughDoubt) *doubt += amount;
   }
 }
 
@@ -82,21 +70,24 @@ class HopSpread {
 
  private:
   void row(int64_t begin, int64_t stop, const float* found) {
+    const RowHotness rules{chance_,
+                           at_.hop,
+                           found,
+                           at_.neighbor,
+                           at_.num_columns,
+                           at_.replace,
+                           at_.mutual ? at_.back->indptr : nullptr,
+                           at_.back_neighbors};
     const bool even = !at_.weighted || !csr_.weight_sum;
-    const int64_t amount = even ? doubt_of(taken(begin, found).once) : 0;
+    const int64_t amount = even ? doubt_of(rules.taken(begin).once) : 0;
     for (int64_t e = begin; e < stop; ++e) {
       prefetch(e + kAhead);
       const int64_t u = indices_[e];
       if (found == at_.neighbor + u * at_.num_columns) continue;  // a loop finds nobody new
-      const bool again = bit(at_.repeated, e), back = at_.hop > 0 && bit(at_.mutual, e);
-      if (even && !again && !back)
-        add<kShared>(doubt_ + u, amount);
-      else
-        add<kShared>(doubt_ + u, doubt_of((back ? taken_without(u, e, found) : taken(e, found)).of(again)));
+      const bool again = edge_bit(at_.repeated, e), back = at_.hop > 0 && edge_bit(at_.mutual, e);
+      add<kShared>(doubt_ + u, even && !again && !back ? amount : rules.doubt(e, u, again, back));
     }
   }
-
-  static bool bit(const uint64_t* bits, int64_t e) { return bits && (bits[e >> 6] >> (e & 63) & 1); }
 
   void prefetch(int64_t e) const {
     if (e >= csr_.num_edges) return;
@@ -104,51 +95,6 @@ class HopSpread {
     if (at_.hop == 0 || !at_.mutual) return;
     __builtin_prefetch(at_.neighbor + indices_[e] * at_.num_columns, 0, 2);
     __builtin_prefetch(at_.back->indptr + indices_[e], 0, 2);
-  }
-
-  // Probability that an edge is taken by this hop, and that it and a parallel edge are both taken.
-  struct Taken {
-    double once = 0, twice = 0;
-
-    void add(double expanded, const EdgeChance& chance, int64_t e) {
-      const double one = chance(e);
-      once += expanded * one;
-      twice += expanded * chance.both(one);
-    }
-    // Of a repeated edge: that it is taken though the one before was not.
-    double of(bool repeated) const { return repeated && once < 1 ? (once - twice) / (1 - once) : once; }
-  };
-
-  Taken taken(int64_t e, const float* found) const {
-    Taken sum;
-    double before = 0;
-    for (int64_t j = 0; j <= at_.hop; ++j) {
-      sum.add(found[j] - before, chance_[j], e);
-      before = found[j];
-    }
-    return sum;
-  }
-
-  // The same of edge e, v -> u, as if u had not helped to find v: follows both directions of the edge hop by hop.
-  Taken taken_without(int64_t u, int64_t e, const float* found) const {
-    const float* found_u = at_.neighbor + u * at_.num_columns;
-    const int64_t degree_u = at_.back->indptr[u + 1] - at_.back->indptr[u];
-    Taken to_u;
-    to_u.add(found[0], chance_[0], e);
-    double to_v = found_u[0] * uniform_chance(at_.back_neighbors[0], degree_u, at_.replace);
-    // Probability of not having been found otherwise than by the other.
-    double missed_v = 1.0 - found[0], missed_u = 1.0 - found_u[0], before = to_u.once;
-    for (int64_t j = 1; j <= at_.hop; ++j) {
-      const double still_v = std::min(missed_v, (1.0 - found[j]) / (1.0 - std::min(to_v, kAlmostOne)));
-      to_u.add(missed_v - still_v, chance_[j], e);
-      if (j == at_.hop) break;
-      const double still_u = std::min(missed_u, (1.0 - found_u[j]) / (1.0 - std::min(before, kAlmostOne)));
-      to_v += (missed_u - still_u) * uniform_chance(at_.back_neighbors[j], degree_u, at_.replace);
-      missed_v = still_v;
-      missed_u = still_u;
-      before = to_u.once;
-    }
-    return to_u;
   }
 
   const HotnessHop& at_;

@@ -17,11 +17,9 @@
 #include <cstdint>
 
 #include "core/csr.h"
+#include "core/hotness_rules.h"
 
 namespace glt {
-
-// The unit of `doubt` below: sums of integers do not depend on their order, hence not on the number of threads.
-constexpr double kDoubtUnit = 1.0 / (int64_t{1} << 40);
 
 // One edge type at one hop. All nodes have rows.
 struct HotnessHop {

@@ -72,8 +72,8 @@ class NodeDraws {
       bits_ = philox({{static_cast<uint32_t>(node_), static_cast<uint32_t>(node_ >> 32), block, stream_}}, key_);
       block_ = block;
     }
-    const uint32_t half = (draw & 1) * 2;
-    return uint64_t{bits_.word[half + 1]} << 32 | bits_.word[half];
+    // Not by an index: a GPU's registers have none.
+    return draw & 1 ? uint64_t{bits_.word[3]} << 32 | bits_.word[2] : uint64_t{bits_.word[1]} << 32 | bits_.word[0];
   }
 
   // Draws first, ..., first + n - 1 at once; `first` is even, `out` has room for n + 1. Half the cost of asking one by

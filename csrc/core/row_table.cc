@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "core/buffer.h"
 #include "core/check.h"
 #include "core/halves.h"
 #include "core/team.h"
@@ -93,6 +94,7 @@ void as_word(int64_t bytes, const Do& with) {
 
 RowTable::RowTable(std::byte* rows, int64_t num_rows, int64_t row_bytes)
     : rows_(rows), num_rows_(num_rows), row_bytes_(row_bytes) {
+  advise_huge_pages(rows, num_rows * row_bytes);
   require(num_rows >= 0 && row_bytes >= 0, "a table of ", num_rows, " rows of ", row_bytes, " bytes");
   const auto block_rows = static_cast<uint64_t>(std::max<int64_t>(1, kBlockBytes / std::max<int64_t>(row_bytes, 1)));
   block_shift_ = std::bit_width(block_rows) - 1;

@@ -32,7 +32,10 @@ class CudaBlock {
     return atomicCAS(word, expected, value);
   }
   // Not from the L1 cache, which does not see what other multiprocessors change.
-  static __device__ __forceinline__ uint32_t load(const uint32_t* word) { return __ldcg(word); }
+  template <typename Word>
+  static __device__ __forceinline__ Word load(const Word* word) {
+    return __ldcg(word);
+  }
 };
 
 }  // namespace glt::cuda

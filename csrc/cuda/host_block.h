@@ -43,8 +43,9 @@ class HostBlock {
     std::atomic_ref(*word).compare_exchange_strong(expected, value, std::memory_order_relaxed);
     return expected;
   }
-  static uint32_t load(const uint32_t* word) {
-    return std::atomic_ref(*const_cast<uint32_t*>(word)).load(std::memory_order_relaxed);
+  template <typename Word>
+  static Word load(const Word* word) {
+    return std::atomic_ref(*const_cast<Word*>(word)).load(std::memory_order_relaxed);
   }
 
  private:

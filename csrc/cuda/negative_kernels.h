@@ -22,7 +22,9 @@ struct NegativeEnd {
 struct FindNegatives {
   struct Shared {
     int64_t node[2];
-    uint32_t is_taken[2];  // by parity of the attempt: slow threads still read the word of the attempt before
+    // By parity of the attempt: slow threads still read the words of the attempt before. Two, since all threads have to
+    // know of the first whether they look for edges before any finds one.
+    uint32_t is_late[2], is_edge[2];
   };
   DeviceRows rows;  // without indptr: there are no edges
   bool from_destination;
@@ -39,15 +41,16 @@ struct FindNegatives {
     const uint64_t key[2] = {end[0].draws.key(), end[1].draws.key()};
     const uint64_t total[2] = {end[0].draws.total(), end[1].draws.total()};
     for (uint32_t attempt = 0; attempt < max_attempts + timed; ++attempt) {
-      uint32_t* is_taken = &shared.is_taken[attempt & 1];
+      uint32_t &is_late = shared.is_late[attempt & 1], &is_edge = shared.is_edge[attempt & 1];
       block.each([&](int thread) {
         if (thread != 0) return;
-        *is_taken = 0;
+        is_late = is_edge = 0;
         for (int side = 0; side < 2; ++side)
-          shared.node[side] = candidate(end[side], slot, attempt, key[side], total[side], is_taken);
+          shared.node[side] = candidate(end[side], slot, attempt, key[side], total[side], is_late);
       });
-      if (!*is_taken) look_up(block, shared.node[from_destination], shared.node[!from_destination], is_taken);
-      if (*is_taken) continue;
+      if (is_late) continue;
+      look_up(block, shared.node[from_destination], shared.node[!from_destination], is_edge);
+      if (is_edge) continue;
       block.each([&](int thread) {
         if (thread != 0) return;
         for (int side = 0; side < 2; ++side) node[side][slot] = shared.node[side];
@@ -61,25 +64,25 @@ struct FindNegatives {
 
  private:
   GLT_HOST_DEVICE int64_t candidate(const NegativeEnd& of, int64_t slot, uint32_t attempt, uint64_t key, uint64_t total,
-                                    uint32_t* is_late) const {
+                                    uint32_t& is_late) const {
     if (of.given) return of.given[slot];
     if (!of.time || !seed_time) return of.draws.node(key, total, slot, attempt);
     // A seed older than all nodes, and whoever is out of attempts, gets the earliest one.
     if (attempt == max_attempts || seed_time[slot] < of.earliest_time) return of.earliest;
     const int64_t drawn = of.draws.node(key, total, slot, attempt);
-    if (of.time[drawn] > seed_time[slot]) *is_late = 1;
+    if (of.time[drawn] > seed_time[slot]) is_late = 1;
     return drawn;
   }
 
   // Rows are in no order, so that all of one is read; up to 256 edges in one step.
   template <typename Block>
-  GLT_HOST_DEVICE void look_up(const Block& block, int64_t center, int64_t neighbor, uint32_t* is_edge) const {
+  GLT_HOST_DEVICE void look_up(const Block& block, int64_t center, int64_t neighbor, uint32_t& is_edge) const {
     if (!rows.indptr || static_cast<uint64_t>(center) >= static_cast<uint64_t>(rows.num_nodes)) return;
     const int64_t first = rows.indptr[center], last = rows.indptr[center + 1];
     block.each([&](int thread) {
       for (int64_t e = first + thread; e < last; e += kThreads) {
         if (rows.indices[e] != neighbor) continue;
-        block.atomic_max(is_edge, uint32_t{1});
+        block.atomic_max(&is_edge, uint32_t{1});
         return;
       }
     });

@@ -8,6 +8,7 @@ void register_fennel(pybind11::module_& m);
 void register_exclusions(pybind11::module_& m);
 void register_batch(pybind11::module_& m);
 void register_device_batch(pybind11::module_& m);
+void register_device_hotness(pybind11::module_& m);
 void register_device_negatives(pybind11::module_& m);
 void register_one_hop(pybind11::module_& m);
 void register_induced_rows(pybind11::module_& m);
@@ -40,6 +41,7 @@ PYBIND11_MODULE(_core, m) {
   glt::python::register_exclusions(m);
   glt::python::register_batch(m);
   glt::python::register_device_batch(m);
+  glt::python::register_device_hotness(m);
   glt::python::register_device_negatives(m);
   glt::python::register_one_hop(m);
   glt::python::register_induced_rows(m);

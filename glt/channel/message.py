@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt.data import pool
 from glt.data.accelerator import Event
 from glt.errors import MessageError
 
@@ -219,9 +220,9 @@ class MessageLayout:
 def encode_message(
     tensors: Mapping[str, Tensor], kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
 ) -> Tensor:
-    """Returns a message in private memory, uint8 [total bytes]; what :func:`read_message` reads."""
+    """Returns a message in private, recycled memory, uint8 [total bytes]; what :func:`read_message` reads."""
     layout = MessageLayout.like(tensors)
-    buffer = torch.empty(layout.nbytes, dtype=torch.uint8)
+    buffer = pool.empty((layout.nbytes,), torch.uint8)
     layout.write(buffer, tensors, kind, loader, epoch, index)
     return buffer
 

@@ -7,6 +7,7 @@ from glt.distributed.context import DistContext, DistRole, get_context, init_wor
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
+from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.evaluation import gather_metrics
 from glt.distributed.event_loop import ConcurrentEventLoop
 from glt.distributed.initialize import barrier, finalize, get_rank, initialize, num_trainers
@@ -31,15 +32,26 @@ from glt.distributed.split import edge_split, node_split
 from glt.partition import partition_graph
 
 if TYPE_CHECKING:
+    from glt.distributed.blocks import Block, to_block
+    from glt.distributed.dist_data_loader import DistDataLoader, EdgeDataLoader, NodeDataLoader
     from glt.distributed.dist_graph import DistGraph
     from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
     from glt.distributed.dist_neighbor_loader import DistNeighborLoader
     from glt.distributed.dist_subgraph_loader import DistSubGraphLoader
+    from glt.distributed.graph_samplers import (
+        GlobalUniform,
+        MultiLayerFullNeighborSampler,
+        MultiLayerNeighborSampler,
+        PerSourceUniform,
+    )
+    from glt.distributed.inference import infer_layerwise
 
 __all__ = [
+    "Block",
     "CollocatedDistSamplingWorkerOptions",
     "ConcurrentEventLoop",
     "DistContext",
+    "DistDataLoader",
     "DistDataset",
     "DistEmbedding",
     "DistGraph",
@@ -48,7 +60,14 @@ __all__ = [
     "DistNeighborSampler",
     "DistRole",
     "DistSubGraphLoader",
+    "DistTensor",
+    "EdgeDataLoader",
+    "GlobalUniform",
     "MpDistSamplingWorkerOptions",
+    "MultiLayerFullNeighborSampler",
+    "MultiLayerNeighborSampler",
+    "NodeDataLoader",
+    "PerSourceUniform",
     "RemoteDistSamplingWorkerOptions",
     "SparseAdagrad",
     "SparseAdam",
@@ -60,6 +79,7 @@ __all__ = [
     "get_context",
     "get_rank",
     "get_server",
+    "infer_layerwise",
     "init_client",
     "init_server",
     "init_worker_group",
@@ -71,15 +91,26 @@ __all__ = [
     "request_server",
     "server_stats",
     "shutdown_client",
+    "to_block",
     "wait_and_shutdown_server",
 ]
 
 # They import torch_geometric, which sampling processes do without.
 _LOADERS = {
+    "Block": "blocks",
+    "DistDataLoader": "dist_data_loader",
     "DistGraph": "dist_graph",
     "DistLinkNeighborLoader": "dist_link_neighbor_loader",
     "DistNeighborLoader": "dist_neighbor_loader",
     "DistSubGraphLoader": "dist_subgraph_loader",
+    "EdgeDataLoader": "dist_data_loader",
+    "GlobalUniform": "graph_samplers",
+    "MultiLayerFullNeighborSampler": "graph_samplers",
+    "MultiLayerNeighborSampler": "graph_samplers",
+    "NodeDataLoader": "dist_data_loader",
+    "PerSourceUniform": "graph_samplers",
+    "infer_layerwise": "inference",
+    "to_block": "blocks",
 }
 
 

@@ -33,11 +33,11 @@ class Agreement:
         rendezvous: Where the trainers meet; None where this one is alone.
         random_seed: Of this trainer.
         told: What each trainer told, by rank.
-        others, other_dirs: Partitions of other trainers that are read here, by index, and where they are.
+        others, other_dirs: Partitions of other trainers, or of none, that are read here, by index, and where they are.
         meeting: The rendezvous if any trainer reads partitions through others; else None.
 
     Raises:
-        ValueError: If a partition has no trainer.
+        ValueError: If a partition has no trainer, and cannot be read without one.
         glt.errors.RendezvousError: If the trainers do not find each other or were given different options.
         glt.errors.PeerLost: If one died or gave up.
     """
@@ -58,11 +58,10 @@ class Agreement:
         self.rendezvous: Rendezvous | None = None
         self.meeting: Rendezvous | None = None
         if context.world_size == 1:
-            if data.num_partitions > 1:
-                raise ValueError(
-                    f"data is partition {data.partition_idx} of {data.num_partitions}, but world_size = 1: there must "
-                    "be a trainer for every partition"
-                )
+            missing = [part for part in range(data.num_partitions) if part != data.partition_idx]
+            unread = self._read_unloaded(missing)
+            if unread:
+                raise ValueError(f"{context.worker_name}: {_unread(unread, data.num_partitions)}")
             self.random_seed = int(_core.rank_seed(draw_random_seed(), 0)) if random_seed is None else int(random_seed)
             return
         self.rendezvous = Rendezvous(context, options.master_addr, options.master_port, options.rpc_timeout)
@@ -96,18 +95,26 @@ class Agreement:
         self.told = [theirs["told"] for theirs in everyone]
         loaded = {theirs["partition_idx"] for theirs in everyone}
         missing = sorted(set(range(data.num_partitions)) - loaded)
-        if missing:
-            by_rank = {rank: theirs["partition_idx"] for rank, theirs in enumerate(everyone)}
-            raise RendezvousError(
-                f"{context.worker_name}: partition_idx: nobody loaded partitions {missing} of {data.num_partitions}; "
-                f"loaded are, by rank, {by_rank}. Load each partition on at least one trainer"
-            )
-        self._find_others(rendezvous, everyone)
+        self._find_others(rendezvous, everyone, self._read_unloaded(missing))
         if random_seed is not None:
             return int(random_seed)
         return int(_core.rank_seed(everyone[0]["job_seed"], context.rank))
 
-    def _find_others(self, rendezvous: Rendezvous, everyone: list[dict[str, Any]]) -> None:
+    def _read_unloaded(self, missing: list[int]) -> dict[int, str]:
+        """Maps partitions that no trainer has loaded, where this one's directory holds them too; says, by index, why it
+        cannot."""
+        if not self.options.read_local:
+            return dict.fromkeys(missing, "read_local=False")
+        unread, graph_dir = {}, self.data.load_args["graph_dir"]
+        for index in missing:
+            try:
+                self.others[index] = self.data.map_other(graph_dir, index)
+                self.other_dirs[index] = graph_dir
+            except (PartitionError, OSError) as error:
+                unread[index] = str(error)
+        return unread
+
+    def _find_others(self, rendezvous: Rendezvous, everyone: list[dict[str, Any]], unread: dict[int, str]) -> None:
         """Maps what trainers of this host have mapped anyway, and finds out whether any trainer must ask another."""
         data, mine = self.data, everyone[self.context.rank]
         for theirs in everyone:
@@ -119,9 +126,22 @@ class Agreement:
                 self.other_dirs[index] = graph_dir
             except (PartitionError, OSError) as error:  # in another container of the same host, for example
                 logger.info("%s: partition %d is read through its trainer: %s", self.context.worker_name, index, error)
-        found = rendezvous.exchange({"num_read": 1 + len(self.others)}, "reads")
+        found = rendezvous.exchange({"num_read": 1 + len(self.others), "unread": list(unread.items())}, "reads")
+        for rank, theirs in enumerate(found):
+            if theirs["unread"]:
+                text = _unread(dict(theirs["unread"]), data.num_partitions)
+                raise RendezvousError(f"{self.context.worker_name}: of trainer {rank}: {text}")
         if any(theirs["num_read"] < data.num_partitions for theirs in found):
             self.meeting = rendezvous
+
+
+def _unread(unread: dict[int, str], num_partitions: int) -> str:
+    index, why = next(iter(unread.items()))
+    return (
+        f"partition_idx: no trainer loaded partitions {list(unread)} of {num_partitions}, and they cannot be read here "
+        f"without one (partition {index}: {why}). Load each on at least one trainer, or have its files in everyone's "
+        "graph_dir, with read_local=True"
+    )
 
 
 def host_id() -> str:

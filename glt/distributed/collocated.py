@@ -8,7 +8,8 @@ import queue
 import socket
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from glt.channel.error_message import error_message
 from glt.channel.local import LocalChannel
@@ -52,7 +53,7 @@ class _SharedTransport:
         self.options = (0, 0.0)  # threads and timeout that the transport was opened with
 
     def acquire(
-        self, rendezvous: Rendezvous, dataset: DistDataset, num_threads: int, timeout_s: float
+        self, rendezvous: Rendezvous, dataset: DistDataset, read_here: Iterable[int], num_threads: int, timeout_s: float
     ) -> PartitionRouter:
         context = rendezvous.context
         with _lock:
@@ -84,7 +85,8 @@ class _SharedTransport:
                     f"already serves partition {self.me.partition_idx} of run {self.run_id} to others: shut the other "
                     "loaders down first, or sample in worker mode"
                 )
-            router = PartitionRouter(self.transport, self.peers, self.me, dataset.num_partitions)
+            own = [replace(self.me, partition_idx=part) for part in read_here]  # some may have no trainer
+            router = PartitionRouter(self.transport, [*self.peers, *own], self.me, dataset.num_partitions)
             self.num_users += 1
             return router
 
@@ -135,7 +137,7 @@ class CollocatedSampler:
         self._router: PartitionRouter | None = None
         self._loop: ConcurrentEventLoop | None = None
         if rendezvous is not None and dataset.num_partitions > 1:
-            self._router = _shared.acquire(rendezvous, dataset, num_rpc_threads, timeout_s)
+            self._router = _shared.acquire(rendezvous, dataset, others, num_rpc_threads, timeout_s)
         try:
             self._loop = ConcurrentEventLoop(concurrency)
             sampler: DistNeighborSampler

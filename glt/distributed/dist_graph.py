@@ -49,7 +49,7 @@ class DistGraph:
         if not isinstance(name, str):
             raise TypeError(f"name = {name!r}: expected the graph's name")
         self.name = name
-        self.world = open_world(part_config) if world is None else world
+        self.world = open_world(name, part_config) if world is None else world
         if self.world.data is None:
             raise ValueError(f"{self.world} has no graph")
         self._data = data = self.world.data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +21,7 @@ from glt.distributed.store.handles import Handles
 from glt.distributed.store.initial_values import encode_init
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.selection import Selection
-from glt.distributed.store.tensor_spec import TensorSpec, checked_dtype, checked_name, checked_shape
+from glt.distributed.store.tensor_spec import TensorSpec, checked_dtype, checked_name, checked_shape, is_kind_of
 from glt.distributed.world import World, require_world
 from glt.errors import GltError
 
@@ -49,11 +49,12 @@ class DistTensor:
         shape: Of the whole tensor, rows first, at most four dimensions.
         dtype: Any that glt stores, bfloat16 and float8 too.
         name: What it is found by; it does not begin with ``glt/``.
-        init_func: First values: None or ``'zeros'``; ``'ones'``; ``('uniform', low, high)``; ``('normal', mean,
-            deviation)``; or a function given to :func:`glt.distributed.register_server_function` on the servers (or its
-            name), which they call as ``func(shape, dtype)`` with the shape of the rows that each keeps, or, if it takes
-            three arguments, as ``func(shape, dtype, ids)`` for some rows at a time, with their numbers. Random values
-            are a function of the row, the column, the name and ``rng_seed``: the same with any number of servers.
+        init_func: First values: None or ``'zeros'``; ``'ones'``; ``('constant', number)``; ``('uniform', low, high)``;
+            ``('normal', mean, deviation)``; or a function given to :func:`glt.distributed.register_server_function` on
+            the servers (or its name), which they call as ``func(shape, dtype)`` with the shape of the rows that each
+            keeps, or, if it takes three arguments, as ``func(shape, dtype, ids)`` for some rows at a time, with their
+            numbers. Random values are a function of the row, the column, the name and ``rng_seed``: the same with any
+            number of servers.
         part: The node type or edge type that its rows belong to, to keep each where that node or edge is; ``"node"``
             and ``("node", "to", "node")`` of a homogeneous graph. None: even parts, in order.
         rng_seed: Of random first values.
@@ -216,10 +217,12 @@ class DistTensor:
         shape = self.shape[1:] if selection.is_single else torch.Size((selection.n, *self.shape[1:]))
         if isinstance(values, bool | int | float | complex):
             return self._filled(selection, values)
-        given = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+        given = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values, order="C"))
         require_data(given, "values")
-        if not isinstance(values, Tensor | np.ndarray) and _is_kind_of(given.dtype, self.dtype):
-            given = torch.as_tensor(values, dtype=self.dtype)  # of a list, whose numbers have no dtype
+        if not isinstance(values, Tensor | np.ndarray) and (
+            not given.numel() or is_kind_of(given.flatten()[0].item(), self.dtype)
+        ):
+            given = self._held(lambda: torch.as_tensor(values, dtype=self.dtype), values)  # a list has no dtype
         if given.dtype != self.dtype:
             raise TypeError(
                 f"values has dtype {given.dtype}: expected {self.dtype}, the tensor's; convert it with .to()"
@@ -232,12 +235,16 @@ class DistTensor:
         return given.detach().cpu().resolve_conj().resolve_neg().reshape(selection.n, *self.shape[1:]).contiguous()
 
     def _filled(self, selection: Selection, number: Any) -> Tensor:
-        if not _is_kind_of(torch.tensor(number).dtype, self.dtype):
+        if not is_kind_of(number, self.dtype):
             raise TypeError(f"values = {number!r}: expected a number that {self.dtype} holds")
+        shape = (selection.n, *self.shape[1:])
+        return self._held(lambda: torch.full((), number, dtype=self.dtype).expand(shape).contiguous(), number)
+
+    def _held(self, make: Callable[[], Tensor], values: Any) -> Tensor:
         try:
-            return torch.full((selection.n, *self.shape[1:]), number, dtype=self.dtype)
-        except RuntimeError as error:
-            raise ValueError(f"values = {number!r}: expected a number that {self.dtype} holds") from error
+            return make()
+        except (RuntimeError, OverflowError) as error:  # such as 300 as uint8
+            raise ValueError(f"values = {values!r}: expected what {self.dtype} holds ({error})") from error
 
     def _wait(self, done: Future[None]) -> None:
         try:
@@ -264,11 +271,6 @@ def flush_all(world: World) -> None:
     handles.tell(world)
     for tensor in list(handles.open):
         tensor.flush()
-
-
-def _is_kind_of(number: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether a number of Python's may stand for one of ``dtype``: not 1.5 for an integer, nor 2 for a bool."""
-    return number == torch.bool if dtype == torch.bool else torch.can_cast(number, dtype)
 
 
 def _all_or_none(world: World, replies: list[Any]) -> list[dict[str, Any]]:

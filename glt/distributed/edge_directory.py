@@ -43,16 +43,20 @@ class EdgeDirectory:
         """
         with self._making:
             sorted_ids, order = self._by_id
-        wanted = ids.numpy()
+        # In one dtype, else NumPy would widen all ids; and in order, since far jumps in long arrays cost most.
+        wanted, back = np.unique(ids.numpy().clip(-1, np.iinfo(sorted_ids.dtype).max), return_inverse=True)
+        wanted = wanted.astype(sorted_ids.dtype)
         at = np.searchsorted(sorted_ids, wanted)
-        found = np.zeros(len(wanted), bool)
+        is_here = np.zeros(len(wanted), bool)
         inside = at < len(sorted_ids)
-        found[inside] = sorted_ids[at[inside]] == wanted[inside]
-        position = at[found] if order is None else order[at[found]].astype(np.int64)
+        is_here[inside] = sorted_ids[at[inside]] == wanted[inside]
+        position = at[is_here] if order is None else order[at[is_here]].astype(np.int64)
         row = np.searchsorted(self.topology.indptr.numpy(), position, side="right") - 1
         center = torch.from_numpy(np.asarray(self._centers[row], np.int64))
-        neighbor = self.topology.indices[torch.from_numpy(position)].long()
-        return torch.from_numpy(found), self._ends(center, neighbor)
+        ends = self._ends(center, self.topology.indices[torch.from_numpy(position)].long())
+        found = is_here[back]
+        place = np.cumsum(is_here) - 1  # of each that is here among those
+        return torch.from_numpy(found), ends[:, torch.from_numpy(place[back[found]])]
 
     def ids(self) -> Tensor:
         """Ids of the edges that are here, ascending ``[E]``, int64."""

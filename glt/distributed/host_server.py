@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import time
@@ -20,7 +21,9 @@ from glt.errors import RendezvousError
 logger = logging.getLogger(__name__)
 
 _TRIES = 5  # for a port that was free a moment ago
-_SAY_S = 10.0
+_POLL_S = 0.5
+_SAY_S = 10.0  # between two words about who is waited for
+_ALONE_S = 60.0  # a trainer that was lost may come back within it
 
 
 class HostServer:
@@ -49,22 +52,31 @@ class HostServer:
             data, rank, place.num_servers, place.num_trainers, master, bind, "distributed-server", options
         )
 
+    def abort(self, why: str) -> None:
+        """Ends it at once, and tells the trainers why."""
+        self.server.close(why)
+
     def finish(self, timeout_s: float | None) -> bool:
         """Waits until all trainers have left, or are gone, and ends; returns whether they had.
 
         Args:
             timeout_s: Ends it after so many seconds at the latest; 0: at once. Default: when they are gone.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        now = time.monotonic()
+        deadline = math.inf if timeout_s is None else now + timeout_s
+        alone_since, say_at = now, now + _SAY_S
         try:
-            while True:
-                left = _SAY_S if deadline is None else min(_SAY_S, deadline - time.monotonic())
-                if self.server.wait_until_done(max(0.0, left)):
-                    return True
-                if deadline is not None and time.monotonic() >= deadline:
-                    return False
+            while not self.server.wait_until_done(max(0.0, min(_POLL_S, deadline - now))):
+                now = time.monotonic()
                 there = [str(session) for session in self.server.clients.sessions()]
-                logger.info("%s waits until all trainers have left; there are %s", self.server.entry, there)
+                if there:
+                    alone_since = now
+                if now >= deadline or now - alone_since > _ALONE_S:
+                    return False
+                if now >= say_at:
+                    logger.info("%s waits until all trainers have left; there are %s", self.server.entry, there)
+                    say_at = now + _SAY_S
+            return True
         finally:
             self.server.close()
 

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.host_server import HostServer, hear_port, open_store, serve_at_free_port, tell_port
-from glt.distributed.ip_config import DEFAULT_PORT, find_this_host, read_ip_config
+from glt.distributed.ip_config import DEFAULT_PORT, find_this_host
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
 from glt.distributed.served_world import ServedWorld
@@ -29,11 +30,13 @@ from glt.distributed.server_client import (
 )
 from glt.distributed.world import StandaloneWorld, World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
+from glt.launch.hosts import read_hosts
 from glt.partition.manifest import Manifest
+from glt.partition.part_config import PartConfig, read_part_config
 
 logger = logging.getLogger(__name__)
 
-_NOBODY_CAME_S = 600.0  # after which a server whose trainers do not come gives up
+_ALONE_S = 600.0  # after which a server whose trainers do not come gives up
 _POLL_S = 0.5
 
 _lock = threading.RLock()
@@ -128,7 +131,7 @@ def _placed(place: JobPlace, ip_config: str | os.PathLike[str] | None) -> JobPla
     """Where the hosts are named, this one must be among them, and peers learn from it which one they are on."""
     if ip_config is None:
         return place
-    hosts = read_ip_config(ip_config)
+    hosts = read_hosts(Path(ip_config))
     if place.role is JobRole.STANDALONE:
         return place  # such a script runs anywhere
     at = find_this_host(hosts, ip_config)
@@ -139,7 +142,7 @@ def _placed(place: JobPlace, ip_config: str | os.PathLike[str] | None) -> JobPla
             f"ip_config = {os.fspath(ip_config)!r} names {len(hosts)} hosts, and torchrun has started trainers on "
             f"{place.num_servers}: expected the same"
         )
-    return replace(place, host_index=at, master=(hosts[0].address, hosts[0].port))
+    return replace(place, host_index=at, master=(hosts[0].name, hosts[0].port))
 
 
 def _begin(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
@@ -165,14 +168,16 @@ def _serve(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
     )  # fmt: skip
     server = get_server()
     assert server is not None
-    began, has_come = time.monotonic(), False
+    alone_since = time.monotonic()
     try:
         while not server.wait_until_done(_POLL_S):
-            has_come = has_come or bool(server.clients.sessions())
-            if not has_come and time.monotonic() - began > _NOBODY_CAME_S:
+            if server.clients.sessions():
+                alone_since = time.monotonic()
+            elif time.monotonic() - alone_since > _ALONE_S:
                 raise RendezvousError(
-                    f"{server.entry}: none of {place.num_trainers} trainers has come within {_NOBODY_CAME_S:g} s: were "
-                    "they started, with GLT_MASTER_ADDR and GLT_MASTER_PORT of server 0?"
+                    f"{server.entry}: no trainer has been there for {_ALONE_S:g} s, and not all of "
+                    f"{place.num_trainers} have come: were they started, with GLT_MASTER_ADDR and GLT_MASTER_PORT of "
+                    "server 0?"
                 )
     finally:
         wait_and_shutdown_server(0.0)
@@ -180,19 +185,23 @@ def _serve(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
 
 
 def _loaded(part_config: str | os.PathLike[str], at: int, partition: int | None = None) -> DistDataset:
-    root = partition_dir(part_config)
+    root = partition_dir(part_config).directory
     num_parts = Manifest.read(root).num_parts
     if partition is not None and partition >= num_parts:
         raise ValueError(f"GLT_PARTITION = {partition}: {root} has {num_parts} partitions, from 0")
     return DistDataset().load(root, at % num_parts if partition is None else partition)
 
 
-def partition_dir(part_config: str | os.PathLike[str]) -> Path:
-    """The directory of partitions that is given, or that the JSON file which is given lies in."""
-    path = Path(os.path.abspath(part_config))
-    if not path.exists():
+def partition_dir(part_config: str | os.PathLike[str]) -> PartConfig:
+    """The directory of partitions, and the graph's name.
+
+    Raises:
+        FileNotFoundError: If there is nothing there.
+        glt.errors.PartitionError: See :func:`glt.partition.read_part_config`.
+    """
+    if not os.path.exists(part_config):
         raise FileNotFoundError(f"part_config = {os.fspath(part_config)!r}: there is no such file or directory")
-    return path.parent if path.is_file() else path
+    return read_part_config(part_config)
 
 
 def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
@@ -238,25 +247,24 @@ def _enter_alone(world: StandaloneWorld) -> None:
     enter(world)
 
 
-def open_world(part_config: str | os.PathLike[str] | None) -> World:
+def open_world(name: str, part_config: str | os.PathLike[str] | None) -> World:
     """The world of this process, with a graph; begins it where the partitions had not been named.
 
     Raises:
         RuntimeError: Without :func:`initialize`.
-        ValueError: If the partitions are still not named, or are others than those there are.
+        ValueError: If the partitions are still not named, or are others than those there are, or have another name.
     """
     with _lock:
         world = current_world()
-        if _job is None and world is None:
+        if _job is None:
             raise RuntimeError("call glt.distributed.initialize() first")
+        _require_name(name, part_config or _job.given["part_config"])
         if world is None or world.data is None:
             if part_config is None:
                 raise ValueError(
                     "part_config: nothing says which partitions; give the directory or the JSON file here, or to "
                     "glt.distributed.initialize"
                 )
-            if _job is None:
-                raise RuntimeError(f"{world} has no graph, and glt.distributed.initialize was not called")
             _start(_job, part_config)
             return require_world()
         if part_config is not None:
@@ -264,10 +272,19 @@ def open_world(part_config: str | os.PathLike[str] | None) -> World:
         return world
 
 
+def _require_name(name: str, part_config: str | os.PathLike[str] | None) -> None:
+    """A part_config says what the graph is called; a directory does not, and may not be on this host."""
+    if part_config is None or not os.path.isfile(part_config):
+        return
+    known = read_part_config(part_config).graph_name
+    if known != name:
+        raise ValueError(f"name = {name!r}: {os.fspath(part_config)} is of the graph {known!r}")
+
+
 def _require_same(world: World, part_config: str | os.PathLike[str]) -> None:
     assert world.data is not None
     try:
-        theirs = Manifest.read(partition_dir(part_config)).run_id
+        theirs = Manifest.read(partition_dir(part_config).directory).run_id
     except FileNotFoundError:
         if isinstance(world, StandaloneWorld):
             raise
@@ -288,6 +305,10 @@ def finalize(timeout_s: float | None = None) -> None:
     Args:
         timeout_s: Waits no longer than so many seconds. Default: as long as others are there.
     """
+    _finalize(timeout_s, "")
+
+
+def _finalize(timeout_s: float | None, why: str) -> None:
     global _job
     with _lock:
         job, _job = _job, None
@@ -296,14 +317,16 @@ def finalize(timeout_s: float | None = None) -> None:
         if job.pid != os.getpid():
             _forget()
             return
-        _end(job, timeout_s)
+        _end(job, timeout_s, why)
 
 
-def _end(job: _Job, timeout_s: float | None) -> None:
+def _end(job: _Job, timeout_s: float | None, why: str = "") -> None:
     world = leave()
+    if why and job.server is not None:
+        job.server.abort(f"trainer {job.place.rank}, which runs it, has failed: {why}")
     try:
         if isinstance(world, ServedWorld):
-            shutdown_client()
+            shutdown_client(why)
         elif world is not None:
             world.close()
             resign()
@@ -326,7 +349,11 @@ def _at_exit(pid: int) -> None:
     if os.getpid() != pid:
         return
     # After an exception nobody is waited for: the others cannot go on without this process, and are told at once.
-    finalize(0.0 if getattr(sys, "last_value", None) is not None else None)
+    failure = getattr(sys, "last_value", None)
+    if failure is None:
+        finalize()
+    else:
+        _finalize(0.0, "".join(traceback.format_exception_only(failure)).strip())
 
 
 def get_rank() -> int:

@@ -35,18 +35,22 @@ class SparseOptimizer(torch.optim.Optimizer):
     number of trainers up to the rounding of sums, as long as they have the same seeds in all. Unlike in torch,
     ``step()`` uses gradients up: a second one without a backward pass in between is one without gradients.
 
+    A step is over on all servers when it is over on any trainer, and none begins before all trainers have come to it:
+    what is read between two steps is what the first one left, on every trainer.
+
     The state of a row is kept with the row. Learning rates may be changed between steps, by schedulers of torch, too;
     a ``state_dict()`` has options and numbers of steps, not the rows of weights and states: see :meth:`save`.
     """
 
     kind: str
     state_names: tuple[str, ...]
+    _step_supports_amp_scaling = True  # so that a GradScaler tells of itself instead of unscaling nothing
 
     def __init__(self, params: Any, defaults: dict[str, Any], reduction: str, maximize: bool, timeout_s: float) -> None:
         if reduction not in _REDUCTIONS:
             raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s = {timeout_s}: expected more than 0 seconds")
+        if not 0 < timeout_s <= MAX_TIMEOUT_S:
+            raise ValueError(f"timeout_s = {timeout_s}: expected above 0 and at most {MAX_TIMEOUT_S:g} seconds")
         groups = embedding_groups(params)
         worlds = {id(p.tensor.world): p.tensor.world for group in groups for p in group["params"]}
         if len(worlds) != 1:
@@ -147,6 +151,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if getattr(self, "grad_scale", None) is not None:
+            raise RuntimeError(
+                f"{type(self).__name__} is stepped by a GradScaler, which does not see the gradients of rows: use "
+                "bfloat16, which needs none, or call step() directly and scale no loss"
+            )
         parameters = list(self._parameters())
         parts = self._parts(parameters)
         steps = self._meet("step", parts, self._timeout_s)

@@ -10,7 +10,7 @@ from torch import Tensor
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import get_context
-from glt.distributed.selection import Selection
+from glt.distributed.selected_ids import SelectedIds
 from glt.distributed.split_counts import split_counts
 from glt.distributed.world import World, current_world
 
@@ -157,7 +157,7 @@ class _Place:
             raise TypeError(f"force_even = {force_even!r}: expected True or False")
         if trainer_ids is not None and len(trainer_ids) != self.num_ids:
             raise ValueError(f"{ids_name} has {len(trainer_ids)} rows: expected one for each of {self.num_ids}")
-        selected = Selection(name, given, self.num_ids, self.book)
+        selected = SelectedIds(name, given, self.num_ids, self.book)
         shares = split_counts(selected.counts.tolist(), self.homes, force_even=force_even, remainder=remainder)
         return selected.ids(shares[self.rank], trainer_ids)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -78,13 +79,17 @@ class TrainerExchange:
         return timedelta(seconds=max(self._deadline - monotonic(), 0.001))
 
     def _meet(self) -> None:
+        start = monotonic()
         try:
             dist.monitored_barrier(self._group, self._left(), wait_all_ranks=True)
         except RuntimeError as error:
+            # Rank 0 learns who is missing; it then fails, which is what the others learn.
+            named = re.search(r"Ranks? ([0-9, ]+?) failed to pass", str(error))
+            who = f"trainers {named[1]}" if named and self.rank == 0 else "trainer 0, which says who is missing,"
             raise PeerLost(
-                f"trainer {self.rank} waited {self.timeout_s:g} s for all {self.size} trainers to call gather_metrics "
-                f"(timeout_s): {error}; a trainer that is missing has failed, see its output, or is still at its "
-                "batches: raise timeout_s"
+                f"trainer {self.rank} lost or gave up waiting for {who} after {monotonic() - start:.1f} s (timeout_s = "
+                f"{self.timeout_s:g}) when all {self.size} trainers were to meet, for example in gather_metrics: those "
+                "missing have died, see their output, or are still at their batches; then raise timeout_s"
             ) from error
 
     def _wait(self, work: Any) -> None:

@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -161,6 +161,7 @@ class Worker:
             spec.num_rpc_threads, spec.timeout_s,
         )  # fmt: skip
         peers = [Peer(**json.loads(each)) for each in found]
+        peers += [replace(self.me, partition_idx=int(part)) for part in spec.other_dirs]  # some may have no trainer
         return PartitionRouter(transport, peers, self.me, self.dataset.num_partitions)
 
     def run(self) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from glt.launch.children import Children, Stopped
 from glt.launch.hosts import Host
 from glt.launch.reach import Reach
 
@@ -31,23 +32,27 @@ class Answer:
     problem: str = ""
 
 
-def ask_host(reach: Reach, host: Host, module: str, question: Any, timeout_s: float) -> Answer:
+def ask_host(
+    reach: Reach, host: Host, module: str, question: Any, timeout_s: float, children: Children | None = None
+) -> Answer:
     """Runs a module of this package on a host, which reads JSON and writes JSON, and returns its answer."""
     command, begin = reach.run_program(host, module)
     try:
-        done = subprocess.run(
-            command, input=begin + json.dumps(question).encode(), capture_output=True, timeout=timeout_s
-        )
+        with (children or Children()).start(command) as process:
+            out, err = process.communicate(begin + json.dumps(question).encode(), timeout_s)
+            code = process.returncode
     except subprocess.TimeoutExpired:
         return Answer(host, None, f"no answer within {timeout_s:g} s: is it overloaded, or its file system gone?")
+    except Stopped:
+        return Answer(host, None, "it was stopped")
     except OSError as error:
         return Answer(host, None, f"{command[0]} cannot be started: {error}")
-    if done.returncode == 0:
+    if code == 0:
         try:  # the last line: what the shell there prints at its start comes before
-            return Answer(host, json.loads(done.stdout.strip().splitlines()[-1]))
+            return Answer(host, json.loads(out.strip().splitlines()[-1]))
         except (ValueError, IndexError):
-            return Answer(host, None, f"its answer makes no sense: {done.stdout[-200:]!r}")
-    return Answer(host, None, why_failed(reach, done.returncode, done.stderr.decode(errors="replace")))
+            return Answer(host, None, f"its answer makes no sense: {out[-200:]!r}")
+    return Answer(host, None, why_failed(reach, code, err.decode(errors="replace")))
 
 
 def why_failed(reach: Reach, code: int, said: str) -> str:
@@ -63,10 +68,15 @@ def why_failed(reach: Reach, code: int, said: str) -> str:
 
 
 def ask_hosts(
-    reach: Reach, hosts: Sequence[Host], module: str, questions: Sequence[Any], timeout_s: float
+    reach: Reach,
+    hosts: Sequence[Host],
+    module: str,
+    questions: Sequence[Any],
+    timeout_s: float,
+    children: Children | None = None,
 ) -> list[Answer]:
     """Asks each host its question, all at once."""
     with ThreadPoolExecutor(min(len(hosts), _MAX_AT_ONCE)) as pool:
         pairs = zip(hosts, questions, strict=True)
-        asked = [pool.submit(ask_host, reach, host, module, question, timeout_s) for host, question in pairs]
+        asked = [pool.submit(ask_host, reach, host, module, each, timeout_s, children) for host, each in pairs]
         return [each.result() for each in asked]

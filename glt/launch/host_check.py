@@ -19,7 +19,8 @@ from typing import Any
 
 _PROBE_S = 60.0
 _PROBE = """\
-import importlib.metadata, json
+import importlib.metadata, json, sys
+sys.path[0] = sys.argv[1]
 import glt
 print(json.dumps({"glt": glt.__version__, "torch": importlib.metadata.version("torch")}))
 """
@@ -46,14 +47,14 @@ def check(asked: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:
             problems.append(f"port {port} is taken ({error.strerror}): choose another, or leave it out for a free one")
     if asked["versions"] and not problems:
-        answer |= _versions(workspace, asked["envs"], problems)
+        answer |= _versions(workspace, os.path.dirname(script), asked["envs"], problems)
     return answer
 
 
 def _partitions(path: str, problems: list[str]) -> dict[str, Any]:
-    """Reads the manifest of a partition directory, or a part_config, a JSON file with ``num_parts`` beside it."""
-    file = os.path.join(path, "manifest.json") if os.path.isdir(path) else path
-    root = os.path.dirname(file)
+    """Reads the manifest of a partition directory, or that beside a part_config."""
+    root = path if os.path.isdir(path) else os.path.dirname(path)
+    file = path if not os.path.exists(path) else os.path.join(root, "manifest.json")
     try:
         with open(file, encoding="utf-8") as opened:
             document = json.load(opened)
@@ -92,8 +93,8 @@ def _bind(port: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _versions(workspace: str, envs: dict[str, str], problems: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-c", _PROBE]
+def _versions(workspace: str, folder: str, envs: dict[str, str], problems: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-c", _PROBE, folder]  # where the script looks first
     try:
         done = subprocess.run(
             command, cwd=workspace, env={**os.environ, **envs}, stdin=subprocess.DEVNULL, capture_output=True,

@@ -15,7 +15,6 @@ from glt.launch.hosts import Host
 from glt.launch.job_plan import ProcessPlan
 from glt.launch.reach import Reach
 
-SILENT_S: Final = 60.0  # after which a keeper over ssh takes its launcher for lost
 _MAX_QUEUED: Final = 10_000  # events; beyond that hosts wait until they are printed
 
 
@@ -64,7 +63,7 @@ class HostLink:
         for thread in self._threads:
             thread.start()
         plan = {"processes": [each.to_json() for each in plans], "stop_s": stop_s,
-                "silent_s": SILENT_S if reach.over_ssh else None}  # fmt: skip
+                "silent_s": reach.lost_timeout_s if reach.over_ssh else None}  # fmt: skip
         self._send(begin + json.dumps(plan).encode() + b"\n")
 
     def _send(self, data: bytes) -> None:

@@ -68,6 +68,9 @@ def add_reach_arguments(parser: Any) -> None:
                        help="for ssh -o; may be repeated")  # fmt: skip
     group.add_argument(*spelled("connect-timeout"), dest="connect_timeout", type=count(1, 3600), default=10,
                        metavar="S", help="seconds to reach a host (default: 10)")  # fmt: skip
+    group.add_argument(*spelled("lost-timeout"), dest="lost_timeout", type=count(1, 86400), default=30, metavar="S",
+                       help="seconds after which a host that gives no sign is taken for lost, and its processes end by "
+                            "themselves (default: 30)")  # fmt: skip
     group.add_argument("--python", metavar="PATH",
                        help="interpreter on the hosts (default: the path of the one that runs this)")  # fmt: skip
 
@@ -99,7 +102,7 @@ def reach_of(arguments: argparse.Namespace) -> Reach:
     if over_ssh and shutil.which("ssh") is None:
         raise ValueError("hosts are reached over ssh, and there is none here: install it (openssh-client)")
     return Reach(over_ssh, arguments.python, arguments.ssh_user, arguments.ssh_port, tuple(arguments.ssh_option),
-                 arguments.connect_timeout)  # fmt: skip
+                 arguments.connect_timeout, arguments.lost_timeout)  # fmt: skip
 
 
 def workspace_of(given: str | None, over_ssh: bool) -> str:

@@ -21,7 +21,7 @@ class JobSpec:
     Attributes:
         hosts: Host 0 has server 0 and trainer 0.
         num_servers, num_trainers: On each host. Without servers there are no roles: trainers are as torchrun's.
-        num_workers: Sampling processes of each trainer.
+        num_workers: Sampling processes of each server.
         command: The script and its arguments.
         workspace: Directory on each host, in which everything runs.
         part_config: As processes of the job get it, if they do.
@@ -104,7 +104,7 @@ def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> lis
     if total < num_parts:
         raise ValueError(
             f"{num_parts} partitions, and {total} servers ({num_servers} on each of {num_hosts} hosts): some "
-            f"partitions would be loaded by nobody; give --num-servers {-(-num_parts // num_hosts)}, or partition into {total}"
+            f"partitions would be loaded by nobody; give --num-servers {-(-num_parts // num_hosts)}, or make fewer"
         )
     loaded = [partition_of(server, total, num_parts) for server in range(total)]
     return [sorted(set(loaded[at * num_servers : (at + 1) * num_servers])) for at in range(num_hosts)]

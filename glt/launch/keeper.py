@@ -75,6 +75,7 @@ class Keeper:
         self.incoming = bytearray()
         self.plan: dict[str, Any] | None = None
         self.heard_s = time.monotonic()
+        self.read_s = self.heard_s  # when there last was output, or nobody who takes it
         self.stop_s: float | None = None  # when SIGTERM has had its time
         self.signals = 0
 
@@ -92,10 +93,8 @@ class Keeper:
             self._turn()
         self._end_descendants()
         self.say(event="done")
-        deadline = time.monotonic() + _KILL_S
-        while self.outgoing and self.is_heard and time.monotonic() < deadline:
-            self._flush()
-            time.sleep(_POLL_S if self.outgoing else 0)
+        while self.outgoing and (self.stop_s is None or time.monotonic() < self.stop_s + _KILL_S):
+            self._turn()
         return 0
 
     def _count_signal(self, number: int, frame: Any) -> None:
@@ -112,6 +111,8 @@ class Keeper:
         self._flush()
         self._reap()
         now = time.monotonic()
+        if len(self.outgoing) > _FULL_BYTES:
+            self.read_s = now
         if self.signals:
             self.signals = 0
             self.stop(self._grace_s())
@@ -228,6 +229,7 @@ class Keeper:
             data = os.read(pipe.fd, 1 << 16)
         except BlockingIOError:
             return
+        self.read_s = time.monotonic()
         for text in pipe.take(data):
             self.say(event="line", name=pipe.name, err=pipe.is_err, text=text)
         if not data:
@@ -251,14 +253,14 @@ class Keeper:
                 break
             if pid in self.running:  # else one that lost its parent
                 code = os.waitstatus_to_exitcode(status)
-                self.endings.append((time.monotonic() + _DRAIN_S, self.running.pop(pid), code))
+                self.endings.append((time.monotonic(), self.running.pop(pid), code))
                 for process in self.processes:
                     if process.pid == pid:
                         process.returncode = code  # so that subprocess does not look for it
         for ending in list(self.endings):  # said when its last words are, but a child of it may hold its pipes open
-            deadline, name, code = ending
+            ended_s, name, code = ending
             is_drained = all(pipe.fd < 0 for pipe in self.pipes if pipe.name in self.streams[name])
-            if is_drained or time.monotonic() > deadline:
+            if is_drained or time.monotonic() > max(ended_s, self.read_s) + _DRAIN_S:
                 self.endings.remove(ending)
                 self.say(event="ended", name=name, code=code)
 

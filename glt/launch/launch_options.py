@@ -53,11 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(*spelled("num-trainers"), dest="num_trainers", type=count(0, 1024), default=1, metavar="N",
                        help="trainers on each host (default: 1)")  # fmt: skip
     group.add_argument(*spelled("num-workers"), *spelled("num-samplers"), dest="num_workers", type=count(0, 1024),
-                       default=0, metavar="K", help="sampling processes of each trainer (default: 0)")  # fmt: skip
+                       default=0, metavar="K", help="sampling processes of each server (default: 0)")  # fmt: skip
     group.add_argument(*spelled("num-omp-threads"), dest="num_omp_threads", type=count(1, 4096), metavar="N",
                        help="OMP_NUM_THREADS of trainers (default: as torchrun chooses)")  # fmt: skip
     group.add_argument(*spelled("part-config"), dest="part_config", metavar="P",
-                       help="partition directory, or its part_config; absolute, or relative to --workspace")  # fmt: skip
+                       help="partition directory, or its part_config; in --workspace if relative")  # fmt: skip
     group.add_argument("--workspace", metavar="DIR",
                        help="where everything runs, the same path on all hosts (default: where you are)")  # fmt: skip
     group.add_argument(*spelled("extra-envs"), dest="extra_envs", action="append", type=variable, default=[],
@@ -85,16 +85,13 @@ def command_of(script: str, args: list[str]) -> tuple[list[str], str | None]:
     Raises:
         ValueError: If a quoted command is none that torchrun could start.
     """
-    if args or not re.search(r"\s", script) or os.path.exists(script):
+    if args or not re.match(r"\s*(\S*/)?python[0-9.]*\s", script):
         return [script, *args], None
     try:
-        words = shlex.split(script)
+        interpreter, *words = shlex.split(script)
     except ValueError as error:
         raise ValueError(f"{script!r} is no command: {error}") from error
-    python = None
-    if re.fullmatch(r"python[0-9.]*", os.path.basename(words[0])):
-        python = words[0] if os.path.isabs(words[0]) else None
-        words = words[1:]
+    python = interpreter if os.path.isabs(interpreter) else None
     if not words or words[0].startswith("-"):
         raise ValueError(
             f"{script!r}: expected 'python3 SCRIPT ARGS...', without options of the interpreter; give "

@@ -24,7 +24,6 @@ def take(size):
     return data
 exec(compile(take(int(take(8))), {name!r}, "exec"))
 """
-_SILENT_S = 15  # after which ssh takes a host for lost
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class Reach:
         ssh_user, ssh_port: Those of ssh if None.
         ssh_options: For ``ssh -o``, before ours, so that they win.
         connect_timeout_s: For a connection.
+        lost_timeout_s: After which a host that gives no sign is taken for lost; and its launcher, there.
     """
 
     over_ssh: bool
@@ -45,6 +45,7 @@ class Reach:
     ssh_port: int | None = None
     ssh_options: tuple[str, ...] = ()
     connect_timeout_s: int = 10
+    lost_timeout_s: int = 30
 
     @property
     def interpreter(self) -> str:
@@ -53,8 +54,13 @@ class Reach:
 
     def shell(self) -> list[str]:
         """The ssh command, without a host: it never asks for anything, and notices when a host is gone."""
-        ours = ("BatchMode=yes", f"ConnectTimeout={self.connect_timeout_s}", f"ServerAliveInterval={_SILENT_S // 3}",
-                "ServerAliveCountMax=3", "ConnectionAttempts=1")  # fmt: skip
+        ours = (
+            "BatchMode=yes",
+            "ConnectionAttempts=1",
+            f"ConnectTimeout={self.connect_timeout_s}",
+            f"ServerAliveInterval={-(-self.lost_timeout_s // 3)}",
+            "ServerAliveCountMax=3",
+        )
         words = ["ssh", "-T", "-x"]
         words += [word for option in (*self.ssh_options, *ours) for word in ("-o", option)]
         words += ["-p", str(self.ssh_port)] if self.ssh_port is not None else []

@@ -18,6 +18,7 @@ from glt.channel.size import format_size
 from glt.errors import PartitionError
 from glt.partition.inputs import read_graph
 from glt.partition.manifest import Manifest
+from glt.partition.part_config import require_graph_name, write_part_config
 from glt.partition.partition_hotness import balance_tables, hotness_of
 from glt.partition.partition_options import METHODS, add_arguments, partitioner_options, reader_options
 from glt.partition.staging import require_free, require_writable
@@ -45,6 +46,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             return 0
         manifest = partitioner.partition(progress=_shows_progress(arguments))
+        if arguments.graph_name is not None:
+            write_part_config(partitioner.output_dir, arguments.graph_name, arguments.method)
     except KeyboardInterrupt:
         return _fail(130, "stopped; nothing is left behind")
     except (PartitionError, ValueError, TypeError, OSError, MemoryError) as error:
@@ -56,6 +59,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 def _partitioner(arguments: argparse.Namespace) -> Any:
     chosen = METHODS[arguments.method].load()
     options = partitioner_options(arguments)
+    if arguments.graph_name is not None:
+        require_graph_name(arguments.graph_name)
     out = Path(arguments.out)
     require_free(out)  # before hours of reading
     require_writable(out)

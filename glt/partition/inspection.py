@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from glt.partition.manifest import FeatureEntry, Manifest
 from glt.partition.npy_file import map_file
 from glt.partition.part_config import graph_names
 
-_PART: Final = re.compile(r"part(\d+)/")
 _PLAIN: Final = {"time": "int64 []", "weight": "uint64 []"}  # of weights, what draws need: their sums
 
 
@@ -48,7 +46,7 @@ def inspect_partitions(
     root = Path(os.path.abspath(root_dir))
     manifest = Manifest.read(root)
     parts = tuple(part for part in range(manifest.num_parts) if (root / layout.part(part)).is_dir())
-    here = [path for path in manifest.files if (part := _part_of(path)) is None or part in parts]
+    here = [path for path in manifest.files if (part := layout.part_of(path)) is None or part in parts]
     host_reports = _hosts(manifest, hosts)
     with _bar(sum(manifest.files[path].num_bytes for path in here) if verify and progress else None) as advance:
         bad = tuple(_bad_files(root, manifest, here, verify, advance))
@@ -80,11 +78,6 @@ def inspect_partitions(
     )
 
 
-def _part_of(path: str) -> int | None:
-    found = _PART.match(path)
-    return int(found[1]) if found else None
-
-
 def _hosts(manifest: Manifest, hosts: Mapping[str, Sequence[int]] | None) -> tuple[HostReport, ...]:
     by_host = {f"host{part}": (part,) for part in range(manifest.num_parts)} if hosts is None else hosts
     for host, parts in by_host.items():
@@ -96,7 +89,7 @@ def _hosts(manifest: Manifest, hosts: Mapping[str, Sequence[int]] | None) -> tup
         raise ValueError(f"hosts leaves out partition {min(left_out)}: expected each on a host")
     part_bytes, shared_bytes = [0] * manifest.num_parts, 0
     for path, entry in manifest.files.items():
-        owner = _part_of(path)
+        owner = layout.part_of(path)
         if owner is None:
             shared_bytes += entry.num_bytes
         else:

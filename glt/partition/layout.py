@@ -119,6 +119,12 @@ def part(partition_idx: int) -> str:
     return f"part{partition_idx}"
 
 
+def part_of(path: str) -> int | None:
+    """The partition that owns a file; None: all hosts need it."""
+    found = re.match(r"part(\d+)/", path)
+    return int(found[1]) if found else None
+
+
 def graph(partition_idx: int, edge_type: EdgeType, array: str) -> str:
     """An array of a partition's rows: ``indptr``, ``indices``, ``edge_ids``; with weights ``weight_sum`` and
     ``weight_guide``; with times ``by_time/indices``, ``by_time/edge_ids`` and ``by_time/time``."""

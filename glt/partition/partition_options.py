@@ -83,6 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-parts", type=int, required=True, metavar="N", help="number of partitions")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=METHODS, default="random", help=f"{methods} (default: random)")
+    add("--graph-name", metavar="NAME",
+        help="write a part_config NAME.json beside the manifest, with DGL's keys; DistGraph takes either")  # fmt: skip
     add("--edge-dir", choices=("in", "out"), default="in",
         help="which edges of a node are sampled, and lie with it: in (PyG's; default) or out")  # fmt: skip
     add("--dry-run", action="store_true",

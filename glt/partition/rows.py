@@ -79,6 +79,15 @@ def torch_dtype_name(dtype: np.dtype) -> str:
         raise TypeError(str(error)) from error
 
 
+def stored_name(dtype: torch.dtype, what: str, remedy: str = "") -> str:
+    """Returns the name of a torch dtype that is stored, such as ``"bfloat16"``; raises TypeError, beginning with
+    ``what``, for another."""
+    if dtype not in _RAW and dtype not in _NUMPY:
+        known = sorted(str(each).removeprefix("torch.") for each in _NUMPY | _RAW.keys())
+        raise TypeError(f"{what}: expected one of {', '.join(known)}{remedy}")
+    return str(dtype).removeprefix("torch.")
+
+
 def as_torch_dtype(array: np.ndarray, torch_dtype: str) -> Array:
     """Returns ``array`` itself where NumPy has ``torch_dtype``, else a tensor of that dtype on the same memory."""
     dtype = getattr(torch, torch_dtype)
@@ -107,13 +116,8 @@ def _as_array(name: str, value: object) -> tuple[np.ndarray, str]:
             raise TypeError(f"{name} has layout {value.layout}: expected a dense tensor; call .to_dense() first")
         # Conjugates and negations may be lazy in torch; what is stored is their values.
         tensor = value.detach().cpu().resolve_conj().resolve_neg()
-        if tensor.dtype not in _RAW and tensor.dtype not in _NUMPY:
-            known = sorted(str(dtype).removeprefix("torch.") for dtype in _NUMPY | _RAW.keys())
-            raise TypeError(
-                f"{name} has dtype {tensor.dtype}: expected one of {', '.join(known)}; convert it with .to()"
-            )
+        torch_dtype = stored_name(tensor.dtype, f"{name} has dtype {tensor.dtype}", "; convert it with .to()")
         raw = _RAW.get(tensor.dtype)
-        torch_dtype = str(tensor.dtype).removeprefix("torch.")
         return (tensor if raw is None else tensor.view(raw)).numpy(), torch_dtype
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name} is a {type(value).__name__}: expected a torch.Tensor or a numpy.ndarray")

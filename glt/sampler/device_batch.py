@@ -112,7 +112,7 @@ class DeviceBatch:
             self._workspace = torch.empty(0, dtype=torch.uint8, device=self.device)  # before asking for more
             self._workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=self.device)
         for t, words in enumerate(table_words):
-            if len(self._tables[t]) != words:
+            if len(self._tables[t]) < words:  # smaller ones take part of it: addresses stay
                 self._tables[t] = torch.empty(words, dtype=torch.int32, device=self.device)
         tables = [t.data_ptr() for t in self._tables]
         self._native.launch(self._workspace.data_ptr(), tables, current_stream(self.device))

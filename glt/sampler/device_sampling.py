@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from glt.data.edge_times import TimedEdges
 from glt.data.edge_weights import EdgeWeights
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device_batch import DeviceBatch, Seeds, current_stream
+from glt.sampler.device_hotness import DeviceHotness
 from glt.sampler.device_negatives import DeviceNegatives
 from glt.sampler.device_rows import PlacedRows
 from glt.sampler.negatives import NegativeRounds
@@ -23,6 +26,8 @@ from glt.sampler.sampled_graph import SampledGraph
 
 if TYPE_CHECKING:
     from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+    from glt.sampler.sample_prob import EdgeFacts
 
 
 class Columns(Protocol):
@@ -72,8 +77,9 @@ class DeviceSampling:
         self._placed = [self._place(r, config) for r in range(len(graph.topologies))]
         self._spare: dict[int, list[DeviceBatch]] = {}  # by stream: their memory is used in its order
         self._lock = threading.Lock()
-        executor = {name: options[name] for name in ("order", "shuffle_seed", "num_threads") if name in options}
-        self._negatives = DeviceNegatives(device, **executor)
+        self._executor = {name: options[name] for name in ("order", "shuffle_seed", "num_threads") if name in options}
+        self._negatives = DeviceNegatives(device, **self._executor)
+        self._hotness: DeviceHotness | None = None
 
     def _place(self, edge_type: int, config: SamplingConfig) -> PlacedRows:
         """As :meth:`SampledGraph.csrs`: by time, with weights, or plain."""
@@ -115,6 +121,26 @@ class DeviceSampling:
         node, _ = batch.nodes(found, False)
         self._give_back(batch)
         return node[row], torch.bincount(col, minlength=len(seeds)), edge
+
+    def hotness(
+        self, config: SamplingConfig, facts: Sequence[EdgeFacts]
+    ) -> tuple[
+        Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
+        Callable[[list[tuple[int, np.ndarray]], int], list[Tensor]],
+    ]:
+        """Returns what passes on probabilities and what samples, for :mod:`glt.sampler.sample_prob`."""
+        if self._hotness is None or self._hotness.facts is not facts:
+            self._hotness = DeviceHotness(self.device, self._placed, self.graph.ends, facts, **self._executor)
+        plain = replace(config, with_edge=False, exclude_edges=None)
+
+        def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
+            given = [(t, torch.from_numpy(ids)) for t, ids in seeds]
+            batch = self._sampled(plain, given, None, batch_key)
+            nodes = [batch.nodes(t, False)[0] for t in range(len(self.graph.num_nodes))]
+            self._give_back(batch)
+            return nodes
+
+        return partial(self._hotness.doubts, config), sampled
 
     def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
         """Answers the rounds of a link batch, ``times`` being those of sources and destinations; see

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_option
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -411,6 +411,9 @@ class NeighborSampler(BaseSampler):
         Returns:
             ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type.
 
+        On a GPU, up to 16 hops, edges are gone through and batches sampled there; probabilities are those of the CPU to
+        1e-6, since logarithms differ in their last bits.
+
         Memory: ``4 * (hops + 1) + 8`` bytes per node. The first call finds out which paths turn back, with 4 bytes per
         edge of one edge type; one or two bits per edge are kept.
 
@@ -436,17 +439,21 @@ class NeighborSampler(BaseSampler):
         schema = self.graph.schema
         counts = sample_prob.counts_of_nodes(num_nodes, self.graph)
         given = sample_prob.seeds_by_type(seeds, schema, counts)
-        probs = sample_prob.computed(
-            self.graph, self._csrs, self.config, self._facts, given, counts, batch_size, self.num_threads
-        )
+        doubts, sampled = self._hotness()
+        probs = sample_prob.computed(self.graph, self.config, given, counts, batch_size, doubts)
         if num_batches is None:
             num_batches = sample_prob.enough_batches(probs)
         if num_batches > 0:
-            probs = sample_prob.corrected(
-                probs, self.graph, self._csrs, self.config, given, batch_size, num_batches, self.num_threads
-            )
+            probs = sample_prob.corrected(probs, self.graph, given, batch_size, num_batches, sampled)
         tensors = [torch.from_numpy(prob) for prob in probs]
         return schema.by_node_type(tensors) if schema.is_hetero else tensors[0]
+
+    def _hotness(self) -> tuple[Any, Any]:
+        """Who passes on probabilities and who samples batches for :meth:`sample_prob`: a GPU, where this has one."""
+        if self.accelerator is not None and self.config.num_hops <= _core.most_hotness_hops:
+            return self.on_device.hotness(self.config, self._facts)
+        doubts = partial(sample_prob.doubts_on_host, self.graph, self._csrs, self.config, self._facts, self.num_threads)
+        return doubts, sample_prob.sampled_on_host(self.graph, self._csrs, self.config, self.num_threads)
 
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
         """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""

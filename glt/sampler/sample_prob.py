@@ -10,12 +10,13 @@ Where the computation is right, the counts hardly matter; where it is not, they 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import as_ids
@@ -65,25 +66,52 @@ def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int)
     return found
 
 
-def computed(
+def doubts_on_host(
     graph: SampledGraph,
     csrs: Sequence[_core.Csr],
     config: SamplingConfig,
     facts: Sequence[EdgeFacts],
-    seeds: Sequence[np.ndarray],
-    num_nodes: Sequence[int],
-    batch_size: int,
     num_threads: int,
+    hop: int,
+    found: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
-    """Computes probabilities from the graph.
+    """Adds up what all edges contribute at one hop: see :meth:`glt.sampler.device_hotness.DeviceHotness.doubts`.
 
     Args:
         graph, csrs, config: What is sampled from, and how; no times.
         facts: Of :func:`find_facts`.
+        num_threads: Threads; the result does not depend on it.
+    """
+    counts = [list(map(int, each)) for each in config.num_neighbors]
+    doubt = [np.zeros(n, np.int64) for n in graph.num_nodes]
+    for r, (expanded, neighbor) in enumerate(graph.ends):
+        way_back: dict[str, Any] = {}
+        if facts[r].mutual is not None:
+            way_back = {"mutual": facts[r].mutual, "back": csrs[facts[r].back]}
+            way_back["back_neighbors"] = counts[facts[r].back]
+        _core.add_doubt(
+            csrs[r], counts[r], config.weighted, config.replace, hop, found[expanded], found[neighbor],
+            doubt[neighbor], repeated=facts[r].repeated, num_threads=num_threads, **way_back,
+        )  # fmt: skip
+    return doubt
+
+
+def computed(
+    graph: SampledGraph,
+    config: SamplingConfig,
+    seeds: Sequence[np.ndarray],
+    num_nodes: Sequence[int],
+    batch_size: int,
+    doubts: Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
+) -> list[np.ndarray]:
+    """Computes probabilities from the graph.
+
+    Args:
+        graph, config: What is sampled from, and how; no times.
         seeds: By node type, ids below ``num_nodes``.
         num_nodes: By node type, at least that of the graph: nodes beyond have no edges.
         batch_size: Seeds in a batch, at least 1.
-        num_threads: Threads; the result does not depend on it.
+        doubts: ``doubts(hop, found)``: :func:`doubts_on_host`, or a GPU's.
 
     Returns:
         By node type, ``[num_nodes]`` float32.
@@ -96,20 +124,9 @@ def computed(
     for table, ids in zip(found, seeds, strict=True):
         distinct, times = np.unique(ids, return_counts=True)
         table[distinct, 0] = 1 - (1 - share) ** times
-    counts = [list(map(int, each)) for each in config.num_neighbors]
     in_graph = [table[:n] for table, n in zip(found, graph.num_nodes, strict=True)]
     for hop in range(config.num_hops):
-        doubt = [np.zeros(n, np.int64) for n in graph.num_nodes]
-        for r, (expanded, neighbor) in enumerate(graph.ends):
-            way_back: dict[str, Any] = {}
-            if facts[r].mutual is not None:
-                way_back = {"mutual": facts[r].mutual, "back": csrs[facts[r].back]}
-                way_back["back_neighbors"] = counts[facts[r].back]
-            _core.add_doubt(
-                csrs[r], counts[r], config.weighted, config.replace, hop, in_graph[expanded], in_graph[neighbor],
-                doubt[neighbor], repeated=facts[r].repeated, num_threads=num_threads, **way_back,
-            )  # fmt: skip
-        for table, n, sums in zip(found, graph.num_nodes, doubt, strict=True):
+        for table, n, sums in zip(found, graph.num_nodes, doubts(hop, in_graph), strict=True):
             with np.errstate(divide="ignore"):  # a seed of every batch
                 missed = np.log1p(-table[:n, 0].astype(np.float64)) - sums * _core.doubt_unit
             np.maximum(-np.expm1(missed), table[:n, hop], out=table[:n, hop + 1], casting="same_kind")
@@ -173,37 +190,57 @@ def enough_batches(probs: Sequence[np.ndarray]) -> int:
     return int(np.clip(num_sampled / max(per_batch, 1), _FEWEST, _MOST))
 
 
+def sampled_on_host(
+    graph: SampledGraph, csrs: Sequence[_core.Csr], config: SamplingConfig, num_threads: int
+) -> Callable[[list[tuple[int, np.ndarray]], int], list[Tensor]]:
+    """Returns what samples batches for :func:`corrected`."""
+    batch = _core.Batch(list(graph.num_nodes), list(graph.ends))
+
+    def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
+        batch.start(seeds, False, config.disjoint, None)
+        batch.sample(
+            csrs, [list(each) for each in config.num_neighbors], replace=config.replace, batch_key=batch_key,
+            num_threads=num_threads,
+        )  # fmt: skip
+        return [torch.from_numpy(batch.nodes(t)) for t in range(len(graph.num_nodes))]
+
+    return sampled
+
+
 def corrected(
     probs: Sequence[np.ndarray],
     graph: SampledGraph,
-    csrs: Sequence[_core.Csr],
-    config: SamplingConfig,
     seeds: Sequence[np.ndarray],
     batch_size: int,
     num_batches: int,
-    num_threads: int,
+    sampled: Callable[[list[tuple[int, np.ndarray]], int], Sequence[Tensor]],
 ) -> list[np.ndarray]:
     """Weighs :func:`computed` probabilities and the counts of sampled batches against each other.
 
     Args:
         probs: By node type, ``[num_nodes]``.
         num_batches: Batches to sample, at least 2. Their draws depend on nothing else.
+        sampled: ``sampled(seeds, batch_key)``: the nodes of a batch by node type, int64, counted where they are.
 
     The others are those of :func:`computed`.
     """
-    counts = [np.zeros(len(prob), np.uint32) for prob in probs]
-    batch = _core.Batch(list(graph.num_nodes), list(graph.ends))
+    counts: list[Tensor] | None = None
     for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):
         inside = [(t, ids[ids < graph.num_nodes[t]]) for t, ids in enumerate(chosen)]
-        batch.start(inside, False, config.disjoint, None)
-        batch.sample(
-            csrs, [list(each) for each in config.num_neighbors], replace=config.replace,
-            batch_key=_core.batch_key(0, _EPOCH, number), num_threads=num_threads,
-        )  # fmt: skip
+        nodes = sampled(inside, _core.batch_key(0, _EPOCH, number))
+        if counts is None:
+            counts = [
+                torch.zeros(len(p), dtype=torch.int32, device=ids.device) for p, ids in zip(probs, nodes, strict=True)
+            ]
         for t, count in enumerate(counts):
-            met = np.concatenate([batch.nodes(t), chosen[t][chosen[t] >= graph.num_nodes[t]]])
-            count[met] += 1  # once each, however often it is there
-    return [_weighed(prob, count / num_batches, num_batches) for prob, count in zip(probs, counts, strict=True)]
+            beyond = torch.from_numpy(chosen[t][chosen[t] >= graph.num_nodes[t]]).to(count.device)
+            for met in (nodes[t], beyond):
+                count[met] += 1  # once each, however often it is there
+    assert counts is not None, "there is at least one batch"
+    return [
+        _weighed(prob, count.cpu().numpy() / num_batches, num_batches)
+        for prob, count in zip(probs, counts, strict=True)
+    ]
 
 
 def _batches_of(seeds: Sequence[np.ndarray], batch_size: int) -> Iterator[list[np.ndarray]]:

@@ -20,7 +20,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_part_runs_at_toy_size() -> None:
     done = run("--toy", "gather", "sampling", "reads", "interference")
     assert done.returncode == 0, done.stdout + done.stderr
-    for what in ("M1 random reads", "M3 zero-copy reads", "M7 gather, glt", "W0 sampling, glt", "M9 products"):
+    parts = ("M1 random reads", "M2 stamps", "M3 zero-copy reads", "M4 bulk reads", "M6 gaps", "M7 gather, glt")
+    for what in (*parts, "M6: not captured", "M8: by hash", "W0 sampling, glt", "link batches, glt", "M9 products"):
         assert what in done.stdout
 
 

@@ -116,26 +116,27 @@ def test_shares_of_any_size_give_what_the_whole_gives():
 
 def come_or_not(trainer: Trainer) -> tuple[str, str]:
     join(trainer)
-    if trainer.rank == 1:
-        trainer.hear()  # alive, but elsewhere
-        return "", ""
-    start = time.monotonic()
-    found = raised(lambda: gather_metrics(sums={"x": 1}, timeout_s=1.5))
-    assert time.monotonic() - start < 60
+    dist.barrier()
+    found = "", ""
+    if trainer.rank != 1:  # which is alive, but elsewhere
+        found = raised(lambda: gather_metrics(sums={"x": 1}, timeout_s=4))
     trainer.say("done")
+    trainer.hear()  # nobody leaves before all have said so
     return found
 
 
 def test_who_does_not_come_is_named_and_nobody_waits_for_ever():
     with Cluster(3, come_or_not, preload=("glt.distributed",)) as cluster:
-        for rank in (0, 2):
+        for rank in range(3):
             cluster.hear(rank)
-        cluster.say(1)
+        for rank in range(3):
+            cluster.say(rank)
         outcomes = cluster.results()
     kind, text = outcomes[0]
-    assert kind == "PeerLost" and "trainer 0 waited 1.5 s for all 3 trainers to call gather_metrics" in text
-    assert "Ranks 1 failed to pass" in text, "the one that did not come, and no other"
-    assert outcomes[2][0] == "PeerLost" and "trainer 2 waited 1.5 s" in outcomes[2][1]
+    assert kind == "PeerLost" and "trainer 0 lost or gave up waiting for trainers 1 after" in text, text
+    assert "(timeout_s = 4) when all 3 trainers were to meet" in text
+    kind, text = outcomes[2]
+    assert kind == "PeerLost" and "trainer 2 lost or gave up waiting for trainer 0, which says who" in text, text
 
 
 def test_one_process_is_all_trainers():
@@ -175,3 +176,26 @@ def test_no_generator_is_touched():
 def test_what_cannot_be_gathered_is_an_error_that_names_it(arguments, error, message):
     with pytest.raises(error, match=message):
         gather_metrics(**arguments)
+
+
+def die_or_gather(trainer: Trainer) -> tuple[str, str, float]:
+    join(trainer)
+    gather_metrics(sums={"x": 1})
+    trainer.say("joined")
+    if trainer.rank == 1:
+        trainer.hear()  # until it is killed
+    start = time.monotonic()
+    return *raised(lambda: gather_metrics(sums={"x": 1}, timeout_s=200)), time.monotonic() - start
+
+
+def test_a_killed_trainer_ends_the_others_long_before_the_deadline():
+    with Cluster(3, die_or_gather, preload=("glt.distributed",)) as cluster:
+        for rank in range(3):
+            cluster.hear(rank)
+        cluster.kill(1)
+        outcomes = cluster.outcomes()
+    for rank in (0, 2):
+        kind, text, seconds = outcomes[rank].value
+        lost = "trainers 1" if rank == 0 else "trainer 0, which says who is missing,"
+        assert kind == "PeerLost" and f"trainer {rank} lost or gave up waiting for {lost} after" in text, text
+        assert seconds < 60, "of 200"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from dist_world import NUM_NODES, World
 
 import glt
 from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.ip_config import ConfiguredHost, find_this_host, local_addresses, read_ip_config
+from glt.distributed.ip_config import find_this_host, local_addresses
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.world import current_world
 from glt.errors import RendezvousError
+from glt.launch.hosts import Host
 
 SERVED = {"GLT_NUM_SERVERS": "4", "GLT_NUM_TRAINERS": "8", "GLT_MASTER_ADDR": "10.0.0.1", "GLT_MASTER_PORT": "30050"}
 TORCHRUN = {
@@ -70,24 +72,14 @@ def test_places_that_make_no_sense(env: dict[str, str], match: str) -> None:
         read_place(env)
 
 
-def test_hosts_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "ip_config.txt"
-    path.write_text("# the cluster\n10.0.0.1 4000\n\n10.0.0.2  # no port\n")
-    assert read_ip_config(path) == [ConfiguredHost("10.0.0.1", 4000), ConfiguredHost("10.0.0.2", None)]
-    for text, match in (("10.0.0.1 x", "line 1: '10.0.0.1 x'"), ("a b c", "line 1"), ("# none", "names no host")):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=match):
-            read_ip_config(path)
-
-
 def test_this_host_is_found_or_its_addresses_named() -> None:
-    here, there = ConfiguredHost("127.0.0.1", None), ConfiguredHost("192.0.2.1", None)
+    here, there = Host("127.0.0.1"), Host("192.0.2.1")
     assert find_this_host([there, here], "f") == 1
     assert any("127.0.0.1" in each for each in local_addresses())
     with pytest.raises(RendezvousError, match=r"\['192.0.2.1'\], and none of them is .*interfaces have \['127.0.0.1"):
         find_this_host([there], "f")
     with pytest.raises(RendezvousError, match="are all this host"):
-        find_this_host([here, ConfiguredHost("localhost", None)], "f")
+        find_this_host([here, Host("localhost")], "f")
 
 
 @pytest.mark.usefixtures("alone")
@@ -104,7 +96,7 @@ def test_a_process_alone(world: Callable[..., World]) -> None:
     early[[1]] = torch.ones(1, 2)
     with pytest.raises(ValueError, match="nothing says which partitions"):
         glt.distributed.DistGraph("small")
-    graph = glt.distributed.DistGraph("small", made.path / "manifest.json")
+    graph = glt.distributed.DistGraph("small", made.path)
     assert graph.num_nodes() == NUM_NODES and early[[1]].sum() == 2
     assert torch.equal(glt.distributed.DistGraph("small").ndata["x"][torch.arange(NUM_NODES)], made.x)
     with pytest.raises(ValueError, match="expected the same partitions"):
@@ -144,3 +136,21 @@ def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "hosts").write_text("192.0.2.1\n")
     with pytest.raises(RendezvousError, match=r"192\.0\.2\.1"):
         glt.distributed.initialize(tmp_path / "hosts")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[..., World]) -> None:
+    found, before = [], set(threading.enumerate())
+    for num_parts in (1, 2):
+        glt.distributed.initialize(part_config=world(num_parts).path)
+        graph = glt.distributed.DistGraph("small")
+        with glt.distributed.DistNeighborLoader(
+            graph.world.data, [4, 3], torch.arange(0, NUM_NODES, 3), batch_size=50, random_seed=3, with_edge=True,
+            collect_features=True, worker_options=graph.world.worker_options(0),
+        ) as loader:  # fmt: skip
+            found.append([(batch.n_id.clone(), batch.e_id.clone(), batch.x.clone()) for batch in loader])
+        glt.distributed.finalize()
+        assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("glt-")]
+    assert len(found[0]) == 4
+    for one, two in zip(*found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))

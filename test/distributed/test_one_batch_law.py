@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from batch_law import CASES, SEED, Case, assert_same, reference
 from dist_world import NUM_NODES, World, join, options, seeds_of, snapshot
 
 import glt
+from glt.distributed import agreement
+from glt.errors import RendezvousError
 from glt.testing import check_batch
 from glt.testing_cluster import Cluster, Trainer
 
@@ -37,8 +40,17 @@ def run_cases(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], ca
     return results
 
 
-def compare(world: World, mode: str, given: dict[str, Any], cases: list[Case]) -> None:
-    with Cluster(world.num_parts, run_cases, world.path, mode, given, cases) as cluster:
+def run_cases_apart(trainer: Trainer, path: Path, mode: str, given: dict[str, Any], cases: list[Case]) -> list:
+    """As trainers of different hosts, which have the same files."""
+    agreement.host_id = lambda: f"host {trainer.rank}"
+    return run_cases(trainer, path, mode, given, cases)
+
+
+def compare(
+    world: World, mode: str, given: dict[str, Any], cases: list[Case], num_trainers: int | None = None,
+    run: Callable[..., Any] = run_cases,
+) -> None:  # fmt: skip
+    with Cluster(num_trainers or world.num_parts, run, world.path, mode, given, cases) as cluster:
         by_rank = cluster.results()
         cluster.expect_nothing_left()
     for rank, results in enumerate(by_rank):
@@ -77,6 +89,40 @@ def test_partitions_of_the_same_host_read_directly_give_the_same_batches(
 ) -> None:
     cases = CASES if mode == "collocated" else CASES[:2]
     compare(world(parts), mode, {"worker_concurrency": 8, "read_local": True}, cases)
+
+
+@pytest.mark.parametrize(
+    ("parts", "trainers", "mode", "run"),
+    [(3, 1, "mp", run_cases), (4, 2, "collocated", run_cases), (3, 2, "mp", run_cases_apart),
+     (3, 2, "collocated", run_cases_apart)],
+)  # fmt: skip
+def test_partitions_without_a_trainer_are_read_from_their_files(
+    world: Callable[..., World], parts: int, trainers: int, mode: str, run: Callable[..., Any]
+) -> None:
+    given = {"worker_concurrency": 8, "read_local": True}
+    compare(world(parts), mode, given, CASES if mode == "collocated" else CASES[:2], trainers, run)
+
+
+def load_some(trainer: Trainer, path: Path, read_local: bool) -> str:
+    glt.distributed.init_worker_group(trainer.world_size, trainer.rank)
+    data = glt.distributed.DistDataset().load(path, trainer.rank)
+    with pytest.raises((ValueError, RendezvousError)) as raised:
+        glt.distributed.DistNeighborLoader(
+            data, [3], seeds_of(trainer.rank), batch_size=16,
+            worker_options=options(trainer, "collocated", read_local=read_local),
+        )  # fmt: skip
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("trainers", [1, 2])
+def test_a_partition_that_nobody_can_read_is_named(world: Callable[..., World], tmp_path: Path, trainers: int) -> None:
+    copied = tmp_path / "parts"
+    shutil.copytree(world(3).path, copied)
+    shutil.rmtree(copied / "part2" / "graph")
+    for path, read_local, why in ((world(3).path, False, "read_local=False"), (copied, True, "is missing")):
+        with Cluster(trainers, load_some, path, read_local) as cluster:
+            for text in cluster.results():
+                assert "no trainer loaded partitions" in text and "2] of 3" in text and why in text, text
 
 
 def remote_bytes(trainer: Trainer, path: Path) -> list[float]:

@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_geometric.data import Data
 
 from glt.data.partition_book import PartitionBook
-from glt.distributed import DistDataset, edge_split, node_split
-from glt.distributed.selection import Selection
+from glt.distributed import DistDataset, DistGraph, edge_split, finalize, initialize, node_split
+from glt.distributed.selected_ids import SelectedIds
 from glt.distributed.split import default_homes
 from glt.distributed.world import StandaloneWorld, enter, leave
-from glt.partition import RandomPartitioner
+from glt.partition import RandomPartitioner, partition_graph
 
 TYPES = {"paper": 40, "author": 25}
 WRITES = ("author", "writes", "paper")
@@ -53,7 +54,7 @@ def test_shares_are_a_partition_of_the_mask(world):
 def test_the_result_does_not_depend_on_how_much_is_read_at_a_time(piece):
     rng = np.random.default_rng(0)
     mask, book = rng.random(100) < 0.4, book_of(rng.integers(0, 3, 100))
-    selected = Selection("nodes", mask, 100, book, piece)
+    selected = SelectedIds("nodes", mask, 100, book, piece)
     assert selected.counts.tolist() == np.bincount(book.owners(np.flatnonzero(mask)), minlength=3).tolist()
     for part in range(3):
         whole = np.flatnonzero(mask & (book.owners() == part))
@@ -77,7 +78,7 @@ class Counting:
 
 def test_a_mask_is_read_in_pieces_and_again_only_where_the_share_is():
     mask = Counting(np.ones(100, bool))
-    selected = Selection("nodes", mask, 100, PartitionBook.of_ranges([0, 50, 100]), piece=10)
+    selected = SelectedIds("nodes", mask, 100, PartitionBook.of_ranges([0, 50, 100]), piece=10)
     assert mask.read == [(at, at + 10) for at in range(0, 100, 10)]
     mask.read.clear()
     assert selected.ids([(1, 5, 12)]).tolist() == list(range(55, 62))
@@ -194,6 +195,24 @@ def test_a_world_without_a_graph_is_told_from_one_with(tmp_path):
         assert node_split([4, 0], PartitionBook.of_ranges([0, 5])).tolist() == [0, 4]
     finally:
         leave()
+
+
+def test_masks_of_a_graph_that_servers_have(tmp_path):
+    mask, kind = torch.arange(40) % 3 == 0, torch.arange(60) % 2 == 0
+    edges = torch.randint(0, 40, (2, 60), generator=torch.Generator().manual_seed(0))
+    data = Data(edge_index=edges, num_nodes=40, train_mask=mask, kind=kind)
+    orig_nids, orig_eids = partition_graph(data, "toy", 2, tmp_path / "out", part_method="random", return_mapping=True)
+    initialize()
+    try:
+        g = DistGraph("toy", part_config=tmp_path / "out" / "toy.json")
+        assert orig_nids[node_split(g.ndata["train_mask"])].sort().values.tolist() == list(range(0, 40, 3))
+        for book in (None, g.get_partition_book()):
+            shares = [node_split(g.ndata["train_mask"], book, rank=r, num_trainers=3) for r in range(3)]
+            assert orig_nids[torch.cat(shares)].sort().values.tolist() == list(range(0, 40, 3))
+            shares = [edge_split(g.edata["kind"], book, rank=r, num_trainers=3) for r in range(3)]
+            assert orig_eids[torch.cat(shares)].sort().values.tolist() == list(range(0, 60, 2))
+    finally:
+        finalize()
 
 
 @pytest.mark.parametrize(

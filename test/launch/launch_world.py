@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import time
 import uuid
 from pathlib import Path
 from typing import Any
+
+import glt
 
 DEADLINE_S = 120.0
 _MARK = "GLT_TEST_LAUNCH"
@@ -25,6 +28,7 @@ todo = os.environ.get(f"DO_{role}_{rank}", os.environ.get(f"DO_{role}", ""))
 exec(todo)
 """
 SLEEP = "time.sleep(600)"
+PATHS = ("--extra-envs", f"PYTHONPATH={Path(glt.__file__).parents[1]}")  # ssh passes no environment on
 
 
 class Launched:
@@ -63,6 +67,11 @@ class Launched:
             if text in line:
                 return line
         raise AssertionError(f"{text!r} was not said")
+
+    def wait_for_error(self, text: str) -> None:
+        """Reads stderr to the line with ``text``."""
+        assert self.process.stderr is not None
+        assert any(text in line for line in self.process.stderr), f"{text!r} was not said"
 
     def left(self) -> list[str]:
         """Processes with the mark of this launch."""
@@ -107,6 +116,11 @@ def _command(pid: int) -> str:
         return "gone"
 
 
-def mark_of(launched: Launched) -> tuple[str, str]:
-    """The flag and value that carry the mark to hosts that ssh reaches."""
-    return "--extra-envs", f"{_MARK}={launched.mark}"
+def said(out: str) -> dict[str, dict[str, Any]]:
+    """What each process said, by the prefix of its line."""
+    found = {}
+    for line in out.splitlines():
+        who, bar, text = line.partition(" | ")
+        if bar and text.startswith("{"):
+            found[who] = json.loads(text)
+    return found

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from launch_world import SLEEP, Launched
+from launch_world import SLEEP, Launched, said
 
 Launch = Callable[..., Launched]
-
-
-def said(out: str) -> dict[str, dict[str, Any]]:
-    """What each process said, by the prefix of its line."""
-    found = {}
-    for line in out.splitlines():
-        who, bar, text = line.partition(" | ")
-        if bar and text.startswith("{"):
-            found[who] = json.loads(text)
-    return found
 
 
 def test_processes_are_given_the_contract(launch: Launch, script: Path, tmp_path: Path) -> None:
@@ -65,6 +53,15 @@ def test_output_keeps_its_stream_and_comes_at_once(launch: Launch, script: Path)
     assert "server-0@localhost | ror\n" in launched.err and "\033" not in launched.err + launched.out
 
 
+def test_no_line_is_lost_or_torn(launch: Launch, script: Path) -> None:
+    flood = "sys.stdout.write(''.join(f'{i}\\n' for i in range(10_000)))"
+    launched = launch("--num-servers", 2, "--num-trainers", 0, script, env={"DO_server": flood})
+    assert launched.ended() == 0
+    for rank in range(2):
+        lines = [line for line in launched.out.splitlines() if line.startswith(f"server-{rank}@localhost | ")]
+        assert [line.partition(" | ")[2] for line in lines[1:]] == [str(number) for number in range(10_000)]
+
+
 @pytest.mark.parametrize(
     ("do", "who", "how", "status"),
     [
@@ -103,6 +100,25 @@ def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Pat
     assert launched.ended() == 128 + signal.SIGTERM
     assert time.monotonic() - begin < 40
     assert "failed" not in launched.err, launched.err
+
+
+def test_a_second_ctrl_c_kills_at_once(launch: Launch, script: Path) -> None:
+    stay = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); " + SLEEP
+    launched = launch("--stop-timeout", 600, "--num-trainers", 0, script, env={"DO_server": stay})
+    launched.wait_for("ready")
+    launched.process.send_signal(signal.SIGINT)
+    launched.wait_for_error("SIGINT: stopping")
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.ended() == 130 and "SIGINT again: killing what is left" in launched.err
+
+
+def test_a_reader_that_goes_away_ends_the_job(launch: Launch, script: Path) -> None:
+    launched = launch("--num-trainers", 0, script, env={"DO_server": "while True: print('more'); time.sleep(0.01)"})
+    launched.wait_for("more")
+    launched.process.stdout.close()
+    launched.process.wait(60)
+    assert launched.process.returncode == 141
+    launched.expect_nothing_left()
 
 
 def test_a_launcher_that_is_killed_leaves_nothing(launch: Launch, script: Path) -> None:

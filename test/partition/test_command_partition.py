@@ -16,7 +16,14 @@ from input_world import plain, run_id, typed
 
 from glt.cli import main
 from glt.data import Dataset
-from glt.partition import AssignedPartitioner, FennelPartitioner, Manifest, MetisPartitioner, RandomPartitioner
+from glt.partition import (
+    AssignedPartitioner,
+    FennelPartitioner,
+    Manifest,
+    MetisPartitioner,
+    RandomPartitioner,
+    read_part_config,
+)
 from glt.partition.partition_options import METHODS
 from glt.sampler import NeighborSampler
 
@@ -249,3 +256,13 @@ def test_a_method_that_is_not_there_is_said_to_be_missing(tmp_path, capsys, monk
         capsys, 2, ["this glt has no MetisPartitioner"], source, "--out", tmp_path / "o", "--num-parts", 2, "--method",
         "metis",
     )  # fmt: skip
+
+
+def test_a_graph_may_be_given_its_name(tmp_path, capsys):
+    source = arrays_in(tmp_path / "in", plain())
+    flags = ["--out", tmp_path / "out", "--num-parts", 2]
+    refused(capsys, 2, ["graph_name = 'a/b': expected a name for the file"], source, *flags, "--graph-name", "a/b")
+    assert not (tmp_path / "out").exists()
+    assert glt_partition(source, *flags, "--graph-name", "toy") == 0
+    assert read_part_config(tmp_path / "out" / "toy.json") == read_part_config(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "toy.json").read_text())["part_method"] == "random"

@@ -155,6 +155,21 @@ def test_several_trainers_take_the_pieces_of_a_partition(tmp_path, part_method):
     assert json.loads((tmp_path / "out" / "toy.json").read_text())["num_trainers_per_machine"] == 2
 
 
+def test_pieces_of_typed_partitions_and_what_goes_with_whole_ones(tmp_path):
+    data, hotness = typed(), {t: np.ones(n) for t, n in typed().num_nodes_dict.items()}
+    manifest = partition_graph(
+        data, "toy", 2, tmp_path / "out", part_method="fennel", num_trainers_per_machine=3, imbalance=0.2,
+        balance_ntypes=True, hotness=hotness, cache_ratio=0.2, num_threads=1,
+    )  # fmt: skip
+    assert manifest.arguments["num_trainers_per_machine"] == 3 and manifest.arguments["imbalance"] == 0.2
+    assert any(sum(entry.forecast.num_cached) for entry in manifest.node_types if entry.forecast), "caches are whole's"
+    for part in load_all(tmp_path / "out"):
+        for nodes in part.nodes:
+            ids = np.asarray(nodes.attrs["trainer_id"])
+            assert ids.dtype == np.int32 and set((ids // 3).tolist()) <= {part.index}
+        assert all("edge_trainer_id" in edges.attrs for edges in part.edges)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

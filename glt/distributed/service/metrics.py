@@ -43,6 +43,17 @@ _GAUGES = (
     ("cache_hit_ratio", "cache_hit_ratio", "Share of nodes of other servers whose rows the cache had"),
 )
 
+# Of a distributed tensor.
+_OF_TENSORS = (
+    ("num_rows", "rows", "Rows kept here"),
+    ("num_bytes", "bytes", "Bytes of the rows kept here"),
+    ("num_reads", "reads", "Requests to read rows"),
+    ("num_writes", "writes", "Requests to write or add to rows"),
+    ("read_bytes", "read_bytes", "Bytes of rows read"),
+    ("written_bytes", "written_bytes", "Bytes of rows written or added"),
+)
+_TENSOR_COUNTERS = ("num_reads", "num_writes", "read_bytes", "written_bytes")
+
 
 def require_prometheus() -> None:
     """Raises ImportError, with the remedy, if there is no ``prometheus_client``."""
@@ -84,6 +95,12 @@ class ServerCollector:
             yield GaugeMetricFamily(f"glt_server_{metric}", text, value=float(stats[name]))
         restarts = "Sampling processes started in place of one that died"
         yield CounterMetricFamily("glt_server_worker_restarts", restarts, value=stats["num_restarts"])
+        for name, metric, text in _OF_TENSORS:
+            kind = CounterMetricFamily if name in _TENSOR_COUNTERS else GaugeMetricFamily
+            family = kind(f"glt_tensor_{metric}", text, labels=["tensor"])
+            for tensor, row in stats["tensors"].items():
+                family.add_metric([tensor], row[name])
+            yield family
         for scope, label, rows in (
             ("server", [], {(): stats["totals"]}),
             ("loader", ["loader"], {(id_,): each for id_, each in stats["loaders"].items()}),

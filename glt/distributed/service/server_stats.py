@@ -17,7 +17,9 @@ def collect(server: DistServer) -> dict[str, Any]:
     ``server`` names it; ``uptime_s``; ``num_clients``, ``num_loaders`` and ``num_workers`` there are now;
     ``num_restarts`` of sampling processes that died; ``is_draining``; ``loaders`` that are open, by id; ``workers`` by
     place, whichever process has it now (``pid``; None: none) or had it before; and ``totals`` of all workers, which
-    count loaders that are closed too.
+    count loaders that are closed too. ``tensors``, by name, are the distributed tensors that it keeps rows of:
+    ``shape`` and ``dtype`` of the whole, ``num_rows`` and ``num_bytes`` here, ``num_holders`` (handles of
+    trainers), and counters ``num_reads, num_writes, read_bytes, written_bytes``, of which additions are writes.
 
     Each of these has, first, counters, which never fall: ``num_batches`` and ``sent_bytes`` handed to connections,
     ``num_errors`` that were sent in place of a batch; ``sampling_s, gathering_s`` of native work, ``remote_s`` waiting
@@ -40,6 +42,7 @@ def collect(server: DistServer) -> dict[str, Any]:
         "num_workers": len(pids),
         "num_restarts": sum(num_restarts.values()),
         "is_draining": server.is_draining,
+        "tensors": server.tensors.stats(),
         "totals": _with_ratios(total(by_worker.values())),
         "loaders": {
             id_: {

@@ -158,11 +158,22 @@ class Checkpoint:
             )
         if document.get("run_id") != digest_of(document) or text_of(document) != content:
             raise CheckpointError(f"{manifest} was altered: it does not have its digest; {_REMEDY}")
+        try:
+            return cls._of(root, document)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise CheckpointError(
+                f"{manifest} does not follow version {VERSION} of the format ({type(error).__name__}: {error})"
+            ) from error
+
+    @classmethod
+    def _of(cls, root: Path, document: dict[str, Any]) -> Checkpoint:
         files = {
             name: FileEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in document["files"].items()
         }
-        return cls(root, document["tensors"], files, document["about"], document["run_id"],
-                   document["checksum_block_bytes"])  # fmt: skip
+        tensors, about = dict(document["tensors"]), dict(document["about"])
+        if not files.keys() >= set(tensors.values()) or any(Path(name).name != name for name in files):
+            raise ValueError(f"tensors {tensors} in files {list(files)}")
+        return cls(root, tensors, files, about, document["run_id"], int(document["checksum_block_bytes"]))
 
     def entry(self, name: str) -> FileEntry:
         """What the file of a tensor is.

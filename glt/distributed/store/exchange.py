@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data import pool
 from glt.data.arrays import as_numpy
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.selection import Selection
 from glt.distributed.store.shard import Rows
 from glt.distributed.store.tensor_spec import TensorSpec
+from glt.errors import PeerLost
 
 if TYPE_CHECKING:
     from glt.distributed.world import World
@@ -63,12 +66,11 @@ class Exchange:
         self, world: World, placement: Placement, spec: TensorSpec, generations: tuple[int, ...], handle: str
     ) -> None:
         self._world, self._placement, self._spec = world, placement, spec
-        self._generations, self._handle = generations, handle
+        self._generations = generations
         self._piece_rows = min(_MOST_PIECE_ROWS, max(1, PIECE_BYTES // max(spec.row_bytes, 1)))
         self._sending = threading.Lock()  # changes are sent in the order of their numbers
         self._lock = threading.Lock()  # never held while something is sent: answers are taken note of under it
-        self._num_changes = [0] * len(generations)
-        self._open: list[deque[Future[None]]] = [deque() for _ in generations]  # changes, by owner
+        self._lines = [_Line(handle) for _ in generations]  # by owner
         self._pending: set[Future[None]] = set()
         self._failed: list[BaseException] = []
 
@@ -83,7 +85,7 @@ class Exchange:
             if _count(piece.rows) == selection.n and piece.positions is None:
                 return self._ask(piece).result()  # all in one, as it comes
             if out is None:
-                out = torch.empty((selection.n, *self._spec.row_shape), dtype=self._spec.torch_dtype)
+                out = pool.empty((selection.n, *self._spec.row_shape), self._spec.torch_dtype)
             if len(waiting) >= most:
                 _place(out, *waiting.popleft())
             waiting.append((piece, self._ask(piece)))
@@ -94,8 +96,8 @@ class Exchange:
         return out
 
     def _ask(self, piece: Piece) -> Any:
-        generation, after = self._generations[piece.server], self._num_changes[piece.server]
-        return self._world.call(piece.server, "glt.tensor.read", generation, piece.rows, self._handle, after)
+        generation, line = self._generations[piece.server], self._lines[piece.server]
+        return self._world.call(piece.server, "glt.tensor.read", generation, piece.rows, line.handle, line.num_changes)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -126,16 +128,23 @@ class Exchange:
     def _send(self, kind: str, piece: Piece, values: Tensor, parts: _Parts) -> None:
         server = piece.server
         with self._sending:
-            unanswered = self._open[server]
-            while len(unanswered) >= _MOST_IN_FLIGHT:
-                unanswered.popleft().exception()  # waits; who wrote that is told
-            number = self._num_changes[server] + 1
+            line = self._lines[server]
+            while len(line.unanswered) >= _MOST_IN_FLIGHT:
+                line.unanswered.popleft().exception()  # waits; who wrote that is told
+            line = self._lines[server]
+            number = line.num_changes + 1
             reply = self._world.call(
-                server, f"glt.tensor.{kind}", self._generations[server], piece.rows, values, self._handle, number
+                server, f"glt.tensor.{kind}", self._generations[server], piece.rows, values, line.handle, number
             )
-            self._num_changes[server] = number  # only now: what was not sent is not waited for
-            unanswered.append(reply)
+            line.num_changes = number  # only now: what was not sent is not waited for
+            line.unanswered.append(reply)
+        reply.add_done_callback(lambda each: self._renew(server, line, each.exception()))
         parts.add(reply)
+
+    def _renew(self, server: int, line: _Line, error: BaseException | None) -> None:
+        """After a loss nobody knows which changes were made: those that come later are not to wait for them."""
+        if isinstance(error, PeerLost) and self._lines[server] is line:
+            self._lines[server] = _Line(secrets.token_hex(8))
 
     def _finished(self, done: Future[None], error: BaseException | None) -> None:
         with self._lock:
@@ -189,6 +198,15 @@ class Exchange:
                 for i in range(0, span.num_rows, self._piece_rows)
             )  # fmt: skip
         return list(found.values())
+
+
+class _Line:
+    """What an owner knows an exchange by, and the changes that it was sent."""
+
+    def __init__(self, handle: str) -> None:
+        self.handle = handle
+        self.num_changes = 0
+        self.unanswered: deque[Future[Any]] = deque()
 
 
 class _Parts:
@@ -245,7 +263,7 @@ def _place(out: Tensor, piece: Piece, reply: Any) -> None:
 def _values_of(piece: Piece, values: Tensor) -> Tensor:
     if piece.positions is None:
         return values[piece.at : piece.at + _count(piece.rows)]
-    out = torch.empty((len(piece.positions), *values.shape[1:]), dtype=values.dtype)
+    out = pool.empty((len(piece.positions), *values.shape[1:]), values.dtype)
     here = as_numpy(values[piece.at : piece.at + piece.span])
     _core.gather_rows(here, piece.positions.astype(np.int64), as_numpy(out), None, None, torch.get_num_threads())
     return out

@@ -16,19 +16,19 @@ from glt import _core
 from glt.distributed.service.functions import name_of, registered
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.stored_table import StoredTable
-from glt.distributed.store.tensor_spec import TensorSpec
+from glt.distributed.store.tensor_spec import TensorSpec, is_kind_of
 
 _PIECE_BYTES = 32 << 20
-_RANDOM = {"uniform": (0.0, 1.0), "normal": (0.0, 1.0)}
+_RANDOM = ("uniform", "normal")
 
 
 def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, Any]:
     """Returns plain values for what a user asked for.
 
     Args:
-        init_func: None or ``'zeros'``; ``'ones'``; ``'uniform'`` in [0, 1) or ``('uniform', low, high)``; ``'normal'``
-            or ``('normal', mean, deviation)``; a function registered on the servers, or its name; a
-            :class:`StoredTable`.
+        init_func: None or ``'zeros'``; ``'ones'``; ``('constant', number)``; ``'uniform'`` in [0, 1) or ``('uniform',
+            low, high)``; ``'normal'`` or ``('normal', mean, deviation)``; a function registered on the servers, or its
+            name; a :class:`StoredTable`.
         dtype: Of the tensor.
         rng_seed: Of random values.
 
@@ -37,28 +37,35 @@ def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, 
     """
     if isinstance(init_func, StoredTable):
         return init_func.to_json()
-    if init_func is None or init_func in ("zeros", "ones"):
-        return {"kind": init_func or "zeros"}
+    if init_func is None or (isinstance(init_func, str) and init_func in ("zeros", "ones")):
+        return {"kind": "constant", "a": int(init_func == "ones")}
     if isinstance(rng_seed, bool) or not isinstance(rng_seed, int):
         raise TypeError(f"rng_seed = {rng_seed!r}: expected an integer")
     kind, *given = init_func if isinstance(init_func, tuple | list) and init_func else (init_func,)
     if isinstance(kind, str) and kind in _RANDOM:
-        a, b = given or _RANDOM[kind]
-        if not dtype.is_floating_point:
-            raise ValueError(f"init_func = {init_func!r}: expected a floating point dtype, not {dtype}")
-        wrong = not all(isinstance(x, int | float) and math.isfinite(x) for x in (a, b))
-        if wrong or (kind == "uniform" and not a < b) or (kind == "normal" and b < 0):
-            raise ValueError(
-                f"init_func = {init_func!r}: expected ('uniform', low, high) with low < high, or ('normal', mean, "
-                "deviation) with deviation >= 0"
-            )
-        return {"kind": kind, "a": float(a), "b": float(b), "rng_seed": rng_seed}
+        return {"kind": kind, **_checked_range(init_func, kind, given or [0.0, 1.0], dtype), "rng_seed": rng_seed}
+    if kind == "constant" and len(given) == 1 and isinstance(given[0], bool | int | float):
+        if not is_kind_of(given[0], dtype):
+            raise TypeError(f"init_func = {init_func!r}: expected a number that {dtype} holds")
+        return {"kind": "constant", "a": given[0]}
     if given or not (callable(kind) or isinstance(kind, str)):
         raise ValueError(
-            f"init_func = {init_func!r}: expected 'zeros', 'ones', ('uniform', low, high), ('normal', mean, "
-            "deviation), or a function given to glt.distributed.register_server_function"
+            f"init_func = {init_func!r}: expected 'zeros', 'ones', ('constant', number), ('uniform', low, high), "
+            "('normal', mean, deviation), or a function given to glt.distributed.register_server_function"
         )
     return {"kind": "function", "name": name_of(kind)}
+
+
+def _checked_range(init_func: Any, kind: str, given: list[Any], dtype: torch.dtype) -> dict[str, float]:
+    if not dtype.is_floating_point:
+        raise ValueError(f"init_func = {init_func!r}: expected a floating point dtype, not {dtype}")
+    fits = len(given) == 2 and all(isinstance(x, int | float) and math.isfinite(x) for x in given)
+    if not fits or (given[0] >= given[1] if kind == "uniform" else given[1] < 0):
+        raise ValueError(
+            f"init_func = {init_func!r}: expected ('uniform', low, high) with low < high, or ('normal', mean, "
+            "deviation) with deviation >= 0"
+        )
+    return {"a": float(given[0]), "b": float(given[1])}
 
 
 def needs_twice(init: dict[str, Any]) -> bool:
@@ -78,8 +85,8 @@ def fill(rows: Tensor, spec: TensorSpec, placement: Placement, server: int, num_
         TypeError, ValueError: If a function returns another dtype or shape.
     """
     init = spec.init
-    if init["kind"] in ("zeros", "ones"):
-        rows.fill_(init["kind"] == "ones")  # written, so that the memory is there now and not when it is needed
+    if init["kind"] == "constant":
+        rows.fill_(init["a"])  # written, so that the memory is there now and not when it is needed
     elif init["kind"] == "function":
         func = registered(init["name"])
         if _takes_rows(func):

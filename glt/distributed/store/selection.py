@@ -44,12 +44,12 @@ class Selection:
             return cls(np.arange(first, last, step), 0, len(range(first, last, step)))
         if isinstance(index, tuple) or index is None or index is Ellipsis:
             raise TypeError(f"ids = {index!r}: expected rows, as a number, a slice, a mask, or ids; index the result")
-        value = index if isinstance(index, Tensor) else np.asarray(index)
+        value = index if isinstance(index, Tensor) else np.asarray(index, order="C")
         if value.ndim == 0:
             return cls._single(value.item(), num_rows)
         if str(value.dtype).endswith("bool") and value.shape != (num_rows,):
             raise ValueError(f"ids is a mask of shape {list(value.shape)}: expected [{num_rows}], all rows")
-        ids = as_ids(index, "ids").numpy()
+        ids = as_ids(value, "ids").numpy()
         wrong = np.flatnonzero((ids < 0) | (ids >= num_rows))
         if len(wrong):
             at = wrong[0]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data import pool
 from glt.data.arrays import as_numpy
 
 Rows = Tensor | tuple[int, int]
@@ -45,7 +45,7 @@ class Shard:
             IndexError: If there is no such row; names the first.
         """
         numbers, first, n = _parts(rows)
-        out = torch.empty((n, *self.tensor.shape[1:]), dtype=self.tensor.dtype)
+        out = pool.empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
         self.table.read(numbers, first, as_numpy(out), self.num_threads)
         return out
 

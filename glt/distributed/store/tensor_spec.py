@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from glt.partition.rows import Rows
+from glt.partition.rows import stored_name
 
 _MOST_DIMS = 4  # of a tensor in a message
 
@@ -105,6 +105,11 @@ def checked_name(name: Any) -> str | None:
     return name
 
 
+def is_kind_of(number: bool | int | float | complex, dtype: torch.dtype) -> bool:
+    """Whether a number of Python's may stand for one of ``dtype``: not 1.5 for an integer, nor 2 for a bool."""
+    return isinstance(number, bool) if dtype == torch.bool else torch.can_cast(torch.tensor(number).dtype, dtype)
+
+
 def checked_dtype(dtype: Any) -> str:
     """Returns the name of the dtype of a tensor.
 
@@ -113,4 +118,4 @@ def checked_dtype(dtype: Any) -> str:
     """
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype = {dtype!r}: expected a torch.dtype, such as torch.float32")
-    return Rows.of("dtype", torch.empty(0, dtype=dtype), 0, "row").torch_dtype
+    return stored_name(dtype, f"dtype = {dtype}")

@@ -124,9 +124,9 @@ class TensorStore:
             rows = self._stored_rows(spec, placement, num_rows)
             return self._keep(holder, spec, placement, Shard(rows, is_borrowed=True, num_threads=self.num_threads))
         self._require_room(spec, num_rows * (1 + needs_twice(spec.init)))
-        rows = torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype)
-        fill(rows, spec, placement, self.rank, self.num_threads)
-        return self._keep(holder, spec, placement, Shard(rows, num_threads=self.num_threads))
+        shard = Shard(torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype), num_threads=self.num_threads)
+        fill(shard.tensor, spec, placement, self.rank, self.num_threads)  # large pages were asked for by now
+        return self._keep(holder, spec, placement, shard)
 
     def _keep(self, holder: Any, spec: TensorSpec, placement: Placement, shard: Shard) -> StoredTensor:
         with self._lock:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -70,6 +72,12 @@ def finalize(timeout_s: float | None = None) -> float:
     return time.monotonic()
 
 
+def leftover() -> list[str]:
+    """Threads of glt that are still there, but the one that every process has that ever had a connection."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("glt-") and name != "glt-pulse"]
+
+
 def require_right(found: list[dict[str, Any]], world: World, num_trainers: int) -> None:
     ends = world.graph.edge_index
     every = torch.arange(NUM_NODES)
@@ -123,6 +131,7 @@ def test_servers_and_trainers(world: Callable[..., World]) -> None:
         found = [stage.result(trainer) for trainer in (2, 3)]
         for trainer in (2, 3):
             stage.ask(trainer, "run_function", finalize)
+            assert stage.ask(trainer, "run_function", leftover) == []
         assert [stage.result(server) for server in (0, 1)] == [(-1, 0), (-1, 0)], "they exit with status 0"
         found.append(stage.ask(4, "run_function", alone, made.path))
         require_right(found[:2], made, 2)
@@ -204,4 +213,42 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
         began = time.monotonic()
         assert stage.ask(0, "run_function", finalize, 1.0) - began < 30, "it waits as long as it was told"
         assert stage.ask(0, "census")[2] == 0, "its sampling process is gone, too"
+        assert stage.ask(0, "run_function", leftover) == []
         stage.end(0)
+
+
+BUG = """
+import sys
+import glt
+
+if __name__ == "__main__":
+    glt.distributed.initialize(sys.argv[1])
+    graph = glt.distributed.DistGraph("small", sys.argv[2])
+    if graph.rank() == 0:
+        raise ValueError("a bug")
+    graph.barrier(200.0)
+"""
+
+
+def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: Path) -> None:
+    (tmp_path / "bug.py").write_text(BUG)
+    (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
+    command = [sys.executable, "bug.py", "hosts", str(world(1).path)]
+    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    started = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        told = [process.communicate(timeout=150)[1] for process in started]
+        assert [process.returncode for process in started] == [1, 1]
+        assert "ValueError: a bug" in told[0], told
+        lost = told[1].splitlines()[-1]
+        assert "PeerLost: server 0 (partition 0" in lost and "trainer 0, which runs it, has failed" in lost, told
+        assert "ValueError: a bug" in lost
+    finally:
+        for process in started:
+            process.kill()

@@ -25,6 +25,9 @@ parser = pytest.importorskip("prometheus_client.parser")
 ENTRY = ServerEntry(1, "127.0.0.1", 1, "here", 7, "h", 0, "/parts", "run", 2, None)
 
 
+TENSOR_NUMBERS = ("num_rows", "num_bytes", "num_reads", "num_writes", "read_bytes", "written_bytes")
+
+
 def row(number: float) -> dict[str, Any]:
     return {**dict.fromkeys((*COUNTERS, *GAUGES, *RATES, "remote_node_ratio", "cache_hit_ratio"), number), "pid": 7}
 
@@ -33,6 +36,7 @@ def stats() -> dict[str, Any]:
     return {
         "uptime_s": 5.0, "num_clients": 2, "num_loaders": 1, "num_workers": 1, "num_restarts": 4, "is_draining": False,
         "totals": row(9.0), "loaders": {'g-0-"1\n': row(3.0)}, "workers": {"0": row(9.0)},
+        "tensors": {"emb": dict(zip(TENSOR_NUMBERS, range(1, 7), strict=True))},
     }  # fmt: skip
 
 
@@ -75,6 +79,12 @@ def test_every_number_is_published_by_scope(endpoint: MetricsEndpoint) -> None:
             assert found[f"glt_{scope}_{name}", labels] == value, (scope, name)
         for stage in ("sampling", "gathering", "remote", "blocked"):
             assert found[f"glt_{scope}_stage_seconds_total", tuple(sorted((*labels, ("stage", stage))))] == value
+
+
+def test_tensors_are_published_by_name(endpoint: MetricsEndpoint) -> None:
+    found = read(endpoint.address)
+    names = ("rows", "bytes", "reads_total", "writes_total", "read_bytes_total", "written_bytes_total")
+    assert [found[f"glt_tensor_{name}", (("tensor", "emb"),)] for name in names] == [1, 2, 3, 4, 5, 6]
 
 
 def test_nothing_else_is_answered(endpoint: MetricsEndpoint) -> None:

@@ -132,6 +132,31 @@ def test_the_newest_optimizer_has_it(world: StandaloneWorld) -> None:
     second.step()
 
 
+def test_more_embeddings_later_and_options_by_state_dict() -> None:
+    first, second = DistEmbedding(4, 2, "first", "ones"), DistEmbedding(4, 2, "second", "ones")
+    optimizer = SparseAdagrad(first, lr=0.5)
+    first(torch.tensor([0])).sum().backward()
+    optimizer.step()
+    optimizer.add_param_group({"params": second, "lr": 0.25})
+    (first(torch.tensor([1])).sum() + second(torch.tensor([1])).sum()).backward()
+    optimizer.step()
+    assert rows_of(first)[:, 0].tolist() == [0.5, 0.5, 1.0, 1.0] and rows_of(second)[:, 0].tolist() == [1, 0.75, 1, 1]
+    state = optimizer.state_dict()
+    assert [each["step"] for each in state["state"].values()] == [2, 1]
+    later = SparseAdagrad([{"params": first}, {"params": second}])
+    later.load_state_dict(state)
+    assert [group["lr"] for group in later.param_groups] == [0.5, 0.25]
+    assert [each["step"] for each in later.state_dict()["state"].values()] == [2, 1]
+
+
+def test_a_grad_scaler_is_refused() -> None:
+    model = Model()
+    sparse, scaler = SparseAdam(model), torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.tensor([1])).sum()).backward()
+    with pytest.raises(RuntimeError, match=r"SparseAdam is stepped by a GradScaler.* use bfloat16"):
+        scaler.step(sparse)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_dtypes_of_servers_and_of_the_module(dtype: torch.dtype) -> None:
     embedding = DistEmbedding(10, 4, "rows", "ones", dtype=dtype)

@@ -32,13 +32,13 @@ A, B, C = Who(0), Who(1), Who(2)
 
 @pytest.fixture
 def meetings() -> Iterator[Meetings]:
-    before = set(threading.enumerate())
+    before = set(threading.enumerate())  # other tests' worlds may still be there
     made = Meetings()
     for who in (A, B, C):
         made.came(who)
     yield made
     made.close("the test is over")
-    assert not [each for each in set(threading.enumerate()) - before if each.name == "glt-meetings"]
+    assert not [each for each in threading.enumerate() if each.name == "glt-meetings" and each not in before]
 
 
 def test_contributions_are_merged_once_in_the_order_of_the_ranks(meetings: Meetings) -> None:

@@ -106,7 +106,7 @@ def once(world: ThreadWorld, reduction: str, ids: list[list[int]]) -> Tensor:
 
 def test_mean_and_sum_over_trainers_and_duplicates_summed_once() -> None:
     ids = [[0, 1, 1], [1, 2], []]
-    for sums in run_trainers(3, 2, once, "sum", ids):
+    for sums in run_trainers(3, 6, once, "sum", ids):  # some servers have no rows
         assert sums.tolist() == [1.0, 9.0, 1.0, 0.0]
     for sums in run_trainers(3, 2, once, "mean", ids):
         torch.testing.assert_close(sums, torch.tensor([1.0, 9.0, 1.0, 0.0]) / 9)
@@ -141,6 +141,20 @@ def test_several_embeddings_and_steps_without_gradients() -> None:
         torch.testing.assert_close(found[0], wide.detach())
         torch.testing.assert_close(found[1], narrow.detach())
         assert found[2].tolist() == [4, 2]  # of each embedding, those steps in which any trainer had a gradient
+
+
+def test_a_row_that_is_not_there_changes_nothing() -> None:
+    servers = Servers(1, 1)
+    world = ThreadWorld(servers, 0)
+    embeddings = [DistEmbedding(4, 2, name, "zeros", world=world) for name in ("first", "second")]
+    optimizer = SparseAdagrad(embeddings, lr=1.0)
+    for embedding in embeddings:
+        embedding(torch.tensor([1])).sum().backward()
+    (parts,) = optimizer._parts(list(optimizer.param_groups[0]["params"]))
+    parts[1]["rows"] = torch.tensor([4])
+    with pytest.raises(IndexError, match=r"row 4 at position 0 is outside \[0, 4\)"):
+        world.call(0, "glt.rows.step", "by hand", 0, 1, 10.0, parts).result()
+    assert not any(embedding.weight[:].any() for embedding in embeddings)
 
 
 def scheduled(world: ThreadWorld) -> float:

@@ -17,7 +17,7 @@ from glt.distributed.split_counts import Interval
 PIECE: Final = 1 << 20  # rows of a mask that are in memory at a time
 
 
-class Selection:
+class SelectedIds:
     """The selected ids of each partition, ascending.
 
     A mask is read front to back in pieces, once to count; and once more, where it is needed, to tell the ids of an

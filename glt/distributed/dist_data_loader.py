@@ -1,0 +1,223 @@
+"""Loaders over a :class:`DistGraph`, as DGL has them: around nodes, around edges, and of any sampler of one's own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from glt.data.arrays import as_ids
+from glt.distributed.blocks import Block, layered
+from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.dist_graph import DistGraph
+from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
+from glt.distributed.dist_neighbor_loader import DistNeighborLoader
+from glt.distributed.graph_samplers import MultiLayerNeighborSampler
+from glt.distributed.native_pool import NativePool
+from glt.distributed.options import check_count
+from glt.sampler.seed_order import SeedOrder, draw_random_seed
+
+
+class NodeDataLoader(DistNeighborLoader):
+    """Batches around nodes of a graph, wherever it is; see :class:`glt.distributed.DistNeighborLoader`.
+
+    Args:
+        graph: The graph.
+        nodes: Seeds of this trainer: ids, or a mask; of a heterogeneous graph, a dict with one node type.
+        sampler: Edges per node and hop, from the seeds outwards; or a :class:`MultiLayerNeighborSampler`.
+        batch_size, shuffle, drop_last: As of the loader.
+        blocks: Yield ``(input nodes, seeds, blocks)`` in place of batches: ids ``[n]`` and ``[batch_size]``, and a list
+            of :class:`Block`, the widest first. Of a heterogeneous graph ids are dicts by node type.
+        num_workers: Processes that sample; 0: none of their own.
+        options: The others of the loader. ``collect_features`` is True by default without ``blocks``; what was assigned
+            to ``ndata`` since the graph was partitioned is read from there.
+
+    Raises:
+        The same as :class:`glt.distributed.DistNeighborLoader`; ValueError also if an option does not go with blocks.
+    """
+
+    def __init__(
+        self, graph: DistGraph, nodes: Any, sampler: Any, batch_size: int = 1, shuffle: bool = False,
+        drop_last: bool = False, *, blocks: bool = False, num_workers: int = 0, **options: Any,
+    ) -> None:  # fmt: skip
+        given = _loader_options(graph, sampler, blocks, num_workers, options, _node_blocks)
+        if isinstance(nodes, Mapping):
+            nodes = _only(nodes, "nodes", "node type")
+        super().__init__(
+            _data(graph), given.pop("num_neighbors"), nodes, batch_size, shuffle, drop_last, **given
+        )  # fmt: skip
+
+
+class EdgeDataLoader(DistLinkNeighborLoader):
+    """Batches around edges of a graph, wherever it is; see :class:`glt.distributed.DistLinkNeighborLoader`.
+
+    ``input_id`` of a batch has the ids of its seed edges.
+
+    Args:
+        graph: The graph.
+        edges: Ids of the seed edges of this trainer, or a mask; of a heterogeneous graph, a dict with one edge type.
+        sampler, batch_size, shuffle, drop_last, num_workers: As of :class:`NodeDataLoader`.
+        exclude: ``'self'``: seed edges of a batch are not sampled in it; ``'reverse'`` (or ``'reverse_id'``): nor are
+            their reverses; ``'reverse_types'``: those are of the type that ``reverse_etypes`` names. Edges are told by
+            their ends, not by ids, so that it holds on any number of partitions; others are sampled in their place.
+        reverse_etypes: The edge type that holds the reverses, by edge type.
+        negative_sampler: :func:`PerSourceUniform`, :func:`GlobalUniform`, or PyG's ``NegativeSampling``.
+        blocks: Yield ``(input nodes, positive graph, blocks)`` in place of batches, or with negatives ``(input nodes,
+            positive graph, negative graph, blocks)``. Graphs have ``edge_index [2, n]``, positions in the output of the
+            last block, and its nodes' ids as ``n_id``. Not for heterogeneous graphs.
+        options: The others of the loader.
+
+    Raises:
+        The same as :class:`glt.distributed.DistLinkNeighborLoader`.
+    """
+
+    def __init__(
+        self, graph: DistGraph, edges: Any, sampler: Any, batch_size: int = 1, shuffle: bool = False,
+        drop_last: bool = False, *, exclude: Any = None, reverse_etypes: Mapping[Any, Any] | None = None,
+        negative_sampler: Any = None, blocks: bool = False, num_workers: int = 0, **options: Any,
+    ) -> None:  # fmt: skip
+        given = _loader_options(graph, sampler, blocks, num_workers, options, _edge_blocks)
+        if blocks and graph.is_hetero:
+            raise ValueError("blocks = True: expected False, the graph being heterogeneous; batches have all there is")
+        edge_type = None
+        if isinstance(edges, Mapping):
+            edge_type, edges = _only(edges, "edges", "edge type")
+        ids = as_ids(edges, "edges")
+        ends = graph.find_edges(ids, edge_type)
+        super().__init__(
+            _data(graph), given.pop("num_neighbors"), ends if edge_type is None else (edge_type, ends), batch_size,
+            shuffle, drop_last, input_id=ids, exclude_edges=_excluded(exclude, reverse_etypes, edge_type),
+            neg_sampling=negative_sampler, **given,
+        )  # fmt: skip
+
+
+class DistDataLoader:
+    """Batches that a function makes, of ids: for samplers of one's own. They are made ahead, and come in order.
+
+    Args:
+        dataset: Ids of this trainer ``[n]``, or any sequence.
+        batch_size, shuffle, drop_last: As of the loaders.
+        collate_fn: Makes a batch of some of them: a tensor of a tensor, else a list. Runs on ``num_threads`` threads,
+            several at a time, where it waits for servers most of the time.
+        queue_size: Batches that are made ahead. Default: twice as many as there are threads.
+        num_threads: How many.
+        random_seed: Of the order. Default: drawn from torch's generator.
+
+    Raises:
+        TypeError, ValueError: If an argument does not fit; names it.
+    """
+
+    def __init__(
+        self, dataset: Any, batch_size: int = 1, shuffle: bool = False, collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False, queue_size: int | None = None, *, num_threads: int = 1, random_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise TypeError(f"dataset is a {type(dataset).__name__}: expected ids, or a sequence")
+        if not callable(collate_fn):
+            raise TypeError(f"collate_fn = {collate_fn!r}: expected a function of some of dataset")
+        check_count("num_threads", num_threads, 1, 1024)
+        queue_size = 2 * num_threads if queue_size is None else queue_size
+        check_count("queue_size", queue_size, 1, 1 << 20)
+        self.dataset, self.collate_fn = dataset, collate_fn
+        self.num_threads, self.queue_size = num_threads, queue_size
+        seed = draw_random_seed() if random_seed is None else random_seed
+        self._order = SeedOrder(len(dataset), batch_size, shuffle, drop_last, seed)
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Number of batches per epoch."""
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        coming: deque[Future[Any]] = deque()
+        pool = NativePool(self.num_threads, "glt-collate")
+        try:
+            for index in self._order.batches(epoch):
+                coming.append(pool.submit(self._make, index.input_id))
+                if len(coming) > self.queue_size:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            for each in coming:
+                each.cancel()
+            pool.shutdown(0.0)
+
+    def _make(self, positions: Tensor) -> Any:
+        if isinstance(self.dataset, Tensor):
+            return self.collate_fn(self.dataset[positions])
+        return self.collate_fn([self.dataset[at] for at in positions.tolist()])
+
+
+def _data(graph: DistGraph) -> DistDataset | None:
+    if not isinstance(graph, DistGraph):
+        raise TypeError(f"graph is a {type(graph).__name__}: expected a DistGraph")
+    data = graph.world.data
+    return data if isinstance(data, DistDataset) else None  # a client's is on the servers
+
+
+def _loader_options(
+    graph: DistGraph, sampler: Any, blocks: bool, num_workers: int, options: dict[str, Any], split: Callable[[Any], Any]
+) -> dict[str, Any]:  # fmt: skip
+    _data(graph)
+    check_count("num_workers", num_workers, 0, 1024)
+    given = {"collect_features": not blocks, "worker_options": graph.world.worker_options(num_workers), **options}
+    if isinstance(sampler, MultiLayerNeighborSampler):
+        given |= {"replace": sampler.replace, "weight_attr": sampler.prob, "num_neighbors": sampler.num_neighbors()}
+    else:
+        given["num_neighbors"] = sampler
+    if blocks:
+        for name in ("subgraph_type", "transform", "custom_cls"):
+            if options.get(name) not in (None, "directional"):
+                raise ValueError(f"{name} = {options[name]!r} with blocks = True: leave one of them out")
+        given["transform"] = split
+    return given
+
+
+def _only(given: Mapping[Any, Any], name: str, kind: str) -> tuple[Any, Any]:
+    if len(given) != 1:
+        raise ValueError(
+            f"{name} are of {len(given)} types, {list(given)}: expected one {kind}; make a loader for each"
+        )
+    return next(iter(given.items()))
+
+
+def _excluded(exclude: Any, reverse_etypes: Mapping[Any, Any] | None, edge_type: Any) -> Any:
+    if exclude == "reverse_types":
+        if reverse_etypes is None or edge_type not in reverse_etypes:
+            raise ValueError(f"exclude = 'reverse_types': expected reverse_etypes to name the reverse of {edge_type!r}")
+        return reverse_etypes[edge_type]
+    if reverse_etypes is not None:
+        raise ValueError(f"reverse_etypes is given, and exclude = {exclude!r}: expected 'reverse_types'")
+    return "reverse" if exclude == "reverse_id" else exclude
+
+
+def _node_blocks(batch: Data | HeteroData) -> tuple[Any, Any, list[Block]]:
+    blocks = layered(batch)
+    seeds = blocks[-1].dst_id
+    if isinstance(batch, HeteroData):
+        seeds = {t: ids for t, ids in seeds.items() if len(ids)}
+    return blocks[0].src_id, seeds, blocks
+
+
+def _edge_blocks(batch: Data) -> tuple[Any, ...]:
+    blocks = layered(batch)
+    ids = blocks[-1].dst_id
+    if "src_index" in batch:
+        negative = batch.dst_neg_index.reshape(len(batch.src_index), -1)
+        source = batch.src_index.repeat_interleave(negative.size(1))
+        ends: Sequence[Tensor] = (
+            torch.stack([batch.src_index, batch.dst_pos_index]), torch.stack([source, negative.flatten()]),
+        )  # fmt: skip
+    else:
+        count = len(batch.input_id)
+        ends = [batch.edge_label_index[:, :count]]
+        if batch.edge_label_index.size(1) > count:
+            ends.append(batch.edge_label_index[:, count:])
+    return (blocks[0].src_id, *(Data(edge_index=each, n_id=ids, num_nodes=len(ids)) for each in ends), blocks)

@@ -1,0 +1,65 @@
+"""Samplers and negative samplers under the names that DGL has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.sampler import NegativeSampling
+
+from glt.data.arrays import as_ids
+from glt.distributed.blocks import Block, to_block
+from glt.distributed.dist_graph import DistGraph
+
+
+@dataclass(frozen=True)
+class MultiLayerNeighborSampler:
+    """How many edges each layer samples, the first being that of the widest neighbourhood: the reverse of PyG's order.
+
+    Args:
+        fanouts: Edges per node, by layer; -1: all.
+        replace: Draw with replacement.
+        prob: Any name: draw proportionally to the weights that the graph was partitioned with.
+    """
+
+    fanouts: Sequence[int]
+    replace: bool = False
+    prob: str | None = None
+
+    def num_neighbors(self) -> list[int]:
+        """In PyG's order: the hop from the seeds comes first."""
+        if not isinstance(self.fanouts, list | tuple) or not self.fanouts:
+            raise ValueError(f"fanouts = {self.fanouts!r}: expected a list with a number for each layer")
+        return list(reversed(self.fanouts))
+
+    def sample(self, graph: DistGraph, seeds: Any) -> tuple[Tensor, Tensor, list[Block]]:
+        """Samples here and now, hop by hop: input nodes, seeds, and the blocks, the widest first.
+
+        Args:
+            graph: Homogeneous.
+            seeds: Ids ``[n]``, each once.
+        """
+        seeds = as_ids(seeds, "seeds")
+        nodes, blocks = seeds, []
+        for fanout in self.num_neighbors():
+            hop = graph.sample_neighbors(nodes, fanout, replace=self.replace, prob=self.prob)
+            blocks.append(to_block(hop, nodes))
+            nodes = blocks[-1].src_id
+        return nodes, seeds, blocks[::-1]
+
+
+def MultiLayerFullNeighborSampler(num_layers: int) -> MultiLayerNeighborSampler:
+    """All edges in each of ``num_layers`` layers."""
+    return MultiLayerNeighborSampler([-1] * num_layers)
+
+
+def PerSourceUniform(k: int) -> NegativeSampling:
+    """For each seed edge ``k`` destinations that its source has no edge to."""
+    return NegativeSampling("triplet", k)
+
+
+def GlobalUniform(k: float) -> NegativeSampling:
+    """``k`` times as many pairs as there are seed edges, of any nodes, that are no edges."""
+    return NegativeSampling("binary", k)

@@ -1,0 +1,176 @@
+"""Where the outputs of a layer are kept until the next one has read them: on the servers, or in a mapped file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap, write_array_header_2_0
+from torch import Tensor
+
+from glt.data.schema import NodeType
+from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.world import World
+
+
+class LayerRows(Protocol):
+    """Rows by node, that all trainers write and read."""
+
+    def __getitem__(self, ids: Tensor) -> Tensor: ...
+
+    def __setitem__(self, ids: Tensor, values: Tensor) -> None: ...
+
+    def flush(self) -> None:
+        """What was written is seen by all once they have met."""
+
+    def delete(self) -> None:
+        """Frees them, for everyone."""
+
+
+class RowKeeper:
+    """Makes rows, by name; trainers that say the same get the same.
+
+    Args:
+        world: The trainers and servers.
+        name: Of the whole; that of each of its parts begins with it.
+        spill_dir: A directory that all trainers see, for mapped files; None: the servers keep the rows.
+
+    Raises:
+        ValueError: If ``spill_dir`` is no directory.
+    """
+
+    def __init__(self, world: World, name: str, spill_dir: str | os.PathLike[str] | None) -> None:
+        self.world, self.name = world, name
+        self.spill_dir = None if spill_dir is None else Path(spill_dir)
+        if self.spill_dir is not None and not self.spill_dir.is_dir():
+            raise ValueError(f"spill_dir = {os.fspath(self.spill_dir)!r} is no directory")
+
+    def make(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, part: NodeType | None) -> LayerRows:
+        """Makes them, or opens what another trainer has made.
+
+        Args:
+            what: Their name is that of the whole, and this.
+            shape: Rows first.
+            dtype: Of their elements.
+            part: The node type that they are rows of, by its ids; None: by other ids, kept anywhere.
+        """
+        if self.spill_dir is not None:
+            return MappedRows.make(self._path(what), shape, dtype)
+        return _TensorRows(DistTensor(shape, dtype, self.name + what, part=part, world=self.world))
+
+    def find(self, what: str) -> LayerRows:
+        """What others have made, and all have met since.
+
+        Raises:
+            LookupError: If nobody has.
+        """
+        if self.spill_dir is not None:
+            return MappedRows(self._path(what))
+        return _TensorRows(DistTensor.find(self.name + what, world=self.world))
+
+    def forget(self, what: str) -> None:
+        """Removes what an earlier run may have left."""
+        if self.spill_dir is not None:
+            self._path(what).unlink(missing_ok=True)
+            return
+        with contextlib.suppress(LookupError):
+            DistTensor.find(self.name + what, world=self.world).delete()
+
+    def _path(self, what: str) -> Path:
+        assert self.spill_dir is not None
+        return self.spill_dir / f"{self.name}{what}.npy"
+
+
+class _TensorRows:
+    """Rows on the servers; what is written is on its way while the next rows are computed."""
+
+    def __init__(self, tensor: DistTensor) -> None:
+        self.tensor = tensor
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        return self.tensor[ids]
+
+    def __setitem__(self, ids: Tensor, values: Tensor) -> None:
+        self.tensor.write_async(ids, values)
+
+    def flush(self) -> None:
+        self.tensor.flush()
+
+    def delete(self) -> None:
+        self.tensor.delete()
+
+
+class MappedRows:
+    """Rows in a ``.npy`` file, mapped: they take memory for as long as there is some, and are on disk.
+
+    Args:
+        path: The file.
+
+    Raises:
+        LookupError: If it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.rows: np.memmap = open_memmap(path, mode="r+")
+        except FileNotFoundError as error:
+            raise LookupError(
+                f"{path} is not there, where another trainer has made it: spill_dir must be one directory that all "
+                "trainers see"
+            ) from error
+
+    @classmethod
+    def make(cls, path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> MappedRows:
+        """Makes the file with all its space, whole or not at all; several processes may.
+
+        Raises:
+            TypeError: If numpy has no such dtype.
+            OSError: If there is no room for it; says how much it takes.
+        """
+        try:
+            kind = torch.empty(0, dtype=dtype).numpy().dtype
+        except TypeError as error:
+            raise TypeError(f"outputs are {dtype}, which .npy files do not have: leave spill_dir out") from error
+        if not path.exists():
+            temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+            try:
+                _write_empty(temporary, shape, kind)
+                with contextlib.suppress(FileExistsError):  # another was faster
+                    os.link(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return cls(path)
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        return torch.from_numpy(np.asarray(self.rows[ids.numpy()]))
+
+    def __setitem__(self, ids: Tensor, values: Tensor) -> None:
+        self.rows[ids.numpy()] = values.numpy()
+
+    def flush(self) -> None:
+        self.rows.flush()
+
+    def delete(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def _write_empty(path: Path, shape: tuple[int, ...], kind: np.dtype) -> None:
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    with open(path, "xb") as file:
+        write_array_header_2_0(file, {"descr": kind.str, "fortran_order": False, "shape": shape})
+        begin = file.tell()
+        file.flush()
+        try:
+            # All of it: a mapped file that finds no room later ends the process by a bus error.
+            os.posix_fallocate(file.fileno(), 0, begin + size)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise OSError(error.errno, f"no room for {size} bytes of layer outputs", os.fspath(path)) from error
+            raise

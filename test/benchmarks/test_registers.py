@@ -1,0 +1,32 @@
+"""No kernel spills registers to memory: what ptxas said when the extension was built."""
+
+import pytest
+
+from benchmarks.gpu import registers
+
+REPORT = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z5firstv' for 'sm_90'
+ptxas info    : Function properties for _Z5firstv
+    24 bytes stack frame, 32 bytes spill stores, 48 bytes spill loads
+ptxas info    : Used 80 registers, used 1 barriers, 24 bytes cumulative stack size, 8192 bytes smem
+ptxas info    : Compile time = 36.728 ms
+ptxas info    : Compiling entry function '_Z6secondv' for 'sm_80'
+ptxas info    : Function properties for _Z6secondv
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 11 registers
+"""
+
+
+def test_reports_are_read():
+    first, second = registers.parse(REPORT)
+    assert (first.arch, first.registers, first.shared, first.stack, first.spilled) == ("sm_90", 80, 8192, 24, 80)
+    assert (second.arch, second.registers, second.shared, second.stack, second.spilled) == ("sm_80", 11, 0, 0, 0)
+    assert "| - / 80 |" in registers.table([first, second]) and "| 11 / - |" in registers.table([first, second])
+
+
+def test_no_kernel_spills():
+    kernels = registers.compiled()
+    if not kernels:
+        pytest.skip("needs a build with CUDA")
+    assert len(kernels) > 60, "two architectures, over thirty kernels"
+    assert [(k.name, k.arch) for k in kernels if k.spilled] == []

@@ -1,0 +1,78 @@
+"""Layer-wise inference by trainers of servers: together they make what one makes, and what the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from dist_world import NUM_NODES, World
+from service_actors import Stage
+from test_jobs import begin_job, finalize
+
+import glt
+from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.inference import infer_layerwise
+
+
+def model(width: int) -> torch.nn.Module:
+    torch.manual_seed(5)
+    return pyg.GCN(width, 8, 3, 5, jk="cat").eval()
+
+
+def infer(width: int, spill_dir: Path | None) -> tuple[torch.Tensor, str]:
+    got = infer_layerwise(model(width), batch_size=90, num_workers=1, spill_dir=spill_dir)
+    glt.distributed.barrier(60.0)
+    with pytest.raises(LookupError) as raised:
+        DistTensor.find("inference.layer0")
+    return got[torch.arange(NUM_NODES)], str(raised.value)
+
+
+def infer_with_an_error(rank: int) -> str:
+    def layer(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        if rank == 1:
+            raise RuntimeError("out of memory, say")
+        return x
+
+    with pytest.raises(Exception, match="") as raised:
+        infer_layerwise([layer, layer])
+    if rank == 1:
+        finalize(0.0)  # as a script does that ends with the exception
+    return f"{type(raised.value).__name__}: {raised.value}"
+
+
+@pytest.mark.parametrize("spills", [False, True])
+def test_two_trainers_make_what_the_model_does(world: Callable[..., World], tmp_path: Path, spills: bool) -> None:
+    made = world(2, "in", "xye")
+    assert made.x is not None
+    with Stage(4) as stage:
+        begin_job(stage, made.path, 2, 2)
+        given: tuple[Any, ...] = (made.x.size(1), tmp_path if spills else None)
+        for trainer in (2, 3):
+            stage.begin(trainer, "run_function", infer, *given)
+        expected = model(made.x.size(1))(made.x, made.graph.edge_index)
+        for trainer in (2, 3):
+            got, left = stage.result(trainer)
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+            assert ("'inference'" in left) != spills and ".degrees" not in left, left
+        for trainer in (2, 3):
+            stage.ask(trainer, "run_function", finalize)
+        stage.end(0, 1, 2, 3)
+        stage.expect_nothing_left()
+
+
+def test_a_trainer_that_fails_is_named(world: Callable[..., World]) -> None:
+    made = world(2, "in", "xye")
+    with Stage(4) as stage:
+        begin_job(stage, made.path, 2, 2)
+        for rank in (0, 1):
+            stage.begin(2 + rank, "run_function", infer_with_an_error, rank)
+        assert stage.result(3) == "RuntimeError: out of memory, say"
+        told = stage.result(2)
+        assert told.startswith("PeerLost") and "1" in told, told
+        stage.ask(2, "run_function", finalize)
+        stage.end(0, 1, 2, 3)
+        stage.expect_nothing_left()

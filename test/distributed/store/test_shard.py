@@ -1,0 +1,76 @@
+"""Rows that belong to somebody else are copied before they are changed."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from store_world import Servers, graph
+
+from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.store.shard import Shard
+from glt.distributed.store.stored_table import StoredTable
+
+
+@pytest.mark.parametrize("change", ["write", "add"])
+def test_the_first_change_copies_what_is_borrowed(tmp_path, change):
+    np.save(tmp_path / "x.npy", np.ones((6, 2), np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
+    shard = Shard(torch.from_numpy(mapped), is_borrowed=True)
+    assert shard.read((0, 6)).eq(1).all() and shard.tensor.data_ptr() == mapped.ctypes.data
+    getattr(shard, change)(torch.tensor([4]), torch.full((1, 2), 5.0))
+    assert shard.read(torch.tensor([4, 0])).tolist() == [[5, 5] if change == "write" else [6, 6], [1, 1]]
+    assert (mapped == 1).all() and (np.load(tmp_path / "x.npy") == 1).all()
+    assert not shard.is_borrowed
+
+
+def test_threads_that_change_it_first_copy_it_once():
+    mapped = torch.ones(50, 3, dtype=torch.int64)
+    shard = Shard(mapped, is_borrowed=True)
+    ids = torch.arange(50)
+    threads = [threading.Thread(target=lambda: shard.add(ids, mapped)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shard.read((0, 50)).eq(9).all() and mapped.eq(1).all()
+
+
+@pytest.mark.parametrize("rows, values, error, text", [
+    (torch.tensor([0, 6]), torch.ones(2, 2), IndexError, r"rows\[1\] = 6"),
+    ((5, 2), torch.ones(2, 2), IndexError, "rows 5 to 6"),
+    (torch.tensor([0]), torch.ones(2, 2), ValueError, r"shape \[2, 2\]: expected \[1, 2\]"),
+    (torch.tensor([0]), torch.ones(1, 2).double(), TypeError, "dtype torch.float64"),
+])  # fmt: skip
+def test_requests_that_do_not_fit_are_refused(rows, values, error, text):
+    shard = Shard(torch.zeros(6, 2))
+    with pytest.raises(error, match=text):
+        shard.write(rows, values)
+    with pytest.raises(error, match=text):
+        shard.add(rows, values)
+    assert not shard.tensor.any()
+
+
+def test_a_stored_table_is_read_in_place_and_written_as_a_copy():
+    data = graph(20, 3, relabelled=False)
+    ids = torch.arange(20.0).view(20, 1)
+    asked = []
+
+    def tables(kind, at, table, parts):
+        asked.append((kind, at, table, parts))
+        owner, row_of = data.node_books[0].owners(), data.node_books[0].rows()
+        found = []
+        for part in parts:
+            rows = torch.empty(int((owner == part).sum()), 1)
+            rows[torch.from_numpy(row_of[owner == part])] = ids[torch.from_numpy(owner == part)]
+            found.append(rows)
+        return torch.cat(found)
+
+    servers = Servers(2, data, tables)
+    mine, other = servers.trainers(2)
+    x = DistTensor((20, 1), name="node/node/x", init_func=StoredTable("node", 0, "x"), part="node", world=mine)
+    assert torch.equal(x[:], ids) and sorted(asked) == [("node", 0, "x", [0, 2]), ("node", 0, "x", [1])]
+    x[3] = 30.0
+    found = DistTensor.find("node/node/x", world=other)
+    assert found[[3, 4]].tolist() == [[30], [4]]
+    servers.close()

@@ -1,0 +1,184 @@
+"""Layer-wise inference: what it returns is what the model makes of the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from dist_world import NUM_NODES, World, write_world
+from torch import Tensor, nn
+
+from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.inference import infer_layerwise
+from glt.distributed.initialize import finalize, initialize
+from glt.distributed.world import require_world
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return write_world(tmp_path_factory.mktemp("infer"), request.param, tables="x", relabel=request.param == 3)
+
+
+@pytest.fixture
+def here(parts: World) -> Iterator[World]:
+    initialize(part_config=parts.path)
+    yield parts
+    finalize()
+
+
+def inputs(here: World) -> tuple[Tensor, Tensor]:
+    assert here.x is not None
+    return here.x, here.graph.edge_index
+
+
+def warmed(model: nn.Module, x: Tensor, edge_index: Tensor) -> nn.Module:
+    """With statistics of its norms that are not those that it begins with."""
+    model.train()
+    with torch.no_grad():
+        model(x, edge_index)
+    return model
+
+
+BASIC: dict[str, Callable[[int], nn.Module]] = {
+    "sage": lambda width: pyg.GraphSAGE(width, 8, 3, 5, dropout=0.5, norm="batch_norm"),
+    "sage, jk": lambda width: pyg.GraphSAGE(width, 8, 2, 5, jk="cat", act_first=True, norm="batch_norm"),
+    "sage, last": lambda width: pyg.GraphSAGE(width, 8, 2, 5, jk="last"),
+    "gat": lambda width: pyg.GAT(width, 8, 2, 4, heads=2, dropout=0.5),
+    "gcn": lambda width: pyg.GCN(width, 8, 2, 5, norm="batch_norm"),
+    "gcn, jk": lambda width: pyg.GCN(width, 8, 3, 5, jk="lstm", improved=True),
+    "gcn, no loops": lambda width: pyg.GCN(width, 8, 2, add_self_loops=False),
+    "gin": lambda width: pyg.GIN(width, 8, 2, 5, train_eps=True),
+    "edge": lambda width: pyg.EdgeCNN(width, 8, 2, 5),
+}
+
+
+@pytest.mark.parametrize("kind", BASIC)
+def test_models_of_pyg(kind: str, here: World) -> None:
+    torch.manual_seed(1)
+    x, edge_index = inputs(here)
+    model = warmed(BASIC[kind](x.size(1)), x, edge_index)
+    got = infer_layerwise(model, batch_size=170)
+    assert isinstance(got, DistTensor) and model.training and all(each.training for each in model.modules())
+    expected = model.eval()(x, edge_index)
+    torch.testing.assert_close(got[torch.arange(NUM_NODES)], expected, rtol=1e-4, atol=1e-5)
+    assert list(require_world().stats()[0]["tensors"]) == ["inference"], "intermediate outputs are gone"
+
+
+def test_a_list_of_layers_with_a_given_x(here: World) -> None:
+    """A function, a convolution that counts degrees, and a module that has one."""
+    torch.manual_seed(2)
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = pyg.GCNConv(8, 3, cached=True)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.conv(x, edge_index).sigmoid()
+
+    _, edge_index = inputs(here)
+    x, first, second, last = torch.randn(NUM_NODES, 6), pyg.SAGEConv(6, 8), pyg.GCNConv(8, 8), Last()
+    whole = last(second(first(x, edge_index).relu(), edge_index).relu(), edge_index)  # and has cached its weights
+    cached = last.conv._cached_edge_index
+    kept = DistTensor(x.shape, name="in", part="node", world=require_world())
+    original = original_of(here)
+    kept[torch.arange(NUM_NODES)] = x[original]
+    layers = [lambda x, edge_index: first(x, edge_index), second, last]
+    for given in (kept, x[original]):
+        got = infer_layerwise(layers, given, between=torch.relu, batch_size=100, name="out")
+        torch.testing.assert_close(got[torch.arange(NUM_NODES)], whole, rtol=1e-4, atol=1e-5)
+    assert last.conv._cached_edge_index is cached and second._cached_edge_index is None
+    by_part = infer_layerwise(layers, kept, between=torch.relu, original_ids=False, name="out")
+    torch.testing.assert_close(by_part[torch.arange(NUM_NODES)], whole[original], rtol=1e-4, atol=1e-5)
+
+
+def original_of(here: World) -> Tensor:
+    """The original id of each node of the partitions."""
+    data: Any = require_world().data
+    ids = torch.arange(NUM_NODES)
+    return ids if data.node_map is None else data.map_to_original(ids)
+
+
+def test_outputs_in_mapped_files(here: World, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    x, edge_index = inputs(here)
+    model = pyg.GCN(x.size(1), 8, 3, 5, jk="max").eval()
+    (tmp_path / "inference.layer0.npy").write_bytes(b"left by a run that was killed")
+    for _ in range(2):
+        got = infer_layerwise(model, batch_size=128, spill_dir=tmp_path)
+        torch.testing.assert_close(got, model(x, edge_index), rtol=1e-4, atol=1e-5)
+    assert [each.name for each in tmp_path.iterdir()] == ["inference.npy"]
+    assert "inference" not in require_world().stats()[0]["tensors"]
+
+
+def test_loops_and_edges_that_come_twice(tmp_path: Path) -> None:
+    from glt.partition import RandomPartitioner
+
+    torch.manual_seed(4)
+    num_nodes = 30
+    edge_index = torch.randint(num_nodes, (2, 120))
+    edge_index = torch.cat([edge_index, edge_index[:, :20], torch.arange(5).repeat(2, 2)], 1)
+    x = torch.randn(num_nodes, 4)
+    RandomPartitioner(
+        tmp_path / "parts", 2, num_nodes, edge_index, node_feat=x, edge_assign_strategy="by_dst"
+    ).partition()  # fmt: skip
+    initialize(part_config=tmp_path / "parts")
+    try:
+        for given in ({}, {"improved": True}, {"add_self_loops": False}):
+            model = pyg.GCN(4, 8, 2, 3, **given).eval()
+            got = infer_layerwise(model, batch_size=7)
+            torch.testing.assert_close(got[torch.arange(num_nodes)], model(x, edge_index), rtol=1e-4, atol=1e-5)
+    finally:
+        finalize()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "error", "words"),
+    [
+        (pyg.Linear(3, 3), {}, TypeError, "model is a Linear: expected a model of torch_geometric"),
+        ([], {}, ValueError, "model has no layers"),
+        ([3], {}, TypeError, "layer 0 is a int"),
+        ([pyg.ChebConv(4, 4, 2)], {}, ValueError, "ChebConv looks further than one hop"),
+        ([pyg.SAGEConv(4, 4, flow="target_to_source")], {}, ValueError, "SAGEConv has flow"),
+        (
+            pyg.GraphSAGE(4, 4, 2, norm="layer_norm"),
+            {},
+            ValueError,
+            r"LayerNorm\(mode='graph'\) normalizes by all rows",
+        ),
+        (pyg.GCN(4, 4, 2, norm="pair_norm"), {}, ValueError, "PairNorm normalizes by all rows"),
+        (pyg.GCN(4, 4, 2), {"between": torch.relu}, ValueError, "GCN has its own activation"),
+        ([pyg.SAGEConv(4, 4)], {"between": 3}, TypeError, "between = 3"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(3, 4)}, ValueError, "x has 3 rows"),
+        ([pyg.SAGEConv(4, 4)], {"x": [1]}, TypeError, "x is a list"),
+        ([pyg.SAGEConv(4, 4)], {"batch_size": 0}, ValueError, "batch_size = 0"),
+        ([pyg.SAGEConv(4, 4)], {"num_workers": -1}, ValueError, "num_workers = -1"),
+        ([pyg.SAGEConv(4, 4)], {"name": "a/b"}, ValueError, "name = 'a/b'"),
+        ([pyg.SAGEConv(4, 4)], {"spill_dir": "/nowhere"}, ValueError, "spill_dir = '/nowhere' is no directory"),
+        ([lambda x, edge_index: x[:1]], {}, ValueError, r"a layer made \[1, 4\] of"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(
+    model: Any, given: dict[str, Any], error: type[Exception], words: str, here: World
+) -> None:
+    if "x" not in given:
+        given = {**given, "x": torch.zeros(NUM_NODES, 4)}
+    with pytest.raises(error, match=words):
+        infer_layerwise(model, **given)
+    assert not require_world().stats()[0]["tensors"]
+
+
+def test_without_features(tmp_path: Path) -> None:
+    here = write_world(tmp_path, 1, tables="")
+    initialize(part_config=here.path)
+    try:
+        with pytest.raises(ValueError, match="x is None, and no features are stored"):
+            infer_layerwise([pyg.SAGEConv(4, 4)])
+    finally:
+        finalize()
+    with pytest.raises(RuntimeError, match="in no world yet"):
+        infer_layerwise([pyg.SAGEConv(4, 4)])

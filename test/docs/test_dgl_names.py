@@ -1,0 +1,68 @@
+"""docs/dgl.md: every name of glt that it gives for one of DGL's exists, and its code runs."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import glt
+from glt.cli import main
+from glt.data.synthetic import synthetic_graph
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "dgl.md").read_text()
+ROWS = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in TEXT.splitlines() if line.startswith("| ")]
+CODE = re.findall(r"^```python\n# glt\n(.*?)^```", TEXT, re.M | re.S)
+
+
+def names_of_glt() -> list[str]:
+    return sorted(set(re.findall(r"`((?:glt|examples)[ ./][^`]*)`", TEXT)))
+
+
+@pytest.mark.parametrize("name", names_of_glt())
+def test_what_the_document_names_exists(name, capsys):
+    if name.startswith("examples/"):
+        assert (ROOT / name).exists()
+    elif name.startswith("glt "):
+        with pytest.raises(SystemExit) as ended:
+            main([name.split()[1], "--help"])
+        assert ended.value.code == 0 and "usage" in capsys.readouterr().out
+    else:
+        found = import_module("glt")
+        for part in name.split(".")[1:]:
+            found = getattr(found, part) if hasattr(found, part) else import_module(f"{found.__name__}.{part}")
+        assert found.__doc__, "and says what it is"
+
+
+def test_every_name_of_dgl_has_one_of_glt():
+    assert ROWS[0][:2] == ["in DGL", "in glt"] and len(ROWS) > 20
+    for dgls, ours, *_ in ROWS[1:]:
+        assert dgls and re.search(r"`(glt|examples)[ ./]", ours), f"{dgls}: {ours}"
+    for name in (
+        "partition_graph", "initialize", "DistGraph", "ndata", "edata", "find_edges", "in_degrees", "out_degrees",
+        "sample_neighbors", "edge_subgraph", "load_partition_book", "DistTensor", "DistEmbedding", "SparseAdagrad",
+        "SparseAdam", "node_split", "edge_split", "NodeDataLoader", "EdgeDataLoader", "DistDataLoader", "UDF", "launch",
+        "mp.spawn", "number_of_nodes", "part_config", "get_num_clients",
+    ):  # fmt: skip
+        assert any(name in row[0] for row in ROWS), f"DGL's {name} is not in the table"
+
+
+def test_the_code_runs_one_block_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(CODE) >= 5 and "partition_graph" in CODE[0]
+    task = synthetic_graph(400, num_classes=4)
+    data = Data(x=task.x, edge_index=task.edge_index, y=task.y, num_nodes=400)
+    for name, index in (("train_mask", task.train_idx), ("val_mask", task.val_idx)):
+        data[name] = torch.zeros(400, dtype=torch.bool).index_fill_(0, index, True)
+    names = {"data": data, "glt": glt, "torch": torch}
+    try:
+        for block in CODE:
+            exec(block, names)
+    finally:
+        glt.distributed.finalize()
+    assert sorted(names["nmap"][names["train_nid"]].tolist()) == task.train_idx.sort().values.tolist()
+    assert names["num_labels"] == 4 and 0 <= names["accuracy"] <= 1
+    assert (names["inputs"].shape[1], names["frontier"].edge_index.shape) == (64, (2, 80))

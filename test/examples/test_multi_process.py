@@ -1,0 +1,94 @@
+"""The example of many trainers that share one graph: they train, and the graph is in memory once."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import glt
+from glt.data.synthetic import synthetic_graph
+from glt.partition import RandomPartitioner
+from glt.testing_cluster import Cluster, Trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA_ROOT = ROOT.parent / "shared" / "data"
+FAST = ["--num_neighbors", "4,4", "--hidden_channels", "16"]
+NUM_TRAINERS = 3
+
+
+@pytest.fixture
+def toy_npz(tmp_path) -> Path:
+    task = synthetic_graph(800, num_classes=4)
+    names = ("edge_index", "x", "y", "train_idx", "val_idx", "test_idx")
+    np.savez(tmp_path / "toy.npz", **{name: getattr(task, name).numpy() for name in names})
+    return tmp_path / "toy.npz"
+
+
+def run(*flags: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "examples/multi_process/train.py", *map(str, flags)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def test_three_trainers_share_one_graph(toy_npz):
+    flags = ["--data", toy_npz, "--num_trainers", NUM_TRAINERS, "--epochs", "4", "--batch_size", "32", *FAST]
+    done = run(*flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Epoch: 03, Loss: \d+\.\d{4}, Val: 0\.\d{4}", done.stdout), done.stdout
+    assert float(re.findall(r"test accuracy (\S+)", done.stdout)[0]) > 0.5, "chance is 0.25"
+    on_disk, in_memory, as_copies = map(float, re.findall(r"(\S+) MB", done.stdout))
+    assert in_memory < 1.2 * on_disk, "once; pages are counted whole"
+    assert as_copies > 0.9 * NUM_TRAINERS * in_memory, "and seen by all"
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not DATA_ROOT.is_dir(), reason=f"{DATA_ROOT} is absent")
+def test_it_trains_on_a_real_graph_with_sampling_processes():
+    done = run("--data", DATA_ROOT / "cora.npz", "--epochs", "1", "--num_workers", "1", *FAST)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Epoch: 00" in done.stdout and "test accuracy 0." in done.stdout, done.stdout
+
+
+def own_bytes() -> int:
+    """Memory that is this process's alone to the extent that nothing else could have it: no file is behind it."""
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return int(re.findall(r"^Anonymous: +(\d+) kB", text, re.M)[0]) << 10
+
+
+def sample_all(trainer: Trainer, folder: str) -> int:
+    glt.distributed.init_worker_group(trainer.world_size, trainer.rank)
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions(master_addr="127.0.0.1", master_port=trainer.port)
+
+    def epoch() -> int:
+        # A batch's rows are its own; what the loader made ready is gone when it is closed.
+        with glt.distributed.DistNeighborLoader(
+            dataset, [2], input_nodes=torch.arange(2000), batch_size=20, collect_features=True, random_seed=0,
+            worker_options=options,
+        ) as loader:  # fmt: skip
+            return sum(int(batch.x[0, 0]) == int(batch.n_id[0]) for batch in loader)
+
+    before = own_bytes()
+    dataset = glt.distributed.DistDataset().load(folder, 0)
+    assert epoch() == 100
+    return own_bytes() - before
+
+
+def test_a_trainer_takes_far_less_memory_than_the_graph(tmp_path):
+    num_nodes, width = 20_000, 1024
+    x = np.broadcast_to(np.arange(num_nodes, dtype=np.float32)[:, None], (num_nodes, width)).copy()
+    edge_index = np.stack([np.arange(num_nodes), (np.arange(num_nodes) + 1) % num_nodes])
+    RandomPartitioner(tmp_path / "parts", 1, num_nodes, edge_index, x, edge_assign_strategy="by_dst").partition()
+    with Cluster(NUM_TRAINERS, sample_all, str(tmp_path / "parts")) as cluster:
+        grown = cluster.results()
+    assert all(each < x.nbytes / 2 for each in grown), f"{grown} bytes beside a graph of {x.nbytes}"

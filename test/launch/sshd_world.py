@@ -1,0 +1,95 @@
+"""An sshd of a test's own: on a port of its own, with keys of its own, in a temporary directory."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from copy import copy
+from pathlib import Path
+
+import pytest
+
+from glt.testing_cluster import free_port
+
+
+def need_sshd(*others: str) -> None:
+    """Skips, by name, where a program is missing."""
+    for name in ("ssh", "ssh-keygen", "sshd", *others):
+        if find(name) is None:
+            pytest.skip(f"no {name} here: apt-get install openssh-server rsync iproute2")
+
+
+def find(name: str) -> str | None:
+    return shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+
+
+class Sshd:
+    """An sshd that lets this user in.
+
+    Args:
+        folder: For its files.
+        addresses: Where it listens.
+        before: What precedes its command, such as ``ip netns exec``.
+    """
+
+    def __init__(self, folder: Path, addresses: tuple[str, ...], before: tuple[str, ...] = ()) -> None:
+        folder.mkdir()
+        self.folder, self.port = folder, free_port()
+        for name in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        key = (folder / "host.pub").read_text()
+        (folder / "known").write_text(f"[*]:{self.port} {key}")
+        listen = "".join(f"ListenAddress {each}\n" for each in addresses)
+        (folder / "config").write_text(
+            f"Port {self.port}\n{listen}HostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\nPidFile none\n"
+            "StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\nUsePAM no\nUseDNS no\n"
+        )
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # sshd of root insists on it
+        self._start(folder / "log", before)
+
+    def _start(self, log: Path, before: tuple[str, ...]) -> None:
+        sshd = find("sshd")
+        assert sshd is not None
+        self.log = log.open("wb")
+        command = [*before, sshd, "-D", "-e", "-f", str(self.folder / "config")]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log)
+        deadline = time.monotonic() + 30
+        while b"Server listening" not in log.read_bytes():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                self.close()
+                pytest.skip(f"sshd does not start here: {log.read_text().strip()}")
+            time.sleep(0.02)
+
+    def another(self, before: tuple[str, ...]) -> Sshd:
+        """One with the same port and keys, on another host."""
+        other = copy(self)
+        other._start(self.folder / f"log-{uuid.uuid4().hex}", before)
+        return other
+
+    @property
+    def flags(self) -> list[str]:
+        """Of ``glt launch`` and ``glt copy``: how to get in."""
+        options = (f"IdentityFile={self.folder}/user", f"UserKnownHostsFile={self.folder}/known", "IdentitiesOnly=yes",
+                   "IdentityAgent=none", "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null")  # fmt: skip
+        words = ["--ssh-port", str(self.port), "--ssh-user", getpass.getuser(), "--connect-timeout", "30"]
+        return words + [word for option in options for word in ("--ssh-option", option)]
+
+    def need_login(self, host: str, before: tuple[str, ...] = ()) -> None:
+        """Skips where this user may not log in, as one whose account is locked."""
+        words = [word if word != "--ssh-option" else "-o" for word in self.flags[6:]]
+        command = [*before, "ssh", "-p", str(self.port), "-o", "BatchMode=yes", *words, host, "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            self.close()
+            pytest.skip(f"this user may not log in with ssh here: {done.stderr.strip()}")
+
+    def close(self) -> None:
+        """Ends it; connections that there are stay."""
+        self.process.terminate()
+        self.process.wait(30)
+        self.log.close()
