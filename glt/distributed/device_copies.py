@@ -53,6 +53,9 @@ class DeviceCopies:
         """Lets go of the memory of copies that are done."""
         self._under_way = [(event, source) for event, source in self._under_way if not event.query()]
 
+    def __del__(self) -> None:
+        self.close()  # the channel's memory must not be filled again, or go, under a copy
+
     def close(self) -> None:
         """Waits for the copies, and lets go of all memory."""
         under_way, self._under_way = self._under_way, []
