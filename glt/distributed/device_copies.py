@@ -42,9 +42,7 @@ class DeviceCopies:
         tensors = {
             name: tensor.clone()
             if name in ON_HOST
-            else device_view(
-                buffer, tensor.data_ptr() - source.data_ptr() if tensor.numel() else 0, tensor.dtype, tensor.shape
-            )
+            else device_view(buffer, tensor.data_ptr() - source.data_ptr(), tensor.dtype, tensor.shape)
             for name, tensor in message.tensors.items()
         }
         return Message(message.kind, message.loader, message.epoch, message.index, tensors, buffer, ready)
