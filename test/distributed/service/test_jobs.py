@@ -222,11 +222,10 @@ import sys
 import glt
 
 if __name__ == "__main__":
-    glt.distributed.initialize(sys.argv[1])
-    graph = glt.distributed.DistGraph("small", sys.argv[2])
-    if graph.rank() == 0:
+    glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
+    if glt.distributed.get_rank() == 0:
         raise ValueError("a bug")
-    graph.barrier(200.0)
+    glt.distributed.barrier(200.0)
 """
 
 
