@@ -198,7 +198,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
         All trainers call it, between steps; trainer 0 writes, to its disk. See
-        :func:`glt.distributed.store.checkpoint.save_tensors`.
+        :func:`glt.distributed.store.checkpoint.save_tensors`; ``load_tensors({f"{name}/weight": embedding.weight},
+        path)`` there reads the weights alone, for inference.
 
         Args:
             path: A new or empty directory.
