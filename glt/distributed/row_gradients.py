@@ -10,7 +10,7 @@ from glt.distributed.dist_parameter import DistParameter
 
 
 def gradients_by_server(p: DistParameter) -> list[tuple[Tensor, Tensor]] | None:
-    """Takes the gradients of an embedding: for each server, rows there ``[n]``, int64, and theirs ``[n, dim]``, float32.
+    """Takes the gradients of an embedding: for each server, rows there ``[n]``, int64, with theirs ``[n, dim]``, float.
 
     Equal rows are summed, unless the only server gets it all from the only trainer and does the same. None if there was
     no backward pass.
