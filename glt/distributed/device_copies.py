@@ -21,9 +21,9 @@ class DeviceCopies:
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
+        self._under_way: list[tuple[Event, Tensor]] = []
         self.accelerator = accelerator
         self._stream = accelerator.new_stream()
-        self._under_way: list[tuple[Event, Tensor]] = []
 
     def start(self, message: Message) -> Message:
         """Returns the message with its tensors on the GPU, but for those that the trainer reads as numbers.
