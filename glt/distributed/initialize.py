@@ -15,6 +15,7 @@ from typing import Any
 
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.dist_dataset import DistDataset
+from glt.distributed.dist_tensor import flush_all
 from glt.distributed.host_server import HostServer, hear_port, open_store, serve_at_free_port, tell_port
 from glt.distributed.ip_config import DEFAULT_PORT, find_this_host
 from glt.distributed.job_place import JobPlace, JobRole, read_place
@@ -384,12 +385,15 @@ def _place() -> JobPlace | World:
 
 
 def barrier(timeout_s: float | None = None) -> None:
-    """Waits until all trainers have come here; what they wrote and flushed before is then seen by all.
+    """Waits until all trainers have come here; what they wrote to distributed tensors before is then seen by all.
 
     Args:
         timeout_s: Deadline in seconds, from the first one. Default: half an hour.
 
     Raises:
         glt.errors.PeerLost: If a trainer does not come in time, or is gone; names it.
+        Exception: What went wrong with a write that was not waited for; see :meth:`DistTensor.flush`.
     """
-    require_world().barrier(timeout_s)
+    world = require_world()
+    flush_all(world)
+    world.barrier(timeout_s)

@@ -72,7 +72,7 @@ class Exchange:
         self._lock = threading.Lock()  # never held while something is sent: answers are taken note of under it
         self._lines = [_Line(handle) for _ in generations]  # by owner
         self._pending: set[Future[None]] = set()
-        self._failed: list[BaseException] = []
+        self._failed: BaseException | None = None  # the first since the last flush
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -120,8 +120,12 @@ class Exchange:
         try:
             for piece in self._pieces(selection):
                 self._send(kind, piece, _values_of(piece, values), parts)
-        except BaseException as error:
+        except Exception as error:
             parts.fail(error)
+        except BaseException as error:  # Ctrl-C is nobody's to keep
+            parts.fail(error)
+            parts.close()
+            raise
         parts.close()
         return done
 
@@ -149,8 +153,8 @@ class Exchange:
     def _finished(self, done: Future[None], error: BaseException | None) -> None:
         with self._lock:
             self._pending.discard(done)
-            if error is not None:
-                self._failed.append(error)
+            if error is not None and self._failed is None:
+                self._failed = error
 
     def flush(self) -> None:
         """Waits until all changes are acknowledged; raises what went wrong with the first that was not waited for."""
@@ -159,14 +163,15 @@ class Exchange:
         for each in pending:
             each.exception()
         with self._lock:
-            failed, self._failed = self._failed, []
-        if failed:
-            raise failed[0]
+            failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
 
     def forgive(self, error: BaseException) -> None:
         """Takes note that an error was raised already."""
         with self._lock:
-            self._failed = [each for each in self._failed if each is not error]
+            if self._failed is error:
+                self._failed = None
 
     # -- pieces ------------------------------------------------------------------------------------------------------
 

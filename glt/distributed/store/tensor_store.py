@@ -120,11 +120,17 @@ class TensorStore:
     def _make(self, holder: Any, spec: TensorSpec) -> StoredTensor:
         placement = Placement.from_spec(spec.placement, self.data)
         num_rows = placement.rows_on(self.rank)
+        if placement.num_rows != spec.shape[0]:
+            raise ValueError(f"shape[0] = {spec.shape[0]}: expected {placement.num_rows}, the rows that are placed")
         if spec.init["kind"] == "table":
             rows = self._stored_rows(spec, placement, num_rows)
             return self._keep(holder, spec, placement, Shard(rows, is_borrowed=True, num_threads=self.num_threads))
         self._require_room(spec, num_rows * (1 + needs_twice(spec.init)))
-        shard = Shard(torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype), num_threads=self.num_threads)
+        try:
+            rows = torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype)
+        except RuntimeError as error:  # the kernel promises no more, whatever is available
+            raise MemoryError(f"tensor {spec.name!r} ({spec}) on {self.owner}: {error}") from error
+        shard = Shard(rows, num_threads=self.num_threads)
         fill(shard.tensor, spec, placement, self.rank, self.num_threads)  # large pages were asked for by now
         return self._keep(holder, spec, placement, shard)
 
