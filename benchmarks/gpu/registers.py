@@ -68,10 +68,16 @@ def _short_names(mangled: list[str]) -> list[str]:
 
 
 def reports() -> list[Path]:
-    """The newest report of each source of the last build with CUDA; none where there was no such build."""
+    """The report of each source of the last build with CUDA; none without one since kernels changed."""
+    written = max(
+        path.stat().st_mtime
+        for pattern in ("cuda/*.h", "cuda/*.cu", "core/rng.h", "core/pick_rules.h")
+        for path in (ROOT / "csrc").glob(pattern)
+    )
     newest: dict[str, Path] = {}
     for path in sorted((ROOT / "build" / "obj" / "csrc" / "cuda").glob("*.ptxas"), key=lambda p: p.stat().st_mtime):
-        newest[path.name.split(".cu.")[0]] = path
+        if path.stat().st_mtime > written:
+            newest[path.name.split(".cu.")[0]] = path
     return [path for name, path in sorted(newest.items()) if (ROOT / "csrc" / "cuda" / f"{name}.cu").exists()]
 
 

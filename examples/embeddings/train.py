@@ -6,7 +6,7 @@ them.
 
     python examples/embeddings/train.py --dir line                                    # one process does it all
     torchrun --nproc_per_node 2 examples/embeddings/train.py --dir line               # two trainers, the first serves
-    glt launch --num-trainers 2 --part-config line/parts examples/embeddings/train.py --dir line
+    glt launch --num-servers 2 --num-trainers 2 --part-config line/parts examples/embeddings/train.py --dir line
 
 Trainer 0 prints how often an edge that was held back scores higher than its source with a node drawn at random, for
 this model and for one without structure, which learns that every edge leads to a node drawn at random: one in two. The

@@ -16,7 +16,14 @@ from typing import Any
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_tensor import flush_all
-from glt.distributed.host_server import HostServer, hear_port, open_store, serve_at_free_port, tell_port
+from glt.distributed.host_server import (
+    HostServer,
+    hear_port,
+    open_store,
+    serve_at_free_port,
+    tell_port,
+    telling_failures,
+)
 from glt.distributed.ip_config import DEFAULT_PORT, find_this_host
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
@@ -222,7 +229,8 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
     serves = place.is_first_on_host
     if serves and place.host_index == 0 and port is None:
         assert store is not None
-        job.server = serve_at_free_port(place, _loaded(part_config, 0), job.num_workers, timeout_s)
+        with telling_failures(store):
+            job.server = serve_at_free_port(place, _loaded(part_config, 0), job.num_workers, timeout_s)
         port = job.server.server.address[1]
         tell_port(store, port)
     elif port is None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import socket
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +32,9 @@ class LayerRows(Protocol):
 
     def delete(self) -> None:
         """Frees them, for everyone."""
+
+    def result(self) -> DistTensor | Tensor:
+        """What a user is given of them."""
 
 
 class RowKeeper:
@@ -74,8 +78,31 @@ class RowKeeper:
             return MappedRows(self._path(what))
         return _TensorRows(DistTensor.find(self.name + what, world=self.world))
 
-    def forget(self, what: str) -> None:
-        """Removes what an earlier run may have left."""
+    def begin(self, parts: list[str]) -> None:
+        """Removes what an earlier run may have left of these, with all trainers.
+
+        Raises:
+            ValueError: If ``spill_dir`` is not one directory for all of them.
+        """
+        mark = None if self.spill_dir is None else self.spill_dir / f"{self.name}.begun"
+        if self.world.rank == 0:
+            for what in parts:
+                self._forget(what)
+            if mark is not None:
+                mark.write_bytes(b"")
+        self.world.barrier()
+        if mark is None:
+            return
+        if not mark.exists():
+            raise ValueError(
+                f"spill_dir = {os.fspath(mark.parent)!r}: trainer {self.world.rank} on {socket.gethostname()} does not "
+                "see there what trainer 0 has written; expected one directory that all trainers see"
+            )
+        self.world.barrier()
+        if self.world.rank == 0:
+            mark.unlink()
+
+    def _forget(self, what: str) -> None:
         if self.spill_dir is not None:
             self._path(what).unlink(missing_ok=True)
             return
@@ -104,6 +131,9 @@ class _TensorRows:
 
     def delete(self) -> None:
         self.tensor.delete()
+
+    def result(self) -> DistTensor:
+        return self.tensor
 
 
 class MappedRows:
@@ -159,6 +189,9 @@ class MappedRows:
 
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
+
+    def result(self) -> Tensor:
+        return torch.from_numpy(np.asarray(self.rows))
 
 
 def _write_empty(path: Path, shape: tuple[int, ...], kind: np.dtype) -> None:

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.utils import add_remaining_self_loops
 
-Layer = Callable[..., Tensor]
+Layer = Callable[..., Any]
 
 # They look further than one hop, or at how many edges a neighbour has: of one hop around a node they make something
 # else than of the whole graph.
 _FAR_CONVS = (
     "ChebConv", "SGConv", "SSGConv", "APPNP", "ARMAConv", "TAGConv", "GCN2Conv", "LGConv", "FAConv", "DNAConv",
-    "MixHopConv", "PANConv", "DirGNNConv", "PDNConv", "EGConv", "GPSConv", "HypergraphConv", "DynamicEdgeConv",
-    "AntiSymmetricConv", "GravNetConv", "XConv", "DynamicXConv",
+    "MixHopConv", "PANConv", "DirGNNConv", "PDNConv", "EGConv", "GPSConv", "HypergraphConv", "HANConv",
+    "DynamicEdgeConv", "AntiSymmetricConv", "GravNetConv", "XConv", "DynamicXConv",
 )  # fmt: skip
 _WHOLE_NORMS = ("GraphNorm", "InstanceNorm", "PairNorm", "GraphSizeNorm", "MeanSubtractionNorm", "DiffGroupNorm")
 
@@ -33,11 +33,13 @@ class LayerStack:
         layers: ``layer(x, edge_index)``; of what it returns the first rows, those of the seeds, are its output.
         modules: Those that hold parameters, to be looked through.
         combine: Makes the model's output of the outputs of all layers; None: that of the last one is it.
+        is_basic: Whether it is a ``BasicGNN``.
     """
 
     layers: tuple[Layer, ...]
     modules: tuple[nn.Module, ...]
     combine: Callable[[list[Tensor]], Tensor] | None = None
+    is_basic: bool = False
 
     @classmethod
     def of(cls, model: Any, between: Callable[[Tensor], Tensor] | None) -> LayerStack:
@@ -94,7 +96,11 @@ class LayerStack:
 
 
 def _then(layer: Layer, between: Callable[[Tensor], Tensor]) -> Layer:
-    return lambda x, edge_index: between(layer(x, edge_index))
+    def both(x: Any, edge_index: Any) -> Any:
+        out = layer(x, edge_index)
+        return {t: between(each) for t, each in out.items()} if isinstance(out, dict) else between(out)
+
+    return both
 
 
 def _of_basic(model: BasicGNN) -> LayerStack:
@@ -117,7 +123,7 @@ def _of_basic(model: BasicGNN) -> LayerStack:
 
     layers = tuple(lambda x, edge_index, at=at: layer(at, x, edge_index) for at in range(model.num_layers))
     needs_more = hasattr(model, "jk") or hasattr(model, "lin")
-    return LayerStack(layers, (model,), combine if needs_more else None)
+    return LayerStack(layers, (model,), combine if needs_more else None, True)
 
 
 def _require_near(module: nn.Module) -> None:

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from glt import _core
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.dist_parameter import DistParameter
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.embedding_groups import embedding_groups
+from glt.distributed.row_gradients import gradients_by_server
 from glt.distributed.store.checkpoint import Checkpoint, load_tensors, save_tensors
 from glt.distributed.store.meeting import MAX_TIMEOUT_S
 from glt.distributed.store.row_update import require_equal
@@ -172,7 +172,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 p.tensor.flush()  # what was written is there before the step
-                brought = _by_server(p)
+                brought = gradients_by_server(p)
                 for server, part in enumerate(parts):
                     rows, grads = brought[server] if brought is not None else (None, None)
                     part.append({"told": self._told(p, group, server), "rows": rows, "grads": grads})
@@ -198,7 +198,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
         All trainers call it, between steps; trainer 0 writes, to its disk. See
-        :func:`glt.distributed.store.checkpoint.save_tensors`.
+        :func:`glt.distributed.store.checkpoint.save_tensors`; ``load_tensors({f"{name}/weight": embedding.weight},
+        path)`` there reads the weights alone, for inference.
 
         Args:
             path: A new or empty directory.
@@ -296,28 +297,3 @@ def _part_of(tensor: DistTensor) -> NodeType | EdgeType | None:
         return None
     types = data.schema.node_types if placement.kind == "node" else data.schema.edge_types
     return types[placement.type_index]
-
-
-def _by_server(p: DistParameter) -> list[tuple[Tensor, Tensor]] | None:
-    """For each server, rows there and their gradients; None if there was no backward pass."""
-    taken = p.take_gradients()
-    if taken is None:
-        return None
-    ids, grads = taken
-    tensor = p.tensor
-    if tensor.world.num_trainers > 1 or tensor.world.num_servers > 1:  # or else the one server does the same
-        ids, grads = _merged(ids, grads, len(tensor))
-    empty = torch.empty(0, dtype=torch.int64), torch.empty(0, grads.shape[1])
-    found = [empty] * tensor.world.num_servers
-    for portion in tensor.placement.portions(ids.numpy()):
-        mine = grads if portion.positions is None else grads[torch.from_numpy(portion.positions).long()]
-        found[portion.server] = torch.from_numpy(portion.rows), mine
-    return found
-
-
-def _merged(ids: Tensor, grads: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Distinct ids, ascending, with the sum of the gradients of each."""
-    merge = _core.RowMerge([(ids.numpy(), grads.numpy())], num_rows, grads.shape[1])
-    out_ids, out = torch.empty(len(merge), dtype=torch.int64), torch.empty(len(merge), grads.shape[1])
-    merge.sum(out_ids.numpy(), out.numpy(), num_threads=torch.get_num_threads())
-    return out_ids, out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from dist_typed_world import FOLLOWS, RATES, TypedWorld
+from dist_typed_world import NUM_NODES as TYPED
 from dist_world import NUM_NODES, World, write_world
 from torch import Tensor, nn
 
@@ -115,6 +119,16 @@ def test_outputs_in_mapped_files(here: World, tmp_path: Path) -> None:
     assert "inference" not in require_world().stats()[0]["tensors"]
 
 
+def test_a_disk_that_is_full_is_named(here: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, begin: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"no room for 19200 bytes of layer outputs.*inference\.layer0\.npy"):
+        infer_layerwise(pyg.GraphSAGE(4, 8, 2, 5), spill_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_loops_and_edges_that_come_twice(tmp_path: Path) -> None:
     from glt.partition import RandomPartitioner
 
@@ -134,6 +148,57 @@ def test_loops_and_edges_that_come_twice(tmp_path: Path) -> None:
             torch.testing.assert_close(got[torch.arange(num_nodes)], model(x, edge_index), rtol=1e-4, atol=1e-5)
     finally:
         finalize()
+
+
+def hetero_layer(out: int, with_tags: bool = False) -> pyg.HeteroConv:
+    """Items that are rated, and users that follow; tags feed items once, and are not made anything of."""
+    convs: dict[Any, Any] = {RATES: pyg.SAGEConv((-1, -1), out)}
+    convs[FOLLOWS] = pyg.GATv2Conv((-1, -1), out, add_self_loops=False)
+    return pyg.HeteroConv(convs | ({("tag", "on", "item"): pyg.GraphConv((-1, -1), out)} if with_tags else {}))
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path: Path) -> None:
+    torch.manual_seed(6)
+    made = typed_world(num_parts, "in")
+    x = {t: torch.randn(count, 5) for t, count in TYPED.items()}
+    layers = [hetero_layer(8, with_tags=True), hetero_layer(8), hetero_layer(3)]
+    whole = x
+    for at, layer in enumerate(layers):
+        whole = layer(whole, made.edge_index)
+        whole = whole if at == 2 else {t: each.relu() for t, each in whole.items()}
+    initialize(part_config=made.path)
+    try:
+        for spill_dir in (None, tmp_path):
+            got = infer_layerwise(layers, x, between=torch.relu, batch_size=25, spill_dir=spill_dir)
+            assert set(got) == {"item", "user"}
+            for node_type, each in got.items():
+                rows = each[torch.arange(TYPED[node_type])]
+                torch.testing.assert_close(rows, whole[node_type].detach(), rtol=1e-4, atol=1e-5)
+        assert sorted(require_world().stats()[0]["tensors"]) == ["inference.item", "inference.user"]
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["inference.item.npy", "inference.user.npy"]
+        stored = infer_layerwise([StoredOnly()], batch_size=40)
+        assert set(stored) == {t for t in made.node_feat if TYPED[t]}
+        for node_type, each in stored.items():
+            assert torch.equal(each[torch.arange(TYPED[node_type])], 2 * made.node_feat[node_type])
+        for given, error, words in (
+            ({"model": [pyg.GCNConv(3, 3)]}, NotImplementedError, "GCNConv is for one type"),
+            ({"model": pyg.GAT(3, 3, 1)}, NotImplementedError, "a model of torch_geometric.nn.models is for one type"),
+            ({"x": x["user"]}, TypeError, "expected a dict by node type"),
+            ({"x": {"user": x["item"]}}, ValueError, r"x\['user'\] has 60 rows: expected one for each of 90"),
+            ({"x": {"users": x["user"]}}, ValueError, "x has 'users': expected node types"),
+            ({"model": [lambda x, edge_index: 3], "x": x}, ValueError, "a layer made a int: expected a dict"),
+        ):
+            with pytest.raises(error, match=words):
+                infer_layerwise(**{"model": layers, **given})
+    finally:
+        finalize()
+
+
+class StoredOnly(nn.Module):
+    def forward(self, x: dict[str, Tensor], edge_index: dict[Any, Tensor]) -> dict[str, Tensor]:
+        return {t: 2 * each for t, each in x.items()}
 
 
 @pytest.mark.parametrize(

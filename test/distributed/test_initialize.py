@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from dist_world import NUM_NODES, World
 
 import glt
 from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.host_server import hear_port, tell_port, telling_failures
 from glt.distributed.ip_config import find_this_host, local_addresses
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.world import current_world
@@ -80,6 +82,18 @@ def test_this_host_is_found_or_its_addresses_named() -> None:
         find_this_host([there], "f")
     with pytest.raises(RendezvousError, match="are all this host"):
         find_this_host([here, Host("localhost")], "f")
+
+
+def test_where_server_0_is_is_told_or_why_it_is_not() -> None:
+    store = dist.HashStore()
+    tell_port(store, 4711)
+    assert hear_port(store, 1.0) == 4711
+    with pytest.raises(PermissionError), telling_failures(store):
+        raise PermissionError("no ports for you")
+    with pytest.raises(RendezvousError, match="could not be made: PermissionError: no ports for you"):
+        hear_port(store, 1.0)
+    with pytest.raises(RendezvousError, match=r"has opened no server within 0.1 s"):
+        hear_port(dist.HashStore(), 0.1)
 
 
 @pytest.mark.usefixtures("alone")

@@ -14,7 +14,7 @@ from typing import Any
 
 import glt
 
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 _MARK = "GLT_TEST_LAUNCH"
 
 # Each process says what it is given; then it does what its role is told to.

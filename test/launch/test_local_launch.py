@@ -86,20 +86,27 @@ def test_servers_that_outlive_the_trainers_are_named(launch: Launch, script: Pat
     assert "server-0@localhost still ran 0.5 s after the last trainer had ended" in launched.err
 
 
-def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Path) -> None:
-    """A trainer that ignores SIGTERM, with a child of its own that left its session, is killed in bounded time."""
+def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Path, tmp_path: Path) -> None:
+    """A trainer that ignores SIGTERM, with a child of its own that left its session, is killed in bounded time.
+
+    No file is left either.
+    """
     stay = (
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN); "
         "time.sleep(600)'], start_new_session=True); print('ready'); " + SLEEP
     )
-    launched = launch("--stop-timeout", 1, script, env={"DO_server": SLEEP, "DO_trainer": stay})
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    launched = launch("--stop-timeout", 1, script,
+                      env={"DO_server": SLEEP, "DO_trainer": stay, "TMPDIR": str(temporary)})  # fmt: skip
     launched.wait_for("ready")
     begin = time.monotonic()
     launched.process.send_signal(signal.SIGTERM)
     assert launched.ended() == 128 + signal.SIGTERM
     assert time.monotonic() - begin < 40
     assert "failed" not in launched.err, launched.err
+    assert not list(temporary.iterdir())
 
 
 def test_a_second_ctrl_c_kills_at_once(launch: Launch, script: Path) -> None:

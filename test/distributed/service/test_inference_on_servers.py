@@ -16,6 +16,7 @@ from test_jobs import begin_job, finalize
 import glt
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.inference import infer_layerwise
+from glt.partition import RandomPartitioner
 
 
 def model(width: int) -> torch.nn.Module:
@@ -74,5 +75,34 @@ def test_a_trainer_that_fails_is_named(world: Callable[..., World]) -> None:
         told = stage.result(2)
         assert told.startswith("PeerLost") and "1" in told, told
         stage.ask(2, "run_function", finalize)
+        stage.end(0, 1, 2, 3)
+        stage.expect_nothing_left()
+
+
+def infer_two_nodes(spill_dir: Path | None) -> list[list[float]]:
+    got = infer_layerwise([double, double], batch_size=1, spill_dir=spill_dir)
+    rows = got[torch.arange(2)].tolist()
+    glt.distributed.barrier(60.0)
+    return rows
+
+
+def double(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@pytest.mark.parametrize("spills", [False, True])
+def test_trainers_without_nodes_return_the_same(tmp_path: Path, spills: bool) -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    RandomPartitioner(
+        tmp_path / "parts", 1, 2, torch.tensor([[0], [1]]), node_feat=x, edge_assign_strategy="by_dst"
+    ).partition()  # fmt: skip
+    with Stage(4) as stage:
+        begin_job(stage, tmp_path / "parts", 1, 3)
+        for trainer in (1, 2, 3):
+            stage.begin(trainer, "run_function", infer_two_nodes, tmp_path if spills else None)
+        for trainer in (1, 2, 3):
+            assert stage.result(trainer) == (4 * x).tolist()
+        for trainer in (1, 2, 3):
+            stage.ask(trainer, "run_function", finalize)
         stage.end(0, 1, 2, 3)
         stage.expect_nothing_left()

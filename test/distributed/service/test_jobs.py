@@ -174,7 +174,6 @@ def test_a_server_that_is_killed_or_never_there_is_named(world: Callable[..., Wo
         mine = [torch.from_numpy((book.owners() == part).nonzero()[0]) for part in range(2)]
         assert torch.equal(stage.ask(2, "run_function", read, mine[1]), made.x[mine[1]])
         stage.kill(1)
-        began = time.monotonic()
         failed = stage.fails(2, "run_function", read, mine[1])
         assert failed.kind == "PeerLost" and "server 1 (partition 1" in failed.text
         assert torch.equal(stage.ask(2, "run_function", read, mine[0]), made.x[mine[0]]), "the other one serves on"
@@ -187,7 +186,6 @@ def test_a_server_that_is_killed_or_never_there_is_named(world: Callable[..., Wo
         assert failed.kind == "PeerLost" and "server 0 (partition 0" in failed.text
         for trainer in (2, 3):
             stage.ask(trainer, "run_function", finalize)
-        assert time.monotonic() - began < 60
         assert "server 0 was not reached at 127.0.0.1" in stage.result(4)
         stage.end(2, 3, 4)
 
@@ -211,7 +209,9 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
         failed = stage.failure(0)
         assert failed.kind == "PeerLost" and "trainer 1, client 1 of" in failed.text
         began = time.monotonic()
-        assert stage.ask(0, "run_function", finalize, 1.0) - began < 30, "it waits as long as it was told"
+        assert stage.ask(0, "run_function", finalize, 1.0) - began < 55, (
+            "as long as it was told, not until a lost trainer counts as gone"
+        )
         assert stage.ask(0, "census")[2] == 0, "its sampling process is gone, too"
         assert stage.ask(0, "run_function", leftover) == []
         stage.end(0)
@@ -222,11 +222,10 @@ import sys
 import glt
 
 if __name__ == "__main__":
-    glt.distributed.initialize(sys.argv[1])
-    graph = glt.distributed.DistGraph("small", sys.argv[2])
-    if graph.rank() == 0:
+    glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
+    if glt.distributed.get_rank() == 0:
         raise ValueError("a bug")
-    graph.barrier(200.0)
+    glt.distributed.barrier(200.0)
 """
 
 
