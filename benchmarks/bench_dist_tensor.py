@@ -1,13 +1,14 @@
 """Distributed tensors: reads and writes of rows beside plain memory, and over a server beside a plain socket.
 
-Claims: the server's side of a read (whole rows though others write, ids checked) takes at most 1.3x the time of
-torch.index_select without any of that; over a server, large reads and writes move at least half as many bytes a second
-as one plain socket that does nothing else.
+Claims: what a server does for a read (whole rows though others write, numbers checked) takes no longer than
+torch.index_select, which does none of that, and a write no longer than index_copy_; over a server, large reads and
+writes move about half as many bytes a second as a plain socket that does nothing else, consecutive rows more.
 
 Method: rows of 512 bytes at random. In memory: one core, 106 thousand rows of 1 GiB, contestants take turns on the same
-ids, results compared first. "copy" is one memcpy of as many bytes. Over a server: a trainer and a server on this
-machine, two processes, one tensor of 256 MiB; "socket" sends as many bytes over loopback TCP from process to process,
-into a reused buffer, with one byte back per round.
+ids, results compared first; glt's table asks for large pages, torch's does not. "copy" is one memcpy of as many bytes.
+Over a server: a trainer and a server on this machine, two processes, one tensor of 256 MiB, 64 MiB of it at a time;
+"socket" sends as many bytes over loopback TCP from process to process, into a reused buffer, with one byte back per
+round.
 
     python -m benchmarks.bench_dist_tensor [--rounds 7] [--toy]
 """

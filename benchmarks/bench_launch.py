@@ -1,7 +1,7 @@
 """What ``glt launch`` adds to torchrun: time from the command to the first line of the script, and output per second.
 
-Claim: less than two tenths of a second more than ``torchrun`` before the first line of a trainer comes, and the same
-again for each round through ssh; and no less output than torchrun passes on.
+Claim: the first line of a trainer comes at most half a second later than with ``torchrun`` alone; a flood of lines,
+each with who wrote it, takes at most 1.5 times as long as torchrun's, whose lines are torn.
 
 Method: two trainers, on this host, no servers, whose script prints the time of its first statement, then a number of
 lines. Contestants take turns in one run; each starts as a shell would start it. "first line" is from the start of the

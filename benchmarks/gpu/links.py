@@ -16,6 +16,7 @@ from benchmarks._harness import Report
 from benchmarks.gpu.launches import median_ms, seconds_of
 from benchmarks.gpu.sampling import lognormal_graph
 from glt.data import Graph
+from glt.data.accelerator import Accelerator
 from glt.sampler import NeighborSampler
 from glt.sampler.device_sampling import DeviceSampling
 
@@ -28,7 +29,7 @@ class _OnDevice(NeighborSampler):
     def __init__(self, graph: Graph, place: torch.device, columns: object, **options: object) -> None:
         super().__init__(graph, [15, 10, 5], random_seed=0, **options)  # type: ignore[arg-type]
         self.__dict__["on_device"] = DeviceSampling(self.graph, self.config, place, lambda _: columns)  # type: ignore
-        self.device = torch.device("cuda")
+        self.accelerator = Accelerator(place)
 
 
 def measure(report: Report, device: torch.device) -> None:

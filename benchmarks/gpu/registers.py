@@ -61,17 +61,23 @@ def _short_names(mangled: list[str]) -> list[str]:
     short = []
     for name in names:
         body = re.search(r"run_body<(.*)>\(", name)
-        name = body.group(1) if body else re.sub(r"\(glt::.*\)$", "", name)
+        name = body.group(1) if body else re.sub(r"\((?:glt::cuda::TieredTable|long const\*).*\)$", "", name)
         name = re.sub(r"void |glt::cuda::|\(anonymous namespace\)::", "", name)
-        short.append(re.sub(r"\((?:int|[\w:]+)\)(\d)", r"\1", name).replace(" >", ">"))
+        short.append(re.sub(r"\((?:int|[\w:]+)\)(\d)", r"\1", name).replace(" >", ">").strip())
     return short
 
 
 def reports() -> list[Path]:
-    """The newest report of each source of the last build with CUDA; none where there was no such build."""
+    """The report of each source of the last build with CUDA; none without one since kernels changed."""
+    written = max(
+        path.stat().st_mtime
+        for pattern in ("cuda/*.h", "cuda/*.cu", "core/rng.h", "core/pick_rules.h")
+        for path in (ROOT / "csrc").glob(pattern)
+    )
     newest: dict[str, Path] = {}
     for path in sorted((ROOT / "build" / "obj" / "csrc" / "cuda").glob("*.ptxas"), key=lambda p: p.stat().st_mtime):
-        newest[path.name.split(".cu.")[0]] = path
+        if path.stat().st_mtime > written:
+            newest[path.name.split(".cu.")[0]] = path
     return [path for name, path in sorted(newest.items()) if (ROOT / "csrc" / "cuda" / f"{name}.cu").exists()]
 
 

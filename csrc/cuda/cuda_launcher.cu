@@ -11,8 +11,16 @@
 namespace glt::cuda {
 namespace {
 
+// How many blocks a multiprocessor is to hold: where kernels wait for memory more than they compute. Others get all the
+// registers that they ask for; left to itself, ptxas spills a few to make room for a block more.
 template <typename Body>
-__global__ void __launch_bounds__(kThreads, 1) run_body(const __grid_constant__ Body body) {
+constexpr int blocks_per_sm() {
+  if constexpr (requires { Body::kBlocksPerSm; }) return Body::kBlocksPerSm;
+  return 1;
+}
+
+template <typename Body>
+__global__ void __launch_bounds__(kThreads, blocks_per_sm<Body>()) run_body(const __grid_constant__ Body body) {
   __shared__ typename Body::Shared shared;
   body(CudaBlock(), shared);
 }

@@ -103,7 +103,7 @@ struct DrawByWeight {
   }
 
   GLT_HOST_DEVICE static ExcludedRows::Part excluded_of(const EdgeTask& task, int64_t id, const WeightedRow& row) {
-    if (!task.excluded.slot) return {nullptr, 0};
+    if (!task.excluded.slot) return task.excluded.none();
     const ExcludedRows::Part part = task.excluded.of(id, row.begin);
     return {part.position, part.num_below(row.begin + row.degree)};
   }
@@ -141,11 +141,12 @@ struct PickEdges {
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
     const EdgeTask& task = tasks[block.y()];
+    const uint32_t top = task.found.stamps.top();
     for_each_edge(block, task, num_blocks, [&](int64_t at, int64_t i, const RowSpan& row, int64_t count, int64_t j) {
       const int64_t position = position_of(task, at, i, row, count, j);
       const int64_t neighbor = task.rows.indices[position];
       if (task.found.edge) task.found.edge[at] = task.rows.edge_ids.data ? task.rows.edge_ids[position] : position;
-      task.put_node(block, at, task.center(i), neighbor);
+      task.put_node(block, at, task.center(i), neighbor, top);
     });
   }
 

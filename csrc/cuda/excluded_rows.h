@@ -34,7 +34,7 @@ struct ExcludedRows {
       int64_t low = 0;
       for (int64_t high = count; low < high;) {
         const int64_t middle = (low + high) / 2;
-        if (position[middle] < end)
+        if (load_parameter(position + middle) < end)
           low = middle + 1;
         else
           high = middle;
@@ -46,7 +46,8 @@ struct ExcludedRows {
       int64_t low = 0;
       for (int64_t high = count; low < high;) {
         const int64_t s = (low + high) / 2;
-        if (position[s] - s <= begin + rank)  // position[s] - s - begin eligible edges are in front of it
+        if (load_parameter(position + s) - s <=
+            begin + rank)  // position[s] - s - begin eligible edges are in front of it
           low = s + 1;
         else
           high = s;
@@ -54,10 +55,11 @@ struct ExcludedRows {
       return low;
     }
   };
+  GLT_HOST_DEVICE Part none() const { return {position, 0}; }  // never null: pointers are then known to be global
   GLT_HOST_DEVICE Part of(int64_t id, int64_t begin) const {
     uint64_t at = home_of_excluded(id, mask);
     while (slot[at].count > 0 && slot[at].center != id) at = (at + 1) & mask;
-    if (slot[at].count == 0) return {nullptr, 0};
+    if (slot[at].count == 0) return none();
     const Part all{position + found[at].begin, found[at].count};
     const int64_t before = all.num_below(begin);
     return {all.position + before, all.count - before};

@@ -35,7 +35,7 @@ struct TakeSeeds {
       if (found.is_bad(at))
         block.atomic_min(found.bad, static_cast<uint64_t>(at));
       else if (!found.stamps.mask)
-        found.stamp_dense(block, at, id);
+        found.stamp_dense(block, at, id, found.stamps.top());
     });
   }
 };
@@ -75,6 +75,7 @@ struct StampSeeds {
 // How many edges each tile of a frontier gives.
 struct CountEdges {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
   Tasks<EdgeTask> tasks;
 
   template <typename Block>
@@ -157,11 +158,12 @@ struct PickFew {
     }
     task.template skip_excluded<K>(i, row, offset);
     const Center center = task.center(i);
+    const uint32_t top = task.found.stamps.top();
     int64_t loaded[K];
     load(task.rows.indices, row.begin, offset, loaded);
     GLT_UNROLL
     for (int j = 0; j < K; ++j)
-      if (j < count) task.put_node(block, at + j, center, loaded[j]);
+      if (j < count) task.put_node(block, at + j, center, loaded[j], top);
     if (!task.found.edge) return;
     if (task.rows.edge_ids.data) {
       load(task.rows.edge_ids, row.begin, offset, loaded);
@@ -194,6 +196,7 @@ struct PickFew {
 // Writes where the edges of each row begin, for kernels that work edge by edge.
 struct PlaceRows {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
   Tasks<EdgeTask> tasks;
 
   template <typename Block>

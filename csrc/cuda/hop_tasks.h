@@ -104,16 +104,16 @@ struct EdgeTask {
     const int64_t local = *frontier_begin + i;
     return {static_cast<uint32_t>(local), tree ? tree[local] : 0};
   }
-  // Occurrence `at` is `neighbor`, found from `center`.
+  // Occurrence `at` is `neighbor`, found from `center`; `top` is that of the stamps, which is asked for once.
   template <typename Block>
-  GLT_HOST_DEVICE void put_node(const Block& block, int64_t at, Center center, int64_t neighbor) const {
+  GLT_HOST_DEVICE void put_node(const Block& block, int64_t at, Center center, int64_t neighbor, uint32_t top) const {
     found.node[at] = neighbor;
     found.col[at] = center.local;
     if (found.tree) found.tree[at] = center.tree;
     if (static_cast<uint64_t>(neighbor) >= static_cast<uint64_t>(found.num_nodes))
       block.atomic_min(found.bad, static_cast<uint64_t>(at));
     else if (!found.stamps.mask)
-      found.stamp_dense(block, at, neighbor);
+      found.stamp_dense(block, at, neighbor, top);
   }
 
  private:

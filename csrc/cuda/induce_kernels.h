@@ -61,6 +61,7 @@ struct InduceTask {
 
 struct CountDegrees {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
   InduceTask task;
 
   template <typename Block>
@@ -75,6 +76,7 @@ struct CountDegrees {
 
 struct PlaceDegrees {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
   InduceTask task;
 
   template <typename Block>
@@ -93,6 +95,7 @@ struct PlaceDegrees {
 
 struct CountMembers {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
   InduceTask task;
 
   template <typename Block>
@@ -123,6 +126,7 @@ struct SumMembers {
 
 struct WriteMembers {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
   InduceTask task;
   int64_t *row, *col, *edge;  // [*task.num_edges]; edge null: not wanted
 

@@ -18,11 +18,11 @@ namespace glt::cuda {
 
 constexpr int kMostFew = 16;  // PickFew keeps up to so many picks in registers
 
-using Kernel = std::variant<AddDoubt, FindExcluded, FindNegatives, TakeSeeds, StampSeeds, StampEdges, CountEdges, PlaceRows,
-                            DrawEdges, DrawByWeight, PickEdges, CountNew, AddNew, CopyEdges, CopyNodes, CountDegrees,
-                            PlaceDegrees, CountMembers, SumMembers, WriteMembers, PickFew<1>, PickFew<2>, PickFew<3>,
-                            PickFew<4>, PickFew<5>, PickFew<6>, PickFew<7>, PickFew<8>, PickFew<9>, PickFew<10>,
-                            PickFew<11>, PickFew<12>, PickFew<13>, PickFew<14>, PickFew<15>, PickFew<16>>;
+using Kernel = std::variant<AddDoubt, FindExcluded, FindNegatives, TakeSeeds, StampSeeds, StampEdges, CountEdges,
+                            PlaceRows, DrawEdges, DrawByWeight, PickEdges, CountNew, AddNew, CopyEdges, CopyNodes,
+                            CountDegrees, PlaceDegrees, CountMembers, SumMembers, WriteMembers, PickFew<1>, PickFew<2>,
+                            PickFew<3>, PickFew<4>, PickFew<5>, PickFew<6>, PickFew<7>, PickFew<8>, PickFew<9>,
+                            PickFew<10>, PickFew<11>, PickFew<12>, PickFew<13>, PickFew<14>, PickFew<15>, PickFew<16>>;
 
 // All calls are asked for in order and may return before the work is done, but for wait().
 class Launcher {

@@ -10,6 +10,7 @@ namespace glt::cuda {
 // How many nodes each tile of a hop's occurrences is the first to name.
 struct CountNew {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 6;
   Tasks<NodeTask> tasks;
 
   template <typename Block>
@@ -27,6 +28,7 @@ struct CountNew {
 // Gives them local ids in order of first occurrence; they are the next frontier.
 struct AddNew {
   using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 6;
   Tasks<NodeTask> tasks;
 
   template <typename Block>

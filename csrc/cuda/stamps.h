@@ -55,8 +55,8 @@ struct Occurrences {
 
   // One word per node: nobody waits for the answer.
   template <typename Block>
-  GLT_HOST_DEVICE void stamp_dense(const Block& block, int64_t at, int64_t id) const {
-    block.atomic_max(stamps.words + id, stamps.word_of(at));
+  GLT_HOST_DEVICE void stamp_dense(const Block& block, int64_t at, int64_t id, uint32_t top) const {
+    block.atomic_max(stamps.words + id, top - static_cast<uint32_t>(at));
   }
 
   // A slot holds an occurrence, which tells its key: no wide key in the table, and one 32-bit word to swap. Which slot

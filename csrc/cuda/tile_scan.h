@@ -15,10 +15,11 @@ namespace glt::cuda {
 
 constexpr int kMostTiles = 1024;
 
-// Tiles for up to `bound` items, `few` of them to a thread.
+// Tiles for up to `bound` items, `few` of them to a thread: a power of two, since GPUs have no division.
 inline int tiles_for(int64_t bound, int64_t few) {
-  const int64_t tiles = (bound + kThreads * few - 1) / (kThreads * few);
-  return static_cast<int>(tiles < 1 ? 1 : tiles > kMostTiles ? kMostTiles : tiles);
+  int tiles = 1;
+  while (tiles < kMostTiles && int64_t{tiles} * kThreads * few < bound) tiles *= 2;
+  return tiles;
 }
 
 // The items of tile `tile` of `tiles`: as many to a thread as it takes, so the last tiles may have none.
@@ -26,10 +27,8 @@ struct Tile {
   int64_t begin, end, per_thread;
 
   GLT_HOST_DEVICE Tile(int64_t n, int tile, int tiles) {
-    // GPUs have no division: one of 64 bits costs as much as the rest of a tile.
-    const uint32_t threads = kThreads * static_cast<uint32_t>(tiles);
-    per_thread =
-        n <= UINT32_MAX - threads ? (static_cast<uint32_t>(n) + threads - 1) / threads : (n + threads - 1) / threads;
+    const int64_t threads = int64_t{kThreads} * tiles;
+    per_thread = (n + threads - 1) >> log2_of(static_cast<uint32_t>(threads));
     begin = lower(n, tile * kThreads * per_thread);
     end = lower(n, begin + kThreads * per_thread);
   }
@@ -39,6 +38,13 @@ struct Tile {
 
  private:
   GLT_HOST_DEVICE static int64_t lower(int64_t a, int64_t b) { return a < b ? a : b; }
+  GLT_HOST_DEVICE static int log2_of(uint32_t power) {
+#if defined(__CUDA_ARCH__)
+    return __ffs(static_cast<int>(power)) - 1;
+#else
+    return __builtin_ctz(power);
+#endif
+  }
 };
 
 // Shared memory of a block that does not scan.

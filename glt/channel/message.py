@@ -125,7 +125,10 @@ def _view(array: np.ndarray, code: int, shape: Sequence[int], offset: int) -> Te
 
 def device_view(buffer: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     """A tensor that lies in bytes on any device, uint8, from ``start`` on: slower than what the CPU has."""
-    return buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes == 0:  # it may lie behind the end
+        return torch.empty(tuple(shape), dtype=dtype, device=buffer.device)
+    return buffer[start : start + nbytes].view(dtype).view(tuple(shape))
 
 
 class MessageLayout:

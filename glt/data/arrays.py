@@ -71,27 +71,30 @@ def from_array(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def as_ids(value: Any, name: str) -> Tensor:
+def as_ids(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     """Returns ``value`` as a contiguous one-dimensional int64 CPU tensor of ids; see :func:`ids_in_place`."""
-    return ids_in_place(value, name).to(device="cpu", dtype=torch.int64).contiguous()
+    return ids_in_place(value, name, num_ids).to(device="cpu", dtype=torch.int64).contiguous()
 
 
-def ids_in_place(value: Any, name: str) -> Tensor:
+def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     """Returns ``value`` as a one-dimensional tensor of ids, of the integer type and on the device that it is.
 
     Args:
         value: A tensor, array or sequence of integers; a bool mask stands for the positions of its true elements.
         name: What to call it in errors.
+        num_ids: How many ids there are: a mask has one element for each. Default: nobody knows.
 
     Raises:
         TypeError: If it does not hold integers.
-        ValueError: If it is not one-dimensional.
+        ValueError: If it is not one-dimensional, or a mask of another length.
     """
     ids = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     require_data(ids, name)
     if ids.dim() != 1:
         raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected one dimension")
     if ids.dtype == torch.bool:
+        if num_ids is not None and len(ids) != num_ids:
+            raise ValueError(f"{name} is a mask of {len(ids)} elements: expected {num_ids}, one for each id")
         ids = ids.nonzero().view(-1)
     if ids.numel() == 0 and not isinstance(value, Tensor):
         ids = ids.to(torch.int64)

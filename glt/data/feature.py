@@ -203,6 +203,7 @@ class Feature:
         positions: Tensor | None = None,
         dtype: torch.dtype | None = None,
         wait: bool = True,
+        trusted: bool = False,
         max_blocks: int = 0,
     ) -> Tensor:
         """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``: rows that are not to
@@ -211,6 +212,8 @@ class Feature:
         Args:
             device: The GPU; what else there is must be there.
             ids, out, positions, dtype, wait, max_blocks: As in :meth:`gather`.
+            trusted: The ids have rows for certain: nothing waits, and nothing is kept to name one that has none. Its
+                row is zeros, and :meth:`check` still tells that there was one.
         """
         place = require_accelerator(device, "device")
         ids = ids_in_place(ids, "ids")  # all is checked here: the kernel takes addresses
@@ -238,8 +241,9 @@ class Feature:
             if positions is None and len(out) < len(ids):
                 raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
         return self.placed(place).gather(
-            ids, out, positions=positions, dtype=dtype, wait=wait, max_blocks=max_blocks, explain=self._explain
-        )
+            ids, out, positions=positions, dtype=dtype, wait=wait, trusted=trusted, max_blocks=max_blocks,
+            explain=self._explain,
+        )  # fmt: skip
 
     def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
         """Raises what the CPU would have raised for these ids."""

@@ -21,9 +21,9 @@ class DeviceCopies:
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
+        self._under_way: list[tuple[Event, Tensor]] = []
         self.accelerator = accelerator
         self._stream = accelerator.new_stream()
-        self._under_way: list[tuple[Event, Tensor]] = []
 
     def start(self, message: Message) -> Message:
         """Returns the message with its tensors on the GPU, but for those that the trainer reads as numbers.
@@ -42,9 +42,7 @@ class DeviceCopies:
         tensors = {
             name: tensor.clone()
             if name in ON_HOST
-            else device_view(
-                buffer, tensor.data_ptr() - source.data_ptr() if tensor.numel() else 0, tensor.dtype, tensor.shape
-            )
+            else device_view(buffer, tensor.data_ptr() - source.data_ptr(), tensor.dtype, tensor.shape)
             for name, tensor in message.tensors.items()
         }
         return Message(message.kind, message.loader, message.epoch, message.index, tensors, buffer, ready)
@@ -52,6 +50,9 @@ class DeviceCopies:
     def sweep(self) -> None:
         """Lets go of the memory of copies that are done."""
         self._under_way = [(event, source) for event, source in self._under_way if not event.query()]
+
+    def __del__(self) -> None:
+        self.close()  # the channel's memory must not be filled again, or go, under a copy
 
     def close(self) -> None:
         """Waits for the copies, and lets go of all memory."""

@@ -87,7 +87,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
         stats = dict.fromkeys(STATS, 0.0)
         try:
             batch = await self.partitions.timed(stats, "sampling_s", LONG, self._sample_there, start, batch_key)
-        except (MemoryError, torch.OutOfMemoryError) as error:
+        except (MemoryError, torch.cuda.OutOfMemoryError) as error:
             raise MemoryError(self.config.no_room(sum(len(nodes) for _, nodes in start.seeds))) from error
         specs = self._specs(batch, start)
         num_nodes = [batch.num_nodes(t) for t in range(self._num_node_types)]
@@ -160,7 +160,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
                     target = room(in_message(name, kind, type_))
                     self._whole.tables.gather(place, kind, type_, name, ids[kind, type_], target)
             for t, labels in self._labels() if not self.staged else ():
-                labels.gather_on(place, ids["node", t], out[in_message("y", "node", t)], wait=False)
+                labels.gather_on(place, ids["node", t], out[in_message("y", "node", t)], trusted=True)
             for name, tensor in made.items():
                 out[name].copy_(tensor, non_blocking=True)
             for key, tensor in ids.items() if self.staged else ():

@@ -87,7 +87,7 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         edge_type = None
         if isinstance(edges, Mapping):
             edge_type, edges = _only(edges, "edges", "edge type")
-        ids = as_ids(edges, "edges")
+        ids = as_ids(edges, "edges", graph.num_edges(edge_type))
         ends = graph.find_edges(ids, edge_type)
         super().__init__(
             _data(graph), given.pop("num_neighbors"), ends if edge_type is None else (edge_type, ends), batch_size,

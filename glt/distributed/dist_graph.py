@@ -13,13 +13,14 @@ from torch_geometric.data import Data, HeteroData
 from glt import _core
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.dist_tensor import flush_all
 from glt.distributed.graph_data import GraphData
 from glt.distributed.graph_partition_book import GraphPartitionBook
 from glt.distributed.graph_router import GraphRouter
 from glt.distributed.initialize import open_world
 from glt.distributed.options import check_count
 from glt.distributed.world import World
-from glt.sampler.seed_order import draw_random_seed
+from glt.sampler.seed_order import check_random_seed, draw_random_seed
 
 _INT32_MAX = 2**31 - 1
 
@@ -105,6 +106,7 @@ class DistGraph:
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """See :func:`glt.distributed.barrier`."""
+        flush_all(self.world)
         self.world.barrier(timeout_s)
 
     # -- structure ---------------------------------------------------------------------------------------------------
@@ -119,7 +121,8 @@ class DistGraph:
         Raises:
             IndexError: If there is no such edge; names the first.
         """
-        return self._router.find_edges(self.schema.edge_index(etype), as_ids(edge_ids, "edge_ids"))
+        at = self.schema.edge_index(etype)
+        return self._router.find_edges(at, as_ids(edge_ids, "edge_ids", self._data.num_edges_of[at]))
 
     def in_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
         """Edges of a type that end in nodes ``[n]``, int64.
@@ -141,10 +144,8 @@ class DistGraph:
 
     def _degrees(self, nodes: Any, etype: EdgeType | None, edge_dir: str) -> Tensor:
         at = self.schema.edge_index(etype)
-        if nodes is None:
-            ids = torch.arange(self._data.num_nodes_of[self._expanded(at, edge_dir)])
-        else:
-            ids = as_ids(nodes, "nodes")
+        num_nodes = self._data.num_nodes_of[self._expanded(at, edge_dir)]
+        ids = torch.arange(num_nodes) if nodes is None else as_ids(nodes, "nodes", num_nodes)
         return self._router.degrees(at, ids, edge_dir)
 
     def has_edges_between(self, sources: Any, targets: Any, etype: EdgeType | None = None) -> Tensor:
@@ -221,7 +222,7 @@ class DistGraph:
             raise TypeError(f"replace = {replace!r}: expected True or False")
         by_type, fanouts = self._seeds_by_type(seeds), self._fanouts(fanout)
         self._require_weights(prob, edge_dir, fanouts)
-        key = _core.batch_key(draw_random_seed() if random_seed is None else random_seed, 0, 0)
+        key = _core.batch_key(draw_random_seed() if random_seed is None else check_random_seed(random_seed), 0, 0)
         found: dict[EdgeType, tuple[Tensor, Tensor]] = {}
         for at, edge_type in enumerate(self.schema.edge_types):
             centers, num_neighbors = by_type.get(self._expanded(at, edge_dir)), fanouts[at]
@@ -238,11 +239,10 @@ class DistGraph:
         if isinstance(seeds, Mapping):
             if not self.is_hetero:
                 raise TypeError("seeds are a dict by type: expected ids, the graph being homogeneous")
-            given = {self.schema.node_index(t): as_ids(ids, f"seeds[{t!r}]") for t, ids in seeds.items()}
+            named = [(self.schema.node_index(t), ids, f"seeds[{t!r}]") for t, ids in seeds.items()]
         else:
-            given = {
-                self.schema.node_index(None): as_ids(seeds, "seeds")
-            }  # raises, naming the types, if there are several
+            named = [(self.schema.node_index(None), seeds, "seeds")]  # raises, naming the types, if there are several
+        given = {at: as_ids(ids, name, self._data.num_nodes_of[at]) for at, ids, name in named}
         for at, ids in given.items():
             self._require_nodes("seeds", ids, at)
         return {at: ids if len(ids) < 2 else _unique(ids) for at, ids in given.items()}
@@ -289,9 +289,10 @@ class DistGraph:
         if isinstance(edges, Mapping):
             if not self.is_hetero:
                 raise TypeError("edges are a dict by type: expected ids, the graph being homogeneous")
-            given = {self.schema.edge_index(t): as_ids(ids, f"edges[{t!r}]") for t, ids in edges.items()}
+            named = [(self.schema.edge_index(t), ids, f"edges[{t!r}]") for t, ids in edges.items()]
         else:
-            given = {self.schema.edge_index(None): as_ids(edges, "edges")}
+            named = [(self.schema.edge_index(None), edges, "edges")]
+        given = {at: as_ids(ids, name, self._data.num_edges_of[at]) for at, ids, name in named}
         found = {
             self.schema.edge_types[at]: (self._router.find_edges(at, ids), ids) for at, ids in sorted(given.items())
         }
@@ -301,7 +302,9 @@ class DistGraph:
     def _as_graph(self, found: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> Data | HeteroData:
         counts = self._data.num_nodes_of
         if not self.is_hetero:
-            ((ends, ids),) = found.values()
+            ends, ids = found.get(
+                self.schema.edge_types[0], (torch.empty((2, 0), dtype=torch.int64), torch.empty(0).long())
+            )
             return Data(edge_index=ends, e_id=ids, num_nodes=counts[0])
         graph = HeteroData()
         for node_type, num_nodes in zip(self.schema.node_types, counts, strict=True):

@@ -75,7 +75,10 @@ class DistNeighborLoader(DistLoader):
         with_edge: Return edge ids as ``e_id``.
         edge_dir: ``'in'`` or ``'out'``; must be how the graph was partitioned, which is the default.
         collect_features: Look up features, labels and times of nodes, and features of edges.
-        to_device: Where batches go. Default: they stay in CPU memory, shared with the samplers.
+        to_device: Where batches go. To a GPU each is one copy, on a stream of its own; that of the next batch goes on
+            while the trainer works on this one, if workers have ``pin_memory``. Batches of a sampler on that GPU beside
+            the trainer are there already. Default: they stay where they are made, in CPU memory shared with the
+            samplers or on the GPU that samples.
         transform: Called with each batch; what it returns is the batch.
         input_id: What batches tell of each seed as ``input_id``. Default: its position in ``input_nodes``; of a mask,
             the node.

@@ -70,8 +70,11 @@ class DistParameter(nn.Parameter):
         taken, self.gradients = self.gradients, []
         if not taken:
             return None
-        ids = torch.cat([each.to("cpu", torch.int64) for each, _ in taken])
-        return ids, torch.cat([each.to("cpu", torch.float32) for _, each in taken]).contiguous()
+        ids = [each.to("cpu", torch.int64) for each, _ in taken]
+        grads = [each.to("cpu", torch.float32) for _, each in taken]
+        if len(taken) == 1:
+            return ids[0].contiguous(), grads[0].contiguous()
+        return torch.cat(ids), torch.cat(grads)
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"DistParameter of {self.tensor.name!r}, {list(self.tensor.shape)}"

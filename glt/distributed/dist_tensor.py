@@ -118,7 +118,7 @@ class DistTensor:
         self.generations = tuple(each["generation"] for each in found)
         self.placement = Placement.from_spec(spec.placement, world.data)
         self._exchange = Exchange(world, self.placement, spec, self.generations, handle)
-        handles.hold(self, handle, self.generations)
+        handles.hold(self, handle, self.generations, self._exchange.lines)
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -41,11 +41,13 @@ class GraphPartitionBook:
         Raises:
             IndexError: If there is no such node; names the first.
         """
-        return torch.from_numpy(self._node_book(ntype).owners(as_ids(ids, "ids").numpy()))
+        book = self._node_book(ntype)
+        return torch.from_numpy(book.owners(as_ids(ids, "ids", book.num_ids).numpy()))
 
     def edge_owners(self, ids: Any, etype: EdgeType | None = None) -> Tensor:
         """The partition of each edge ``[n]``, int64 (DGL's ``eid2partid``); errors as of :meth:`node_owners`."""
-        return self._router.edge_owners(self.schema.edge_index(etype), as_ids(ids, "ids"))
+        at = self.schema.edge_index(etype)
+        return self._router.edge_owners(at, as_ids(ids, "ids", self.num_edges_of[at]))
 
     def nodes_of(self, partition: int, ntype: NodeType | None = None) -> Tensor:
         """Ids of the nodes that a partition owns, ascending ``[n]``, int64 (DGL's ``partid2nids``)."""

@@ -7,6 +7,8 @@ import math
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -24,6 +26,9 @@ _TRIES = 5  # for a port that was free a moment ago
 _POLL_S = 0.5
 _SAY_S = 10.0  # between two words about who is waited for
 _ALONE_S = 60.0  # a trainer that was lost may come back within it
+_FAILED = "failed "
+
+_num_opened = 0
 
 
 class HostServer:
@@ -51,6 +56,10 @@ class HostServer:
         self.server = DistServer(
             data, rank, place.num_servers, place.num_trainers, master, bind, "distributed-server", options
         )
+
+    def abort(self, why: str) -> None:
+        """Ends it at once, and tells the trainers why."""
+        self.server.close(why)
 
     def finish(self, timeout_s: float | None) -> bool:
         """Waits until all trainers have left, or are gone, and ends; returns whether they had.
@@ -98,13 +107,29 @@ def serve_at_free_port(place: JobPlace, data: DistDataset, num_workers: int, tim
 
 
 def open_store(place: JobPlace, timeout_s: float) -> dist.Store | None:
-    """A store of the job, where trainers tell each other where server 0 is; None if there is none."""
+    """A store of the job, where trainers tell each other where server 0 is; None if there is none.
+
+    Each time another part of it: what was told of a job that has ended since does not count.
+    """
+    global _num_opened
+    _num_opened += 1
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"glt/initialize/{attempt}/{_num_opened}"
     if dist.is_initialized():
-        return dist.PrefixStore("glt/initialize", dist.distributed_c10d._get_default_store())
+        return dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None  # who opened one now would be in the way of init_process_group
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"glt/initialize/{attempt}", timeout_s)
+    return connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), prefix, timeout_s)
+
+
+@contextmanager
+def telling_failures(store: dist.Store) -> Iterator[None]:
+    """If server 0 cannot be made, those who wait to hear where it is are told why."""
+    try:
+        yield
+    except Exception as error:
+        store.set("port", f"{_FAILED}{type(error).__name__}: {error}"[:2000])
+        raise
 
 
 def tell_port(store: dist.Store, port: int) -> None:
@@ -116,7 +141,7 @@ def hear_port(store: dist.Store, timeout_s: float) -> int:
     """Waits until server 0 has told.
 
     Raises:
-        glt.errors.RendezvousError: If it does not in time.
+        glt.errors.RendezvousError: If it does not in time, or has failed; says why.
     """
     try:
         store.wait(["port"], timedelta(seconds=timeout_s))
@@ -125,4 +150,7 @@ def hear_port(store: dist.Store, timeout_s: float) -> int:
             f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
             "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
         ) from error
-    return int(store.get("port"))
+    told = store.get("port").decode(errors="replace")
+    if told.startswith(_FAILED):
+        raise RendezvousError(f"the server of the first host could not be made: {told.removeprefix(_FAILED)}")
+    return int(told)

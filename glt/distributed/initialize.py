@@ -8,13 +8,22 @@ import os
 import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.dist_dataset import DistDataset
-from glt.distributed.host_server import HostServer, hear_port, open_store, serve_at_free_port, tell_port
+from glt.distributed.dist_tensor import flush_all
+from glt.distributed.host_server import (
+    HostServer,
+    hear_port,
+    open_store,
+    serve_at_free_port,
+    tell_port,
+    telling_failures,
+)
 from glt.distributed.ip_config import DEFAULT_PORT, find_this_host
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
@@ -220,7 +229,8 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
     serves = place.is_first_on_host
     if serves and place.host_index == 0 and port is None:
         assert store is not None
-        job.server = serve_at_free_port(place, _loaded(part_config, 0), job.num_workers, timeout_s)
+        with telling_failures(store):
+            job.server = serve_at_free_port(place, _loaded(part_config, 0), job.num_workers, timeout_s)
         port = job.server.server.address[1]
         tell_port(store, port)
     elif port is None:
@@ -304,6 +314,10 @@ def finalize(timeout_s: float | None = None) -> None:
     Args:
         timeout_s: Waits no longer than so many seconds. Default: as long as others are there.
     """
+    _finalize(timeout_s, "")
+
+
+def _finalize(timeout_s: float | None, why: str) -> None:
     global _job
     with _lock:
         job, _job = _job, None
@@ -312,14 +326,16 @@ def finalize(timeout_s: float | None = None) -> None:
         if job.pid != os.getpid():
             _forget()
             return
-        _end(job, timeout_s)
+        _end(job, timeout_s, why)
 
 
-def _end(job: _Job, timeout_s: float | None) -> None:
+def _end(job: _Job, timeout_s: float | None, why: str = "") -> None:
     world = leave()
+    if why and job.server is not None:
+        job.server.abort(f"trainer {job.place.rank}, which runs it, has failed: {why}")
     try:
         if isinstance(world, ServedWorld):
-            shutdown_client()
+            shutdown_client(why)
         elif world is not None:
             world.close()
             resign()
@@ -342,7 +358,11 @@ def _at_exit(pid: int) -> None:
     if os.getpid() != pid:
         return
     # After an exception nobody is waited for: the others cannot go on without this process, and are told at once.
-    finalize(0.0 if getattr(sys, "last_value", None) is not None else None)
+    failure = getattr(sys, "last_value", None)
+    if failure is None:
+        finalize()
+    else:
+        _finalize(0.0, "".join(traceback.format_exception_only(failure)).strip())
 
 
 def get_rank() -> int:
@@ -373,12 +393,15 @@ def _place() -> JobPlace | World:
 
 
 def barrier(timeout_s: float | None = None) -> None:
-    """Waits until all trainers have come here; what they wrote and flushed before is then seen by all.
+    """Waits until all trainers have come here; what they wrote to distributed tensors before is then seen by all.
 
     Args:
         timeout_s: Deadline in seconds, from the first one. Default: half an hour.
 
     Raises:
         glt.errors.PeerLost: If a trainer does not come in time, or is gone; names it.
+        Exception: What went wrong with a write that was not waited for; see :meth:`DistTensor.flush`.
     """
-    require_world().barrier(timeout_s)
+    world = require_world()
+    flush_all(world)
+    world.barrier(timeout_s)

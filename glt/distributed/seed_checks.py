@@ -94,9 +94,7 @@ def checked_seeds(input_nodes: Any, data: LoaderData) -> tuple[int, dict[str, Te
     if not isinstance(input_nodes, np.ndarray) or input_nodes.dtype == bool:
         input_nodes = as_tensor("input_nodes", input_nodes, "ids, or a bool mask over all nodes")
     mask = isinstance(input_nodes, Tensor) and input_nodes.dtype == torch.bool
-    if mask and input_nodes.dim() == 1 and len(input_nodes) != num_nodes:
-        raise ValueError(f"input_nodes is a mask of {len(input_nodes)} elements: expected one per node, {num_nodes}")
-    seeds = as_ids(input_nodes, "input_nodes")
+    seeds = as_ids(input_nodes, "input_nodes", num_nodes)
     bad = ((seeds < 0) | (seeds >= num_nodes)).nonzero()
     if len(bad):
         at = int(bad[0])

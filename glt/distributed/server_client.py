@@ -254,13 +254,17 @@ def require_client() -> DistClient:
     return _client
 
 
-def shutdown_client() -> None:
-    """Tells the servers that this client is done, and leaves them. Loaders end with it. May be called again."""
+def shutdown_client(why: str = "") -> None:
+    """Tells the servers that this client is done, and leaves them. Loaders end with it. May be called again.
+
+    Args:
+        why: What others are told who wait for it, if it has failed.
+    """
     global _client
     with _lock:
         client, _client = _client, None
         if client is not None:
-            client.close()
+            client.close(why)
             resign()
 
 

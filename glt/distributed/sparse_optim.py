@@ -49,7 +49,7 @@ class SparseAdagrad(SparseOptimizer):
 
     def _first_state(self, group: dict[str, Any]) -> Any:
         value = float(group["initial_accumulator_value"])
-        return ("normal", value, 0.0) if value else "zeros"  # without deviation: that value everywhere
+        return ("constant", value) if value else "zeros"
 
 
 class SparseAdam(SparseOptimizer):

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from glt import _core
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.dist_parameter import DistParameter
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.embedding_groups import embedding_groups
+from glt.distributed.row_gradients import gradients_by_server
 from glt.distributed.store.checkpoint import Checkpoint, load_tensors, save_tensors
 from glt.distributed.store.meeting import MAX_TIMEOUT_S
 from glt.distributed.store.row_update import require_equal
@@ -35,18 +35,22 @@ class SparseOptimizer(torch.optim.Optimizer):
     number of trainers up to the rounding of sums, as long as they have the same seeds in all. Unlike in torch,
     ``step()`` uses gradients up: a second one without a backward pass in between is one without gradients.
 
+    A step is over on all servers when it is over on any trainer, and none begins before all trainers have come to it:
+    what is read between two steps is what the first one left, on every trainer.
+
     The state of a row is kept with the row. Learning rates may be changed between steps, by schedulers of torch, too;
     a ``state_dict()`` has options and numbers of steps, not the rows of weights and states: see :meth:`save`.
     """
 
     kind: str
     state_names: tuple[str, ...]
+    _step_supports_amp_scaling = True  # so that a GradScaler tells of itself instead of unscaling nothing
 
     def __init__(self, params: Any, defaults: dict[str, Any], reduction: str, maximize: bool, timeout_s: float) -> None:
         if reduction not in _REDUCTIONS:
             raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s = {timeout_s}: expected more than 0 seconds")
+        if not 0 < timeout_s <= MAX_TIMEOUT_S:
+            raise ValueError(f"timeout_s = {timeout_s}: expected above 0 and at most {MAX_TIMEOUT_S:g} seconds")
         groups = embedding_groups(params)
         worlds = {id(p.tensor.world): p.tensor.world for group in groups for p in group["params"]}
         if len(worlds) != 1:
@@ -147,6 +151,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if getattr(self, "grad_scale", None) is not None:
+            raise RuntimeError(
+                f"{type(self).__name__} is stepped by a GradScaler, which does not see the gradients of rows: use "
+                "bfloat16, which needs none, or call step() directly and scale no loss"
+            )
         parameters = list(self._parameters())
         parts = self._parts(parameters)
         steps = self._meet("step", parts, self._timeout_s)
@@ -163,7 +172,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 p.tensor.flush()  # what was written is there before the step
-                brought = _by_server(p)
+                brought = gradients_by_server(p)
                 for server, part in enumerate(parts):
                     rows, grads = brought[server] if brought is not None else (None, None)
                     part.append({"told": self._told(p, group, server), "rows": rows, "grads": grads})
@@ -189,7 +198,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
         All trainers call it, between steps; trainer 0 writes, to its disk. See
-        :func:`glt.distributed.store.checkpoint.save_tensors`.
+        :func:`glt.distributed.store.checkpoint.save_tensors`; ``load_tensors({f"{name}/weight": embedding.weight},
+        path)`` there reads the weights alone, for inference.
 
         Args:
             path: A new or empty directory.
@@ -287,28 +297,3 @@ def _part_of(tensor: DistTensor) -> NodeType | EdgeType | None:
         return None
     types = data.schema.node_types if placement.kind == "node" else data.schema.edge_types
     return types[placement.type_index]
-
-
-def _by_server(p: DistParameter) -> list[tuple[Tensor, Tensor]] | None:
-    """For each server, rows there and their gradients; None if there was no backward pass."""
-    taken = p.take_gradients()
-    if taken is None:
-        return None
-    ids, grads = taken
-    tensor = p.tensor
-    if tensor.world.num_trainers > 1 or tensor.world.num_servers > 1:  # or else the one server does the same
-        ids, grads = _merged(ids, grads, len(tensor))
-    empty = torch.empty(0, dtype=torch.int64), torch.empty(0, grads.shape[1])
-    found = [empty] * tensor.world.num_servers
-    for portion in tensor.placement.portions(ids.numpy()):
-        mine = grads if portion.positions is None else grads[torch.from_numpy(portion.positions).long()]
-        found[portion.server] = torch.from_numpy(portion.rows), mine
-    return found
-
-
-def _merged(ids: Tensor, grads: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Distinct ids, ascending, with the sum of the gradients of each."""
-    merge = _core.RowMerge([(ids.numpy(), grads.numpy())], num_rows, grads.shape[1])
-    out_ids, out = torch.empty(len(merge), dtype=torch.int64), torch.empty(len(merge), grads.shape[1])
-    merge.sum(out_ids.numpy(), out.numpy(), num_threads=torch.get_num_threads())
-    return out_ids, out

@@ -55,13 +55,13 @@ class WholeTables:
             out: ``[n, ...]``, on it.
         """
         if len(self._partitions) == 1:
-            self.feature(kind, type_, name).gather_on(place, ids, out, wait=False)
+            self.feature(kind, type_, name).gather_on(place, ids, out, trusted=True)
             return
         with self._lock:
             key = (place, kind, type_, name)
             if key not in self._placed:
                 self._placed[key] = self._place(place, kind, type_, name)
-        self._placed[key].gather(ids, out, wait=False, explain=_explain)
+        self._placed[key].gather(ids, out, trusted=True, explain=_explain)
 
     def _place(self, place: Accelerator, kind: str, type_: int, name: str) -> TieredRows:
         features = [each.tables(kind, type_)[name] for each in self._partitions]

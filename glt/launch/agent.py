@@ -2,7 +2,7 @@
 
 What torchrun does not offer as a program: trainers write to pipes of the keeper instead of to files that grow, and who
 failed is told as JSON, ``[{"rank", "pid", "code", "message"}, ...]``, the likely cause first. ``PIPES`` is JSON too:
-``out`` and ``err``, a file descriptor for each local rank, and ``report``.
+``out`` and ``err``, a file descriptor for each local rank, ``report``, one more, and ``folder``, for small files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,18 +53,17 @@ class PipeLogs(LogsSpecs):
 def main(argv: list[str]) -> int:
     """Runs the trainers of this host; returns 0, 1 if one failed, or 128 and the signal that ended this."""
     pipes = json.loads(argv[0])
-    arguments = parse_args(argv[1:])
+    arguments = parse_args([f"--log-dir={pipes['folder']}", *argv[1:]])  # else torchrun makes one, and leaves it
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # glt launch says it
-    with tempfile.TemporaryDirectory(prefix="glt-launch-") as folder:
-        config, command, words = config_from_args(arguments)
-        config.logs_specs = PipeLogs(folder, pipes["out"], pipes["err"])
-        try:
-            elastic_launch(config, command)(*words)
-        except ChildFailedError as error:
-            os.write(pipes["report"], json.dumps(_in_order(error.failures)).encode())
-            return 1
-        except SignalException as error:
-            return 128 + int(error.sigval)
+    config, command, words = config_from_args(arguments)
+    config.logs_specs = PipeLogs(pipes["folder"], pipes["out"], pipes["err"])
+    try:
+        elastic_launch(config, command)(*words)
+    except ChildFailedError as error:
+        os.write(pipes["report"], json.dumps(_in_order(error.failures)).encode())
+        return 1
+    except SignalException as error:
+        return 128 + int(error.sigval)
     return 0
 
 

@@ -36,6 +36,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             if problems:
                 return _refuse(console, problems)
         print("\n".join(shown_plan(hosts, plan_job(spec))))
+        if spec.master_port == 0:
+            console.say("ports of 0 are found when the job starts")
         return 0
     spec, problems = _checked(reach, hosts, spec, arguments.master_port)
     if problems:

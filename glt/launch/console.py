@@ -26,11 +26,18 @@ class Console:
         """Prints ``who | text``.
 
         Raises:
-            BrokenPipeError: If nobody reads it any more.
+            BrokenPipeError: If nobody reads it any more; once, then it is dropped.
         """
         self._last.setdefault(who, deque(maxlen=_NUM_LAST)).append(text)
         file = self._err if is_err else self._out
-        print(f"{self._marked(who, file)} | {text}", file=file, flush=True)
+        try:
+            print(f"{self._marked(who, file)} | {text}", file=file, flush=True)
+        except BrokenPipeError:
+            with open(
+                os.devnull, "wb"
+            ) as nowhere:  # what is in the buffer would fail again, at the end of this process
+                os.dup2(nowhere.fileno(), file.fileno())
+            raise
 
     def say(self, text: str) -> None:
         """Prints what the launcher itself has to say."""

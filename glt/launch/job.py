@@ -65,7 +65,11 @@ class Job:
 
     def run(self) -> int:
         """Runs until everything has ended, and returns the exit status."""
-        before = {each: signal.signal(each, self._receive) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {
+            each: signal.signal(each, self._receive)
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(each) is not signal.SIG_IGN  # as under nohup
+        }
         begin = time.monotonic()
         deadline = None if self._timeout_s is None else begin + self._timeout_s
         every_s = min(_BEAT_S, self._reach.lost_timeout_s / 4)
@@ -96,10 +100,9 @@ class Job:
 
     def _hear(self) -> None:
         try:
-            event = self._events.get(timeout=_POLL_S)
+            self._take(self._events.get(timeout=_POLL_S))
             for _ in range(1000):  # then it looks at the clock
-                self._take(event)
-                event = self._events.get_nowait()
+                self._take(self._events.get_nowait())
         except queue.Empty:
             return
         except BrokenPipeError:

@@ -20,9 +20,11 @@ import ctypes
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -68,6 +70,7 @@ class Keeper:
         self.running: dict[int, str] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
         self.pipes: list[Pipe] = []
+        self.folders: list[str] = []
         self.streams: dict[str, list[str]] = {}
         self.endings: list[tuple[float, str, int]] = []
         self.outgoing = bytearray()
@@ -92,6 +95,8 @@ class Keeper:
                 break
             self._turn()
         self._end_descendants()
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
         self.say(event="done")
         while self.outgoing and (self.stop_s is None or time.monotonic() < self.stop_s + _KILL_S):
             self._turn()
@@ -198,7 +203,7 @@ class Keeper:
             if spec.get("streams"):
                 ends = {"out": [pipe(name) for name in spec["streams"]],
                         "err": [pipe(name, is_err=True) for name in spec["streams"]],
-                        "report": pipe(spec["name"], is_report=True)}  # fmt: skip
+                        "report": pipe(spec["name"], is_report=True), "folder": self._folder()}  # fmt: skip
                 argv = [json.dumps(ends) if word == "{pipes}" else word for word in argv]
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=theirs[2:], cwd=spec["cwd"],
@@ -211,6 +216,11 @@ class Keeper:
         self.running[process.pid] = spec["name"]
         self.streams[spec["name"]] = [spec["name"], *spec.get("streams", ())]
         self.say(event="started", name=spec["name"], pid=process.pid)
+
+    def _folder(self) -> str:
+        """A directory for small files, which is gone at the end however processes end."""
+        self.folders.append(tempfile.mkdtemp(prefix="glt-launch-"))
+        return self.folders[-1]
 
     def _die_with(self, keeper: int) -> Callable[[], None]:
         def prepare() -> None:

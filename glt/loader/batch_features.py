@@ -44,7 +44,6 @@ class BatchFeatures:
     ) -> None:
         self.source: Any = source
         self.accelerator = accelerator
-        self._windows: dict[int, WindowGather] = {}
         self._whole: dict[int, bool] = {}
         self.custom_cls = custom_cls
         self.num_threads = num_threads
@@ -55,12 +54,19 @@ class BatchFeatures:
                 require_data(value, f"{name}{of_type} of data")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_features": {}, "_windows": {}}
+        return {**self.__dict__, "_features": {}}
 
-    def batches(self, outs: Sequence[SamplerOutput | HeteroSamplerOutput]) -> Iterator[Data | HeteroData]:
-        """The batches of several samples of a dataset on its GPU, whose distinct rows are fetched once, now."""
+    def batches(
+        self, outs: Sequence[SamplerOutput | HeteroSamplerOutput], windows: dict[int, WindowGather]
+    ) -> Iterator[Data | HeteroData]:
+        """The batches of several samples of a dataset on its GPU, whose distinct rows are fetched once, now.
+
+        Args:
+            outs: The samples.
+            windows: What it takes, by table; kept from call to call by a caller who does this on one thread.
+        """
         fetched = {
-            id(feature): self._window(feature).gather(ids)
+            id(feature): self._window(feature, windows).gather(ids)
             for feature, ids in _wanted(self.source, outs)
             if feature.split_ratio < 1  # rows in device memory gain nothing
         }
@@ -70,11 +76,11 @@ class BatchFeatures:
 
         return (self.batch(out, rows) for out in outs)
 
-    def _window(self, feature: Feature) -> WindowGather:
-        if id(feature) not in self._windows:
+    def _window(self, feature: Feature, windows: dict[int, WindowGather]) -> WindowGather:
+        if id(feature) not in windows:
             assert self.accelerator is not None
-            self._windows[id(feature)] = WindowGather(feature, self.accelerator)
-        return self._windows[id(feature)]
+            windows[id(feature)] = WindowGather(feature, self.accelerator)
+        return windows[id(feature)]
 
     def batch(
         self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor] | None = None
@@ -165,7 +171,7 @@ class BatchFeatures:
 
     def _gather(self, feature: Feature, ids: Tensor) -> Tensor:
         if self.accelerator is not None:
-            return feature.gather_on(self.accelerator, ids, wait=not self._has_all(feature))
+            return feature.gather_on(self.accelerator, ids, trusted=self._has_all(feature))
         out = None
         if torch.utils.data.get_worker_info() is not None:
             # Bound for the main process: written to shared memory at once instead of copied there later.

@@ -27,11 +27,13 @@ class AheadOptions:
 
     Attributes:
         accelerator: On what.
+        stream: In what order: memory of the sampler goes from batch to batch on it, also of different epochs.
         num_batches: Batches that wait for the trainer.
         window: Batches whose rows are fetched together.
     """
 
     accelerator: Accelerator
+    stream: torch.cuda.Stream | None
     num_batches: int
     window: int
 
@@ -117,7 +119,7 @@ def _work(
                 continue
         return False
 
-    with accelerator.on(accelerator.new_stream()):
+    with accelerator.on(options.stream):
         try:
             while not stop.is_set() and (window := list(islice(indices, options.window))):
                 for batch in make(window):

@@ -14,6 +14,7 @@ from torch.utils.data import RandomSampler
 from glt import _core
 from glt.data.accelerator import accelerator_of
 from glt.data.dataset import Dataset
+from glt.data.window_gather import WindowGather
 from glt.loader.batch_features import BatchFeatures
 from glt.loader.batches_ahead import AheadOptions, BatchesAhead
 from glt.sampler.neighbor_sampler import NeighborSampler
@@ -104,7 +105,8 @@ class KeyedBatches(Resumable):
                 raise ValueError(
                     f"{name} = {kwargs[name]!r} and a sampler on {place}: {why}; leave it out, a thread samples ahead"
                 )
-        self._ahead = AheadOptions(place, 2 if batches_ahead is None else batches_ahead, gather_window or 1)
+        ahead = 2 if batches_ahead is None else batches_ahead
+        self._ahead = AheadOptions(place, place.new_stream(), ahead, gather_window or 1)
 
     def _number_batches(self) -> None:
         size = len(self.dataset)
@@ -127,9 +129,10 @@ class KeyedBatches(Resumable):
             return super().__iter__()  # type: ignore[misc]
         num_batches = self._num_batches()
         left = None if num_batches is None else num_batches - self._begun.first
-        return BatchesAhead(iter(self._index_sampler), left, self._make, self._transformed, self._ahead)
+        make = partial(self._make, {})  # iterators that run at the same time share no windows
+        return BatchesAhead(iter(self._index_sampler), left, make, self._transformed, self._ahead)
 
-    def _make(self, indices: Sequence[BatchIndex]) -> Iterator[Any]:
+    def _make(self, windows: dict[int, WindowGather], indices: Sequence[BatchIndex]) -> Iterator[Any]:
         """Batches of the GPU's sampler, on its device, but for the user's transform; exceptions in the place of those
         that fail."""
         assert self._ahead is not None
@@ -137,8 +140,8 @@ class KeyedBatches(Resumable):
         good = [out for out in outs if not isinstance(out, Exception)]
         left = len(outs)
         try:
-            window: Any = self._features.batches if self._ahead.window > 1 else partial(map, self._features.batch)
-            batches = window(good)
+            features = self._features
+            batches = features.batches(good, windows) if self._ahead.window > 1 else map(features.batch, good)
             for out in outs:
                 failed = isinstance(out, Exception)
                 made = out if failed else self._with_seeds(next(batches), out).to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""No kernel spills registers to memory: what ptxas said when the extension was built."""
+"""No kernel spills registers, nor has other local memory: what ptxas said when the extension was built."""
 
 import pytest
 
@@ -28,5 +28,6 @@ def test_no_kernel_spills():
     kernels = registers.compiled()
     if not kernels:
         pytest.skip("needs a build with CUDA")
-    assert len(kernels) > 60, "two architectures, over thirty kernels"
+    assert len(kernels) > 40, "over forty kernels, and the library may be for one architecture"
     assert [(k.name, k.arch) for k in kernels if k.spilled] == []
+    assert [(k.name, k.arch) for k in kernels if k.stack] == [], "what is indexed at run time is in local memory"

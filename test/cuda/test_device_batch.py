@@ -121,9 +121,13 @@ def test_batches_of_one_plan_are_captured_once_and_replayed(replays):
     assert plans == 0 if not replays else 6 <= plans <= 10
 
 
-def test_a_change_of_options_is_a_plan_of_its_own():
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)])
+def test_a_change_of_options_is_a_plan_of_its_own(device):
+    if device != "cpu" and missing_for_cuda() is not None:
+        pytest.skip(f"needs a GPU: {missing_for_cuda()}")
+    device = torch.device(device)
     rng, world = np.random.default_rng(6), device_world(6)
-    batch, graphs = DeviceBatch(world.num_nodes, world.ends, CPU), world.placed(CPU)
+    batch, graphs = DeviceBatch(world.num_nodes, world.ends, device), world.placed(device)
     for number in range(40):
         replace, k = bool(number // 4 % 2), 2 + number // 8 % 2
         seeds = [(0, torch.from_numpy(rng.integers(0, world.num_nodes[0], 5)))]
@@ -243,12 +247,15 @@ def test_a_gpu_gives_the_cpus_batches(seed, kind, pinned):
     time = torch.from_numpy(rng.integers(-1, 22, sum(len(s) for _, s in seeds)))
     graphs = world.placed(device, pinned)
     for replace in (False, True):
-        for more in ({}, {"disjoint": True}, {"induced": True}, {"last": True} if kind == "timed" else {}):
+        excluded = {"exclusions": world.exclusions(np.random.default_rng(seed), share=0.1)}
+        last = {"last": True} if kind == "timed" else {}
+        for more in ({}, {"disjoint": True}, {"induced": True}, last, excluded, {"disjoint": True, **excluded}):
             options = {"replace": replace, "batch_key": seed, **more}
             if kind == "timed" and "disjoint" in more:
                 options["seed_time"] = time
             counts = fan_outs(rng, world, hops=2)
             expected = world.expected(seeds, counts, **options)
             batch = DeviceBatch(world.num_nodes, world.ends, device, first_room=20_000)
-            for _ in range(3):
+            for _ in range(4):  # the second is captured, the others are replayed
                 assert_equals(sampled(batch, graphs, seeds, counts, **options), expected)
+            assert batch.num_replays >= 1, "the graph was captured"

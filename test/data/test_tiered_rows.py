@@ -204,3 +204,28 @@ def test_rows_widen_alike_on_both_ways(dtype, hotness):
             gathered(ids, dtype=torch.float64)
     with pytest.raises(TypeError, match=r"rows of torch.int64 are not widened"):
         Feature(torch.zeros(2, dtype=torch.int64)).gather([0], dtype=torch.float32)
+
+
+def test_trusted_ids_are_not_waited_for_and_still_told_of():
+    table = torch.arange(40.0).view(10, 4)
+    feature = Feature(table)
+    out = feature.gather_on("host", torch.tensor([3, 9, 3]), trusted=True)
+    assert torch.equal(out, table[[3, 9, 3]])
+    feature.check()
+    rows = feature.placed("host")
+    out = feature.gather_on("host", torch.tensor([3, 10]), trusted=True)
+    assert torch.equal(out[0], table[3]) and not out[1].any() and not rows._errors._pending
+    with pytest.raises(IndexError, match=r"ids\[1\] of a gather with trusted = True has no row"):
+        feature.check()
+    feature.check()  # told once
+
+
+@pytest.mark.parametrize("num_hot", [[0, 0, 0], [2, 0, 3], [4, 5, 3]])
+def test_several_tables_are_one(num_hot):
+    tables = [torch.randn(n, 5) for n in (4, 5, 3)]
+    rows = TieredRows(tables, CPU, num_hot=num_hot)
+    ids = torch.randint(0, 12, (50,))
+    assert rows.num_hot == sum(num_hot)
+    assert torch.equal(gather(rows, Feature(torch.cat(tables)), ids), torch.cat(tables)[ids])
+    with pytest.raises(ValueError, match="several tables: they have no hotness"):
+        TieredRows(tables, CPU, num_hot=num_hot, hotness=torch.rand(4))

@@ -57,19 +57,16 @@ if __name__ == "__main__":
         model = th.nn.parallel.DistributedDataParallel(model)
     optimizer = th.optim.Adam(model.parameters(), lr=0.01)
 
-    def batches(nids, shuffle):
-        order = th.randperm(len(nids)) if shuffle else th.arange(len(nids))
-        for batch in nids[order].split(32):
-            blocks, seeds = [], batch.unique()  # one of a share that is padded may come twice
-            nodes = seeds
-            for fanout in (10, 10):
-                frontier = g.sample_neighbors(nodes, fanout, replace=True)
-                blocks.insert(0, glt.distributed.to_block(frontier, nodes))
-                nodes = blocks[0].src_id
-            yield nodes, seeds, blocks
+    sampler = glt.distributed.MultiLayerNeighborSampler([10, 10])
+    train_dataloader = glt.distributed.NodeDataLoader(
+        g, train_nid, sampler, batch_size=32, shuffle=True, drop_last=False, blocks=True, random_seed=1
+    )
+    valid_dataloader = glt.distributed.NodeDataLoader(
+        g, valid_nid, sampler, batch_size=32, shuffle=False, drop_last=False, blocks=True, random_seed=2
+    )
 
     for epoch in range(6):
-        for input_nodes, seeds, blocks in batches(train_nid, True):
+        for input_nodes, seeds, blocks in train_dataloader:
             batch_inputs = g.ndata["feat"][input_nodes]
             batch_labels = g.ndata["labels"][seeds]
             batch_pred = model(blocks, batch_inputs)
@@ -81,7 +78,7 @@ if __name__ == "__main__":
     counts = th.zeros(2)
     with th.no_grad():
         inference = model.module if glt.distributed.num_trainers() > 1 else model
-        for input_nodes, seeds, blocks in batches(valid_nid, False):
+        for input_nodes, seeds, blocks in valid_dataloader:
             pred = inference(blocks, g.ndata["feat"][input_nodes]).argmax(1)
             counts += th.tensor([(pred == g.ndata["labels"][seeds]).sum(), len(seeds)])
     if glt.distributed.num_trainers() > 1:
@@ -174,5 +171,20 @@ def test_the_distributed_apis(parts: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
         train_nids = glt.distributed.node_split(g.ndata["train_mask"])
         assert g.ndata["train_mask"][train_nids].all()
+
+        def sample_blocks(seeds: torch.Tensor) -> list[glt.distributed.Block]:
+            seeds = torch.as_tensor(seeds)
+            blocks: list[glt.distributed.Block] = []
+            for fanout in (10, 25):
+                frontier = g.sample_neighbors(seeds, fanout, replace=True)
+                block = glt.distributed.to_block(frontier, seeds)
+                seeds = block.src_id
+                blocks.insert(0, block)
+            return blocks
+
+        dataloader = glt.distributed.DistDataLoader(train_nids, batch_size=64, collate_fn=sample_blocks, shuffle=True)
+        found = list(dataloader)
+        assert sum(blocks[-1].num_dst for blocks in found) == len(train_nids)
+        assert all(torch.equal(blocks[0].dst_id, blocks[1].src_id) for blocks in found)
     finally:
         glt.distributed.finalize()

@@ -91,6 +91,42 @@ def test_pairs(small: World) -> None:
             graph.has_edges_between(*wrong)
 
 
+def test_a_mask_is_of_all_nodes_or_edges(world: Callable[..., World]) -> None:
+    made = world(2, "in", "x")
+    graph = open_graph(made.path)
+    nodes, edges = torch.arange(NUM_NODES) % 7 == 0, torch.arange(NUM_EDGES) % 50 == 0
+    assert torch.equal(graph.in_degrees(nodes), graph.in_degrees(nodes.nonzero().view(-1)))
+    assert torch.equal(graph.find_edges(edges), made.graph.edge_index[:, edges])
+    book = graph.get_partition_book()
+    for ask, length in (
+        (graph.in_degrees, NUM_NODES), (graph.out_degrees, NUM_NODES), (book.node_owners, NUM_NODES),
+        (lambda mask: graph.sample_neighbors(mask, 2), NUM_NODES), (graph.find_edges, NUM_EDGES),
+        (graph.edge_subgraph, NUM_EDGES), (book.edge_owners, NUM_EDGES),
+    ):  # fmt: skip
+        for wrong in (length - 1, length + 1):
+            with pytest.raises(ValueError, match=f"is a mask of {wrong} elements: expected {length}, one for each id"):
+                ask(torch.zeros(wrong, dtype=torch.bool))
+
+
+def test_a_hop_along_no_type_has_no_edges(world: Callable[..., World]) -> None:
+    graph = open_graph(world(2, "in", "x").path)
+    found = graph.sample_neighbors([1, 2], {})
+    assert found.edge_index.shape == (2, 0) and found.e_id.dtype == torch.int64 and found.num_nodes == NUM_NODES
+    for wrong, error in ((-1, ValueError), (2**63, ValueError), ("a", TypeError)):
+        with pytest.raises(error, match="random_seed = "):
+            graph.sample_neighbors([1], 2, random_seed=wrong)
+
+
+def test_a_barrier_says_what_went_wrong_with_a_write(world: Callable[..., World]) -> None:
+    graph = open_graph(world(2, "in", "x").path)
+    tensor = DistTensor((NUM_NODES, 2), torch.float32, "h", world=graph.world)
+    tensor.delete()
+    assert isinstance(tensor.write_async([1], 1.0).exception(), LookupError)
+    with pytest.raises(LookupError, match="'h' was deleted"):
+        graph.barrier()
+    graph.barrier()
+
+
 def one_hop(ends: Tensor, seeds: Tensor, fanout: int, edge_dir: str, replace: bool, seed: int) -> tuple[Tensor, Tensor]:
     """What the native core samples from the whole graph."""
     whole = Topology(ends, NUM_NODES, layout="CSC" if edge_dir == "in" else "CSR")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from dist_world import NUM_NODES, World
 
 import glt
 from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.host_server import hear_port, tell_port, telling_failures
 from glt.distributed.ip_config import find_this_host, local_addresses
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.world import current_world
@@ -81,6 +84,18 @@ def test_this_host_is_found_or_its_addresses_named() -> None:
         find_this_host([here, Host("localhost")], "f")
 
 
+def test_where_server_0_is_is_told_or_why_it_is_not() -> None:
+    store = dist.HashStore()
+    tell_port(store, 4711)
+    assert hear_port(store, 1.0) == 4711
+    with pytest.raises(PermissionError), telling_failures(store):
+        raise PermissionError("no ports for you")
+    with pytest.raises(RendezvousError, match="could not be made: PermissionError: no ports for you"):
+        hear_port(store, 1.0)
+    with pytest.raises(RendezvousError, match=r"has opened no server within 0.1 s"):
+        hear_port(dist.HashStore(), 0.1)
+
+
 @pytest.mark.usefixtures("alone")
 def test_a_process_alone(world: Callable[..., World]) -> None:
     made = world(2)
@@ -135,3 +150,21 @@ def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "hosts").write_text("192.0.2.1\n")
     with pytest.raises(RendezvousError, match=r"192\.0\.2\.1"):
         glt.distributed.initialize(tmp_path / "hosts")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[..., World]) -> None:
+    found, before = [], set(threading.enumerate())
+    for num_parts in (1, 2):
+        glt.distributed.initialize(part_config=world(num_parts).path)
+        graph = glt.distributed.DistGraph("small")
+        with glt.distributed.DistNeighborLoader(
+            graph.world.data, [4, 3], torch.arange(0, NUM_NODES, 3), batch_size=50, random_seed=3, with_edge=True,
+            collect_features=True, worker_options=graph.world.worker_options(0),
+        ) as loader:  # fmt: skip
+            found.append([(batch.n_id.clone(), batch.e_id.clone(), batch.x.clone()) for batch in loader])
+        glt.distributed.finalize()
+        assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("glt-")]
+    assert len(found[0]) == 4
+    for one, two in zip(*found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))

@@ -14,7 +14,7 @@ from typing import Any
 
 import glt
 
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 _MARK = "GLT_TEST_LAUNCH"
 
 # Each process says what it is given; then it does what its role is told to.
@@ -67,6 +67,11 @@ class Launched:
             if text in line:
                 return line
         raise AssertionError(f"{text!r} was not said")
+
+    def wait_for_error(self, text: str) -> None:
+        """Reads stderr to the line with ``text``."""
+        assert self.process.stderr is not None
+        assert any(text in line for line in self.process.stderr), f"{text!r} was not said"
 
     def left(self) -> list[str]:
         """Processes with the mark of this launch."""

@@ -79,6 +79,15 @@ class Sshd:
         words = ["--ssh-port", str(self.port), "--ssh-user", getpass.getuser(), "--connect-timeout", "30"]
         return words + [word for option in options for word in ("--ssh-option", option)]
 
+    def need_login(self, host: str, before: tuple[str, ...] = ()) -> None:
+        """Skips where this user may not log in, as one whose account is locked."""
+        words = [word if word != "--ssh-option" else "-o" for word in self.flags[6:]]
+        command = [*before, "ssh", "-p", str(self.port), "-o", "BatchMode=yes", *words, host, "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            self.close()
+            pytest.skip(f"this user may not log in with ssh here: {done.stderr.strip()}")
+
     def close(self) -> None:
         """Ends it; connections that there are stay."""
         self.process.terminate()

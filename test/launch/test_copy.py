@@ -45,6 +45,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     need_sshd("rsync")
     server = Sshd(tmp_path_factory.mktemp("ssh") / "d", ("127.0.0.1", "127.0.0.2"))
+    server.need_login("127.0.0.1")
     yield server
     server.close()
 
@@ -136,7 +137,7 @@ def test_an_interrupted_copy_does_not_load_and_goes_on(copy: Copy, sshd: Sshd, t
     slow = tmp_path / "bin"
     slow.mkdir()
     rsync = shutil.which("rsync")
-    (slow / "rsync").write_text(f'#!/bin/sh\nexec {rsync} --bwlimit=20 "$@"\n')  # KB/s
+    (slow / "rsync").write_text(f'#!/bin/sh\nexec {rsync} --bwlimit=4 "$@"\n')  # KB/s
     (slow / "rsync").chmod(0o755)
     command = [sys.executable, "-m", "glt", "copy", "--hosts", "127.0.0.1", *sshd.flags, "--part-config", root,
                "--workspace", tmp_path / "to"]  # fmt: skip

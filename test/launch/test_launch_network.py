@@ -42,6 +42,7 @@ def cable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[
         remove(names, servers)
         told = getattr(error, "stderr", b"") or b""
         pytest.skip(f"no network namespaces with cables here: {error} {told.decode(errors='replace').strip()}")
+    servers[0].need_login(HERE, ("ip", "netns", "exec", names[0]))
     yield mark, servers
     remove(names, servers)
 
@@ -56,7 +57,7 @@ def remove(names: list[str], servers: list[Sshd]) -> None:
 def test_a_host_that_nobody_answers_for(launch: Launch, cable: tuple[str, list[Sshd]], script: Path) -> None:
     mark, (server, _) = cable
     begin = time.monotonic()
-    launched = launch("--hosts", f"{HERE},{NOWHERE}", *server.flags, *PATHS, "--connect-timeout", 2, script,
+    launched = launch("--hosts", f"{HERE},{NOWHERE}", *server.flags, *PATHS, "--connect-timeout", 10, script,
                       before=("ip", "netns", "exec", f"glt-l0-{mark}"))  # fmt: skip
     assert launched.ended() == 3
     assert time.monotonic() - begin < 60
@@ -67,7 +68,7 @@ def test_a_host_that_nobody_answers_for(launch: Launch, cable: tuple[str, list[S
 def test_a_cut_cable(launch: Launch, cable: tuple[str, list[Sshd]], script: Path) -> None:
     """The launcher names the host and stops the other; on the host that is cut off, processes end by themselves."""
     mark, (server, _) = cable
-    launched = launch("--hosts", f"{HERE},{THERE}", *server.flags, *PATHS, "--lost-timeout", 3, "--stop-timeout", 2,
+    launched = launch("--hosts", f"{HERE},{THERE}", *server.flags, *PATHS, "--lost-timeout", 8, "--stop-timeout", 2,
                       "--num-trainers", 0, "--extra-envs", f"DO_server={SLEEP}", script,
                       before=("ip", "netns", "exec", f"glt-l0-{mark}"))  # fmt: skip
     lines = "".join(launched.wait_for('"role": "server"') for _ in range(2))

@@ -53,6 +53,15 @@ def test_output_keeps_its_stream_and_comes_at_once(launch: Launch, script: Path)
     assert "server-0@localhost | ror\n" in launched.err and "\033" not in launched.err + launched.out
 
 
+def test_no_line_is_lost_or_torn(launch: Launch, script: Path) -> None:
+    flood = "sys.stdout.write(''.join(f'{i}\\n' for i in range(10_000)))"
+    launched = launch("--num-servers", 2, "--num-trainers", 0, script, env={"DO_server": flood})
+    assert launched.ended() == 0
+    for rank in range(2):
+        lines = [line for line in launched.out.splitlines() if line.startswith(f"server-{rank}@localhost | ")]
+        assert [line.partition(" | ")[2] for line in lines[1:]] == [str(number) for number in range(10_000)]
+
+
 @pytest.mark.parametrize(
     ("do", "who", "how", "status"),
     [
@@ -77,20 +86,46 @@ def test_servers_that_outlive_the_trainers_are_named(launch: Launch, script: Pat
     assert "server-0@localhost still ran 0.5 s after the last trainer had ended" in launched.err
 
 
-def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Path) -> None:
-    """A trainer that ignores SIGTERM, with a child of its own that left its session, is killed in bounded time."""
+def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Path, tmp_path: Path) -> None:
+    """A trainer that ignores SIGTERM, with a child of its own that left its session, is killed in bounded time.
+
+    No file is left either.
+    """
     stay = (
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "subprocess.Popen([sys.executable, '-c', 'import signal, time; signal.signal(15, signal.SIG_IGN); "
         "time.sleep(600)'], start_new_session=True); print('ready'); " + SLEEP
     )
-    launched = launch("--stop-timeout", 1, script, env={"DO_server": SLEEP, "DO_trainer": stay})
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    launched = launch("--stop-timeout", 1, script,
+                      env={"DO_server": SLEEP, "DO_trainer": stay, "TMPDIR": str(temporary)})  # fmt: skip
     launched.wait_for("ready")
     begin = time.monotonic()
     launched.process.send_signal(signal.SIGTERM)
     assert launched.ended() == 128 + signal.SIGTERM
     assert time.monotonic() - begin < 40
     assert "failed" not in launched.err, launched.err
+    assert not list(temporary.iterdir())
+
+
+def test_a_second_ctrl_c_kills_at_once(launch: Launch, script: Path) -> None:
+    stay = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); " + SLEEP
+    launched = launch("--stop-timeout", 600, "--num-trainers", 0, script, env={"DO_server": stay})
+    launched.wait_for("ready")
+    launched.process.send_signal(signal.SIGINT)
+    launched.wait_for_error("SIGINT: stopping")
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.ended() == 130 and "SIGINT again: killing what is left" in launched.err
+
+
+def test_a_reader_that_goes_away_ends_the_job(launch: Launch, script: Path) -> None:
+    launched = launch("--num-trainers", 0, script, env={"DO_server": "while True: print('more'); time.sleep(0.01)"})
+    launched.wait_for("more")
+    launched.process.stdout.close()
+    launched.process.wait(60)
+    assert launched.process.returncode == 141
+    launched.expect_nothing_left()
 
 
 def test_a_launcher_that_is_killed_leaves_nothing(launch: Launch, script: Path) -> None:

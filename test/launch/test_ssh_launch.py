@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     need_sshd()
     server = Sshd(tmp_path_factory.mktemp("ssh") / "d", HOSTS)
+    server.need_login(HOSTS[0])
     yield server
     server.close()
 
@@ -111,7 +111,7 @@ def servers(launched: Launched) -> list[int]:
 
 
 def parent(pid: int) -> int:
-    return int(subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], check=True, capture_output=True).stdout)
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def expect_gone(pids: list[int], timeout_s: float = 60.0) -> None:

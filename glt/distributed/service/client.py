@@ -184,14 +184,14 @@ class ServerLine:
         for reply, *_ in calls.values():
             reply.set_exception(self.lost)
 
-    def close(self) -> None:
-        """Says goodbye and ends it. May be called again."""
+    def close(self, why: str = "") -> None:
+        """Says goodbye, and why if something has failed, and ends it. May be called again."""
         if self._closed:
             return
         self._closed = True
         try:
             if self.lost is None:
-                self.call("glt.leave").result(_LEAVE_S)
+                self.call("glt.leave", why).result(_LEAVE_S)
         except (GltError, FutureTimeout) as error:
             logger.info("while leaving %s: %s", self.entry, error)
         with self._lock:
@@ -319,10 +319,10 @@ class DistClient:
         with self._lock:
             return {rank: line.entry for rank, line in sorted(self._lines.items())}
 
-    def close(self) -> None:
-        """Leaves all servers. May be called again."""
+    def close(self, why: str = "") -> None:
+        """Leaves all servers, telling them why if something has failed. May be called again."""
         if os.getpid() != self.pid:
             return  # a fork: the sessions are its parent's to end
         self._closed = True
         for line in list(self._lines.values()):
-            line.close()
+            line.close(why)

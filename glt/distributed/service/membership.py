@@ -199,12 +199,16 @@ class Membership:
             )
 
     def _watch(self, connection: Connection, entry: ServerEntry) -> None:
+        leaves = False
         try:
             while not self._closed and connection.silent_s() < STUCK_S:
                 try:
                     told = connection.receive_json(_POLL_S)
                 except ChannelTimeout:
                     continue
+                if told.get("is_leaving"):
+                    leaves = True
+                    break
                 self.tell_done(self._clients.learn(_places(told)))
         except (GltError, KeyError, TypeError, ValueError) as error:
             logger.info("%s: %s", entry, error)
@@ -215,7 +219,7 @@ class Membership:
             del self._members[entry.rank]
             del self._servers[entry.rank]
         if not self._closed:
-            logger.error("%s is gone", entry)
+            logger.log(logging.INFO if leaves else logging.ERROR, "%s is gone", entry)
             self._publish()
 
     def _publish(self) -> None:
@@ -250,7 +254,11 @@ class Membership:
                 told = line.receive_json(_POLL_S)
                 self._has_ended = "ending" in told
                 self._clients.learn(_places(told))
-                if "servers" in told:
+                if told.get("is_leaving"):
+                    logger.info("%s: server 0 was shut down; waiting for another", self.me)
+                    line.close()
+                    self._line = None
+                elif "servers" in told:
                     self._learn([ServerEntry(**each) for each in told["servers"]])
             except ChannelTimeout:
                 if line is not None and line.silent_s() > STUCK_S:
@@ -284,6 +292,8 @@ class Membership:
             lines = [*self._members.values(), *([self._line] if self._line else [])]
             self._changed.notify_all()
         for line in lines:
+            with contextlib.suppress(GltError):  # it is gone, or takes nothing: it will see for itself
+                line.send({"is_leaving": True, "done": []}, timeout_s=0.5)
             line.close()
 
 

@@ -41,6 +41,7 @@ from glt.errors import GltError, RendezvousError
 logger = logging.getLogger(__name__)
 
 _MAX_SESSION_BYTES = 16 << 30
+_MOST_WHY = 2000  # characters of what a failure is called
 _GOODBYE_S = 1.0
 
 
@@ -248,7 +249,7 @@ class DistServer:
         own: dict[str, Call] = {
             "glt.create_loader": lambda session, args, kwargs: self._create_loader(session, *args, **kwargs),
             "glt.close_loader": lambda session, args, kwargs: self._close_loader(session, *args),
-            "glt.leave": lambda session, args, kwargs: self._leave(session),
+            "glt.leave": lambda session, args, kwargs: self._leave(session, *args),
             "glt.seeds_of_split": lambda session, args, kwargs: self.seeds.of_split(*args),
             "glt.seeds_of_file": lambda session, args, kwargs: self.seeds.of_file(*args),
             "glt.all_edges": lambda session, args, kwargs: self.seeds.all_edges(*args),
@@ -272,7 +273,8 @@ class DistServer:
     def _barrier(self, session: Session, number: int, num: int, timeout_s: float) -> Future[None]:
         return self.meetings.arrive("barrier", number, session, num, timeout_s=timeout_s)
 
-    def _leave(self, session: Session) -> None:
+    def _leave(self, session: Session, why: str = "") -> None:
+        session.left_why = str(why)[:_MOST_WHY]
         session.has_left = True
 
     def _create_loader(
@@ -351,12 +353,17 @@ class DistServer:
 
         return collect(self)
 
-    def close(self) -> None:
-        """Ends the server, its samplers and its connections. May be called again."""
+    def close(self, why: str = "") -> None:
+        """Ends the server, its samplers and its connections. May be called again.
+
+        Args:
+            why: What clients are told of it, if something has failed.
+        """
         with self._lock:
             already, self._closed = self._closed, True
         if already:
             return
+        text = f"{self.entry} was shut down{': ' if why else ''}{why[:_MOST_WHY]}"
         self.clients.admit_no_more()
         self.loaders.open_no_more()
         self.listener.close()
@@ -364,9 +371,9 @@ class DistServer:
         deadline = time.monotonic() + _GOODBYE_S  # for all: some may take nothing
         for session in sessions:
             left_s = max(0.0, deadline - time.monotonic())
-            session.say({"closing": f"{self.entry} was shut down", "has_data": False}, timeout_s=left_s)
-        self.meetings.close(f"{self.entry} was shut down")
-        self.loaders.close_all(f"{self.entry} was shut down")
+            session.say({"closing": text, "has_data": False}, timeout_s=left_s)
+        self.meetings.close(text)
+        self.loaders.close_all(text)
         if self._membership is not None:
             self._membership.close()
         for session in sessions:

@@ -46,6 +46,7 @@ class Session:
     Attributes:
         id: Known to the client and nobody else: it shows it when it opens streams.
         has_left: Whether the client said that it was done.
+        left_why: What it said of that, if it had failed.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Session:
         host, pid = str(hello["host"])[:64], str(hello["pid"])[:16]
         self._name = f"client {self.rank} of {self.group!r} (host {host}, pid {pid})"
         self.has_left = False
+        self.left_why = ""
         self._find, self._pool = find, pool
         self.num_calls = 0
         self._changed = threading.Condition()
@@ -83,14 +85,17 @@ class Session:
                 self.num_calls += 1
                 self._take(asked, message)
         except GltError as error:
-            return "it left" if self.has_left else str(error)
+            return self._left() if self.has_left else str(error)
         except (KeyError, TypeError, ValueError) as error:
             return f"it sent nonsense: {type(error).__name__}: {error}"
         finally:
             with self._changed:  # nobody waits for their answers any more
                 self._waiting.clear()
                 self._waiting_bytes = 0
-        return "it left"
+        return self._left()
+
+    def _left(self) -> str:
+        return f"it left, having failed: {self.left_why}" if self.left_why else "it left"
 
     def _take(self, asked: dict[str, Any], message: Tensor | None) -> None:
         """Runs a call, or keeps it until others are answered: a client that takes no answers must not hold all threads,

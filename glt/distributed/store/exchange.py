@@ -60,6 +60,9 @@ class Exchange:
         spec: The tensor.
         generations: Its number, by server.
         handle: What the owners know this exchange by.
+
+    Attributes:
+        lines: By owner, what it was sent.
     """
 
     def __init__(
@@ -70,9 +73,9 @@ class Exchange:
         self._piece_rows = min(_MOST_PIECE_ROWS, max(1, PIECE_BYTES // max(spec.row_bytes, 1)))
         self._sending = threading.Lock()  # changes are sent in the order of their numbers
         self._lock = threading.Lock()  # never held while something is sent: answers are taken note of under it
-        self._lines = [_Line(handle) for _ in generations]  # by owner
+        self.lines = [Line(handle) for _ in generations]  # by owner
         self._pending: set[Future[None]] = set()
-        self._failed: list[BaseException] = []
+        self._failed: BaseException | None = None  # the first since the last flush
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class Exchange:
         return out
 
     def _ask(self, piece: Piece) -> Any:
-        generation, line = self._generations[piece.server], self._lines[piece.server]
+        generation, line = self._generations[piece.server], self.lines[piece.server]
         return self._world.call(piece.server, "glt.tensor.read", generation, piece.rows, line.handle, line.num_changes)
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -120,18 +123,22 @@ class Exchange:
         try:
             for piece in self._pieces(selection):
                 self._send(kind, piece, _values_of(piece, values), parts)
-        except BaseException as error:
+        except Exception as error:
             parts.fail(error)
+        except BaseException as error:  # Ctrl-C is nobody's to keep
+            parts.fail(error)
+            parts.close()
+            raise
         parts.close()
         return done
 
     def _send(self, kind: str, piece: Piece, values: Tensor, parts: _Parts) -> None:
         server = piece.server
         with self._sending:
-            line = self._lines[server]
+            line = self.lines[server]
             while len(line.unanswered) >= _MOST_IN_FLIGHT:
                 line.unanswered.popleft().exception()  # waits; who wrote that is told
-            line = self._lines[server]
+            line = self.lines[server]
             number = line.num_changes + 1
             reply = self._world.call(
                 server, f"glt.tensor.{kind}", self._generations[server], piece.rows, values, line.handle, number
@@ -141,16 +148,16 @@ class Exchange:
         reply.add_done_callback(lambda each: self._renew(server, line, each.exception()))
         parts.add(reply)
 
-    def _renew(self, server: int, line: _Line, error: BaseException | None) -> None:
+    def _renew(self, server: int, line: Line, error: BaseException | None) -> None:
         """After a loss nobody knows which changes were made: those that come later are not to wait for them."""
-        if isinstance(error, PeerLost) and self._lines[server] is line:
-            self._lines[server] = _Line(secrets.token_hex(8))
+        if isinstance(error, PeerLost) and self.lines[server] is line:
+            self.lines[server] = Line(secrets.token_hex(8))
 
     def _finished(self, done: Future[None], error: BaseException | None) -> None:
         with self._lock:
             self._pending.discard(done)
-            if error is not None:
-                self._failed.append(error)
+            if error is not None and self._failed is None:
+                self._failed = error
 
     def flush(self) -> None:
         """Waits until all changes are acknowledged; raises what went wrong with the first that was not waited for."""
@@ -159,14 +166,15 @@ class Exchange:
         for each in pending:
             each.exception()
         with self._lock:
-            failed, self._failed = self._failed, []
-        if failed:
-            raise failed[0]
+            failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
 
     def forgive(self, error: BaseException) -> None:
         """Takes note that an error was raised already."""
         with self._lock:
-            self._failed = [each for each in self._failed if each is not error]
+            if self._failed is error:
+                self._failed = None
 
     # -- pieces ------------------------------------------------------------------------------------------------------
 
@@ -200,8 +208,14 @@ class Exchange:
         return list(found.values())
 
 
-class _Line:
-    """What an owner knows an exchange by, and the changes that it was sent."""
+class Line:
+    """What an owner knows an exchange by, and the changes that it was sent.
+
+    Attributes:
+        handle: The first part of that.
+        num_changes: That were sent so far, which are numbered from 1.
+        unanswered: Replies to the last ones.
+    """
 
     def __init__(self, handle: str) -> None:
         self.handle = handle

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glt.distributed.dist_tensor import DistTensor
+    from glt.distributed.store.exchange import Line
     from glt.distributed.world import World
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class Handles:
     def __init__(self) -> None:
         self.open: weakref.WeakSet[DistTensor] = weakref.WeakSet()
         self._numbers = itertools.count()
-        self._dropped: deque[tuple[str, tuple[int, ...]]] = deque()
+        self._dropped: deque[tuple[str, tuple[int, ...], list[Line]]] = deque()
 
     @classmethod
     def of(cls, world: World) -> Handles:
@@ -41,21 +42,21 @@ class Handles:
         """For a tensor without one; the same in all trainers, which create them in the same order."""
         return f"glt/anonymous/{next(self._numbers)}"
 
-    def hold(self, tensor: DistTensor, handle: str, generations: tuple[int, ...]) -> None:
-        """Notes that a tensor is held, until it is collected."""
+    def hold(self, tensor: DistTensor, handle: str, generations: tuple[int, ...], lines: list[Line]) -> None:
+        """Notes that a tensor is held, until it is collected; its last changes go before that is told."""
         self.open.add(tensor)
-        weakref.finalize(tensor, self._dropped.append, (handle, generations)).atexit = False
+        weakref.finalize(tensor, self._dropped.append, (handle, generations, lines)).atexit = False
 
     def tell(self, world: World) -> None:
         """Tells the owners what is not held any more; waits for nothing."""
         while self._dropped:
             try:
-                handle, generations = self._dropped.popleft()
+                handle, generations, lines = self._dropped.popleft()
             except IndexError:  # another thread was faster
                 return
-            for server, generation in enumerate(generations):
+            for server, (generation, line) in enumerate(zip(generations, lines, strict=True)):
                 try:
-                    world.call(server, "glt.tensor.release", generation, handle)
+                    world.call(server, "glt.tensor.release", generation, handle, line.handle, line.num_changes)
                 except RuntimeError as error:  # lost, and its tensors with it
                     logger.info("a tensor was not released: %s", error)
 

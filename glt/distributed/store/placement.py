@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -211,11 +212,20 @@ class Placement:
                 yield Span(server, self.base[part] + begin - offset[part], begin, end - begin)
 
 
+_counted: weakref.WeakKeyDictionary[PartitionBook, list[int]] = weakref.WeakKeyDictionary()
+
+
 def _sizes(book: PartitionBook) -> list[int]:
-    if book.offset is not None:
-        return np.diff(book.offset.numpy()).tolist()
-    assert book.owner is not None
-    return np.bincount(book.owner.numpy(), minlength=book.num_parts).tolist()
+    """How many ids each partition owns; counted once, since there may be billions."""
+    found = _counted.get(book)
+    if found is None:
+        if book.offset is not None:
+            found = np.diff(book.offset.numpy()).tolist()
+        else:
+            assert book.owner is not None
+            found = np.bincount(book.owner.numpy(), minlength=book.num_parts).tolist()
+        _counted[book] = found
+    return found
 
 
 def _bases(sizes: Sequence[int], server_of: Sequence[int], num_servers: int) -> tuple[int, ...]:

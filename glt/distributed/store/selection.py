@@ -47,9 +47,7 @@ class Selection:
         value = index if isinstance(index, Tensor) else np.asarray(index, order="C")
         if value.ndim == 0:
             return cls._single(value.item(), num_rows)
-        if str(value.dtype).endswith("bool") and value.shape != (num_rows,):
-            raise ValueError(f"ids is a mask of shape {list(value.shape)}: expected [{num_rows}], all rows")
-        ids = as_ids(value, "ids").numpy()
+        ids = as_ids(value, "ids", num_rows).numpy()
         wrong = np.flatnonzero((ids < 0) | (ids >= num_rows))
         if len(wrong):
             at = wrong[0]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 from torch import Tensor
 
 from glt import _core
+from glt.available_memory import available_memory
 from glt.data import pool
 from glt.data.arrays import as_numpy
 
@@ -44,7 +46,7 @@ class Shard:
         Raises:
             IndexError: If there is no such row; names the first.
         """
-        numbers, first, n = _parts(rows)
+        numbers, first, n = self._parts(rows)
         out = pool.empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
         self.table.read(numbers, first, as_numpy(out), self.num_threads)
         return out
@@ -57,7 +59,7 @@ class Shard:
             TypeError, ValueError: If ``values`` do not fit.
         """
         self._require_fit(rows, values)
-        numbers, first, _ = _parts(rows)
+        numbers, first, _ = self._parts(rows)
         self.own().write(numbers, first, as_numpy(values.contiguous()), self.num_threads)
 
     def add(self, rows: Rows, values: Tensor) -> None:
@@ -67,7 +69,7 @@ class Shard:
             TypeError: Besides those of :meth:`write`: of bool and float8.
         """
         self._require_fit(rows, values)
-        numbers, first, _ = _parts(rows)
+        numbers, first, _ = self._parts(rows)
         dtype = str(self.tensor.dtype).removeprefix("torch.")
         self.own().add(numbers, first, as_numpy(values.contiguous()), dtype, self.num_threads)
 
@@ -75,6 +77,12 @@ class Shard:
         """The table, of rows that are this shard's own: those that were borrowed are copied first."""
         with self._lock:
             if self.is_borrowed:
+                room_bytes, limit = available_memory()
+                if self.tensor.nbytes > room_bytes:
+                    raise MemoryError(
+                        f"the first write to mapped rows copies them, which takes {self.tensor.nbytes / 1e9:.3g} GB: "
+                        f"{limit} is {room_bytes / 1e9:.3g} GB"
+                    )
                 self.tensor = self.tensor.clone()
                 self.table = _core.RowTable(as_numpy(self.tensor))
                 self.is_borrowed = False
@@ -83,17 +91,18 @@ class Shard:
     def _require_fit(self, rows: Rows, values: Tensor) -> None:
         if values.dtype != self.tensor.dtype:
             raise TypeError(f"values has dtype {values.dtype}: expected {self.tensor.dtype}, the tensor's")
-        expected = (_parts(rows)[2], *self.tensor.shape[1:])
+        expected = (self._parts(rows)[2], *self.tensor.shape[1:])
         if values.shape != expected:
             raise ValueError(f"values has shape {list(values.shape)}: expected {list(expected)}")
 
+    def _parts(self, rows: Rows) -> tuple[np.ndarray | None, int, int]:
+        """Numbers of rows or None, the first, and how many; a range is checked before room is made for its rows."""
+        if isinstance(rows, Tensor):
+            return rows.contiguous().numpy(), 0, len(rows)
+        first, n = map(int, rows)
+        if not 0 <= first <= first + n <= len(self):
+            raise IndexError(f"rows {first} to {first + n - 1} are outside [0, {len(self)})")
+        return None, first, n
+
     def __len__(self) -> int:
         return len(self.tensor)
-
-
-def _parts(rows: Rows) -> tuple:
-    """Numbers of rows or None, the first, and how many."""
-    if isinstance(rows, Tensor):
-        return rows.contiguous().numpy(), 0, len(rows)
-    first, n = rows
-    return None, int(first), int(n)

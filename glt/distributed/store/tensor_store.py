@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +18,7 @@ from glt.available_memory import available_memory
 from glt.distributed.store.initial_values import fill, needs_twice
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.shard import Rows, Shard
+from glt.distributed.store.stored_tensor import StoredTensor
 from glt.distributed.store.tensor_spec import TensorSpec
 from glt.distributed.store.turn import Turn
 
@@ -31,36 +32,6 @@ class Holder(Protocol):
 
 
 Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-@dataclass(eq=False)
-class StoredTensor:
-    """A tensor of which this server keeps some rows.
-
-    Attributes:
-        spec: What it is.
-        generation: Its number; no other tensor of this store, or of another that this one follows, has it.
-        placement: Who keeps its rows.
-        shard: Those of this server.
-        created_by: Who made it.
-        handles: Who holds it: trainers and the names they gave their handles.
-        seen: Ranks of the trainers that have created it, or have left.
-        turns: Of handles, the order of their changes.
-        num_reads, num_writes, read_bytes, written_bytes: Since it was made; additions are writes.
-    """
-
-    spec: TensorSpec
-    generation: int
-    placement: Placement
-    shard: Shard
-    created_by: str
-    handles: set[tuple[Any, str]] = field(default_factory=set)
-    seen: set[int] = field(default_factory=set)
-    turns: dict[tuple[Any, str], Turn] = field(default_factory=dict)
-    num_reads: int = 0
-    num_writes: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
 
 
 class TensorStore:
@@ -86,6 +57,7 @@ class TensorStore:
         self._tensors: dict[int, StoredTensor] = {}
         self._named: dict[str, int] = {}
         self._ends: OrderedDict[int, str] = OrderedDict()  # what became of those that are no more
+        self._gone: weakref.WeakSet[Any] = weakref.WeakSet()  # trainers whose calls may still be under way
         self._last = time.time_ns()  # so that a server that was restarted gives other numbers than before
 
     # -- by name -----------------------------------------------------------------------------------------------------
@@ -120,11 +92,17 @@ class TensorStore:
     def _make(self, holder: Any, spec: TensorSpec) -> StoredTensor:
         placement = Placement.from_spec(spec.placement, self.data)
         num_rows = placement.rows_on(self.rank)
+        if placement.num_rows != spec.shape[0]:
+            raise ValueError(f"shape[0] = {spec.shape[0]}: expected {placement.num_rows}, the rows that are placed")
         if spec.init["kind"] == "table":
             rows = self._stored_rows(spec, placement, num_rows)
             return self._keep(holder, spec, placement, Shard(rows, is_borrowed=True, num_threads=self.num_threads))
         self._require_room(spec, num_rows * (1 + needs_twice(spec.init)))
-        shard = Shard(torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype), num_threads=self.num_threads)
+        try:
+            rows = torch.empty((num_rows, *spec.row_shape), dtype=spec.torch_dtype)
+        except RuntimeError as error:  # the kernel promises no more, whatever is available
+            raise MemoryError(f"tensor {spec.name!r} ({spec}) on {self.owner}: {error}") from error
+        shard = Shard(rows, num_threads=self.num_threads)
         fill(shard.tensor, spec, placement, self.rank, self.num_threads)  # large pages were asked for by now
         return self._keep(holder, spec, placement, shard)
 
@@ -196,19 +174,33 @@ class TensorStore:
         with self._lock:
             self._remove(generation, f"could not be created by {_who(holder)}: {why}")
 
-    def release(self, holder: Any, generation: int, handle: str) -> None:
-        """Gives up a handle; the last one of an anonymous tensor frees it."""
+    def release(self, holder: Any, generation: int, handle: str, line: str = "", after: int = 0) -> None:
+        """Gives up a handle; the last one of an anonymous tensor frees it.
+
+        Args:
+            holder, generation, handle: As given when it was made or found.
+            line, after: What its last changes were known by, and how many these were: they are made first.
+        """
         with self._lock:
             stored = self._tensors.get(generation)
-            if stored is not None:
+        if stored is None:
+            return
+        if after:
+            self._turn(stored, holder, line).wait(after)
+        with self._lock:
+            stored.turns.pop((holder, line), None)
+            if generation in self._tensors:
                 stored.handles.discard((holder, handle))
-                stored.turns.pop((holder, handle), None)
                 self._free_if_unheld(stored)
 
     def end_session(self, holder: Any) -> None:
         """Gives up all that a trainer holds."""
         with self._lock:
+            self._gone.add(holder)
             for stored in list(self._tensors.values()):
+                for key, turn in stored.turns.items():
+                    if key[0] is holder:
+                        turn.end()
                 stored.handles = {each for each in stored.handles if each[0] is not holder}
                 stored.turns = {key: turn for key, turn in stored.turns.items() if key[0] is not holder}
                 stored.seen.add(holder.rank)
@@ -283,6 +275,8 @@ class TensorStore:
 
     def _turn(self, stored: StoredTensor, holder: Any, handle: str) -> Turn:
         with self._lock:
+            if holder in self._gone:
+                raise RuntimeError("the trainer of this change is gone")
             return stored.turns.setdefault((holder, handle), Turn())
 
     # -- what there is -----------------------------------------------------------------------------------------------
@@ -293,17 +287,9 @@ class TensorStore:
             return sorted(self._named)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Numbers of each tensor, by name: see :class:`StoredTensor`."""
+        """Numbers of each tensor, by name: see :meth:`StoredTensor.stats`."""
         with self._lock:
-            return {
-                each.spec.name: {
-                    "shape": list(each.spec.shape), "dtype": each.spec.dtype, "num_rows": len(each.shard.tensor),
-                    "num_bytes": each.shard.tensor.nbytes, "num_holders": len(each.handles),
-                    "num_reads": each.num_reads, "num_writes": each.num_writes, "read_bytes": each.read_bytes,
-                    "written_bytes": each.written_bytes,
-                }
-                for each in self._tensors.values()
-            }  # fmt: skip
+            return {each.spec.name: each.stats() for each in self._tensors.values()}
 
 
 def store_calls(store: TensorStore) -> dict[str, Call]:

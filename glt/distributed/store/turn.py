@@ -16,15 +16,25 @@ class Turn:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._num_done = 0
+        self._ended = False
+
+    def end(self) -> None:
+        """Nobody waits any more: what is still to come does not count on those before it, which may never come."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def wait(self, number: int) -> None:
         """Waits until the change of this number is done.
 
         Raises:
-            RuntimeError: If it does not come.
+            RuntimeError: If it does not come, or was ended.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._num_done >= number, _PATIENCE_S):
+            come = self._changed.wait_for(lambda: self._num_done >= number or self._ended, _PATIENCE_S)
+            if self._ended:
+                raise RuntimeError("the trainer of this change is gone")
+            if not come:
                 raise RuntimeError(f"change {self._num_done + 1} of a tensor did not come within {_PATIENCE_S:g} s; "
                                    "later ones wait for it")  # fmt: skip
 

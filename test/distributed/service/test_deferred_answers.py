@@ -94,7 +94,7 @@ def test_barriers_of_clients(world: Callable[..., World]) -> None:
         for actor in (1, 2):
             failed = stage.failure(actor)
             assert failed.kind == "PeerLost" and "trainer 2, client 2 of" in failed.text
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 90, "not at the deadline"
         # one of them leaves
         stage.begin(1, "run_function", barrier, 3, 2, 100.0)
         stage.ask(2, "leave")

@@ -72,6 +72,12 @@ def finalize(timeout_s: float | None = None) -> float:
     return time.monotonic()
 
 
+def leftover() -> list[str]:
+    """Threads of glt that are still there, but the one that every process has that ever had a connection."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("glt-") and name != "glt-pulse"]
+
+
 def require_right(found: list[dict[str, Any]], world: World, num_trainers: int) -> None:
     ends = world.graph.edge_index
     every = torch.arange(NUM_NODES)
@@ -125,6 +131,7 @@ def test_servers_and_trainers(world: Callable[..., World]) -> None:
         found = [stage.result(trainer) for trainer in (2, 3)]
         for trainer in (2, 3):
             stage.ask(trainer, "run_function", finalize)
+            assert stage.ask(trainer, "run_function", leftover) == []
         assert [stage.result(server) for server in (0, 1)] == [(-1, 0), (-1, 0)], "they exit with status 0"
         found.append(stage.ask(4, "run_function", alone, made.path))
         require_right(found[:2], made, 2)
@@ -167,7 +174,6 @@ def test_a_server_that_is_killed_or_never_there_is_named(world: Callable[..., Wo
         mine = [torch.from_numpy((book.owners() == part).nonzero()[0]) for part in range(2)]
         assert torch.equal(stage.ask(2, "run_function", read, mine[1]), made.x[mine[1]])
         stage.kill(1)
-        began = time.monotonic()
         failed = stage.fails(2, "run_function", read, mine[1])
         assert failed.kind == "PeerLost" and "server 1 (partition 1" in failed.text
         assert torch.equal(stage.ask(2, "run_function", read, mine[0]), made.x[mine[0]]), "the other one serves on"
@@ -180,7 +186,6 @@ def test_a_server_that_is_killed_or_never_there_is_named(world: Callable[..., Wo
         assert failed.kind == "PeerLost" and "server 0 (partition 0" in failed.text
         for trainer in (2, 3):
             stage.ask(trainer, "run_function", finalize)
-        assert time.monotonic() - began < 60
         assert "server 0 was not reached at 127.0.0.1" in stage.result(4)
         stage.end(2, 3, 4)
 
@@ -204,8 +209,11 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
         failed = stage.failure(0)
         assert failed.kind == "PeerLost" and "trainer 1, client 1 of" in failed.text
         began = time.monotonic()
-        assert stage.ask(0, "run_function", finalize, 1.0) - began < 30, "it waits as long as it was told"
+        assert stage.ask(0, "run_function", finalize, 1.0) - began < 55, (
+            "as long as it was told, not until a lost trainer counts as gone"
+        )
         assert stage.ask(0, "census")[2] == 0, "its sampling process is gone, too"
+        assert stage.ask(0, "run_function", leftover) == []
         stage.end(0)
 
 
@@ -214,11 +222,10 @@ import sys
 import glt
 
 if __name__ == "__main__":
-    glt.distributed.initialize(sys.argv[1])
-    graph = glt.distributed.DistGraph("small", sys.argv[2])
-    if graph.rank() == 0:
+    glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
+    if glt.distributed.get_rank() == 0:
         raise ValueError("a bug")
-    graph.barrier(200.0)
+    glt.distributed.barrier(200.0)
 """
 
 
@@ -237,7 +244,10 @@ def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: 
     try:
         told = [process.communicate(timeout=150)[1] for process in started]
         assert [process.returncode for process in started] == [1, 1]
-        assert "ValueError: a bug" in told[0] and "PeerLost" in told[1] and "server 0" in told[1], told
+        assert "ValueError: a bug" in told[0], told
+        lost = told[1].splitlines()[-1]
+        assert "PeerLost: server 0 (partition 0" in lost and "trainer 0, which runs it, has failed" in lost, told
+        assert "ValueError: a bug" in lost
     finally:
         for process in started:
             process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from dataclasses import replace
@@ -46,3 +47,29 @@ def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.M
         here.close()
         for each in ends:
             each.close()
+
+
+def test_who_leaves_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that is shut down is no failure, neither to server 0 nor to those that follow it."""
+    here = Membership(ME, ("127.0.0.1", 1), Attendance(None), lambda servers: None, 1.0)
+    lines: list[tuple[Connection, threading.Thread]] = []
+    for rank in (1, 2):
+        mine, theirs = (Connection(each, f"server {rank}") for each in socket.socketpair())
+        entry = replace(ME, rank=rank)
+        thread = threading.Thread(target=here.admit, args=(theirs, {"entry": entry.to_json()}), daemon=True)
+        thread.start()
+        assert "protocol" in mine.receive_json(60.0)
+        lines.append((mine, thread))
+    (leaver, watched), (follower, _) = lines
+    try:
+        with caplog.at_level(logging.INFO):
+            leaver.send({"is_leaving": True, "done": []})
+            watched.join(60.0)
+            here.close()
+            while "is_leaving" not in follower.receive_json(60.0):  # they are told of each change before
+                pass
+        assert not [each for each in caplog.records if each.levelno > logging.INFO]
+    finally:
+        here.close()
+        for line, _ in lines:
+            line.close()

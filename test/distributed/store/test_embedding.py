@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import glt
 from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_parameter import DistParameter
 from glt.distributed.sparse_optim import SparseAdagrad, SparseAdam
@@ -130,6 +131,47 @@ def test_the_newest_optimizer_has_it(world: StandaloneWorld) -> None:
     with pytest.raises(RuntimeError, match="was given to SparseAdam 1 of 'rows' after SparseAdagrad 0 of 'rows'"):
         first.step()
     second.step()
+
+
+def test_more_embeddings_later_and_options_by_state_dict() -> None:
+    first, second = DistEmbedding(4, 2, "first", "ones"), DistEmbedding(4, 2, "second", "ones")
+    optimizer = SparseAdagrad(first, lr=0.5)
+    first(torch.tensor([0])).sum().backward()
+    optimizer.step()
+    optimizer.add_param_group({"params": second, "lr": 0.25})
+    (first(torch.tensor([1])).sum() + second(torch.tensor([1])).sum()).backward()
+    optimizer.step()
+    assert rows_of(first)[:, 0].tolist() == [0.5, 0.5, 1.0, 1.0] and rows_of(second)[:, 0].tolist() == [1, 0.75, 1, 1]
+    state = optimizer.state_dict()
+    assert [each["step"] for each in state["state"].values()] == [2, 1]
+    later = SparseAdagrad([{"params": first}, {"params": second}])
+    later.load_state_dict(state)
+    assert [group["lr"] for group in later.param_groups] == [0.5, 0.25]
+    assert [each["step"] for each in later.state_dict()["state"].values()] == [2, 1]
+
+
+def test_rows_and_state_beside_the_nodes_of_a_type(typed_world: Callable[..., Any]) -> None:
+    alone = StandaloneWorld(glt.distributed.DistDataset().load(typed_world(2).path, 0))
+    schema, data = alone.data.schema, alone.data
+    kept = zip(schema.edge_types, data.edge_books, strict=True)
+    for part, book in ((schema.node_types[1], data.node_books[1]), next(each for each in kept if each[1] is not None)):
+        embedding = DistEmbedding(book.num_ids, 2, None, "zeros", part, world=alone)
+        optimizer = SparseAdagrad(embedding, lr=1.0, eps=0.0)
+        last = torch.tensor([book.num_ids - 1])
+        embedding(last).sum().backward()
+        optimizer.step()
+        state = optimizer.row_state(embedding)["sum"]
+        assert state.placement.spec() == embedding.weight.placement.spec() and state.placement.kind != "even"
+        assert embedding.weight[last].tolist() == [[-1.0, -1.0]] and rows_of(embedding).sum() == -2.0
+    alone.close()
+
+
+def test_a_grad_scaler_is_refused() -> None:
+    model = Model()
+    sparse, scaler = SparseAdam(model), torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.tensor([1])).sum()).backward()
+    with pytest.raises(RuntimeError, match=r"SparseAdam is stepped by a GradScaler.* use bfloat16"):
+        scaler.step(sparse)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -24,6 +24,20 @@ def test_the_first_change_copies_what_is_borrowed(tmp_path, change):
     assert not shard.is_borrowed
 
 
+def test_borrowed_rows_are_not_copied_where_there_is_no_room(monkeypatch):
+    monkeypatch.setattr("glt.distributed.store.shard.available_memory", lambda: (47, "a test's limit"))
+    shard = Shard(torch.ones(6, 2), is_borrowed=True)
+    with pytest.raises(MemoryError, match=r"copies them, which takes 4.8e-08 GB: a test's limit is 4.7e-08 GB"):
+        shard.write((0, 1), torch.zeros(1, 2))
+    assert shard.is_borrowed and shard.read((0, 6)).eq(1).all()
+
+
+def test_a_range_is_checked_before_room_is_made_for_it():
+    for rows in ((0, 1 << 60), (-1, 2), (3, -1)):
+        with pytest.raises(IndexError, match="are outside"):
+            Shard(torch.ones(6, 2)).read(rows)
+
+
 def test_threads_that_change_it_first_copy_it_once():
     mapped = torch.ones(50, 3, dtype=torch.int64)
     shard = Shard(mapped, is_borrowed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -106,7 +107,7 @@ def once(world: ThreadWorld, reduction: str, ids: list[list[int]]) -> Tensor:
 
 def test_mean_and_sum_over_trainers_and_duplicates_summed_once() -> None:
     ids = [[0, 1, 1], [1, 2], []]
-    for sums in run_trainers(3, 2, once, "sum", ids):
+    for sums in run_trainers(3, 6, once, "sum", ids):  # some servers have no rows
         assert sums.tolist() == [1.0, 9.0, 1.0, 0.0]
     for sums in run_trainers(3, 2, once, "mean", ids):
         torch.testing.assert_close(sums, torch.tensor([1.0, 9.0, 1.0, 0.0]) / 9)
@@ -141,6 +142,20 @@ def test_several_embeddings_and_steps_without_gradients() -> None:
         torch.testing.assert_close(found[0], wide.detach())
         torch.testing.assert_close(found[1], narrow.detach())
         assert found[2].tolist() == [4, 2]  # of each embedding, those steps in which any trainer had a gradient
+
+
+def test_a_row_that_is_not_there_changes_nothing() -> None:
+    servers = Servers(1, 1)
+    world = ThreadWorld(servers, 0)
+    embeddings = [DistEmbedding(4, 2, name, "zeros", world=world) for name in ("first", "second")]
+    optimizer = SparseAdagrad(embeddings, lr=1.0)
+    for embedding in embeddings:
+        embedding(torch.tensor([1])).sum().backward()
+    (parts,) = optimizer._parts(list(optimizer.param_groups[0]["params"]))
+    parts[1]["rows"] = torch.tensor([4])
+    with pytest.raises(IndexError, match=r"row 4 at position 0 is outside \[0, 4\)"):
+        world.call(0, "glt.rows.step", "by hand", 0, 1, 10.0, parts).result()
+    assert not any(embedding.weight[:].any() for embedding in embeddings)
 
 
 def scheduled(world: ThreadWorld) -> float:
@@ -197,17 +212,17 @@ def test_a_learning_rate_changed_on_one_trainer_is_refused_and_nothing_learnt() 
 def test_a_trainer_that_takes_fewer_steps_is_named_at_the_deadline() -> None:
     def unequal(world: ThreadWorld) -> str:
         embedding = DistEmbedding(4, 2, "rows", "zeros", world=world)
-        optimizer = SparseAdam(embedding, timeout_s=0.5)
+        optimizer = SparseAdam(embedding)
         optimizer.step()
         if world.rank == 2:
             return ""
+        optimizer._timeout_s = 1.0  # only now: on a busy machine the others may take their time to begin
         with pytest.raises(PeerLost) as raised:
             optimizer.step()
         return str(raised.value)
 
-    first, second, _ = run_trainers(3, 2, unequal)
-    assert first == second
-    assert "trainers of rank [2] of 3 have not arrived at meeting 1" in first
+    for found in run_trainers(3, 2, unequal)[:2]:
+        assert re.search(r"trainers of rank \[([01], )?2\] of 3 have not arrived at meeting 1", found)
 
 
 def test_a_trainer_that_dies_is_named_at_once() -> None:

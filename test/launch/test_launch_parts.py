@@ -1,0 +1,86 @@
+"""The small parts of ``glt launch``: hosts files, quoted commands, colours, and who is to blame."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from glt.launch.agent import _in_order
+from glt.launch.console import Console
+from glt.launch.failure import Failure, first_of
+from glt.launch.hosts import Host, parse_hosts, read_hosts
+from glt.launch.launch_options import command_of
+from glt.launch.reach import Reach
+
+
+def test_hosts_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# all\n10.0.0.1 30050  # first\n\n  node-2.cluster\nfe80::1\n")
+    assert read_hosts(file) == [Host("10.0.0.1", 30050), Host("node-2.cluster"), Host("fe80::1")]
+    assert parse_hosts("a, b") == [Host("a"), Host("b")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a 0", "line 1: 'a 0': expected ADDRESS"), ("a 1 2", "a PORT"), ("a\nb 99999", "line 2"), ("", "no host"),
+        ("-oX=y", "neither the name"), ("a;b", "neither the name"), ("a\na 5", "names a twice"), ("u@h", "neither"),
+    ],
+)  # fmt: skip
+def test_hosts_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "hosts").write_text(text)
+    with pytest.raises(ValueError, match=expected):
+        read_hosts(tmp_path / "hosts")
+
+
+def test_commands() -> None:
+    assert command_of("train.py", ["a b", "--x"]) == (["train.py", "a b", "--x"], None)
+    assert command_of("my train.py", []) == (["my train.py"], None)
+    assert command_of("python3 train.py --x 'a b'", []) == (["train.py", "--x", "a b"], None)
+    assert command_of("/opt/x/bin/python3.11 train.py", []) == (["train.py"], "/opt/x/bin/python3.11")
+    for wrong in ("python3 -u train.py", "python train.py 'x", "python "):
+        with pytest.raises(ValueError):
+            command_of(wrong, [])
+
+
+def test_the_users_ssh_options_win() -> None:
+    words = Reach(True, ssh_options=("ConnectTimeout=99",), ssh_port=22, ssh_user="me").shell()
+    assert words.index("ConnectTimeout=99") < words.index("ConnectTimeout=10")  # ssh takes the first
+    command = Reach(True).command(Host("h"), ["a b", "$x", "it's"])
+    assert command[-2:] == ["h", "exec 'a b' '$x' 'it'\"'\"'s'"] and "BatchMode=yes" in command
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal, file = Terminal(), io.StringIO()
+    console = Console(terminal, file)
+    console.line("a@h", "x", False)
+    console.line("a@h", "y", True)
+    assert terminal.getvalue() == "\033[36ma@h\033[0m | x\n" and file.getvalue() == "a@h | y\n"
+    assert console.last_lines("a@h") == ["x", "y"] and console.last_lines("b@h") == []
+    monkeypatch.setenv("NO_COLOR", "1")
+    console.line("a@h", "z", False)
+    assert terminal.getvalue().endswith("\na@h | z\n")
+
+
+def test_who_is_to_blame() -> None:
+    """Who is killed comes before who lost it an instant earlier, and both before whom torchrun ended."""
+    exited, killed, ended = Failure("a", 1, 3), Failure("b", 2, -9), Failure("c", 3, -15)
+    assert first_of([exited, killed]) is killed and first_of([exited, ended]) is exited
+    assert (exited.exit_status, killed.exit_status) == (3, 137)
+    assert "SIGKILL (out of memory, perhaps" in killed.text() and "pid 1 exited with code 3" in exited.text()
+    failures = {rank: ProcessFailure(rank, 100 + rank, code, "") for rank, code in enumerate((1, -9, -15, 1))}
+    for failure in failures.values():
+        failure.timestamp = 7
+    assert [each["rank"] for each in _in_order(failures)] == [1, 0, 3]
+    failures[3].timestamp = 6  # it was first
+    assert [each["rank"] for each in _in_order(failures)] == [3, 1, 0]
+    assert [each["pid"] for each in _in_order({2: failures[2]})] == [102]
