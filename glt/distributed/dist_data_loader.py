@@ -34,8 +34,8 @@ class NodeDataLoader(DistNeighborLoader):
         blocks: Yield ``(input nodes, seeds, blocks)`` in place of batches: ids ``[n]`` and ``[batch_size]``, and a list
             of :class:`Block`, the widest first. Of a heterogeneous graph ids are dicts by node type.
         num_workers: Processes that sample; 0: none of their own.
-        options: The others of the loader. ``collect_features`` is True by default without ``blocks``; what was assigned
-            to ``ndata`` since the graph was partitioned is read from there.
+        options: The others of the loader. ``collect_features`` is True by default without ``blocks``: batches have what
+            the graph was partitioned with. What was written or assigned to ``ndata`` since is read from there.
 
     Raises:
         The same as :class:`glt.distributed.DistNeighborLoader`; ValueError also if an option does not go with blocks.

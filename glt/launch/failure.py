@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 _HINTS = {
     signal.SIGKILL: "out of memory, perhaps: dmesg on its host tells",
@@ -12,6 +14,8 @@ _HINTS = {
     signal.SIGABRT: "its last lines tell why, as a rule",
     signal.SIGBUS: "a file that it maps was cut short, or /dev/shm is full",
 }
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")  # as the last line of a traceback begins
+_LOSSES = ("glt.errors.PeerLost: ", "glt.errors.ConnectionLost: ")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,12 @@ class Failure:
         """That of the launcher if this is why the job failed, as a shell counts: 128 and the signal."""
         return self.code if self.code > 0 else 128 - self.code
 
+    @property
+    def has_lost_a_peer(self) -> bool:
+        """Whether the last exception that it printed says that another process is gone."""
+        raised = [line for line in self.lines if _EXCEPTION.match(line)]
+        return bool(raised) and raised[-1].startswith(_LOSSES)
+
     def text(self) -> str:
         """One line."""
         pid = f"pid {self.pid} " if self.pid else ""
@@ -54,8 +64,12 @@ class Failure:
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """The likely cause of failures that came at about the same time: the one that a signal killed, else the first.
+    """The likely cause of failures that came at about the same time: the one that a signal killed, else the first that
+    did not lose a peer.
 
-    Whoever talks to a process that is killed fails an instant later, by an exception; and news of it may come first.
+    Whoever talks to a process that is killed, or that fails, fails an instant later, by an exception that says so; and
+    news of it may come first.
     """
-    return next((each for each in failures if each.code < 0 and each.code != -signal.SIGTERM), failures[0])
+    killed = (each for each in failures if each.code < 0 and each.code != -signal.SIGTERM)
+    by_itself = (each for each in failures if each.code > 0 and not each.has_lost_a_peer)
+    return next(chain(killed, by_itself), failures[0])

@@ -77,6 +77,13 @@ def test_who_is_to_blame() -> None:
     assert first_of([exited, killed]) is killed and first_of([exited, ended]) is exited
     assert (exited.exit_status, killed.exit_status) == (3, 137)
     assert "SIGKILL (out of memory, perhaps" in killed.text() and "pid 1 exited with code 3" in exited.text()
+    told = Failure(
+        "a", 1, 1, "", ("x", "glt.errors.PeerLost: trainer 1 is gone: it left, having failed: ValueError: no")
+    )
+    itself = Failure("b", 2, 1, "", ("glt.errors.PeerLost: one that it had caught", "ValueError: no"))
+    silent = Failure("c", 3, 1)
+    assert first_of([told, itself, silent]) is itself and first_of([told, silent]) is silent
+    assert first_of([told, killed]) is killed and first_of([told, ended]) is told and first_of([told]) is told
     failures = {rank: ProcessFailure(rank, 100 + rank, code, "") for rank, code in enumerate((1, -9, -15, 1))}
     for failure in failures.values():
         failure.timestamp = 7
