@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,11 @@ from glt.distributed.store.checkpoint import load_tensors, save_tensors
 from glt.distributed.store.exchange import Exchange
 from glt.distributed.store.handles import Handles
 from glt.distributed.store.initial_values import encode_init
+from glt.distributed.store.opening import open_everywhere
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.selection import Selection
 from glt.distributed.store.tensor_spec import TensorSpec, checked_dtype, checked_name, checked_shape, is_kind_of
 from glt.distributed.world import World, require_world
-from glt.errors import GltError
 
 
 class DistTensor:
@@ -69,7 +68,7 @@ class DistTensor:
         ValueError: If there is another tensor of this name (names both), or an argument is wrong.
         TypeError: If an argument is of the wrong type.
         MemoryError: If it does not fit into the memory of a server; no memory was taken then.
-        LookupError: If no function is registered under the name of ``init_func``.
+        LookupError: If no function is registered under the name of ``init_func``, or a server has lost its rows.
         glt.errors.PeerLost: If a server is lost.
     """
 
@@ -107,8 +106,7 @@ class DistTensor:
     def _open(self, world: World, spec: TensorSpec | None, call: str, args: tuple[Any, ...]) -> None:
         handles, handle = Handles.of(world), secrets.token_hex(8)
         handles.tell(world)
-        replies = [world.call(server, call, *args, handle) for server in range(world.num_servers)]
-        found = _all_or_none(world, replies)
+        found = open_everywhere(world, call, args, handle)
         told = [each["spec"] for each in found if "spec" in each]
         if any(each != told[0] for each in told):  # deleted and created again in between
             raise LookupError(f"tensor {told[0]['name']!r} is being created or deleted: find it again")
@@ -271,24 +269,3 @@ def flush_all(world: World) -> None:
     handles.tell(world)
     for tensor in list(handles.open):
         tensor.flush()
-
-
-def _all_or_none(world: World, replies: list[Any]) -> list[dict[str, Any]]:
-    """What all servers answered; if one could not, the others forget what they made for it."""
-    failed = next((error for error in (reply.exception() for reply in replies) if error is not None), None)
-    if failed is None:
-        return [reply.result() for reply in replies]
-    for server, reply in enumerate(replies):
-        if reply.exception() is None and reply.result().get("is_new"):
-            with _suppressed_loss():
-                world.call(server, "glt.tensor.undo", reply.result()["generation"], str(failed)).result()
-    raise failed
-
-
-@contextmanager
-def _suppressed_loss() -> Iterator[None]:
-    """What was made on a server that is lost is lost with it."""
-    try:
-        yield
-    except GltError:
-        return

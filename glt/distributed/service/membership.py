@@ -21,6 +21,7 @@ from glt.partition import load_partition
 logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
+_GOODBYE_S = 0.5  # for another to end what it is sending
 _TAKEN_S = 3.0  # a member that is silent for so long may be replaced by one of the same rank
 
 
@@ -99,6 +100,7 @@ class Membership:
         self._members: dict[int, Connection] = {}  # on server 0: the others
         self._line: Connection | None = None  # on the others: to server 0
         self._closed = False
+        self._has_ended = False  # server 0, which has said so
         if me.rank != 0:
             self._line = self._join(timeout_s)
             self._told(dict(self._servers))
@@ -250,8 +252,9 @@ class Membership:
                     line = self._line = self._join(STUCK_S)
                     logger.info("%s joined server 0 again", self.me)
                 told = line.receive_json(_POLL_S)
+                self._has_ended = "is_leaving" in told
                 self._clients.learn(_places(told))
-                if told.get("is_leaving"):
+                if self._has_ended:
                     logger.info("%s: server 0 was shut down; waiting for another", self.me)
                     line.close()
                     self._line = None
@@ -262,8 +265,9 @@ class Membership:
                     line.close()
                     self._line = None
             except (GltError, KeyError, TypeError, ValueError) as error:
-                if not self._closed:
-                    logger.warning("%s: %s; trying again", self.me, error)
+                if not self._closed:  # at the end of a job server 0 may be the first to end: nothing is wrong then
+                    level = logging.INFO if self._has_ended else logging.WARNING
+                    logger.log(level, "%s: %s; trying again", self.me, error)
                 if line is not None:
                     line.close()
                 self._line = None
@@ -278,13 +282,16 @@ class Membership:
 
     def close(self) -> None:
         """Leaves. May be called again."""
+        with self._changed:
+            lines = [*self._members.values(), *([self._line] if self._line else [])]
+        for line in lines if not self._closed else ():  # before whoever watches them closes them
+            with contextlib.suppress(GltError):  # it is gone, or takes nothing: it will see for itself
+                line.send({"is_leaving": True, "done": []}, timeout_s=_GOODBYE_S)
         self._closed = True
         with self._changed:
             lines = [*self._members.values(), *([self._line] if self._line else [])]
             self._changed.notify_all()
         for line in lines:
-            with contextlib.suppress(GltError):  # it is gone, or takes nothing: it will see for itself
-                line.send({"is_leaving": True, "done": []}, timeout_s=0.5)
             line.close()
 
 

@@ -23,6 +23,7 @@ class StoredTensor:
         created_by: Who made it.
         handles: Who holds it: trainers and the names they gave their handles.
         seen: Ranks of the trainers that have created it, or have left.
+        peers: Its numbers on all servers; None until all are known to have it.
         turns: Of handles, the order of their changes.
         num_reads, num_writes, read_bytes, written_bytes: Since it was made; additions are writes.
     """
@@ -35,6 +36,7 @@ class StoredTensor:
     handles: set[tuple[Any, str]] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
     turns: dict[tuple[Any, str], Turn] = field(default_factory=dict)
+    peers: list[int] | None = None
     num_reads: int = 0
     num_writes: int = 0
     read_bytes: int = 0

@@ -71,7 +71,7 @@ class TensorStore:
             handle: What the trainer calls what it holds; :meth:`release` gives it up.
 
         Returns:
-            ``generation``, its number, and whether it ``is_new``.
+            ``generation``, its number; whether it ``is_new``; and its ``peers``, see :meth:`made`.
 
         Raises:
             ValueError: If there is another one of this name, or it cannot be placed here.
@@ -83,11 +83,15 @@ class TensorStore:
             if found is None:
                 made = self._make(holder, spec)
                 self._hold(made, holder, handle)
-                return {"generation": made.generation, "is_new": True}
+                return {"generation": made.generation, "is_new": True, "peers": None}
             if found.spec != spec:
                 raise ValueError(_mismatch(spec, found))
             self._hold(found, holder, handle)
-            return {"generation": found.generation, "is_new": False}
+            return {"generation": found.generation, "is_new": False, "peers": found.peers}
+
+    def made(self, generation: int, peers: list[int]) -> None:
+        """Takes note of the numbers of a tensor on all servers: where one has another later, its rows are lost."""
+        self.stored(generation).peers = [int(each) for each in peers]
 
     def _make(self, holder: Any, spec: TensorSpec) -> StoredTensor:
         placement = Placement.from_spec(spec.placement, self.data)
@@ -139,7 +143,7 @@ class TensorStore:
             )
 
     def open(self, holder: Any, name: str, handle: str) -> dict[str, Any]:
-        """Finds a tensor; returns its ``spec`` and ``generation``.
+        """Finds a tensor; returns its ``spec``, ``generation`` and ``peers``.
 
         Raises:
             LookupError: If there is none of this name; names those there are.
@@ -150,7 +154,7 @@ class TensorStore:
                 names = sorted(self._named)
             raise LookupError(f"name = {name!r}: {self.owner} has no such tensor; it has {names}")
         self._hold(found, holder, handle)
-        return {"generation": found.generation, "spec": found.spec.to_json()}
+        return {"generation": found.generation, "spec": found.spec.to_json(), "peers": found.peers}
 
     def _find(self, name: str) -> StoredTensor | None:
         with self._lock:
@@ -299,6 +303,7 @@ def store_calls(store: TensorStore) -> dict[str, Call]:
         "glt.tensor.open": lambda who, args, kwargs: store.open(who, *args, **kwargs),
         "glt.tensor.release": lambda who, args, kwargs: store.release(who, *args, **kwargs),
         "glt.tensor.delete": lambda who, args, kwargs: store.delete(who, *args, **kwargs),
+        "glt.tensor.made": lambda who, args, kwargs: store.made(*args, **kwargs),
         "glt.tensor.undo": lambda who, args, kwargs: store.undo(who, *args, **kwargs),
         "glt.tensor.read": lambda who, args, kwargs: store.read(who, *args, **kwargs),
         "glt.tensor.write": lambda who, args, kwargs: store.write(who, *args, **kwargs),

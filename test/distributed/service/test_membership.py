@@ -31,10 +31,18 @@ def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.M
 
     first = replace(ME, rank=1, host_id="h1")
     try:
-        assert "protocol" in join(first).receive_json(60.0)
+        member = join(first)
+        assert "protocol" in member.receive_json(60.0)
         told = join(replace(first, host_id="h2", host="there")).receive_json(60.0)
         assert "server_rank = 1 is taken" in told["refused"]
-        assert "protocol" in join(first).receive_json(60.0)  # it lost its connection, and joins again
+        member = join(first)
+        assert "protocol" in member.receive_json(60.0)  # it lost its connection, and joins again
+        assert "servers" in member.receive_json(60.0)  # and is in the list
+        here.close()
+        told = member.receive_json(60.0)
+        while "is_leaving" not in told:  # the list may come twice: the first to join is told later than the second
+            assert "servers" in told
+            told = member.receive_json(60.0)
     finally:
         here.close()
         for each in ends:

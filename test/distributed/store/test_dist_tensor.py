@@ -248,6 +248,20 @@ def test_a_restarted_server_says_that_it_knows_nothing(servers):
         held[[6]]
 
 
+def test_rows_that_a_restarted_server_has_lost_are_not_made_anew(servers):
+    mine, other = servers.trainers(2)
+    held = DistTensor((7, 2), name="x", world=mine)
+    counting(held)
+    servers.stores[1] = type(servers.stores[1])(1, owner="server 1")
+    with pytest.raises(LookupError, match=r"servers \[1\] have no rows of a tensor that was on all of them"):
+        DistTensor((7, 2), name="x", world=other)
+    assert servers.stores[1].names() == [] and held[[0, 1]].tolist() == [[0, 0], [1, 1]]
+    with pytest.raises(LookupError, match=r"server 1 has no such tensor"):
+        DistTensor.find("x", world=other)
+    held.delete()
+    assert not DistTensor((7, 2), name="x", world=other)[:].any()
+
+
 def test_a_tensor_without_a_name_is_freed_when_nobody_holds_it(servers):
     mine, other = servers.trainers(2)
 
