@@ -61,7 +61,7 @@ class Agreement:
             missing = [part for part in range(data.num_partitions) if part != data.partition_idx]
             unread = self._read_unloaded(missing)
             if unread:
-                raise ValueError(f"{context.worker_name}: {_unread(unread, data.num_partitions)}")
+                raise ValueError(f"{context.worker_name}: {_unread(unread, data.num_partitions, [data.partition_idx])}")
             self.random_seed = int(_core.rank_seed(draw_random_seed(), 0)) if random_seed is None else int(random_seed)
             return
         self.rendezvous = Rendezvous(context, options.master_addr, options.master_port, options.rpc_timeout)
@@ -129,18 +129,19 @@ class Agreement:
         found = rendezvous.exchange({"num_read": 1 + len(self.others), "unread": list(unread.items())}, "reads")
         for rank, theirs in enumerate(found):
             if theirs["unread"]:
-                text = _unread(dict(theirs["unread"]), data.num_partitions)
+                loaded = [each["partition_idx"] for each in everyone]
+                text = _unread(dict(theirs["unread"]), data.num_partitions, loaded)
                 raise RendezvousError(f"{self.context.worker_name}: of trainer {rank}: {text}")
         if any(theirs["num_read"] < data.num_partitions for theirs in found):
             self.meeting = rendezvous
 
 
-def _unread(unread: dict[int, str], num_partitions: int) -> str:
+def _unread(unread: dict[int, str], num_partitions: int, loaded: list[int]) -> str:
     index, why = next(iter(unread.items()))
     return (
-        f"partition_idx: no trainer loaded partitions {list(unread)} of {num_partitions}, and they cannot be read here "
-        f"without one (partition {index}: {why}). Load each on at least one trainer, or have its files in everyone's "
-        "graph_dir, with read_local=True"
+        f"partition_idx: no trainer loaded partitions {list(unread)} of {num_partitions} (loaded are, by rank, "
+        f"{dict(enumerate(loaded))}), and they cannot be read here without one (partition {index}: {why}). Load each on "
+        "at least one trainer, or have its files in everyone's graph_dir, with read_local=True"
     )
 
 
