@@ -71,6 +71,11 @@ class PinnedPages:
                 chunk.num_users += 1
             return used
 
+    def has_any(self, address: int, num_bytes: int) -> bool:
+        """Whether a page of ``[address, address + num_bytes)`` is registered here."""
+        with self._lock:
+            return any(chunk.begin < address + num_bytes and address < chunk.end for chunk in self._chunks)
+
     def _cover(self, begin: int, end: int, device: int) -> tuple[list[_Chunk], list[_Chunk]]:
         """The chunks that overlap ``[begin, end)``, and new ones for what lies between them."""
         used = [chunk for chunk in self._chunks if chunk.begin < end and begin < chunk.end]
