@@ -46,6 +46,8 @@ def main() -> int:
         print(f"on {report.machine['gpu']}, CUDA {report.machine['cuda']}", flush=True)
     for name in options.parts or PARTS:
         importlib.import_module(f"benchmarks.gpu.{name}").measure(report, device)
+        if missing is None:
+            torch.cuda.empty_cache()  # the tables of one part are not to be in the way of the next, or of its workers
     report.finish()
     return 0
 
