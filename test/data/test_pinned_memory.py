@@ -110,6 +110,22 @@ def test_what_fails_to_unregister_does_not_keep_the_others():
     assert sorted(driver.sizes) == [16 * PAGE] and pages.num_bytes == 0
 
 
+def test_an_owner_that_is_collected_in_the_middle_of_a_call_is_given_back_after_it():
+    driver, held = Driver(), []
+
+    def register(address, num_bytes, device):
+        while held:
+            pages.release(held.pop())  # as a finalizer does that the collector runs
+        driver.register(address, num_bytes, device)
+
+    pages = PinnedPages(register, driver.unregister)
+    held.append(pages.acquire(10 * PAGE, PAGE, 0))
+    around = pages.acquire(9 * PAGE, 3 * PAGE, 0)
+    assert sorted(driver.pages) == [9 * PAGE, 10 * PAGE, 11 * PAGE]
+    pages.release(around)
+    assert not driver.pages
+
+
 def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
     driver = Driver()
     pages = pages_of(driver)
