@@ -188,7 +188,12 @@ def _only(given: Mapping[Any, Any], name: str, kind: str) -> tuple[Any, Any]:
     return next(iter(given.items()))
 
 
+_EXCLUSIONS = ("self", "reverse", "reverse_id", "reverse_types")
+
+
 def _excluded(exclude: Any, reverse_etypes: Mapping[Any, Any] | None, edge_type: Any) -> Any:
+    if isinstance(exclude, str) and exclude not in _EXCLUSIONS:
+        raise ValueError(f"exclude = {exclude!r}: expected None or one of {list(_EXCLUSIONS)}")
     if exclude == "reverse_types":
         if reverse_etypes is None or edge_type not in reverse_etypes:
             raise ValueError(f"exclude = 'reverse_types': expected reverse_etypes to name the reverse of {edge_type!r}")

@@ -60,6 +60,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._timeout_s = float(timeout_s)
         self._num_met: dict[str, int] = {}
         self._rows: dict[DistParameter, dict[str, DistTensor]] = {}
+        self._option_names = (*defaults, "reduction", "maximize")  # torch adds others to ``defaults`` when it loads
         super().__init__(groups, {**defaults, "reduction": reduction, "maximize": bool(maximize)})
 
     def __repr__(self) -> str:
@@ -107,7 +108,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         return [reply.result() for reply in replies]
 
     def _options(self, group: dict[str, Any]) -> dict[str, Any]:
-        values = {name: group[name] for name in self.defaults}
+        values = {name: group[name] for name in self._option_names}
         return {name: float(value) if isinstance(value, Tensor) else value for name, value in values.items()}
 
     def _take_over(self, p: DistParameter, group: dict[str, Any]) -> None:

@@ -176,6 +176,8 @@ def test_types(typed: tuple[DistGraph, TypedWorld]) -> None:
     assert torch.equal(batch[RATES].input_id, edges)
     for given, words in (
         ({"edges": {RATES: edges, FOLLOWS: edges}}, "edges are of 2 types"),
+        ({"edges": {RATES: torch.ones(3, dtype=torch.bool)}}, "edges is a mask of 3 elements"),
+        ({"exclude": "both"}, "exclude = 'both': expected None or one of"),
         ({"exclude": "reverse_types"}, "expected reverse_etypes to name the reverse of"),
         ({"exclude": "self", "reverse_etypes": {}}, "expected 'reverse_types'"),
         ({"blocks": True}, "the graph being heterogeneous"),

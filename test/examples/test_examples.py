@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,14 +20,6 @@ from glt.partition import load_partition
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 280
 TOY = ["--epochs", "2", "--batch_size", "64", "--num_neighbors", "5,5", "--hidden_channels", "16"]
-
-
-@pytest.fixture
-def toy_npz(tmp_path) -> Path:
-    task = synthetic_graph(800, num_classes=4)
-    names = ("edge_index", "x", "y", "train_idx", "val_idx", "test_idx")
-    np.savez(tmp_path / "toy.npz", **{name: getattr(task, name).numpy() for name in names})
-    return tmp_path / "toy.npz"
 
 
 def start(*command: str | Path) -> subprocess.CompletedProcess:

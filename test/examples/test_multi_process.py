@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import glt
-from glt.data.synthetic import synthetic_graph
 from glt.partition import RandomPartitioner
 from glt.testing_cluster import Cluster, Trainer
 
@@ -19,14 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA_ROOT = ROOT.parent / "shared" / "data"
 FAST = ["--num_neighbors", "4,4", "--hidden_channels", "16"]
 NUM_TRAINERS = 3
-
-
-@pytest.fixture
-def toy_npz(tmp_path) -> Path:
-    task = synthetic_graph(800, num_classes=4)
-    names = ("edge_index", "x", "y", "train_idx", "val_idx", "test_idx")
-    np.savez(tmp_path / "toy.npz", **{name: getattr(task, name).numpy() for name in names})
-    return tmp_path / "toy.npz"
 
 
 def run(*flags: str | Path) -> subprocess.CompletedProcess:

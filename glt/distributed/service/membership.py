@@ -252,9 +252,9 @@ class Membership:
                     line = self._line = self._join(STUCK_S)
                     logger.info("%s joined server 0 again", self.me)
                 told = line.receive_json(_POLL_S)
-                self._has_ended = "ending" in told
+                self._has_ended = "is_leaving" in told
                 self._clients.learn(_places(told))
-                if told.get("is_leaving"):
+                if self._has_ended:
                     logger.info("%s: server 0 was shut down; waiting for another", self.me)
                     line.close()
                     self._line = None
@@ -283,17 +283,15 @@ class Membership:
     def close(self) -> None:
         """Leaves. May be called again."""
         with self._changed:
-            members = list(self._members.values())
-        for member in members if not self._closed else ():  # before whoever watches them closes them
-            with contextlib.suppress(GltError):
-                member.send({"done": [], "ending": True}, timeout_s=_GOODBYE_S)
+            lines = [*self._members.values(), *([self._line] if self._line else [])]
+        for line in lines if not self._closed else ():  # before whoever watches them closes them
+            with contextlib.suppress(GltError):  # it is gone, or takes nothing: it will see for itself
+                line.send({"is_leaving": True, "done": []}, timeout_s=_GOODBYE_S)
         self._closed = True
         with self._changed:
             lines = [*self._members.values(), *([self._line] if self._line else [])]
             self._changed.notify_all()
         for line in lines:
-            with contextlib.suppress(GltError):  # it is gone, or takes nothing: it will see for itself
-                line.send({"is_leaving": True, "done": []}, timeout_s=0.5)
             line.close()
 
 

@@ -40,7 +40,7 @@ def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.M
         assert "servers" in member.receive_json(60.0)  # and is in the list
         here.close()
         told = member.receive_json(60.0)
-        while "ending" not in told:  # the list may come twice: the first to join is told later than the second
+        while "is_leaving" not in told:  # the list may come twice: the first to join is told later than the second
             assert "servers" in told
             told = member.receive_json(60.0)
     finally:

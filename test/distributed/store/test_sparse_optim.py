@@ -260,3 +260,15 @@ def test_an_embedding_whose_tensor_was_deleted() -> None:
 
     with pytest.raises(LookupError, match="tensor 'rows' was deleted by trainer 0"):
         run_trainers(1, 1, deleted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_go_on_after_a_state_dict_is_loaded(kind: str) -> None:
+    make, _, options = KINDS[kind]
+    embedding = DistEmbedding(NUM_ROWS, DIM, world=ThreadWorld(Servers(1, 1), 0))
+    optimizer = make(embedding, **options)
+    for step in range(2):
+        embedding(torch.tensor([3])).sum().backward()
+        optimizer.step()
+        assert optimizer.state_dict()["state"] == {0: {"step": step + 1}}
+        optimizer.load_state_dict(optimizer.state_dict())
