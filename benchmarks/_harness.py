@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import time
 import warnings
@@ -133,6 +134,8 @@ def machine() -> dict[str, str | int | float | list[float]]:
 
 
 def glt_commit() -> str:
+    if shutil.which("git") is None:
+        return "unknown, there is no git here"
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else "not a git checkout"

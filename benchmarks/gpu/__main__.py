@@ -1,7 +1,8 @@
 """Checks and times what runs on the GPU, and prints one table: ``python -m benchmarks.gpu [PART ...] [--toy]``.
 
-Builds the extension first, so that the figures are of this source. Without a GPU it says what is missing; with --toy
-the parts then run on the CPU, through the kernels' host executor, which shows that they run and nothing else.
+Builds the extension first, so that the figures are of this source. Each part prints its rows when it is done; all of
+them are kept in ``benchmarks/results/gpu[-PART ...].json``. Without a GPU it says what is missing; with --toy the parts
+then run on the CPU, through the kernels' host executor, which shows that they run and nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import importlib
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 PARTS = ("gather", "sampling", "links", "reads", "atomics", "bulk", "gaps", "interference", "training")
@@ -40,14 +42,26 @@ def main() -> int:
             return 1
         print("running on the CPU through the host executor: the figures mean nothing")
     device = torch.device("cpu") if missing is not None else torch.device("cuda", torch.cuda.current_device())
-    report = Report("gpu", options.toy)
+    report = Report("-".join(["gpu", *options.parts]), options.toy)
     if missing is None:
         report.machine |= {"gpu": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda)}
         print(f"on {report.machine['gpu']}, CUDA {report.machine['cuda']}", flush=True)
+    failed = []
     for name in options.parts or PARTS:
-        importlib.import_module(f"benchmarks.gpu.{name}").measure(report, device)
+        first = len(report.rows)
+        try:
+            importlib.import_module(f"benchmarks.gpu.{name}").measure(report, device)
+            if missing is None:
+                torch.cuda.empty_cache()  # tables of one part are not to be in the way of the next, or of its workers
+        except Exception:  # what the other parts find is worth having
+            traceback.print_exc()
+            failed.append(name)
+        if first < len(report.rows):
+            report.print_rows(report.rows[first:])  # now: somebody may end this before the last part is done
     report.finish()
-    return 0
+    if failed:
+        print(f"failed: {', '.join(failed)}; see above")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def measure(report: Report, device: torch.device) -> None:
     gib, num_ids = (1 << 16, 500) if report.toy else (1 << 30, 1 << 20)
     memory = torch.randint(0, 255, (4 * gib,), dtype=torch.uint8)
     pin = PinnedMemory(memory, device)
+    memory = pin.tensor
     for row_bytes in (256,) if report.toy else (256, 512, 1024):
         rows = memory.view(-1, row_bytes)
         ids = torch.randint(len(rows), (num_ids,), generator=torch.Generator().manual_seed(0))

@@ -20,6 +20,7 @@ def measure(report: Report, device: torch.device) -> None:
     a = torch.randn(size, size, device=device, dtype=torch.float32 if report.toy else torch.bfloat16)
     rows = torch.zeros(num_rows, 512, dtype=torch.uint8)
     pin = PinnedMemory(rows, device) if device.type == "cuda" else None
+    rows = rows if pin is None else pin.tensor
     table = RawTable(rows, device)
     ids = torch.randint(num_rows, (num_ids,), generator=torch.Generator().manual_seed(0)).to(device)
     table.check(ids[:1000])

@@ -32,6 +32,7 @@ def measure(report: Report, device: torch.device) -> None:
         memory = torch.zeros(footprint * gib, dtype=torch.uint8)
         memory[:: max(1, len(memory) // 1000)] = 7
         pin = PinnedMemory(memory, device) if device.type == "cuda" else None
+        memory = memory if pin is None else pin.tensor
         for row_bytes in (32, 512) if report.toy else (32, 64, 128, 256, 512):
             for order in ("random", "sorted", "by 4096 rows"):
                 rows = memory.view(-1, row_bytes)

@@ -35,7 +35,7 @@ class CudaLauncher : public Launcher {
     // A process that is ending may have lost its context: nothing is left to free then.
     if (graph_) cudaGraphExecDestroy(graph_);
     if (capture_) cudaStreamDestroy(capture_);
-    cudaFreeHost(staging_);
+    if (staging_) cudaFreeHost(staging_);
     cudaEventDestroy(done_);
   }
   CudaLauncher(const CudaLauncher&) = delete;
@@ -75,7 +75,7 @@ class CudaLauncher : public Launcher {
   void* staging(int64_t bytes) override {
     if (bytes > staging_bytes_) {
       const DeviceScope on(device_);
-      check_and_clear(cudaFreeHost(staging_), "cudaFreeHost");
+      if (staging_) check_and_clear(cudaFreeHost(staging_), "cudaFreeHost");
       staging_ = nullptr;
       staging_bytes_ = 0;
       check_and_clear(cudaMallocHost(&staging_, bytes), "cudaMallocHost");

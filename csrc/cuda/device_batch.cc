@@ -148,6 +148,7 @@ bool DeviceBatch::wait() {
     if (counts.need[t] == 0) continue;
     types_[t].shortfall = counts.need[t] + counts.need[t] / 4;
     types_[t].room = std::max(types_[t].room, types_[t].shortfall);
+    if (types_[t].shortfall > types_[t].bound) types_[t].least = std::max(types_[t].least, types_[t].shortfall);
     has_room = false;
   }
   for (size_t r = 0; r < ends_.size(); ++r) {

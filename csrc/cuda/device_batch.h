@@ -82,6 +82,8 @@ class DeviceBatch {
     int64_t num_nodes;
     int64_t room;           // what batches have needed
     int64_t shortfall = 0;  // what this one has turned out to need
+    int64_t bound = 0;      // of the present plan, if no seed comes twice
+    int64_t least = 0;      // what batches have needed beyond that: with it, the next ones like them have one plan
     uint32_t* table = nullptr;
     int64_t table_words = 0;
     uint64_t next_base = 0;  // first word that no batch has used

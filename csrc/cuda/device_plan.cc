@@ -141,8 +141,10 @@ void DeviceBatch::plan_hops() {
     NodeType& type = types_[t];
     require(type.room <= kMostOccurrences, "a batch names nodes over ", kMostOccurrences,
             " times: use smaller batches or fan-outs");
+    type.bound = total[t];
     type.capacity =
-        std::max({int64_t{1}, type.num_seeds, std::min({total[t], type.room, kMostOccurrences}), type.shortfall});
+        std::max({int64_t{1}, type.num_seeds, std::min({std::max(type.bound, type.least), type.room, kMostOccurrences}),
+                  type.shortfall});
     type.hashed = spec_.disjoint || type.num_nodes > dense_limit_ || type.num_nodes >= (int64_t{1} << 31);
   }
 }

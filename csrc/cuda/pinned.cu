@@ -7,14 +7,20 @@ namespace glt::cuda {
 
 void register_host(uint64_t address, int64_t num_bytes, bool read_only, int device) {
   const DeviceScope scope(device);
-  if (!attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, device, "host pointers on the device"))
-    throw std::runtime_error(
-        text("cuda:", device, " reads pinned memory at other addresses than the host does: not supported"));
   unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
   if (read_only && attribute(cudaDevAttrHostRegisterReadOnlySupported, device, "read-only registration"))
     flags |= cudaHostRegisterReadOnly;
-  const cudaError_t code = cudaHostRegister(reinterpret_cast<void*>(address), num_bytes, flags);
+  void* const host = reinterpret_cast<void*>(address);
+  const cudaError_t code = cudaHostRegister(host, num_bytes, flags);
   check_and_clear(code, text("cudaHostRegister of ", num_bytes, " bytes"));
+  void* there = nullptr;
+  const cudaError_t found = cudaHostGetDevicePointer(&there, host, 0);
+  if (found == cudaSuccess && there == host) return;
+  (void)cudaGetLastError();
+  check_and_clear(cudaHostUnregister(host), "cudaHostUnregister");
+  check(found, "cudaHostGetDevicePointer");
+  throw std::runtime_error(
+      text("cuda:", device, " reads pinned memory at other addresses than the host does: not supported"));
 }
 
 void unregister_host(uint64_t address, int device) {

@@ -22,7 +22,7 @@ class Event(Protocol):
 
     def synchronize(self) -> None: ...
 
-    def wait(self) -> None: ...
+    def wait(self, stream: Any = ...) -> None: ...
 
 
 class _Done:
@@ -34,7 +34,7 @@ class _Done:
     def synchronize(self) -> None:
         pass
 
-    def wait(self) -> None:
+    def wait(self, stream: Any = None) -> None:
         pass
 
 
@@ -70,6 +70,11 @@ class Accelerator:
         event = torch.cuda.Event(blocking=True)  # who waits for it sleeps: samplers have few cores to spin on
         event.record(torch.cuda.current_stream(self.device))
         return event
+
+    def wait_for(self, event: Event) -> None:
+        """Makes this device's current stream wait for an event. By itself an event would have that of whichever device
+        is current for the caller wait."""
+        event.wait(*(() if self.is_host else (torch.cuda.current_stream(self.device),)))
 
     def keep_for_current(self, *tensors: Tensor) -> None:
         """Says that the current stream uses tensors that were made on another: their memory is reused only after."""

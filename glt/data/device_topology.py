@@ -29,7 +29,7 @@ class DeviceTopology:
 
     Attributes:
         indptr, indices, edge_ids, weights, by_time: As the topology has them: tensors of the device, or its own pinned
-            ones. ``data_ptr()`` of either is an address for kernels.
+            ones, small ones copied. ``data_ptr()`` of either is an address for kernels.
 
     Raises:
         RuntimeError: If the columns cannot be pinned; those pinned before are given back.
@@ -70,14 +70,17 @@ class DeviceTopology:
             return self._brought[key]
         if self.device.type == "cpu" and self._pages is None:
             return column  # the host in the place of a GPU reads it as it is
-        self._pins.append(PinnedMemory(column, self.device, f"the {name} of {self.topology!r}", self._pages))
-        return column
+        pin = PinnedMemory(column, self.device, f"the {name} of {self.topology!r}", self._pages)
+        self._pins.append(pin)
+        return pin.tensor
 
     def _optional(self, column: Tensor | None, name: str) -> Tensor | None:
         return None if column is None else self._column(column, name)
 
     def close(self) -> None:
         """Unpins the columns, after the work under way; nothing may sample from here any more."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
         pins, self._pins = self._pins, []
         for pin in pins:
             pin.close()

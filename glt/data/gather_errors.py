@@ -53,7 +53,8 @@ class GatherErrors:
                 return
             for event in [event for _, event in pending] + trusted:
                 if event is not None:
-                    event.wait()  # the current stream waits for those that the kernels ran on
+                    # The current stream of this device waits for those that the kernels ran on.
+                    event.wait(torch.cuda.current_stream(self._words.device))
             *positions, broken = self._words.tolist()
             positions = positions[: len(pending)]
             if max([*positions, broken]) < 0:

@@ -34,14 +34,30 @@ def process_buffers() -> PinnedPages:
     )
 
 
+SMALL_BYTES = 32 << 20
+"""Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
+this). To register those pages would break copies of the others: CUDA refuses a copy from or to memory of which only a
+part is registered, and devices cannot write to what was registered for reading."""
+
+
 # CUDA contexts do not survive fork: a child starts with nothing registered.
 os.register_at_fork(after_in_child=process_pages.cache_clear)
 os.register_at_fork(after_in_child=process_buffers.cache_clear)
 
 
+def brought(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copies a tensor to a device, also where some of its pages are registered here and others are not."""
+    if device.type == "cuda" and process_pages().has_any(tensor.data_ptr(), tensor.nbytes):
+        tensor = tensor.clone()
+    return tensor.to(device)
+
+
 class PinnedMemory:
     """The memory of a tensor, registered with CUDA from now until :meth:`close` (or until this is collected, or the
     process ends): GPUs then read it at its address, over the bus, and nothing of it is copied or moves.
+
+    Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's instead, since they
+    may share their pages with others: what GPUs read is :attr:`tensor`.
 
     The memory may be a mapped file, shared memory (a memfd, ``tensor.share_memory_()``) or torch's own; processes of
     a host that map the same file or shared memory pin the same pages, each for itself. What torch pinned already
@@ -56,6 +72,9 @@ class PinnedMemory:
         name: What to call it in errors.
         pages: Where registrations are counted. Default: those of this process, with CUDA.
         writable: Whether GPUs write to it, too: it has its pages for itself.
+
+    Attributes:
+        tensor: What GPUs are to read: the tensor, or the copy of a small one.
 
     Raises:
         RuntimeError: If CUDA refuses; names its error and what to do.
@@ -72,13 +91,17 @@ class PinnedMemory:
         writable: bool = False,
     ) -> None:
         index = 0 if pages else cuda_device(device, "device").index
-        self._tensor = tensor
+        self.tensor = tensor
         # From the first byte to the last, whatever the strides.
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         self.nbytes = (last + 1) * tensor.element_size() if tensor.numel() else 0
         chunks: list[Any] = []
         registry = pages or (process_buffers() if writable else process_pages())
-        if self.nbytes and not (pages is None and tensor.is_pinned()):
+        if pages is None and self._is_torchs(tensor, registry):
+            pass
+        elif pages is None and not writable and 0 < self.nbytes < SMALL_BYTES:
+            self.tensor = tensor.contiguous().pin_memory()
+        elif self.nbytes:
             try:
                 chunks = registry.acquire(tensor.data_ptr(), self.nbytes, index)
             except RuntimeError as error:
@@ -88,6 +111,11 @@ class PinnedMemory:
                     f"memory first ({name}.clone().share_memory_())"
                 ) from error
         self._release = weakref.finalize(self, registry.release, chunks)
+
+    def _is_torchs(self, tensor: Tensor, registry: PinnedPages) -> bool:
+        """Whether torch pinned it. Memory that was registered here tells CUDA the same, but somebody else's claim to it
+        ends when it likes, and may cover a part of it only."""
+        return bool(self.nbytes) and not registry.has_any(tensor.data_ptr(), self.nbytes) and tensor.is_pinned()
 
     def close(self) -> None:
         """Unregisters what nobody else uses, after the work under way on the GPU. May be called twice.

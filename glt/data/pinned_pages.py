@@ -6,7 +6,8 @@ import bisect
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 CHUNK_BYTES = 64 << 30
@@ -43,6 +44,8 @@ class PinnedPages:
         self._chunk_bytes = chunk_bytes
         self._chunks: list[_Chunk] = []  # by address, not overlapping
         self._lock = threading.Lock()
+        self._holder: int | None = None  # the thread that has the lock
+        self._late: list[list[_Chunk]] = []  # released meanwhile, by the collector in that same thread
         self._pid = os.getpid()
 
     def acquire(self, address: int, num_bytes: int, device: int) -> list[_Chunk]:
@@ -53,7 +56,7 @@ class PinnedPages:
         """
         page = mmap.PAGESIZE
         begin, end = address // page * page, -(-(address + num_bytes) // page) * page
-        with self._lock:
+        with self._held():
             used, fresh = self._cover(begin, end, device)
             done: list[_Chunk] = []
             try:
@@ -70,6 +73,11 @@ class PinnedPages:
             for chunk in used:
                 chunk.num_users += 1
             return used
+
+    def has_any(self, address: int, num_bytes: int) -> bool:
+        """Whether a page of ``[address, address + num_bytes)`` is registered here."""
+        with self._held():
+            return any(chunk.begin < address + num_bytes and address < chunk.end for chunk in self._chunks)
 
     def _cover(self, begin: int, end: int, device: int) -> tuple[list[_Chunk], list[_Chunk]]:
         """The chunks that overlap ``[begin, end)``, and new ones for what lies between them."""
@@ -91,19 +99,37 @@ class PinnedPages:
         """
         if os.getpid() != self._pid:
             return
-        failure = None
-        with self._lock:
-            for chunk in chunks:
-                chunk.num_users -= 1
-                if chunk.num_users:
-                    continue
-                self._chunks.remove(chunk)
-                try:
-                    self._unregister(chunk.begin, chunk.device)
-                except RuntimeError as error:
-                    failure = failure or error
+        if self._holder == threading.get_ident():  # the collector came upon an owner in the middle of a call
+            self._late.append(chunks)
+            return
+        with self._held():
+            failure = self._give_back(chunks)
         if failure is not None:
             raise failure
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                while self._late:
+                    self._give_back(self._late.pop())
+                self._holder = None
+
+    def _give_back(self, chunks: list[_Chunk]) -> RuntimeError | None:
+        failure = None
+        for chunk in chunks:
+            chunk.num_users -= 1
+            if chunk.num_users:
+                continue
+            self._chunks.remove(chunk)
+            try:
+                self._unregister(chunk.begin, chunk.device)
+            except RuntimeError as error:
+                failure = failure or error
+        return failure
 
     @property
     def num_bytes(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from glt import _core
 from glt.data.arrays import as_numpy, from_array
 from glt.data.gather_errors import GatherErrors
-from glt.data.pinned_memory import PinnedMemory
+from glt.data.pinned_memory import PinnedMemory, brought
 
 NO_ROW = 2**32 - 1
 
@@ -78,17 +78,16 @@ class TieredRows:
         self._hot = [] if parts is None else parts
         if not self._hot:
             bounds = [num_hot * i // len(group) for i in range(len(group) + 1)]
-            self._hot += [hot[a:b].to(d) for d, a, b in zip(group, bounds, bounds[1:], strict=False) if a < b]
+            self._hot += [brought(hot[a:b], d) for d, a, b in zip(group, bounds, bounds[1:], strict=False) if a < b]
             for member in group:
                 if member.type == "cuda":
                     torch.cuda.synchronize(member)
-        ordered = [*self._hot, cold]
-        self._cold = [cold]
+        self._pins: list[PinnedMemory] = []
+        self._cold: list[Tensor] = []
+        ordered = [*self._hot, self._pinned(cold, name)]
         for other, n in zip(map(_rows_of, more), hot_more or [0] * len(more), strict=True):
-            ordered += [other[:n].to(device), other[n:]]
-            self._hot.append(ordered[-2])
-            self._cold.append(ordered[-1])
-        self._pins = [PinnedMemory(part, device, name) for part in self._cold if device.type == "cuda" and len(part)]
+            self._hot.append(brought(other[:n], device))
+            ordered += [self._hot[-1], self._pinned(other[n:], name)]
         self._row_of = None if row_of is None else row_of.to(device)
         if scale is not None and order is not None:
             scale = torch.cat([scale[order], scale])
@@ -108,6 +107,14 @@ class TieredRows:
         self._errors = GatherErrors(device)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # gathers come on any stream
+
+    def _pinned(self, part: Tensor, name: str) -> Tensor:
+        """The rows of a part where the device reads them in host memory; they are kept."""
+        if self.device.type == "cuda" and len(part):
+            self._pins.append(PinnedMemory(part, self.device, name))
+            part = self._pins[-1].tensor
+        self._cold.append(part)
+        return part
 
     def gather(
         self,
@@ -180,6 +187,8 @@ class TieredRows:
 
     def close(self) -> None:
         """Unpins the rows, after the work under way; gathers are no longer possible."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
         for pin in self._pins:
             pin.close()
 

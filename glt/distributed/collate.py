@@ -16,6 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt.data.schema import Schema
+from glt.sampler.bidirectional import bidirectional
 from glt.sampler.output import reverse_edge_type
 
 
@@ -79,7 +80,7 @@ def _make_bidirectional(data: Any, columns: set[str]) -> None:
     position: dict[Any, Any] = {key: torch.arange(ends.shape[1], device=ends.device) for key, ends in known.items()}
     if isinstance(data, Data):
         (key,) = known
-        one = SamplerOutput(torch.empty(0), row[key], col[key], position[key], None).to_bidirectional()
+        one = bidirectional(SamplerOutput(torch.empty(0), row[key], col[key], position[key], None))
         row, col, position = {key: one.row}, {key: one.col}, {key: one.edge}
     else:
         several = HeteroSamplerOutput({}, row, col, position, None).to_bidirectional()

@@ -153,9 +153,12 @@ class InWorkers(_AmongTrainers):
         on_gpu = any(device != "cpu" for device in devices)
         if on_gpu:
             self.data.require_for_gpu(self.agreement.others)
-        pin = options.pin_memory or (to_device is not None and not to_device.is_host and on_gpu)
+        to_gpu = None if to_device is None or to_device.is_host else to_device.device
+        pin_for: Any = (to_gpu or "cuda") if options.pin_memory or (to_gpu is not None and on_gpu) else None
+        if missing_for_cuda() is not None:
+            pin_for = None
         check_peers = (lambda: None) if meeting is None else meeting.check_peers
-        return WorkerGroup(spec, devices, table, options.channel_bytes, pin and missing_for_cuda() is None, check_peers)
+        return WorkerGroup(spec, devices, table, options.channel_bytes, pin_for, check_peers)
 
 
 class OnServers(Deployment):

@@ -65,6 +65,9 @@ def take_over(message: Message) -> None:
     """Makes the current stream wait for a message's tensors, and keeps their memory until it has used them."""
     if message.ready is None:
         return
-    message.ready.wait()
-    if message.buffer is not None and message.buffer.is_cuda:
-        Accelerator(message.buffer.device).keep_for_current(message.buffer)
+    if message.buffer is None or not message.buffer.is_cuda:
+        message.ready.wait()
+        return
+    place = Accelerator(message.buffer.device)
+    place.wait_for(message.ready)
+    place.keep_for_current(message.buffer)

@@ -216,7 +216,9 @@ def keep_freed_memory() -> None:
     """Makes malloc reuse what was freed instead of returning it to the kernel.
 
     Replies are received into fresh tensors of megabytes; with the default, each is mapped, faulted in page by page and
-    unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady.
+    unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady; and not for a
+    GPU's, which get no replies and need large tensors to have their pages for themselves: see
+    :data:`glt.data.pinned_memory.SMALL_BYTES`.
     """
     libc = ctypes.CDLL(None)
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8
@@ -229,9 +231,10 @@ def main(fd: int) -> None:
     connection = Connection(fd)
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which decides what follows
-        keep_freed_memory()
-        torch.set_num_threads(1)
         spec = WorkerSpec(**json.loads(connection.recv_bytes())["spec"])
+        if not spec.device.startswith("cuda"):
+            keep_freed_memory()
+        torch.set_num_threads(1)
         worker = Worker(connection, spec)
         gc.freeze()  # what start-up made stays; the collector need not look at it again
         connection.send_bytes(json.dumps({"ready": worker.me.to_json()}).encode())

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import torch
+
 from glt.channel.error_message import rebuild_error
 from glt.channel.message import Message, MessageKind
 from glt.channel.shm import ShmChannel
@@ -56,7 +58,7 @@ class WorkerGroup:
         devices: Where each samples, see :func:`glt.distributed.worker_devices.checked_devices`.
         table: The loader's input, put into shared memory once.
         channel_bytes: Shared memory for batches in flight, over all workers.
-        pin_memory: Register that memory with CUDA, so that copies from it to a GPU need no staging.
+        pin_for: A GPU whose CUDA context registers that memory, so that copies from it to GPUs need no staging.
         check_peers: Called while the workers start, which wait for those of other trainers; raises if one is lost.
 
     Raises:
@@ -69,7 +71,7 @@ class WorkerGroup:
         devices: Sequence[str],
         table: SeedTable,
         channel_bytes: int,
-        pin_memory: bool = False,
+        pin_for: torch.device | str | None = None,
         check_peers: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank: int = spec["rank"]
@@ -82,9 +84,9 @@ class WorkerGroup:
             for worker, device in enumerate(devices):
                 self._start({**spec, "device": device}, worker, len(devices), channel_bytes // len(devices))
             self._wait_until_ready(check_peers)
-            if pin_memory:
+            if pin_for is not None:
                 for member in self._members:
-                    member.channel.pin()
+                    member.channel.pin(pin_for)
         except BaseException:
             self.close()
             raise

@@ -86,7 +86,7 @@ class BatchesAhead:
         if isinstance(item, Exception):
             raise item
         batch, ready = item
-        ready.wait()
+        self._accelerator.wait_for(ready)
         if not self._accelerator.is_host:
             batch.record_stream(torch.cuda.current_stream(self._accelerator.device))
         return self._finish(batch)

@@ -87,11 +87,11 @@ class DeviceNegatives:
         )  # fmt: skip
 
     def _stays(self, name: str, values: np.ndarray | None) -> Tensor | None:
-        """Copies an array to the device, unless it was the last one of that name."""
+        """Copies an array to the device, unless it was the last one of that name, or another view of the same."""
         if values is None:
             return None
         known = self._kept.get(name)
-        if known is None or known[0] is not values:
+        if known is None or (known[0].ctypes.data, len(known[0])) != (values.ctypes.data, len(values)):
             known = self._kept[name] = values, torch.from_numpy(values.view(np.int64)).to(self.device)
         return known[1]
 

@@ -26,6 +26,7 @@ from glt.data.accelerator import Accelerator
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType
 from glt.sampler import conflicts, sample_prob
+from glt.sampler.bidirectional import bidirectional
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
 from glt.sampler.device_sampling import DeviceSampling, sampling_device
 from glt.sampler.graph_sources import Source, sampled_graph
@@ -316,7 +317,7 @@ class NeighborSampler(BaseSampler):
         if self._backward:
             out = _forward_facing(out, graph)
         if config.subgraph_type == "bidirectional":
-            out = out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+            out = bidirectional(out, self.keep_orig_edges)
         return out
 
     def _sample_on_host(

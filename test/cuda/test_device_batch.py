@@ -121,6 +121,18 @@ def test_batches_of_one_plan_are_captured_once_and_replayed(replays):
     assert plans == 0 if not replays else 6 <= plans <= 10
 
 
+@pytest.mark.parametrize("counts", [[[-1, 2]], [[3, -1]], [[40, 3]]])
+def test_batches_whose_seeds_come_twice_have_one_plan_too(counts):
+    """They have more edges than the bound on their plan, and must not begin with too little room every time."""
+    indptr = torch.tensor([0, 50, 60, 70])
+    rows = PlacedRows.of(indptr, torch.arange(70) % 3, num_neighbor_nodes=3)
+    batch = DeviceBatch([3], [(0, 0)], CPU)
+    for number in range(5):
+        batch.launch([rows], [(0, torch.zeros(40, dtype=torch.int64))], counts, batch_key=number)
+        batch.finish()
+    assert batch.num_replays >= 3
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)])
 def test_a_change_of_options_is_a_plan_of_its_own(device):
     if device != "cpu" and missing_for_cuda() is not None:

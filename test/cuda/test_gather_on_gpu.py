@@ -9,7 +9,7 @@ import torch
 
 from glt.data import DeviceGroup, Feature
 from glt.data.cuda_device import missing_for_cuda
-from glt.data.pinned_memory import PinnedMemory, process_pages
+from glt.data.pinned_memory import SMALL_BYTES, PinnedMemory, process_pages
 
 pytestmark = [
     pytest.mark.cuda,
@@ -125,16 +125,43 @@ def test_processes_pin_the_same_shared_pages():
 
 
 def test_memory_can_be_pinned_twice_and_again():
-    tensor = torch.randn(10_000)
+    tensor = torch.randn(SMALL_BYTES // 4 + 1000)
     for _ in range(3):
         first, second = PinnedMemory(tensor, torch.device("cuda:0")), PinnedMemory(tensor[50:], torch.device("cuda:0"))
-        assert tensor.is_pinned()
+        assert tensor.is_pinned() and first.tensor is tensor
         first.close()
+        assert tensor[50:].is_pinned(), "still in use"
         second.close()
         assert not tensor.is_pinned()
     held = tensor.pin_memory()
     PinnedMemory(held, torch.device("cuda:0")).close()
     assert held.is_pinned()
+
+
+def test_small_memory_is_copied_and_its_pages_are_left_to_others():
+    for dtype in (torch.float32, torch.uint64, torch.uint32, torch.int8, torch.bfloat16):
+        tensor = torch.arange(1000).to(dtype)
+        memory = PinnedMemory(tensor, torch.device("cuda:0"))
+        assert memory.tensor.is_pinned() and not tensor.is_pinned() and process_pages().num_bytes == 0
+        assert torch.equal(bits_of(memory.tensor), bits_of(tensor))
+        memory.close()
+
+
+def bits_of(tensor):
+    return tensor.view(torch.uint8)
+
+
+def test_large_rows_are_registered_in_place_and_hot_ones_may_follow_later():
+    table = torch.randn(400_000, 50)
+    ids = torch.randint(0, len(table), (10_000,))
+    cold, both = Feature(table, device=0), Feature(table, split_ratio=0.5, device=0)
+    for feature in (cold, both):  # the second copies rows whose pages the first has registered
+        assert torch.equal(feature.gather(ids.cuda()).cpu(), table[ids])
+    assert process_pages().num_bytes >= table.nbytes
+    cold.close()
+    assert torch.equal(both.gather(ids.cuda()).cpu(), table[ids])
+    both.close()
+    assert process_pages().num_bytes == 0 and not table.is_pinned()
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -7,8 +7,9 @@ import os
 import pytest
 import torch
 
+from glt.data import pinned_memory
 from glt.data.cuda_device import missing_for_cuda
-from glt.data.pinned_memory import PinnedMemory
+from glt.data.pinned_memory import SMALL_BYTES, PinnedMemory
 from glt.data.pinned_pages import PinnedPages
 
 PAGE = mmap.PAGESIZE
@@ -109,6 +110,22 @@ def test_what_fails_to_unregister_does_not_keep_the_others():
     assert sorted(driver.sizes) == [16 * PAGE] and pages.num_bytes == 0
 
 
+def test_an_owner_that_is_collected_in_the_middle_of_a_call_is_given_back_after_it():
+    driver, held = Driver(), []
+
+    def register(address, num_bytes, device):
+        while held:
+            pages.release(held.pop())  # as a finalizer does that the collector runs
+        driver.register(address, num_bytes, device)
+
+    pages = PinnedPages(register, driver.unregister)
+    held.append(pages.acquire(10 * PAGE, PAGE, 0))
+    around = pages.acquire(9 * PAGE, 3 * PAGE, 0)
+    assert sorted(driver.pages) == [9 * PAGE, 10 * PAGE, 11 * PAGE]
+    pages.release(around)
+    assert not driver.pages
+
+
 def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
     driver = Driver()
     pages = pages_of(driver)
@@ -127,6 +144,31 @@ def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
     gc.collect()
     assert not driver.pages
     assert PinnedMemory(torch.zeros(0, 5), CPU, pages=pages).nbytes == 0 and not driver.pages
+
+
+def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch):
+    """CUDA says of registered pages what it says of torch's: who skipped them would lose them with the first user, and
+    have nothing of what lies behind them."""
+    driver = Driver()
+    pages = pages_of(driver)
+    monkeypatch.setattr(pinned_memory, "process_pages", lambda: pages)
+    monkeypatch.setattr(pinned_memory, "cuda_device", lambda device, name: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() // PAGE * PAGE in driver.pages)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+    tensor = torch.zeros(SMALL_BYTES + 10 * PAGE, dtype=torch.uint8)
+    first, second = PinnedMemory(tensor[: SMALL_BYTES + 100], 0), PinnedMemory(tensor[200:], 0)
+    assert first.tensor.data_ptr() == tensor.data_ptr()
+    last = (tensor.data_ptr() + len(tensor) - 1) // PAGE * PAGE
+    assert last in driver.pages, "not only what both have"
+    first.close()
+    assert second.tensor.data_ptr() // PAGE * PAGE in driver.pages
+    second.close()
+    assert not driver.pages
+    small = torch.arange(10)
+    memory = PinnedMemory(small, 0)
+    assert torch.equal(memory.tensor, small) and memory.tensor is not small and not driver.pages
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    assert PinnedMemory(small, 0).tensor is small and PinnedMemory(tensor, 0).tensor is tensor and not driver.pages
 
 
 @pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")

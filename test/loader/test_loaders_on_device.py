@@ -231,7 +231,6 @@ def test_a_gpus_loader_leaves_no_memory_pinned():
         torch.cuda._sleep(1_000_000)  # the trainer is behind
         assert batch.x.is_cuda and torch.equal(batch.x.cpu(), HOMO.x[batch.n_id.cpu()])
     graph = loaded.node_sampler.graph.graphs[0]
-    assert process_pages().num_bytes > before
     graph.close()
     for tables in (*loaded._features.source.node_tables, *loaded._features.source.edge_tables):
         for feature in tables.values():
