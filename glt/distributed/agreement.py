@@ -140,8 +140,8 @@ def _unread(unread: dict[int, str], num_partitions: int, loaded: list[int]) -> s
     index, why = next(iter(unread.items()))
     return (
         f"partition_idx: no trainer loaded partitions {list(unread)} of {num_partitions} (loaded are, by rank, "
-        f"{dict(enumerate(loaded))}), and they cannot be read here without one (partition {index}: {why}). Load each on "
-        "at least one trainer, or have its files in everyone's graph_dir, with read_local=True"
+        f"{dict(enumerate(loaded))}), and they cannot be read here without one (partition {index}: {why}). Load each "
+        "on at least one trainer, or have its files in everyone's graph_dir, with read_local=True"
     )
 
 
