@@ -43,11 +43,16 @@ class Launched:
     def __init__(self, *words: Any, env: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> None:
         self.mark = uuid.uuid4().hex
         self.begin_s = time.monotonic()
-        self.process = subprocess.Popen(
-            [*before, sys.executable, "-m", "glt", "launch", *map(str, words)], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            env={**os.environ, **(env or {}), _MARK: self.mark, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        # Where the tests run in the background, Ctrl-C is ignored, which programs inherit and the launcher respects.
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.process = subprocess.Popen(
+                [*before, sys.executable, "-m", "glt", "launch", *map(str, words)], stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                env={**os.environ, **(env or {}), _MARK: self.mark, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+        finally:
+            signal.signal(signal.SIGINT, handler)
         self.out = self.err = ""
 
     def ended(self) -> int:
