@@ -271,9 +271,9 @@ def test_ranges_that_contradict_the_counts_are_refused(relabelled, change):
         "too few": entry["offsets"][:-1],
         "of nodes only": None,
     }[change]
-    from glt.partition.manifest import _digest
+    from glt.partition.manifest import digest_of
 
-    document["run_id"] = _digest(document)
+    document["run_id"] = digest_of(document)
     (relabelled / "manifest.json").write_text(json.dumps(document, indent=1) + "\n")
     with pytest.raises(PartitionError, match=f"manifest.json does not follow version {manifest.version} .*offsets"):
         load_partition(relabelled, 0)
