@@ -11,9 +11,9 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.service.client import DistClient, Reply
 from glt.distributed.service.remote_dataset import RemoteDataset
+from glt.distributed.store.meeting import BARRIER_S, check_timeout
 from glt.errors import PeerLost
 
-BARRIER_S = 1800.0  # as of torch.distributed: trainers may have very different things to do in between
 _ANSWER_S = 30.0  # for the answer to be on its way after the deadline of what it is about
 
 
@@ -67,9 +67,11 @@ class ServedWorld:
             timeout_s: Deadline in seconds, from the first one. Default: half an hour.
 
         Raises:
+            TypeError, ValueError: If ``timeout_s`` is no deadline.
             glt.errors.PeerLost: If a trainer does not come before the deadline, or is gone, or server 0 is; names it.
         """
         timeout_s = BARRIER_S if timeout_s is None else timeout_s
+        check_timeout(timeout_s)
         with self._lock:
             number, self._num_met = self._num_met, self._num_met + 1
         self.call_within(timeout_s, 0, "glt.barrier", number, self.num_trainers, timeout_s).result()

@@ -13,7 +13,7 @@ from glt.distributed.options import CollocatedDistSamplingWorkerOptions, MpDistS
 from glt.distributed.service import functions
 from glt.distributed.service.client import Reply
 from glt.distributed.service.remote_dataset import RemoteDataset
-from glt.distributed.store.meeting import Meetings
+from glt.distributed.store.meeting import BARRIER_S, Meetings, check_timeout
 from glt.distributed.store.row_update import row_update_calls
 from glt.distributed.store.tensor_store import Call, TensorStore, store_calls
 
@@ -155,6 +155,7 @@ class StandaloneWorld:
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """See :class:`World`; there is nobody to wait for."""
+        check_timeout(BARRIER_S if timeout_s is None else timeout_s)
 
     def worker_options(self, num_workers: int) -> WorkerOptions:
         """See :class:`World`."""

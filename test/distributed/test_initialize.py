@@ -17,7 +17,8 @@ from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.host_server import hear_port, tell_port, telling_failures
 from glt.distributed.ip_config import find_this_host, local_addresses
 from glt.distributed.job_place import JobPlace, JobRole, read_place
-from glt.distributed.world import current_world
+from glt.distributed.served_world import ServedWorld
+from glt.distributed.world import StandaloneWorld, current_world
 from glt.errors import RendezvousError
 from glt.launch.hosts import Host
 
@@ -168,3 +169,18 @@ def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[.
     assert len(found[0]) == 4
     for one, two in zip(*found, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_a_barrier_that_is_refused_was_none() -> None:
+    """Its number is not used up: the next one would wait for a meeting that nobody holds."""
+    standalone = StandaloneWorld()
+    served = ServedWorld.__new__(ServedWorld)  # refuses before it asks anyone
+    served._lock, served._num_met = threading.Lock(), 0
+    for world in (standalone, served):
+        for wrong, error in ((-1, ValueError), (0.0, ValueError), ("soon", TypeError), (True, TypeError)):
+            with pytest.raises(error, match="timeout_s = "):
+                world.barrier(wrong)  # type: ignore[arg-type]
+    assert served._num_met == 0
+    standalone.barrier(1.0)
+    standalone.barrier()
+    standalone.close()

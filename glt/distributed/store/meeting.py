@@ -16,6 +16,7 @@ from glt.errors import GltError, PeerLost
 logger = logging.getLogger(__name__)
 
 MAX_TIMEOUT_S = 86400.0
+BARRIER_S = 1800.0  # as of torch.distributed: trainers may have very different things to do in between
 _MOST_FAILURES = 16  # that are remembered of a tag, for those who arrive late
 
 
@@ -286,6 +287,12 @@ def _check(tag: Any, number: Any, who: Participant, num: Any, timeout_s: Any) ->
             raise ValueError(f"{name} = {value}: expected at least {least}")
     if not 0 <= who.rank < num:
         raise ValueError(f"{who} has rank {who.rank}: a meeting of {num} trainers is of ranks 0 to {num - 1}")
+    check_timeout(timeout_s)
+
+
+def check_timeout(timeout_s: Any) -> None:
+    """Raises TypeError or ValueError unless a meeting can have this deadline. Whoever counts its meetings asks before it
+    counts: one that is refused was none."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(f"timeout_s = {timeout_s!r}: expected a number of seconds")
     if not 0 < timeout_s <= MAX_TIMEOUT_S:
