@@ -291,8 +291,10 @@ def _check(tag: Any, number: Any, who: Participant, num: Any, timeout_s: Any) ->
 
 
 def check_timeout(timeout_s: Any) -> None:
-    """Raises TypeError or ValueError unless a meeting can have this deadline. Whoever counts its meetings asks before it
-    counts: one that is refused was none."""
+    """Raises TypeError or ValueError unless a meeting can have this deadline.
+
+    Whoever numbers meetings asks before it counts one: what is refused was none.
+    """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(f"timeout_s = {timeout_s!r}: expected a number of seconds")
     if not 0 < timeout_s <= MAX_TIMEOUT_S:
