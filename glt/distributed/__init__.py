@@ -27,8 +27,8 @@ from glt.distributed.server_client import (
     wait_and_shutdown_server,
 )
 from glt.distributed.service.functions import register_server_function
-from glt.distributed.sparse_optim import SparseAdagrad, SparseAdam
 from glt.distributed.split import edge_split, node_split
+from glt.distributed.update_rules import SparseAdagrad, SparseAdam
 from glt.partition import partition_graph
 
 if TYPE_CHECKING:

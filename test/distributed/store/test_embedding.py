@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import glt
 from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_parameter import DistParameter
-from glt.distributed.sparse_optim import SparseAdagrad, SparseAdam
+from glt.distributed.update_rules import SparseAdagrad, SparseAdam
 from glt.distributed.world import StandaloneWorld, enter, leave
 
 

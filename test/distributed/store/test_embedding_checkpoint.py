@@ -13,7 +13,7 @@ from thread_world import ThreadWorld, run_trainers
 from torch import Tensor
 
 from glt.distributed.dist_embedding import DistEmbedding
-from glt.distributed.sparse_optim import SparseAdagrad, SparseAdam
+from glt.distributed.update_rules import SparseAdagrad, SparseAdam
 from glt.errors import CheckpointError, GltError
 
 NUM_ROWS, DIM, BATCH = 30, 3, 16

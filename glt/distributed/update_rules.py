@@ -1,4 +1,4 @@
-"""Optimizers of distributed embeddings."""
+"""The update rules of distributed embeddings that there are: Adagrad and Adam."""
 
 from __future__ import annotations
 
