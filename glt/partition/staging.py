@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -65,18 +66,27 @@ def require_space(target: Path, need_bytes: int, name: str = "output_dir") -> No
 
 
 @contextmanager
-def staging(target: Path, name: str = "output_dir") -> Iterator[Path]:
+def staging(target: Path, name: str = "output_dir", durable: bool = False) -> Iterator[Path]:
     """Yields a temporary directory beside ``target`` that becomes ``target`` in one rename, or vanishes on an error.
 
     The directory is locked (``flock``) for as long as its process lives, so that the next run can tell what a killed
     one has left, and removes it, from the directory of one that still runs.
+
+    Args:
+        target: The directory to be.
+        name: What errors call it.
+        durable: Return only when the disk has all of it: a host that loses power afterwards still has it. Costs the
+            time that the disk takes.
     """
     require_free(target, name)
+    existing = next(path for path in target.absolute().parents if path.exists())
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(target)
     temporary, lock = locked_directory(target)
     try:
         yield temporary
+        if durable:
+            sync_tree(temporary)
         require_free(target, name)
         temporary.rename(target)  # atomic; fails if somebody has filled the target since
     except BaseException:
@@ -84,6 +94,48 @@ def staging(target: Path, name: str = "output_dir") -> Iterator[Path]:
         raise
     finally:
         os.close(lock)
+    if durable:
+        _sync_names(target.absolute(), existing)
+
+
+def sync_tree(root: Path) -> None:
+    """Waits until the disk has all files and directories below ``root``, and their names.
+
+    Raises:
+        OSError: If the disk fails; names the file.
+    """
+    for directory, _, files in os.walk(root):
+        for each in (*(os.path.join(directory, file) for file in files), directory):
+            sync(each)
+
+
+def _sync_names(target: Path, existing: Path) -> None:
+    """Makes the name of ``target`` last, and those of its parents up to one that was there before."""
+    try:
+        for parent in target.parents:
+            sync(parent)
+            if parent == existing:
+                return
+    except OSError:
+        shutil.rmtree(target, ignore_errors=True)  # what is reported as failed is not to be found later
+        raise
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Waits until the disk has a file, or the names in a directory.
+
+    Raises:
+        OSError: If the disk fails; names the file.
+    """
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:  # of a descriptor: it does not say which
+        if error.errno == errno.EINVAL and os.path.isdir(path):
+            return  # a file system that keeps names without being asked, or cannot be asked
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+    finally:
+        os.close(opened)
 
 
 @contextmanager

@@ -42,6 +42,8 @@ def save_tensors(
 ) -> None:
     """Saves tensors into a directory that appears when it is whole: a failure, or a kill, leaves none that loads.
 
+    When this returns, the disk has it: it survives a crash of the host.
+
     One trainer calls it, and its disk gets the files. What others write meanwhile is there or not, row by row: where
     that matters, let them wait at a barrier before and after.
 
@@ -58,7 +60,7 @@ def save_tensors(
     """
     target = Path(path)
     try:
-        with staging(target, "path") as directory:
+        with staging(target, "path", durable=True) as directory:
             require_space(target, sum(map(_file_bytes, tensors.values())), "path")  # what dead runs left is gone
             _write(tensors, directory, dict(about or {}))
     except PartitionError as error:

@@ -1,10 +1,12 @@
 """Saved tensors: open files, loaded at any size, refused where damaged, and never half there."""
 
+import errno
 import json
 import os
 import resource
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,3 +198,45 @@ def test_a_server_that_is_lost_meanwhile_leaves_nothing(tmp_path, monkeypatch):
         with pytest.raises(PeerLost, match="server 1 in a test"):
             save_tensors(made, tmp_path / "x")
     assert os.listdir(tmp_path) == []
+
+
+@contextmanager
+def recorded(monkeypatch, fails=None):
+    """Lists what was synced and renamed, in order; syncing something whose name ends in ``fails`` goes wrong."""
+    done, rename, fsync = [], Path.rename, os.fsync
+
+    def sync(descriptor):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if fails is not None and path.endswith(fails):
+            raise OSError(errno.EIO, "the disk is broken")
+        fsync(descriptor)
+        done.append(path)
+
+    def move(self, target):
+        done.append(("rename", str(target)))
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", sync)
+        patch.setattr(Path, "rename", move)
+        yield done
+
+
+def test_a_save_that_is_reported_is_on_the_disk(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "deep" / "x"
+    with tensors(2, a=torch.zeros(10), b=torch.zeros(7, 3)) as made, recorded(monkeypatch) as done:
+        save_tensors(made, path)
+    at = done.index(("rename", str(path)))
+    assert {Path(each).name for each in done[:at]} >= {"tensor0.npy", "tensor1.npy", "manifest.json"}
+    assert [Path(each).parent for each in done[:at]].count(path.parent) == 1  # the directory itself, by its first name
+    assert done[at + 1 :] == [str(path.parent), str(path.parent.parent), str(tmp_path)]
+
+
+@pytest.mark.parametrize("fails", ["tensor0.npy", "manifest.json", "deep"])
+def test_a_disk_that_does_not_take_it_leaves_nothing_that_loads(tmp_path, monkeypatch, fails):
+    path = tmp_path / "deep" / "x"
+    with tensors(1, a=torch.zeros(10)) as made:
+        with recorded(monkeypatch, fails), pytest.raises(OSError, match=f"the disk is broken.*{fails}"):
+            save_tensors(made, path)
+        assert os.listdir(tmp_path / "deep") == []
+        save_tensors(made, path)
