@@ -80,27 +80,41 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     """Returns ``value`` as a one-dimensional tensor of ids, of the integer type and on the device that it is.
 
     Args:
-        value: A tensor, array or sequence of integers; a bool mask stands for the positions of its true elements.
+        value: A tensor, array or sequence of integers; a mask stands for the positions of its true elements.
         name: What to call it in errors.
-        num_ids: How many ids there are: a mask has one element for each. Default: nobody knows.
+        num_ids: How many ids there are: a mask has one element for each, bool, or zeros and ones in uint8, which is
+            always one, as in torch and DGL. Default: nobody knows, only bool is a mask.
 
     Raises:
         TypeError: If it does not hold integers.
-        ValueError: If it is not one-dimensional, or a mask of another length.
+        ValueError: If it is not one-dimensional, a mask of another length, or one of uint8 that holds other numbers.
     """
     ids = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     require_data(ids, name)
     if ids.dim() != 1:
         raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected one dimension")
-    if ids.dtype == torch.bool:
-        if num_ids is not None and len(ids) != num_ids:
-            raise ValueError(f"{name} is a mask of {len(ids)} elements: expected {num_ids}, one for each id")
+    if is_mask(ids, num_ids):
+        _require_mask(ids, name, num_ids)
         ids = ids.nonzero().view(-1)
     if ids.numel() == 0 and not isinstance(value, Tensor):
         ids = ids.to(torch.int64)
     if ids.is_floating_point() or ids.is_complex():
         raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids")
     return ids
+
+
+def is_mask(ids: Any, num_ids: int | None) -> bool:
+    """Whether a tensor says by position what is chosen of ``num_ids``; see :func:`ids_in_place`."""
+    return isinstance(ids, Tensor) and (ids.dtype == torch.bool or (num_ids is not None and ids.dtype == torch.uint8))
+
+
+def _require_mask(mask: Tensor, name: str, num_ids: int | None) -> None:
+    wider = "" if mask.dtype == torch.bool else "; uint8 is a mask: convert ids to int64, with .long()"
+    if num_ids is not None and len(mask) != num_ids:
+        raise ValueError(f"{name} is a mask of {len(mask)} elements: expected {num_ids}, one for each id{wider}")
+    if mask.dtype == torch.uint8 and mask.numel() and int(mask.max()) > 1:
+        at = int((mask > 1).nonzero()[0])
+        raise ValueError(f"{name}[{at}] = {int(mask[at])}: expected 0 or 1{wider}")
 
 
 def as_rows(value: Any, name: str) -> Tensor:

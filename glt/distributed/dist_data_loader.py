@@ -17,6 +17,7 @@ from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_graph import DistGraph
 from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
 from glt.distributed.dist_neighbor_loader import DistNeighborLoader
+from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.graph_samplers import MultiLayerNeighborSampler
 from glt.distributed.native_pool import NativePool
 from glt.distributed.options import check_count
@@ -28,7 +29,8 @@ class NodeDataLoader(DistNeighborLoader):
 
     Args:
         graph: The graph.
-        nodes: Seeds of this trainer: ids, or a mask; of a heterogeneous graph, a dict with one node type.
+        nodes: Seeds of this trainer: ids, or a mask (bool, or zeros and ones in uint8), also in a :class:`DistTensor`;
+            of a heterogeneous graph, a dict with one node type.
         sampler: Edges per node and hop, from the seeds outwards; or a :class:`MultiLayerNeighborSampler`.
         batch_size, shuffle, drop_last: As of the loader.
         blocks: Yield ``(input nodes, seeds, blocks)`` in place of batches: ids ``[n]`` and ``[batch_size]``, and a list
@@ -47,9 +49,10 @@ class NodeDataLoader(DistNeighborLoader):
     ) -> None:  # fmt: skip
         given = _loader_options(graph, sampler, blocks, num_workers, options, _node_blocks)
         if isinstance(nodes, Mapping):
-            nodes = _only(nodes, "nodes", "node type")
+            ntype, nodes = _only(nodes, "nodes", "node type")
+            nodes = ntype, _read(nodes)
         super().__init__(
-            _data(graph), given.pop("num_neighbors"), nodes, batch_size, shuffle, drop_last, **given
+            _data(graph), given.pop("num_neighbors"), _read(nodes), batch_size, shuffle, drop_last, **given
         )  # fmt: skip
 
 
@@ -87,7 +90,7 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         edge_type = None
         if isinstance(edges, Mapping):
             edge_type, edges = _only(edges, "edges", "edge type")
-        ids = as_ids(edges, "edges", graph.num_edges(edge_type))
+        ids = as_ids(_read(edges), "edges", graph.num_edges(edge_type))
         ends = graph.find_edges(ids, edge_type)
         super().__init__(
             _data(graph), given.pop("num_neighbors"), ends if edge_type is None else (edge_type, ends), batch_size,
@@ -178,6 +181,11 @@ def _loader_options(
                 raise ValueError(f"{name} = {options[name]!r} with blocks = True: leave one of them out")
         given["transform"] = split
     return given
+
+
+def _read(seeds: Any) -> Any:
+    """A mask, or ids, that servers keep."""
+    return seeds[:] if isinstance(seeds, DistTensor) else seeds
 
 
 def _only(given: Mapping[Any, Any], name: str, kind: str) -> tuple[Any, Any]:

@@ -160,12 +160,13 @@ class DistGraph:
             IndexError: If there is no such node; names the first.
         """
         at = self.schema.edge_index(etype)
-        source, target = as_ids(sources, "sources"), as_ids(targets, "targets")
+        ends = [self.schema.node_index(self.schema.edge_types[at][side]) for side in (0, 2)]
+        counts = self._data.num_nodes_of
+        source, target = as_ids(sources, "sources", counts[ends[0]]), as_ids(targets, "targets", counts[ends[1]])
         if len(source) != len(target):
             raise ValueError(f"{len(source)} sources and {len(target)} targets: expected as many")
-        ends = self.schema.edge_types[at][0], self.schema.edge_types[at][2]
         for name, ids, end in (("sources", source, ends[0]), ("targets", target, ends[1])):
-            self._require_nodes(name, ids, self.schema.node_index(end))
+            self._require_nodes(name, ids, end)
         return self._router.has_edges(at, source, target)
 
     def _require_nodes(self, name: str, ids: Tensor, node_type: int) -> None:

@@ -30,8 +30,9 @@ class DistTensor:
 
     ``tensor[ids]`` reads, ``tensor[ids] = values`` writes and returns when the owners have acknowledged it. ``ids`` is
     a tensor, an array or a list of row numbers, a mask of all rows, a slice, or one number, which gives a row without
-    the first dimension. Negative numbers are refused, but in slices. Results are in CPU memory; tensors of ids and
-    values may be anywhere.
+    the first dimension. A mask is of bools, or of zeros and ones in uint8, as DGL stores them and torch reads them:
+    ids in uint8 are refused. A ``DistTensor`` as index or values is read whole. Negative numbers are refused, but in
+    slices. Results are in CPU memory; tensors of ids and values may be anywhere.
 
     **Order.** Through one ``DistTensor``, changes take effect in the order in which they were asked for, and a read
     sees all that were asked for before it, acknowledged or not. Of other trainers (or other handles), a read sees what
@@ -139,7 +140,7 @@ class DistTensor:
             TypeError, ValueError: If ``ids`` is no index.
             glt.errors.PeerLost: If an owner is lost.
         """
-        selection = Selection.of(ids, len(self))
+        selection = self._selected(ids)
         rows = self._exchange.read(selection)
         return rows[0] if selection.is_single else rows
 
@@ -205,8 +206,11 @@ class DistTensor:
         :func:`load_tensors`. One trainer does that."""
         load_tensors({"tensor": self}, path)
 
+    def _selected(self, ids: Any) -> Selection:
+        return Selection.of(ids[:] if isinstance(ids, DistTensor) else ids, len(self))
+
     def _change(self, kind: str, ids: Any, values: Any) -> Future[None]:
-        selection = Selection.of(ids, len(self))
+        selection = self._selected(ids)
         if kind == "add" and self.dtype in _NOT_ADDED:
             raise TypeError(f"add to a tensor of {self.dtype}: expected integers, or floats of 16 bits and more")
         return self._exchange.change(kind, selection, self._values(selection, values))
@@ -215,6 +219,7 @@ class DistTensor:
         shape = self.shape[1:] if selection.is_single else torch.Size((selection.n, *self.shape[1:]))
         if isinstance(values, bool | int | float | complex):
             return self._filled(selection, values)
+        values = values[:] if isinstance(values, DistTensor) else values
         given = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values, order="C"))
         require_data(given, "values")
         if not isinstance(values, Tensor | np.ndarray) and (

@@ -41,7 +41,7 @@ class MultiLayerNeighborSampler:
             graph: Homogeneous.
             seeds: Ids ``[n]``, each once.
         """
-        seeds = as_ids(seeds, "seeds")
+        seeds = as_ids(seeds, "seeds", graph.num_nodes())
         nodes, blocks = seeds, []
         for fanout in self.num_neighbors():
             hop = graph.sample_neighbors(nodes, fanout, replace=self.replace, prob=self.prob)

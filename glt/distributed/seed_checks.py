@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from glt.data.arrays import as_ids, require_data
+from glt.data.arrays import as_ids, is_mask, require_data
 from glt.distributed.loader_data import LoaderData
 from glt.sampler.output import require_distinct_reverses
 
@@ -91,9 +91,9 @@ def checked_seeds(input_nodes: Any, data: LoaderData) -> tuple[int, dict[str, Te
     num_nodes = data.num_nodes_of[index]
     if isinstance(input_nodes, slice):
         return index, {"node": torch.arange(num_nodes)}
-    if not isinstance(input_nodes, np.ndarray) or input_nodes.dtype == bool:
+    if not isinstance(input_nodes, np.ndarray) or input_nodes.dtype in (bool, np.uint8):
         input_nodes = as_tensor("input_nodes", input_nodes, "ids, or a bool mask over all nodes")
-    mask = isinstance(input_nodes, Tensor) and input_nodes.dtype == torch.bool
+    mask = is_mask(input_nodes, num_nodes)
     seeds = as_ids(input_nodes, "input_nodes", num_nodes)
     bad = ((seeds < 0) | (seeds >= num_nodes)).nonzero()
     if len(bad):

@@ -97,6 +97,8 @@ def test_a_mask_is_of_all_nodes_or_edges(world: Callable[..., World]) -> None:
     nodes, edges = torch.arange(NUM_NODES) % 7 == 0, torch.arange(NUM_EDGES) % 50 == 0
     assert torch.equal(graph.in_degrees(nodes), graph.in_degrees(nodes.nonzero().view(-1)))
     assert torch.equal(graph.find_edges(edges), made.graph.edge_index[:, edges])
+    assert torch.equal(graph.in_degrees(nodes.to(torch.uint8)), graph.in_degrees(nodes))
+    assert torch.equal(graph.find_edges(edges.to(torch.uint8)), graph.find_edges(edges))
     book = graph.get_partition_book()
     for ask, length in (
         (graph.in_degrees, NUM_NODES), (graph.out_degrees, NUM_NODES), (book.node_owners, NUM_NODES),
@@ -106,6 +108,8 @@ def test_a_mask_is_of_all_nodes_or_edges(world: Callable[..., World]) -> None:
         for wrong in (length - 1, length + 1):
             with pytest.raises(ValueError, match=f"is a mask of {wrong} elements: expected {length}, one for each id"):
                 ask(torch.zeros(wrong, dtype=torch.bool))
+        with pytest.raises(ValueError, match=r"\w+ is a mask of 2 elements: .*uint8 is a mask: convert ids"):
+            ask(torch.tensor([1, 0], dtype=torch.uint8))
 
 
 def test_a_hop_along_no_type_has_no_edges(world: Callable[..., World]) -> None:

@@ -30,12 +30,13 @@ class Selection:
 
     @classmethod
     def of(cls, index: Any, num_rows: int) -> Selection:
-        """Takes an index: a number, a slice, a mask of all rows, or ids in a tensor, an array or a list.
+        """Takes an index: a number, a slice, a mask of all rows (bool, or zeros and ones in uint8), or ids in a tensor,
+        an array or a list.
 
         Raises:
             IndexError: If there is no such row; names the first.
             TypeError: If it is nothing of that kind.
-            ValueError: If a mask is of another length, or ids have several dimensions.
+            ValueError: If a mask is of another length or holds other numbers, or ids have several dimensions.
         """
         if isinstance(index, slice):
             first, last, step = index.indices(num_rows)

@@ -65,11 +65,12 @@ def test_every_kind_of_index_reads_and_writes_as_torch(world, shape):
     mask = torch.arange(11) % 3 == 0
     kinds = [
         torch.tensor([3, 1, 1, 10]), torch.tensor([5], dtype=torch.int32), [2, 9], np.array([8, 0], np.uint16), mask,
-        mask.tolist(), slice(None), slice(2, 9), slice(-4, None), slice(9, 1, -3), slice(5, 5), 4, np.int32(7),
+        mask.tolist(), mask.to(torch.uint8), mask.numpy().astype(np.uint8), slice(None), slice(2, 9), slice(-4, None), slice(9, 1, -3), slice(5, 5), 4, np.int32(7),
         torch.tensor(6), [], torch.tensor([], dtype=torch.long),
     ]  # fmt: skip
     for at, index in enumerate(kinds):
         plain = index if isinstance(index, slice) else np.asarray(index, np.int64 if index is kinds[-2] else None)
+        plain = plain.astype(bool) if getattr(plain, "dtype", None) == np.uint8 else plain  # a mask, as in torch
         like = torch.as_tensor(np.arange(11)[plain].copy())
         same(tensor[index], expected[like])
         if like.tolist() != [3, 1, 1, 10]:  # what torch writes there is not defined
@@ -77,6 +78,18 @@ def test_every_kind_of_index_reads_and_writes_as_torch(world, shape):
             tensor[index] = values
             expected[like] = values
             same(tensor[:], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+def test_a_distributed_mask_is_an_index_and_tensors_are_values(world, dtype):
+    tensor, mask = DistTensor((11, 2), world=world), DistTensor((11,), dtype, world=world)
+    mask[[2, 5]] = True if dtype == torch.bool else 1
+    expected = counting(tensor)[[2, 5]]
+    same(tensor[mask], expected)
+    few = DistTensor((2, 2), world=world)
+    few[:] = expected + 1
+    tensor[mask] = few
+    same(tensor[[2, 5]], expected + 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -111,6 +124,18 @@ def test_of_duplicates_the_last_value_stays_and_additions_add_up(world):
         ([0.5], torch.ones(1, 2), TypeError, "ids has dtype torch.float64: expected integer"),
         (1.5, torch.ones(2), TypeError, "ids = 1.5: expected an integer"),
         (torch.ones(4, dtype=torch.bool), torch.ones(4, 2), ValueError, "mask of 4 elements: expected 6"),
+        (
+            torch.tensor([1, 2], dtype=torch.uint8),
+            torch.ones(2, 2),
+            ValueError,
+            r"ids is a mask of 2 elements: expected 6, one for each id; uint8 is a mask: convert ids to int64",
+        ),
+        (
+            np.array([0, 1, 2, 1, 0, 0], np.uint8),
+            torch.ones(6, 2),
+            ValueError,
+            r"ids\[2\] = 2: expected 0 or 1; uint8 is a mask: convert ids to int64",
+        ),
         (([1], [0]), torch.ones(1), TypeError, "expected rows"),
         ([[1, 2]], torch.ones(2, 2), ValueError, "expected one dimension"),
         ([1, 2], torch.ones(3, 2), ValueError, r"shape \[3, 2\]: expected a dense one of \[2, 2\]"),
