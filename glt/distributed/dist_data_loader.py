@@ -21,6 +21,7 @@ from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.graph_samplers import MultiLayerNeighborSampler
 from glt.distributed.native_pool import NativePool
 from glt.distributed.options import check_count
+from glt.distributed.written_rows import WrittenRows
 from glt.sampler.seed_order import SeedOrder, draw_random_seed
 
 
@@ -36,8 +37,10 @@ class NodeDataLoader(DistNeighborLoader):
         blocks: Yield ``(input nodes, seeds, blocks)`` in place of batches: ids ``[n]`` and ``[batch_size]``, and a list
             of :class:`Block`, the widest first. Of a heterogeneous graph ids are dicts by node type.
         num_workers: Processes that sample; 0: none of their own.
-        options: The others of the loader. ``collect_features`` is True by default without ``blocks``: batches have what
-            the graph was partitioned with. What was written or assigned to ``ndata`` since is read from there.
+        options: The others of the loader. ``collect_features`` is True by default without ``blocks``: batches have
+            the tables that the graph was partitioned with, with the rows that ``ndata`` and ``edata`` have when a batch
+            is taken: what was written, or assigned to the name of a table, before an epoch began is in all of its
+            batches, what this trainer writes also in those that it takes later. Tensors of other names are read there.
 
     Raises:
         The same as :class:`glt.distributed.DistNeighborLoader`; ValueError also if an option does not go with blocks.
@@ -48,12 +51,16 @@ class NodeDataLoader(DistNeighborLoader):
         drop_last: bool = False, *, blocks: bool = False, num_workers: int = 0, **options: Any,
     ) -> None:  # fmt: skip
         given = _loader_options(graph, sampler, blocks, num_workers, options, _node_blocks)
+        self._graph = graph
         if isinstance(nodes, Mapping):
             ntype, nodes = _only(nodes, "nodes", "node type")
             nodes = ntype, _read(nodes)
         super().__init__(
             _data(graph), given.pop("num_neighbors"), _read(nodes), batch_size, shuffle, drop_last, **given
         )  # fmt: skip
+
+    def _written_rows(self) -> WrittenRows | None:
+        return WrittenRows.of(self.data, self._graph)
 
 
 class EdgeDataLoader(DistLinkNeighborLoader):
@@ -87,6 +94,7 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         given = _loader_options(graph, sampler, blocks, num_workers, options, _edge_blocks)
         if blocks and graph.is_hetero:
             raise ValueError("blocks = True: expected False, the graph being heterogeneous; batches have all there is")
+        self._graph = graph
         edge_type = None
         if isinstance(edges, Mapping):
             edge_type, edges = _only(edges, "edges", "edge type")
@@ -97,6 +105,9 @@ class EdgeDataLoader(DistLinkNeighborLoader):
             shuffle, drop_last, input_id=ids, exclude_edges=_excluded(exclude, reverse_etypes, edge_type),
             neg_sampling=negative_sampler, **given,
         )  # fmt: skip
+
+    def _written_rows(self) -> WrittenRows | None:
+        return WrittenRows.of(self.data, self._graph)
 
 
 class DistDataLoader:

@@ -96,6 +96,10 @@ class DistGraph:
         """Data of the edges; as :attr:`ndata`, by edge type."""
         return self._edges if self.is_hetero else self._edges[self.schema.edge_types[0]]
 
+    def data_by_type(self) -> tuple[list[GraphData], list[GraphData]]:
+        """:attr:`ndata` of each node type, and :attr:`edata` of each edge type, in their order."""
+        return list(self._nodes.values()), list(self._edges.values())
+
     def get_partition_book(self) -> GraphPartitionBook:
         """Owners of nodes and edges."""
         return GraphPartitionBook(self._router)

@@ -28,6 +28,7 @@ from glt.distributed.loader_data import LoaderData
 from glt.distributed.loader_stats import LoaderStats
 from glt.distributed.options import WorkerOptions
 from glt.distributed.seed_table import SeedTable
+from glt.distributed.written_rows import WrittenRows
 from glt.errors import GltError
 from glt.sampler import conflicts
 from glt.sampler.config import SamplingConfig
@@ -147,7 +148,10 @@ class DistLoader(Resumable):
         try:
             self._settle(deployed.told)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
-            self._backend: Backend = deployed.start(config, self.order, seeds, self.table, self.collect_features, place)
+            self._written = self._written_rows() if options.collect_features else None
+            by_id = self._written is not None and self._written.needs_edge_ids
+            told = replace(config, with_edge=True) if by_id else config
+            self._backend: Backend = deployed.start(told, self.order, seeds, self.table, self.collect_features, place)
         except BaseException as error:
             if rendezvous is not None:
                 rendezvous.give_up(error)
@@ -167,6 +171,10 @@ class DistLoader(Resumable):
 
     def _settle(self, told: list[dict[str, Any]]) -> None:
         """Takes note of what the trainers told each other, by rank, before sampling starts."""
+
+    def _written_rows(self) -> WrittenRows | None:
+        """Where the rows are that were written since the graph was partitioned."""
+        return WrittenRows.of(self.data)
 
     def __len__(self) -> int:
         """Number of batches per epoch."""
@@ -203,6 +211,8 @@ class DistLoader(Resumable):
         """
         if self._closed:
             raise RuntimeError("the loader was shut down: create a new one")
+        if self._written is not None:
+            self._written.begin()
         begun = self._position.begin(len(self))
         self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
         return self._batches(begun)
@@ -268,6 +278,11 @@ class DistLoader(Resumable):
         tensors = message.tensors
         num_seeds = len(tensors[self.seeds.input_id])
         self._stats.add(tensors.pop("stats"), num_seeds)
+        if self._written is not None:
+            self._written.put(tensors)
+            if not self.config.with_edge:
+                for name in [each for each in tensors if each.startswith("e_id/")]:
+                    del tensors[name]
         data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
         if self.to_device is not None and self.to_device != HOST:
             # Where it is, as a rule. From a GPU the CPU must wait: what it reads at once would not be there yet.

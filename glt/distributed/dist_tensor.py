@@ -21,6 +21,7 @@ from glt.distributed.store.initial_values import encode_init
 from glt.distributed.store.opening import open_everywhere
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.selection import Selection
+from glt.distributed.store.stored_table import require_writable
 from glt.distributed.store.tensor_spec import TensorSpec, checked_dtype, checked_name, checked_shape, is_kind_of
 from glt.distributed.world import World, require_world
 
@@ -64,6 +65,7 @@ class DistTensor:
         name, shape, dtype, world: As given.
         placement: Which server keeps which row.
         generations: By server, the number by which it knows the tensor.
+        is_deleted: Whether this handle was told that there is no such tensor any more.
 
     Raises:
         ValueError: If there is another tensor of this name (names both), or an argument is wrong.
@@ -114,6 +116,7 @@ class DistTensor:
         spec = TensorSpec.from_json(told[0]) if spec is None else spec
         self.world, self.spec = world, spec
         self.name, self.shape, self.dtype = spec.name, torch.Size(spec.shape), spec.torch_dtype
+        self.is_deleted = False
         self.generations = tuple(each["generation"] for each in found)
         self.placement = Placement.from_spec(spec.placement, world.data)
         self._exchange = Exchange(world, self.placement, spec, self.generations, handle)
@@ -141,7 +144,11 @@ class DistTensor:
             glt.errors.PeerLost: If an owner is lost.
         """
         selection = self._selected(ids)
-        rows = self._exchange.read(selection)
+        try:
+            rows = self._exchange.read(selection)
+        except LookupError as error:
+            self._learn_from(error)
+            raise
         return rows[0] if selection.is_single else rows
 
     def __setitem__(self, ids: Any, values: Any) -> None:
@@ -196,6 +203,7 @@ class DistTensor:
         ]
         for reply in replies:
             reply.result()
+        self.is_deleted = True
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves it; see :func:`save_tensors`. One trainer does that."""
@@ -213,7 +221,11 @@ class DistTensor:
         selection = self._selected(ids)
         if kind == "add" and self.dtype in _NOT_ADDED:
             raise TypeError(f"add to a tensor of {self.dtype}: expected integers, or floats of 16 bits and more")
-        return self._exchange.change(kind, selection, self._values(selection, values))
+        given = self._values(selection, values)
+        if self.spec.table is not None:
+            require_writable(self.spec.table, f"tensor {self.name!r}")
+            Handles.of(self.world).written.add(self.name)  # from now on loaders read it here
+        return self._exchange.change(kind, selection, given)
 
     def _values(self, selection: Selection, values: Any) -> Tensor:
         shape = self.shape[1:] if selection.is_single else torch.Size((selection.n, *self.shape[1:]))
@@ -254,7 +266,11 @@ class DistTensor:
             done.result()
         except Exception as error:
             self._exchange.forgive(error)
+            self._learn_from(error)
             raise
+
+    def _learn_from(self, error: Exception) -> None:
+        self.is_deleted |= type(error) is LookupError  # of the tensor: rows that are not there are an IndexError
 
     def __reduce__(self) -> Any:
         raise TypeError(f"a DistTensor is not pickled: in the other process, use DistTensor.find({self.name!r})")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from typing import Any
 
 import torch
 
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.store.stored_table import StoredTable
+from glt.distributed.store.stored_table import StoredTable, require_writable
 from glt.distributed.world import World
 from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, NodeTypeEntry
 
@@ -25,8 +25,9 @@ class GraphData(MutableMapping[str, DistTensor]):
 
     There are, first, the tables that the graph was partitioned with: of nodes ``x``, ``y``, ``time`` and the named
     ones; of edges ``edge_attr`` and the named ones. As in DGL's examples ``feat`` and ``features`` stand for ``x`` (of
-    edges ``edge_attr``), ``label`` and ``labels`` for ``y``, unless a table has that name. They may be written: the
-    servers then copy them, files stay as they are, and all trainers see what was written.
+    edges ``edge_attr``), ``label`` and ``labels`` for ``y``, unless a table has that name. They may be written, but
+    for ``time``, which sampling goes by: the servers then copy them, files stay as they are, and all trainers see what
+    was written, in the batches of loaders, too. Deleting one, ``ndata["x"].delete()``, undoes that for everyone.
 
     A :class:`DistTensor` may be assigned to any name, one row for each node or edge. A name is this trainer's: others
     assign it for themselves. Deleting one forgets it, and deletes no rows.
@@ -60,21 +61,48 @@ class GraphData(MutableMapping[str, DistTensor]):
             KeyError: If there is none; names those there are.
         """
         key = self._key(name)
-        if key not in self._open:
+        return self._tensor(key)
+
+    def _tensor(self, key: str) -> DistTensor:
+        given = self._open.get(key)
+        if given is None or (given.is_deleted and given.spec.table == key):
             dtype, shape = self._stored[key]
-            type_ = self.type if isinstance(self.type, str) else "__".join(self.type)
             self._open[key] = DistTensor(
-                (self.num_rows, *shape), dtype, f"{self._kind}/{type_}/{key}", StoredTable(self._kind, self._at, key),
+                (self.num_rows, *shape), dtype, self._server_name(key), StoredTable(self._kind, self._at, key),
                 self.type, world=self._world,
             )  # fmt: skip
         return self._open[key]
+
+    def _server_name(self, key: str) -> str:
+        """What servers call a stored table."""
+        type_ = self.type if isinstance(self.type, str) else "__".join(self.type)
+        return f"{self._kind}/{type_}/{key}"
+
+    @property
+    def has_stored(self) -> bool:
+        """Whether the graph was partitioned with any."""
+        return bool(self._stored)
+
+    def replaced(self, written: Collection[str]) -> dict[str, DistTensor]:
+        """By name, what has rows in place of those that a table was partitioned with: the table, if it was written, or
+        the tensor that was assigned to its name.
+
+        Args:
+            written: Names that servers have for tables that were written.
+        """
+        found = {}
+        for key in self._stored:
+            given = self._open.get(key)
+            if self._server_name(key) in written or (given is not None and given.spec.table != key):
+                found[key] = self._tensor(key)
+        return found
 
     def __setitem__(self, name: str, tensor: DistTensor) -> None:
         """Gives a tensor a name.
 
         Raises:
             TypeError: If it is no :class:`DistTensor`, or the name no text.
-            ValueError: If it has not one row per node or edge.
+            ValueError: If it has not one row per node or edge, or the name is that of stored times.
         """
         if not isinstance(name, str):
             raise TypeError(f"name = {name!r}: expected text")
@@ -88,6 +116,8 @@ class GraphData(MutableMapping[str, DistTensor]):
                 f"{self._what()}[{name!r}]: the tensor has {tensor.shape[0]} rows: expected {self.num_rows}, one per "
                 f"{self._kind} of type {self.type!r}"
             )
+        if name in self._stored:
+            require_writable(name, f"{self._what()}[{name!r}]")
         self._open[name] = tensor
         self._hidden.discard(name)
 

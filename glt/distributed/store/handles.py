@@ -25,10 +25,12 @@ class Handles:
 
     Attributes:
         open: The tensors that are held.
+        written: Names of tables of the graph that this trainer has written to.
     """
 
     def __init__(self) -> None:
         self.open: weakref.WeakSet[DistTensor] = weakref.WeakSet()
+        self.written: set[str] = set()
         self._numbers = itertools.count()
         self._dropped: deque[tuple[str, tuple[int, ...], list[Line]]] = deque()
 

@@ -23,3 +23,12 @@ class StoredTable:
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {"kind": "table", "of": self.kind, "type": self.type_index, "table": self.table}
+
+
+def require_writable(table: str, what: str) -> None:
+    """Raises ValueError if samplers decide by the rows of a table, which are those of the files, sorted for them."""
+    if table == "time":
+        raise ValueError(
+            f"{what} has the times that edges were sorted by when the graph was partitioned: they are read, and not "
+            "written; partition it again with node_time = the new times, or keep yours under another name"
+        )

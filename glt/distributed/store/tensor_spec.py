@@ -46,6 +46,11 @@ class TensorSpec:
         return self.shape[1:]
 
     @property
+    def table(self) -> str | None:
+        """The table of the graph whose rows it has; None: it is no such."""
+        return self.init["table"] if self.init["kind"] == "table" else None
+
+    @property
     def row_bytes(self) -> int:
         return math.prod(self.row_shape) * self.torch_dtype.itemsize
 

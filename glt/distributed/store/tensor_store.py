@@ -290,6 +290,15 @@ class TensorStore:
         with self._lock:
             return sorted(self._named)
 
+    def written(self) -> list[str]:
+        """Names of the tables of the graph whose rows here are no longer those of the files."""
+        with self._lock:
+            return [
+                each.spec.name
+                for each in self._tensors.values()
+                if each.spec.table is not None and not each.shard.is_borrowed
+            ]
+
     def stats(self) -> dict[str, dict[str, Any]]:
         """Numbers of each tensor, by name: see :meth:`StoredTensor.stats`."""
         with self._lock:
@@ -308,6 +317,7 @@ def store_calls(store: TensorStore) -> dict[str, Call]:
         "glt.tensor.read": lambda who, args, kwargs: store.read(who, *args, **kwargs),
         "glt.tensor.write": lambda who, args, kwargs: store.write(who, *args, **kwargs),
         "glt.tensor.add": lambda who, args, kwargs: store.add(who, *args, **kwargs),
+        "glt.tensor.written": lambda who, args, kwargs: store.written(),
         "glt.tensor.names": lambda who, args, kwargs: store.names(),
     }
 

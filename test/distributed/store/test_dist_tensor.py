@@ -65,7 +65,8 @@ def test_every_kind_of_index_reads_and_writes_as_torch(world, shape):
     mask = torch.arange(11) % 3 == 0
     kinds = [
         torch.tensor([3, 1, 1, 10]), torch.tensor([5], dtype=torch.int32), [2, 9], np.array([8, 0], np.uint16), mask,
-        mask.tolist(), mask.to(torch.uint8), mask.numpy().astype(np.uint8), slice(None), slice(2, 9), slice(-4, None), slice(9, 1, -3), slice(5, 5), 4, np.int32(7),
+        mask.tolist(), mask.to(torch.uint8), mask.numpy().astype(np.uint8),
+        slice(None), slice(2, 9), slice(-4, None), slice(9, 1, -3), slice(5, 5), 4, np.int32(7),
         torch.tensor(6), [], torch.tensor([], dtype=torch.long),
     ]  # fmt: skip
     for at, index in enumerate(kinds):
