@@ -43,7 +43,7 @@ class DistTensor:
     once: a reader may see some of them new and some old.
 
     **Creation.** All trainers create it with the same arguments, in any order; the first one makes it, nobody waits. A
-    tensor with a name stays until it is deleted or the servers end; one without is freed when all trainers have
+    tensor with a name stays until it is deleted or the servers end; one without is freed as soon as all trainers have
     created it and none holds it any more, and is told apart by the order in which a trainer creates such tensors.
 
     Args:
@@ -108,7 +108,7 @@ class DistTensor:
 
     def _open(self, world: World, spec: TensorSpec | None, call: str, args: tuple[Any, ...]) -> None:
         handles, handle = Handles.of(world), secrets.token_hex(8)
-        handles.tell(world)
+        handles.tell()
         found = open_everywhere(world, call, args, handle)
         told = [each["spec"] for each in found if "spec" in each]
         if any(each != told[0] for each in told):  # deleted and created again in between
@@ -287,6 +287,6 @@ _NOT_ADDED = (
 def flush_all(world: World) -> None:
     """Flushes all tensors of a world that this trainer holds: what a barrier does first."""
     handles = Handles.of(world)
-    handles.tell(world)
+    handles.tell()
     for tensor in list(handles.open):
         tensor.flush()

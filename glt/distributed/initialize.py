@@ -36,6 +36,7 @@ from glt.distributed.server_client import (
     shutdown_client,
     wait_and_shutdown_server,
 )
+from glt.distributed.store.handles import Handles
 from glt.distributed.world import StandaloneWorld, World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
 from glt.launch.hosts import read_hosts
@@ -331,6 +332,8 @@ def _finalize(timeout_s: float | None, why: str) -> None:
 
 def _end(job: _Job, timeout_s: float | None, why: str = "") -> None:
     world = leave()
+    if world is not None:
+        Handles.of(world).end()
     if why and job.server is not None:
         job.server.abort(f"trainer {job.place.rank}, which runs it, has failed: {why}")
     try:

@@ -2,6 +2,8 @@
 
 import gc
 import pickle
+import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,6 +13,7 @@ from store_world import Servers
 
 from glt.distributed.dist_tensor import DistTensor, flush_all
 from glt.distributed.store import tensor_store
+from glt.distributed.store.handles import Handles
 from glt.distributed.world import StandaloneWorld, enter, leave
 from glt.errors import PeerLost
 
@@ -314,6 +317,38 @@ def test_a_tensor_without_a_name_is_freed_when_nobody_holds_it(servers):
     assert names() == [second.name]  # trainer 0 has yet to create it
     mine.leave()
     assert names() == []
+
+
+def test_the_last_handle_frees_a_tensor_at_once(servers):
+    """Nothing else is asked of the servers: no barrier, no other tensor."""
+    mine, other = servers.trainers(2)
+    theirs, held = DistTensor((7, 2), world=other), DistTensor((7, 2), world=mine)
+    told = held.write_async([1], torch.ones(1, 2))
+    named = DistTensor((3,), name="stays", world=mine)
+    freed = []
+    for store, generation in zip(servers.stores, held.generations, strict=True):
+        freed.append(threading.Event())
+        weakref.finalize(store.stored(generation).shard, freed[-1].set)
+    del theirs
+    del held
+    assert all(each.wait(60) for each in freed)
+    told.result()
+    assert [store.names() for store in servers.stores] == [["stays"]] * 2
+    del named
+
+
+def test_handles_end_with_their_world(servers):
+    world = servers.trainer()
+    tensor = DistTensor((7, 2), world=world)
+    handles = Handles.of(world)
+    thread = handles._thread
+    assert thread.is_alive()
+    handles.end()
+    assert not thread.is_alive()
+    del tensor
+    handles.tell()  # with nobody to do it, whoever comes next does
+    world.settle()
+    assert servers.stores[0].names() == []
 
 
 def test_writes_without_waiting_are_seen_by_reads_behind_them_in_order(servers, monkeypatch):
