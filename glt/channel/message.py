@@ -177,10 +177,30 @@ class MessageLayout:
 
     def write_header(self, buffer: Tensor, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0) -> None:
         """Writes everything but the data into ``buffer``, uint8 [nbytes or more]."""
+        front = self._front(kind, loader, epoch, index)
+        self._array(buffer).data[: len(front)] = front
+
+    def _front(self, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0) -> bytes:
+        """Header and table."""
         head = _HEADER.pack(_MAGIC, _VERSION, kind, len(self._places), self.nbytes, loader, epoch, index)
         checksum = _CHECKSUM.pack(zlib.crc32(self._table, zlib.crc32(head)))
-        front = b"".join((head, checksum, self._table))
-        self._array(buffer).data[: len(front)] = front
+        return b"".join((head, checksum, self._table))
+
+    def parts(self, tensors: Mapping[str, Tensor], kind: MessageKind) -> list[Tensor]:
+        """The whole message in parts, uint8, one behind the other. Tensors are not copied; they have the dtypes and
+        shapes of the layout, and are contiguous and on the CPU."""
+        parts, end = [_bytes(self._front(kind))], _TABLE_START + len(self._table)
+        for name, _, _, start in self._places:
+            if start > end:
+                parts.append(torch.zeros(start - end, dtype=torch.uint8))
+            parts.append(bytes_of(tensors[name]))
+            end = start + parts[-1].numel()
+        return parts
+
+    def preamble(self, kind: MessageKind) -> bytes:
+        """What comes before the data of a message of one tensor."""
+        (place,) = self._places
+        return self._front(kind).ljust(place[-1], b"\0")
 
     def tensors(self, buffer: Tensor) -> dict[str, Tensor]:
         """Returns the tensors as views of ``buffer``, which may be on a device, to be filled in place."""
@@ -218,6 +238,16 @@ class MessageLayout:
                 f"message buffer is {buffer.dtype} {list(buffer.shape)}: expected uint8 [{self.nbytes}] or more"
             )
         return buffer.numpy()
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor, uint8."""
+    # Not by its own strides: of one element, they may be anything.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def _bytes(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def encode_message(

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from glt.distributed.agreement import host_id
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
@@ -46,6 +48,10 @@ class ServedWorld:
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks a server for something; the reply raises what the server raised, or says who is lost."""
         return self._on_line(server, lambda line: line.call(name, *args, **kwargs))
+
+    def call_into(self, out: Tensor, server: int, name: str, *args: Any) -> Reply:
+        """See :class:`World`: it is received there, and copied nowhere."""
+        return self._on_line(server, lambda line: line.call_into(out, name, *args))
 
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
         """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.graph_queries import GraphQueries, graph_calls
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, WorkerOptions
@@ -37,6 +39,9 @@ class World(Protocol):
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks a server for something; the reply raises what the server raised, or says who is lost."""
+
+    def call_into(self, out: Tensor, server: int, name: str, *args: Any) -> Reply:
+        """The same where the answer is a tensor like ``out``, contiguous and on the CPU, to which it goes."""
 
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
         """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""
@@ -142,6 +147,10 @@ class StandaloneWorld:
         if server != 0:
             raise ValueError(f"server = {server!r}: expected 0, this process")
         return answered(lambda: self._find(name)(self, args, kwargs))
+
+    def call_into(self, out: Tensor, server: int, name: str, *args: Any) -> Reply:
+        """See :class:`World`."""
+        return answered(lambda: out.copy_(self.call(server, name, *args).result()))
 
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
         """See :class:`World`."""

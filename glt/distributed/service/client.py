@@ -11,13 +11,15 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
+from torch import Tensor
+
 from glt.channel.error_message import rebuild_error
 from glt.distributed.context import DistContext
 from glt.distributed.service.connection import STUCK_S, Connection
 from glt.distributed.service.handshake import dial, introduce
 from glt.distributed.service.membership import ServerEntry
 from glt.distributed.service.remote_dataset import RemoteDataset
-from glt.distributed.service.values import decode_value, encode_value
+from glt.distributed.service.values import Landing, decode_value, encode_value
 from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -39,12 +41,14 @@ class Reply(Future[Any]):
 
     Attributes:
         too_late: Given a result that comes when nobody waits for it any more, to undo what was done.
+        landing: Where the result goes, if it is to go somewhere.
     """
 
     too_late: Callable[[Any], None] | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, landing: Landing | None = None) -> None:
         super().__init__()
+        self.landing = landing
         self._pid = os.getpid()
 
     def result(self, timeout: float | None = None) -> Any:
@@ -93,8 +97,14 @@ class ServerLine:
 
     def call_within(self, timeout_s: float, name: str, *args: Any, **kwargs: Any) -> Reply:
         """As :meth:`call`, with a deadline of its own in seconds."""
+        return self._ask(Reply(), timeout_s, name, args, kwargs)
+
+    def call_into(self, out: Tensor, name: str, *args: Any) -> Reply:
+        """As :meth:`call`, of what returns a tensor like ``out``, contiguous and on the CPU: it is received there."""
+        return self._ask(Reply(Landing(out)), self.timeout_s, name, args, {})
+
+    def _ask(self, reply: Reply, timeout_s: float, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
         tree, data = encode_value((args, kwargs), f"the arguments of {name}")
-        reply = Reply()
         reply.set_running_or_notify_cancel()
         with self._lock:
             if self.lost is not None:
@@ -104,7 +114,7 @@ class ServerLine:
             self._calls[number] = reply, name, timeout_s, time.monotonic() + timeout_s
         frame = {"number": number, "name": name, "arguments": tree, "has_data": data is not None}
         try:
-            self.connection.send_all(frame, [] if data is None else [data], timeout_s)
+            self.connection.send_all(frame, data or (), timeout_s)
         except GltError as error:
             self._fail(error)
         except ValueError:  # it is too long, and nothing of it was sent
@@ -130,12 +140,17 @@ class ServerLine:
                         ))  # fmt: skip
                         return
                     continue
-                message = self.connection.receive_rest(STUCK_S) if told["has_data"] else None
+                message = self.connection.receive_rest(STUCK_S, self._landing(told)) if told["has_data"] else None
                 self._take(told, message)
         except GltError as error:
             self._fail(error)
         except (KeyError, TypeError, ValueError) as error:
             self._fail(MessageError(f"it sent nonsense: {type(error).__name__}: {error}"))
+
+    def _landing(self, told: dict[str, Any]) -> Landing | None:
+        with self._lock:
+            reply, *_ = self._calls.get(told["number"], (None,))
+        return None if reply is None else reply.landing
 
     def _take(self, told: dict[str, Any], message: Any) -> None:
         if "died" in told:
@@ -159,7 +174,10 @@ class ServerLine:
             ), told))  # fmt: skip
             return
         try:
-            reply.set_result(decode_value(told["result"], message))
+            landing = reply.landing
+            # The other end decides what it sends: what did not land is no such tensor.
+            decoded = decode_value(told["result"], message) if landing is None else landing.value(told["result"])
+            reply.set_result(decoded)
         except GltError as error:
             reply.set_exception(error)
 

@@ -19,13 +19,14 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from glt.data import pool
+from glt.distributed.service.values import Landing
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError
 
 BEAT_S = 1.0
@@ -67,6 +68,8 @@ class Connection:
         self._why_cut = ""
         self._header = bytearray(_HEADER.size)
         self._body: Any = None  # of the frame that is arriving
+        self._rest: memoryview | None = None  # where it goes on, behind the view
+        self._landing: Landing | None = None
         self._view = memoryview(self._header)
         self._num_read = 0
         self._kind = self.what = self.number = 0
@@ -91,11 +94,13 @@ class Connection:
         body = _bytes_of(message)
         self._send([_HEADER.pack(_MAGIC, _DATA, what, number, len(body)), body], timeout_s)
 
-    def send_all(self, value: Mapping[str, Any], messages: list[Tensor], timeout_s: float = 60.0) -> None:
-        """Sends a JSON object and the messages that belong to it, with nothing in between."""
+    def send_all(self, value: Mapping[str, Any], message: Sequence[Tensor], timeout_s: float = 60.0) -> None:
+        """Sends a JSON object and, with nothing in between, the message that belongs to it, if there is one: the parts
+        that it consists of, uint8, contiguous."""
         parts: list[Any] = [self._control_frame(value)]
-        for message in messages:
-            parts += [_HEADER.pack(_MAGIC, _DATA, 0, 0, message.numel()), _bytes_of(message)]
+        if message:
+            parts.append(_HEADER.pack(_MAGIC, _DATA, 0, 0, sum(part.numel() for part in message)))
+            parts += map(_bytes_of, message)
         self._send(parts, timeout_s)
 
     def _control_frame(self, value: Mapping[str, Any]) -> bytes:
@@ -190,7 +195,9 @@ class Connection:
                 self._num_read += count
                 self.received_bytes += count
                 self.heard_s = time.monotonic()
-            if self._num_read == len(self._view):
+            if self._num_read == len(self._view) and self._rest is not None:
+                self._view, self._rest, self._num_read = self._rest, None, 0
+            elif self._num_read == len(self._view):
                 frame = self._next()
                 if frame is not None:
                     return frame
@@ -213,6 +220,9 @@ class Connection:
             if kind == _JSON:
                 self._body = bytearray(length)
                 self._view = memoryview(self._body)
+            elif self._landing is not None and length == self._landing.nbytes:
+                self._body = self._landing.front
+                self._view, self._rest = _bytes_of(self._body), _bytes_of(self._landing.data)
             else:
                 self._body = self._room(length)
                 self._view = memoryview(self._body.numpy())
@@ -253,15 +263,22 @@ class Connection:
             raise MessageError(f"{self.peer} sent a control frame where data were due")
         return frame
 
-    def receive_rest(self, silence_s: float) -> Tensor:
+    def receive_rest(self, silence_s: float, landing: Landing | None = None) -> Tensor:
         """Waits for a message that was announced, however long it is on its way, while it comes.
+
+        Args:
+            silence_s: How long nothing may come.
+            landing: Where it is to go if it has this length; its ``front`` is then what is returned.
 
         Raises:
             glt.errors.ChannelTimeout: If nothing comes for ``silence_s``.
         """
+        self._landing = landing
         while True:
             try:
-                return self.receive_data(min(_LOOK_S, silence_s))
+                message = self.receive_data(min(_LOOK_S, silence_s))
+                self._landing = None
+                return message
             except ChannelTimeout:
                 if self.silent_s() >= silence_s:
                     raise ChannelTimeout(f"{self.peer} sent nothing more for {silence_s:g} s") from None

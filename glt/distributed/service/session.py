@@ -7,7 +7,7 @@ import secrets
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -158,7 +158,7 @@ class Session:
 
     def _say_result(self, asked: dict[str, Any], name: str, result: Any) -> None:
         tree, data = encode_value(result, f"the result of {name}")
-        self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data)
+        self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data or ())
 
     def _say_error(self, asked: dict[str, Any], error: BaseException) -> None:
         self.say({
@@ -166,10 +166,10 @@ class Session:
             "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
         })  # fmt: skip
 
-    def say(self, value: dict[str, Any], data: Tensor | None = None, timeout_s: float = 60.0) -> None:
+    def say(self, value: dict[str, Any], data: Sequence[Tensor] = (), timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""
         try:
-            self.connection.send_all(value, [] if data is None else [data], timeout_s)
+            self.connection.send_all(value, data, timeout_s)
         except GltError as error:
             logger.info("%s", error)  # the session ends with it
 

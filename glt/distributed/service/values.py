@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.channel.message import MAX_DIMS, MessageKind, encode_message, read_message
+from glt.channel.message import MAX_DIMS, MessageKind, MessageLayout, bytes_of, read_message
 from glt.errors import MessageError
 
 _MARK = "__glt__"
@@ -20,8 +20,9 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def encode_value(value: Any, what: str) -> tuple[Any, Tensor | None]:
-    """Returns JSON for ``value``, and a message with its tensors; None if it has none.
+def encode_value(value: Any, what: str) -> tuple[Any, list[Tensor] | None]:
+    """Returns JSON for ``value``, and a message with its tensors, None if it has none: in parts, uint8, that share the
+    memory of contiguous ones on the CPU.
 
     Args:
         value: None, numbers, text, tensors, arrays, dtypes, devices; tuples, lists and dicts of such.
@@ -32,7 +33,7 @@ def encode_value(value: Any, what: str) -> tuple[Any, Tensor | None]:
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(value, tensors, what, 0)
-    return tree, encode_message(tensors, MessageKind.REQUEST) if tensors else None
+    return tree, MessageLayout.like(tensors).parts(tensors, MessageKind.REQUEST) if tensors else None
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], what: str, depth: int) -> Any:
@@ -50,7 +51,7 @@ def _encode(value: Any, tensors: dict[str, Tensor], what: str, depth: int) -> An
                 f"{what} holds a {value.layout} tensor {list(value.shape)}: expected a dense one, at most 4-d"
             )
         name = f"t{len(tensors)}"
-        tensors[name] = value.detach().cpu().contiguous()
+        tensors[name] = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         return {_MARK: "tensor", "name": name}
     if isinstance(value, torch.dtype):
         return {_MARK: "dtype", "name": str(value).removeprefix("torch.")}
@@ -70,6 +71,38 @@ def _encode(value: Any, tensors: dict[str, Tensor], what: str, depth: int) -> An
         f"{what} holds a {type(value).__module__}.{type(value).__qualname__}: expected numbers, text, tensors, dtypes, "
         "devices, or tuples, lists and dicts of these"
     )
+
+
+class Landing:
+    """Where the data of a value that is one tensor are received, in place of memory that they would be copied from.
+
+    Args:
+        out: Contiguous, on the CPU.
+
+    Attributes:
+        front: Room for what comes before the data, uint8.
+        data: Those of ``out``, uint8.
+    """
+
+    def __init__(self, out: Tensor) -> None:
+        self.out, self.data = out, bytes_of(out)
+        self._expected = MessageLayout({"t0": (out.dtype, out.shape)}).preamble(MessageKind.REQUEST)
+        self.front = torch.zeros(len(self._expected), dtype=torch.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the message."""
+        return self.front.numel() + self.data.numel()
+
+    def value(self, tree: Any) -> Tensor:
+        """``out``, when the message has been received.
+
+        Raises:
+            glt.errors.MessageError: If it was another value than a tensor like this.
+        """
+        if tree != {_MARK: "tensor", "name": "t0"} or self.front.numpy().tobytes() != self._expected:
+            raise MessageError(f"damaged value: expected one tensor, {self.out.dtype} {list(self.out.shape)}")
+        return self.out
 
 
 def decode_value(tree: Any, message: Tensor | None) -> Any:

@@ -86,21 +86,24 @@ class Exchange:
         most = _MOST_IN_FLIGHT * len(self._generations)
         for piece in self._pieces(selection):
             if _count(piece.rows) == selection.n and piece.positions is None:
-                return self._ask(piece).result()  # all in one, as it comes
+                return self._ask(piece, None).result()  # all in one, as it comes
             if out is None:
                 out = pool.empty((selection.n, *self._spec.row_shape), self._spec.torch_dtype)
             if len(waiting) >= most:
                 _place(out, *waiting.popleft())
-            waiting.append((piece, self._ask(piece)))
+            waiting.append((piece, self._ask(piece, out)))
         if out is None:
             return torch.empty((0, *self._spec.row_shape), dtype=self._spec.torch_dtype)
         for piece, reply in waiting:
             _place(out, piece, reply)
         return out
 
-    def _ask(self, piece: Piece) -> Any:
+    def _ask(self, piece: Piece, out: Tensor | None) -> Any:
         generation, line = self._generations[piece.server], self.lines[piece.server]
-        return self._world.call(piece.server, "glt.tensor.read", generation, piece.rows, line.handle, line.num_changes)
+        asked = piece.server, "glt.tensor.read", generation, piece.rows, line.handle, line.num_changes
+        if out is None or piece.positions is not None:
+            return self._world.call(*asked)
+        return self._world.call_into(out[piece.at : piece.at + _count(piece.rows)], *asked)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -268,8 +271,7 @@ def _count(rows: Rows) -> int:
 def _place(out: Tensor, piece: Piece, reply: Any) -> None:
     found = reply.result()
     if piece.positions is None:
-        out[piece.at : piece.at + len(found)] = found
-        return
+        return  # it is there
     here = as_numpy(out[piece.at : piece.at + piece.span])
     _core.gather_rows(as_numpy(found), None, here, None, piece.positions, torch.get_num_threads())
 

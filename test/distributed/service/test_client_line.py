@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from glt.distributed.service import client, listener, remote_sampler
 from glt.distributed.service.client import ServerLine
@@ -18,7 +19,8 @@ from glt.distributed.service.connection import Connection
 from glt.distributed.service.handshake import dial, introduce
 from glt.distributed.service.listener import Listener
 from glt.distributed.service.remote_sampler import RemoteSampler
-from glt.errors import PeerLost, WorkerDied
+from glt.distributed.service.values import encode_value
+from glt.errors import MessageError, PeerLost, WorkerDied
 
 ENTRY = {
     "rank": 0, "address": "127.0.0.1", "port": 1, "host": "here", "pid": 5, "host_id": "h", "partition_idx": 0,
@@ -49,6 +51,50 @@ def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends: t
     server.send({"number": asked["number"], "result": 7, "has_data": False})
     server.send({"number": server.receive_json(20.0)["number"], "result": 8, "has_data": False})
     assert undone.get(timeout=20.0) == 7 and other.result(20.0) == 8
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (1 << 15, 5), (0, 4), (3, 0)])
+def test_a_tensor_lands_where_it_is_wanted(ends: tuple[ServerLine, Connection], shape: tuple[int, int]) -> None:
+    line, server = ends
+    out, rows = torch.zeros(shape), torch.rand(shape)
+    reply = line.call_into(out, "rows")
+    tree, parts = encode_value(rows, "it")
+    sender = threading.Thread(target=server.send_all, args=(answer_to(server, tree), parts))
+    sender.start()
+    assert reply.result(20.0) is out and torch.equal(out, rows)
+    sender.join(20)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [torch.rand(5, 4), torch.rand(3, 5), torch.zeros(5, 3, dtype=torch.int32), [torch.rand(5, 3)], "text"],
+    ids=["longer", "shape", "dtype", "list", "text"],
+)
+def test_another_value_than_the_tensor_that_was_asked_for_is_refused(
+    ends: tuple[ServerLine, Connection], wrong: Any
+) -> None:
+    line, server = ends
+    reply = line.call_into(torch.zeros(5, 3), "rows")
+    tree, parts = encode_value(wrong, "it")
+    server.send_all(answer_to(server, tree, parts is not None), parts or ())
+    with pytest.raises(MessageError, match=r"expected one tensor, torch\.float32 \[5, 3\]"):
+        reply.result(20.0)
+    fine = line.call("next")
+    server.send(answer_to(server, 7, False))
+    assert fine.result(20.0) == 7
+
+
+def test_an_error_in_place_of_a_tensor(ends: tuple[ServerLine, Connection]) -> None:
+    line, server = ends
+    reply = line.call_into(torch.zeros(5, 3), "rows")
+    told = {"error": "builtins.IndexError", "text": "no such row", "traceback": ""}
+    server.send({"number": server.receive_json(20.0)["number"], "has_data": False, **told})
+    with pytest.raises(IndexError, match="no such row"):
+        reply.result(20.0)
+
+
+def answer_to(server: Connection, tree: Any, has_data: bool = True) -> dict[str, Any]:
+    return {"number": server.receive_json(20.0)["number"], "result": tree, "has_data": has_data}
 
 
 def test_a_call_is_given_up_while_others_are_answered(ends: tuple[ServerLine, Connection]) -> None:

@@ -46,11 +46,15 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def joined(parts: list[Tensor] | None) -> Tensor | None:
+    return None if parts is None else torch.cat(parts)
+
+
 @settings(max_examples=150, deadline=None)
 @given(_values)
 def test_values_arrive_as_they_were(value: Any) -> None:
-    tree, message = encode_value(value, "it")
-    assert same(decode_value(json.loads(json.dumps(tree)), message), value)
+    tree, parts = encode_value(value, "it")
+    assert same(decode_value(json.loads(json.dumps(tree)), joined(parts)), value)
 
 
 _json = st.recursive(
@@ -77,9 +81,30 @@ def test_nonsense_is_refused_or_harmless(tree: Any) -> None:
 
 
 def test_arrays_and_their_numbers_become_tensors_and_numbers() -> None:
-    tree, message = encode_value({"a": np.arange(6).reshape(2, 3)[:, ::2], "n": np.float32(1.5)}, "it")
-    value = decode_value(tree, message)
+    tree, parts = encode_value({"a": np.arange(6).reshape(2, 3)[:, ::2], "n": np.float32(1.5)}, "it")
+    value = decode_value(tree, joined(parts))
     assert value["a"].tolist() == [[0, 2], [3, 5]] and value["n"] == 1.5
+
+
+def test_views_that_are_not_what_their_memory_holds_arrive_as_they_were() -> None:
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    for value in (
+        z.conj(),
+        z.conj().imag,
+        torch.arange(6).view(2, 3).T,
+        torch.ones((), dtype=torch.bool),
+        torch.ones(1).expand(1, 3)[:, :1],
+        torch.arange(3)[2:],
+        torch.tensor([5]).expand(1),
+    ):
+        tree, parts = encode_value(value, "it")
+        assert same(decode_value(tree, joined(parts)), value)
+
+
+def test_what_is_sent_is_not_copied() -> None:
+    rows = torch.rand(1000, 3)
+    _, parts = encode_value({"rows": rows, "n": 3}, "it")
+    assert parts is not None and rows.data_ptr() in [part.data_ptr() for part in parts]
 
 
 @pytest.mark.parametrize(

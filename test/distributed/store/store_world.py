@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import Schema
@@ -47,6 +48,21 @@ class Servers:
         self.pool.shutdown()
 
 
+def through_the_wire(value, what):
+    """A value as the other end has it."""
+    tree, parts = encode_value(value, what)
+    return decode_value(tree, None if parts is None else torch.cat(parts))
+
+
+def copy_answer(done, out, reply):
+    """What :meth:`World.call_into` does with an answer."""
+    try:
+        assert out.is_contiguous()
+        reply.set_result(out.copy_(done.result()))
+    except Exception as error:
+        reply.set_exception(error)
+
+
 class StoreWorld:
     """One trainer. As in a session, up to four of its calls run on a server at a time, begun in order."""
 
@@ -75,7 +91,7 @@ class StoreWorld:
         if server in self.lost:
             reply.set_exception(self.lost[server])
             return reply
-        asked = encode_value((args, kwargs), name)
+        asked = through_the_wire((args, kwargs), name)
         with self._lock:
             self._waiting[server].append((name, asked, reply))
         self._run_next(server)
@@ -90,9 +106,9 @@ class StoreWorld:
 
     def _answer(self, server, name, asked, reply):
         try:
-            args, kwargs = decode_value(*asked)
+            args, kwargs = asked
             answer = store_calls(self.servers.stores[server])[name](self, tuple(args), dict(kwargs))
-            found, error = decode_value(*encode_value(answer, name)), None
+            found, error = through_the_wire(answer, name), None
         except Exception as raised:
             found, error = None, raised
         with self._lock:
@@ -102,6 +118,12 @@ class StoreWorld:
             reply.set_result(found)
         else:
             reply.set_exception(error)
+
+    def call_into(self, out, server, name, *args):
+        reply = Reply()
+        reply.set_running_or_notify_cancel()
+        self.call(server, name, *args).add_done_callback(lambda done: copy_answer(done, out, reply))
+        return reply
 
     def settle(self):
         """Waits for all answers, also those that nobody waits for."""

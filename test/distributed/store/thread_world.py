@@ -6,8 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from store_world import copy_answer, through_the_wire
+
 from glt.distributed.service.client import Reply
-from glt.distributed.service.values import decode_value, encode_value
 from glt.distributed.store.meeting import Meetings
 from glt.distributed.store.row_update import row_update_calls
 from glt.distributed.store.tensor_store import TensorStore, store_calls
@@ -41,7 +42,7 @@ class ThreadWorld:
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
         reply = Reply()
         reply.set_running_or_notify_cancel()
-        given, options = decode_value(*encode_value((args, kwargs), name))
+        given, options = through_the_wire((args, kwargs), name)
         try:
             result = self.servers.calls[server][name](self, tuple(given), options)
         except Exception as error:
@@ -51,6 +52,12 @@ class ThreadWorld:
             result.add_done_callback(lambda done: _copy(done, reply))
         else:
             reply.set_result(result)
+        return reply
+
+    def call_into(self, out: Any, server: int, name: str, *args: Any) -> Reply:
+        reply = Reply()
+        reply.set_running_or_notify_cancel()
+        self.call(server, name, *args).add_done_callback(lambda done: copy_answer(done, out, reply))
         return reply
 
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
