@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import warnings
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
         TypeError: If it does not hold integers.
         ValueError: If it is not one-dimensional, a mask of another length, or one of uint8 that holds other numbers.
     """
-    ids = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    ids = value if isinstance(value, Tensor) else _converted(value, name)
     require_data(ids, name)
     if ids.dim() != 1:
         raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected one dimension")
@@ -101,6 +102,15 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     if ids.is_floating_point() or ids.is_complex():
         raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids")
     return ids
+
+
+def _converted(value: Any, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:  # text, objects, lists of several lengths, integers of more than 64 bits
+        raise TypeError(
+            f"{name} = {reprlib.repr(value)}: expected integer ids, or a mask, as a tensor, array or list ({error})"
+        ) from error
 
 
 def is_mask(ids: Any, num_ids: int | None) -> bool:

@@ -77,7 +77,7 @@ class Schema:
 
     def edge_index(self, edge_type: EdgeType | None) -> int:
         """Position of an edge type; None stands for the only one. Raises KeyError naming those there are."""
-        return _position("edge", None if edge_type is None else tuple(edge_type), self.edge_types)
+        return _position("edge", tuple(edge_type) if isinstance(edge_type, list) else edge_type, self.edge_types)
 
     def by_node_type(self, values: Iterable[Value]) -> dict[NodeType, Value]:
         """Names one value per node type, in order."""
@@ -137,7 +137,7 @@ def _position(kind: str, wanted: Any, types: tuple[Any, ...]) -> int:
         if len(types) != 1:
             raise KeyError(f"no {kind} type is named: expected one of {list(types)}")
         return 0
-    if wanted not in types:
+    if not isinstance(wanted, str | tuple) or wanted not in types:
         raise KeyError(f"{kind} type {wanted!r} is not in the graph: expected one of {list(types)}")
     return types.index(wanted)
 

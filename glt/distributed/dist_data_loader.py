@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling, NumNeighbors
 
 from glt.data.arrays import as_ids
+from glt.distributed.argument_checks import check_flag
 from glt.distributed.blocks import Block, layered
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_graph import DistGraph
@@ -22,7 +25,7 @@ from glt.distributed.graph_samplers import MultiLayerNeighborSampler
 from glt.distributed.native_pool import NativePool
 from glt.distributed.options import check_count
 from glt.distributed.written_rows import WrittenRows
-from glt.sampler.seed_order import SeedOrder, draw_random_seed
+from glt.sampler.seed_order import SeedOrder, check_random_seed, draw_random_seed
 
 
 class NodeDataLoader(DistNeighborLoader):
@@ -95,6 +98,11 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         if blocks and graph.is_hetero:
             raise ValueError("blocks = True: expected False, the graph being heterogeneous; batches have all there is")
         self._graph = graph
+        if not isinstance(negative_sampler, NegativeSampling | str | Mapping | None):
+            raise TypeError(
+                f"negative_sampler = {reprlib.repr(negative_sampler)}: expected PerSourceUniform(k), GlobalUniform(k), "
+                "PyG's NegativeSampling, or None"
+            )
         edge_type = None
         if isinstance(edges, Mapping):
             edge_type, edges = _only(edges, "edges", "edge type")
@@ -139,7 +147,7 @@ class DistDataLoader:
         check_count("queue_size", queue_size, 1, 1 << 20)
         self.dataset, self.collate_fn = dataset, collate_fn
         self.num_threads, self.queue_size = num_threads, queue_size
-        seed = draw_random_seed() if random_seed is None else random_seed
+        seed = draw_random_seed() if random_seed is None else check_random_seed(random_seed)
         self._order = SeedOrder(len(dataset), batch_size, shuffle, drop_last, seed)
         self._epoch = 0
 
@@ -181,6 +189,12 @@ def _loader_options(
 ) -> dict[str, Any]:  # fmt: skip
     _data(graph)
     check_count("num_workers", num_workers, 0, 1024)
+    check_flag("blocks", blocks)
+    if not isinstance(sampler, MultiLayerNeighborSampler | list | tuple | Mapping | NumNeighbors):
+        raise TypeError(
+            f"sampler = {reprlib.repr(sampler)}: expected a list with the edges per node of each hop, a dict of such "
+            "by edge type, or a MultiLayerNeighborSampler"
+        )
     given = {"collect_features": not blocks, "worker_options": graph.world.worker_options(num_workers), **options}
     if isinstance(sampler, MultiLayerNeighborSampler):
         given |= {"replace": sampler.replace, "weight_attr": sampler.prob, "num_neighbors": sampler.num_neighbors()}
@@ -211,6 +225,8 @@ _EXCLUSIONS = ("self", "reverse", "reverse_id", "reverse_types")
 
 
 def _excluded(exclude: Any, reverse_etypes: Mapping[Any, Any] | None, edge_type: Any) -> Any:
+    if exclude is not None and not isinstance(exclude, str | tuple | list):
+        raise TypeError(f"exclude = {reprlib.repr(exclude)}: expected None or one of {list(_EXCLUSIONS)}")
     if isinstance(exclude, str) and exclude not in _EXCLUSIONS:
         raise ValueError(f"exclude = {exclude!r}: expected None or one of {list(_EXCLUSIONS)}")
     if exclude == "reverse_types":

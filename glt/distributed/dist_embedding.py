@@ -77,8 +77,8 @@ class DistEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         for what, value in (("num_embeddings", num_embeddings), ("embedding_dim", embedding_dim)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{what} = {value!r}: expected a positive integer")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
+                raise ValueError(f"{what} = {value!r}: expected a positive integer, below 2^63")
         if dtype not in _DTYPES:
             raise ValueError(f"dtype = {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
         weight = DistTensor(

@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from glt import _core
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.argument_checks import check_flag, check_path
 from glt.distributed.dist_tensor import flush_all
 from glt.distributed.graph_data import GraphData
 from glt.distributed.graph_partition_book import GraphPartitionBook
@@ -22,7 +23,7 @@ from glt.distributed.options import check_count
 from glt.distributed.world import World
 from glt.sampler.seed_order import check_random_seed, draw_random_seed
 
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 
 
 class DistGraph:
@@ -49,6 +50,8 @@ class DistGraph:
     ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"name = {name!r}: expected the graph's name")
+        if part_config is not None:
+            check_path("part_config", part_config, "the partitions, or of the JSON file in them")
         self.name = name
         self.world = open_world(name, part_config) if world is None else world
         if self.world.data is None:
@@ -221,10 +224,9 @@ class DistGraph:
             TypeError, ValueError, KeyError: If an argument is unusable; names it.
             IndexError: If there is no such node; names the first.
         """
-        if edge_dir not in ("in", "out"):
+        if not isinstance(edge_dir, str) or edge_dir not in ("in", "out"):
             raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' or 'out'")
-        if not isinstance(replace, bool):
-            raise TypeError(f"replace = {replace!r}: expected True or False")
+        check_flag("replace", replace)
         by_type, fanouts = self._seeds_by_type(seeds), self._fanouts(fanout)
         self._require_weights(prob, edge_dir, fanouts)
         key = _core.batch_key(draw_random_seed() if random_seed is None else check_random_seed(random_seed), 0, 0)
@@ -261,7 +263,7 @@ class DistGraph:
             given = [fanout] * len(self.schema.edge_types)
         for each in given:
             if each is not None:
-                check_count("fanout", each, -1, _INT32_MAX)
+                check_count("fanout", each, -1, INT32_MAX)
         return given
 
     def _require_weights(self, prob: str | None, edge_dir: str, fanouts: list[int | None]) -> None:
@@ -291,6 +293,7 @@ class DistGraph:
         Raises:
             IndexError: If there is no such edge; names the first.
         """
+        check_flag("relabel_nodes", relabel_nodes)
         if isinstance(edges, Mapping):
             if not self.is_hetero:
                 raise TypeError("edges are a dict by type: expected ids, the graph being homogeneous")

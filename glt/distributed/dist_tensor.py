@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -232,7 +233,7 @@ class DistTensor:
         if isinstance(values, bool | int | float | complex):
             return self._filled(selection, values)
         values = values[:] if isinstance(values, DistTensor) else values
-        given = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values, order="C"))
+        given = values if isinstance(values, Tensor) else _converted(values)
         require_data(given, "values")
         if not isinstance(values, Tensor | np.ndarray) and (
             not given.numel() or is_kind_of(given.flatten()[0].item(), self.dtype)
@@ -277,6 +278,16 @@ class DistTensor:
 
     def __repr__(self) -> str:
         return f"DistTensor({self.name!r}, {list(self.shape)}, {self.dtype})"
+
+
+def _converted(values: Any) -> Tensor:
+    try:
+        return torch.as_tensor(np.asarray(values, order="C"))
+    except (TypeError, ValueError) as error:  # text, objects, rows of several lengths
+        raise TypeError(
+            f"values = {reprlib.repr(values)}: expected rows of numbers in a tensor, an array or a list, or one number "
+            f"({error})"
+        ) from error
 
 
 _NOT_ADDED = (

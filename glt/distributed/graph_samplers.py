@@ -10,8 +10,10 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from glt.data.arrays import as_ids
+from glt.distributed.argument_checks import check_flag, real_number
 from glt.distributed.blocks import Block, to_block
-from glt.distributed.dist_graph import DistGraph
+from glt.distributed.dist_graph import INT32_MAX, DistGraph
+from glt.distributed.options import check_count
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,17 @@ class MultiLayerNeighborSampler:
     replace: bool = False
     prob: str | None = None
 
-    def num_neighbors(self) -> list[int]:
-        """In PyG's order: the hop from the seeds comes first."""
+    def __post_init__(self) -> None:
         if not isinstance(self.fanouts, list | tuple) or not self.fanouts:
             raise ValueError(f"fanouts = {self.fanouts!r}: expected a list with a number for each layer")
+        for at, fanout in enumerate(self.fanouts):
+            check_count(f"fanouts[{at}]", fanout, -1, INT32_MAX)
+        check_flag("replace", self.replace)
+        if self.prob is not None and not isinstance(self.prob, str):
+            raise TypeError(f"prob = {self.prob!r}: expected a name, for the weights of the graph, or None")
+
+    def num_neighbors(self) -> list[int]:
+        """In PyG's order: the hop from the seeds comes first."""
         return list(reversed(self.fanouts))
 
     def sample(self, graph: DistGraph, seeds: Any) -> tuple[Tensor, Tensor, list[Block]]:
@@ -52,14 +61,17 @@ class MultiLayerNeighborSampler:
 
 def MultiLayerFullNeighborSampler(num_layers: int) -> MultiLayerNeighborSampler:
     """All edges in each of ``num_layers`` layers."""
+    check_count("num_layers", num_layers, 1, 1024)
     return MultiLayerNeighborSampler([-1] * num_layers)
 
 
 def PerSourceUniform(k: int) -> NegativeSampling:
     """For each seed edge ``k`` destinations that its source has no edge to."""
+    check_count("k", k, 1, INT32_MAX)
     return NegativeSampling("triplet", k)
 
 
 def GlobalUniform(k: float) -> NegativeSampling:
     """``k`` times as many pairs as there are seed edges, of any nodes, that are no edges."""
+    real_number("k", k, above=True)
     return NegativeSampling("binary", k)

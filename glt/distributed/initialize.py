@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from glt.distributed.argument_checks import check_path
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_tensor import flush_all
@@ -110,6 +111,11 @@ def initialize(
             raise ValueError(f"GLT_NUM_WORKERS = {text!r}: expected a number of sampling processes")
         num_workers = int(text)
     check_count("num_workers", num_workers, 0, 1024)
+    for name, path, what in (
+        ("ip_config", ip_config, "a file of hosts"), ("part_config", part_config, "partitions, or their JSON file"),
+    ):  # fmt: skip
+        if path is not None:
+            check_path(name, path, what)
     part_config = part_config or os.environ.get("GLT_PART_CONFIG") or None
     given = {
         "ip_config": None if ip_config is None else os.fspath(ip_config), "num_workers": num_workers,

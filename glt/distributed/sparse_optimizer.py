@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.argument_checks import check_flag, real_number
 from glt.distributed.dist_parameter import DistParameter
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.embedding_groups import embedding_groups
 from glt.distributed.row_gradients import gradients_by_server
 from glt.distributed.store.checkpoint import Checkpoint, load_tensors, save_tensors
-from glt.distributed.store.meeting import MAX_TIMEOUT_S
+from glt.distributed.store.meeting import MAX_TIMEOUT_S, check_timeout
 from glt.distributed.store.row_update import require_equal
 from glt.distributed.world import World
 from glt.errors import GltError
@@ -47,10 +48,9 @@ class SparseOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True  # so that a GradScaler tells of itself instead of unscaling nothing
 
     def __init__(self, params: Any, defaults: dict[str, Any], reduction: str, maximize: bool, timeout_s: float) -> None:
-        if reduction not in _REDUCTIONS:
-            raise ValueError(f"reduction = {reduction!r}: expected 'mean' or 'sum'")
-        if not 0 < timeout_s <= MAX_TIMEOUT_S:
-            raise ValueError(f"timeout_s = {timeout_s}: expected above 0 and at most {MAX_TIMEOUT_S:g} seconds")
+        check_timeout(timeout_s)
+        defaults = {**defaults, "reduction": reduction, "maximize": maximize}
+        self._check_group(defaults)
         groups = embedding_groups(params)
         worlds = {id(p.tensor.world): p.tensor.world for group in groups for p in group["params"]}
         if len(worlds) != 1:
@@ -60,8 +60,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._timeout_s = float(timeout_s)
         self._num_met: dict[str, int] = {}
         self._rows: dict[DistParameter, dict[str, DistTensor]] = {}
-        self._option_names = (*defaults, "reduction", "maximize")  # torch adds others to ``defaults`` when it loads
-        super().__init__(groups, {**defaults, "reduction": reduction, "maximize": bool(maximize)})
+        self._option_names = tuple(defaults)  # torch adds others to ``defaults`` when it loads
+        super().__init__(groups, defaults)
 
     def __repr__(self) -> str:
         names = ", ".join(repr(p.tensor.name) for p in self._parameters())
@@ -74,6 +74,7 @@ class SparseOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds embeddings, with options of their own; all trainers do."""
         (group,) = embedding_groups([param_group])
+        self._check_group({**self.defaults, **group})
         super().add_param_group(group)
         group = self.param_groups[-1]
         try:
@@ -83,6 +84,15 @@ class SparseOptimizer(torch.optim.Optimizer):
             raise
         for p in group["params"]:
             self._take_over(p, group)
+
+    def _check_group(self, options: dict[str, Any]) -> None:
+        if not isinstance(options["reduction"], str) or options["reduction"] not in _REDUCTIONS:
+            raise ValueError(f"reduction = {options['reduction']!r}: expected 'mean' or 'sum'")
+        check_flag("maximize", options["maximize"])
+        self._check(options)
+
+    def _check(self, options: dict[str, Any]) -> None:
+        """Raises TypeError or ValueError, naming the option, unless these are options of its own."""
 
     def _agree(self, group: dict[str, Any]) -> None:
         """Makes sure that all trainers make the same optimizer, before one waits for the others' steps."""
@@ -109,6 +119,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _options(self, group: dict[str, Any]) -> dict[str, Any]:
         values = {name: group[name] for name in self._option_names}
+        real_number("lr", values["lr"])  # schedulers change it, also to 0, and so may the user
         return {name: float(value) if isinstance(value, Tensor) else value for name, value in values.items()}
 
     def _take_over(self, p: DistParameter, group: dict[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
+from glt.distributed.argument_checks import real_number
 from glt.distributed.sparse_optimizer import SparseOptimizer
 
 
@@ -42,10 +44,11 @@ class SparseAdagrad(SparseOptimizer):
         defaults = {
             "lr": lr, "lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps,
         }  # fmt: skip
-        for name, value in defaults.items():
-            if not value >= 0:
-                raise ValueError(f"{name} = {value}: expected at least 0")
         super().__init__(params, defaults, reduction, maximize, timeout_s)
+
+    def _check(self, options: dict[str, Any]) -> None:
+        for name in ("lr", "lr_decay", "initial_accumulator_value", "eps"):
+            real_number(name, options[name])
 
     def _first_state(self, group: dict[str, Any]) -> Any:
         value = float(group["initial_accumulator_value"])
@@ -81,8 +84,13 @@ class SparseAdam(SparseOptimizer):
         reduction: str = "mean",
         timeout_s: float = 120.0,
     ) -> None:
-        if not lr > 0 or not eps > 0:
-            raise ValueError(f"lr = {lr}, eps = {eps}: expected more than 0")
-        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
-            raise ValueError(f"betas = {betas}: expected two numbers in [0, 1)")
-        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps}, reduction, maximize, timeout_s)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, reduction, maximize, timeout_s)
+
+    def _check(self, options: dict[str, Any]) -> None:
+        for name in ("lr", "eps"):
+            real_number(name, options[name], above=True)
+        betas = options["betas"]
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise TypeError(f"betas = {reprlib.repr(betas)}: expected two numbers in [0, 1), such as (0.9, 0.999)")
+        for at, beta in enumerate(betas):
+            real_number(f"betas[{at}]", beta, below=1.0)

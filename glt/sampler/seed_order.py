@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -83,11 +84,15 @@ class SeedOrder:
 
 def check_random_seed(random_seed: int) -> int:
     """Returns ``random_seed``, or raises naming it and what was expected."""
-    if isinstance(random_seed, bool) or not hasattr(random_seed, "__index__"):
+    try:
+        seed = operator.index(random_seed)
+    except TypeError:  # arrays and tensors of something else than one integer, too
+        seed = None
+    if seed is None or isinstance(random_seed, bool):
         raise TypeError(f"random_seed = {random_seed!r}: expected an integer or None")
-    if not 0 <= int(random_seed) < 2**63:
+    if not 0 <= seed < 2**63:
         raise ValueError(f"random_seed = {random_seed}: expected 0 to 2^63 - 1")
-    return int(random_seed)
+    return seed
 
 
 def draw_random_seed() -> int:

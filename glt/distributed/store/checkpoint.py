@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from glt.data.arrays import from_array
+from glt.distributed.argument_checks import check_path
 from glt.errors import CheckpointError, PartitionError
 from glt.partition.manifest import digest_of, installed_version, text_of
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry, NpyWriter, map_file, npy_bytes
@@ -58,6 +59,7 @@ def save_tensors(
         OSError: If the disk fills up or fails.
         glt.errors.PeerLost: If a server is lost.
     """
+    check_path("path", path, "a directory")
     target = Path(path)
     try:
         with staging(target, "path", durable=True) as directory:
@@ -141,6 +143,7 @@ class Checkpoint:
         Raises:
             glt.errors.CheckpointError: If there is none, or it was altered, or this glt cannot read it.
         """
+        check_path("path", path, "a directory that was saved")
         root = Path(path)
         manifest = root / _MANIFEST
         try:

@@ -37,10 +37,10 @@ def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, 
     """
     if isinstance(init_func, StoredTable):
         return init_func.to_json()
-    if init_func is None or (isinstance(init_func, str) and init_func in ("zeros", "ones")):
-        return {"kind": "constant", "a": int(init_func == "ones")}
     if isinstance(rng_seed, bool) or not isinstance(rng_seed, int):
         raise TypeError(f"rng_seed = {rng_seed!r}: expected an integer")
+    if init_func is None or (isinstance(init_func, str) and init_func in ("zeros", "ones")):
+        return {"kind": "constant", "a": int(init_func == "ones")}
     kind, *given = init_func if isinstance(init_func, tuple | list) and init_func else (init_func,)
     if isinstance(kind, str) and kind in _RANDOM:
         return {"kind": kind, **_checked_range(init_func, kind, given or [0.0, 1.0], dtype), "rng_seed": rng_seed}

@@ -109,6 +109,11 @@ class Placement:
         if world.data is None:
             raise ValueError(f"part = {part!r}: there is no graph yet, only even parts (None); make a DistGraph first")
         schema: Schema = world.data.schema
+        if not isinstance(part, str | tuple | list):
+            raise TypeError(
+                f"part = {part!r}: expected one of the types {[*schema.node_types, *schema.edge_types]}, or None for "
+                "even parts"
+            )
         if isinstance(part, str):
             kind, at = "node", schema.node_index(part)
             book = world.data.node_books[at]

@@ -45,8 +45,8 @@ class Selection:
             return cls(np.arange(first, last, step), 0, len(range(first, last, step)))
         if isinstance(index, tuple) or index is None or index is Ellipsis:
             raise TypeError(f"ids = {index!r}: expected rows, as a number, a slice, a mask, or ids; index the result")
-        value = index if isinstance(index, Tensor) else np.asarray(index, order="C")
-        if value.ndim == 0:
+        value = index if isinstance(index, Tensor | list) else np.asarray(index, order="C")
+        if not isinstance(value, list) and value.ndim == 0:
             return cls._single(value.item(), num_rows)
         ids = as_ids(value, "ids", num_rows).numpy()
         wrong = np.flatnonzero((ids < 0) | (ids >= num_rows))

@@ -82,7 +82,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     Raises:
         TypeError, ValueError: If it is none.
     """
-    if isinstance(shape, int) or not isinstance(shape, Sequence):
+    if isinstance(shape, str | bytes) or not isinstance(shape, Sequence):
         raise TypeError(
             f"shape = {shape!r}: expected the sizes of 1 to {_MOST_DIMS} dimensions, such as (num_nodes, 10)"
         )
@@ -90,8 +90,8 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     for at, size in enumerate(sizes):
         if isinstance(size, bool) or not isinstance(size, int):
             raise TypeError(f"shape[{at}] = {size!r}: expected an integer")
-        if size < 0:
-            raise ValueError(f"shape[{at}] = {size}: expected 0 or more")
+        if not 0 <= size < 1 << 63:
+            raise ValueError(f"shape[{at}] = {size}: expected 0 or more, and below 2^63")
     if not 1 <= len(sizes) <= _MOST_DIMS:
         raise ValueError(f"shape = {list(sizes)}: expected 1 to {_MOST_DIMS} dimensions, rows first; flatten the rows")
     return sizes
@@ -112,7 +112,10 @@ def checked_name(name: Any) -> str | None:
 
 def is_kind_of(number: bool | int | float | complex, dtype: torch.dtype) -> bool:
     """Whether a number of Python's may stand for one of ``dtype``: not 1.5 for an integer, nor 2 for a bool."""
-    return isinstance(number, bool) if dtype == torch.bool else torch.can_cast(torch.tensor(number).dtype, dtype)
+    if dtype == torch.bool:
+        return isinstance(number, bool)
+    kinds = ((bool, torch.bool), (int, torch.int64), (float, torch.float32), (complex, torch.complex64))
+    return any(isinstance(number, kind) and torch.can_cast(its, dtype) for kind, its in kinds)
 
 
 def checked_dtype(dtype: Any) -> str:
