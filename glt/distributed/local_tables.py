@@ -22,7 +22,7 @@ _MOST_TABLES = 8  # of tiers of a kernel, two each
 Place = tuple[Accelerator, str, int, str]
 
 
-class WholeTables:
+class LocalTables:
     """Looks up rows of any node or edge of the graph on a GPU.
 
     The share ``split_ratio`` of each partition's rows is in device memory, all others in the partitions' own mapped
@@ -45,23 +45,27 @@ class WholeTables:
         """A table of the first partition: they are alike but for their rows."""
         return self._partitions[0].tables(kind, type_)[name]
 
-    def gather(self, place: Accelerator, kind: str, type_: int, name: str, ids: Tensor, out: Tensor) -> None:
+    def gather(
+        self, place: Accelerator, kind: str, type_: int, name: str, ids: Tensor, out: Tensor,
+        positions: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Looks up rows on the current stream, and waits for nothing.
 
         Args:
             place: The GPU.
             kind, type_, name: Of which table.
-            ids: ``[n]``, int64, on it; nodes or edges that there are.
-            out: ``[n, ...]``, on it.
+            ids: ``[n]``, int64, on it; nodes or edges of these partitions.
+            out: ``[at least n, ...]``, on it.
+            positions: Row of ``out`` for each id ``[n]``, uint32, on it. Default: 0, 1, 2, ...
         """
         if len(self._partitions) == 1:
-            self.feature(kind, type_, name).gather_on(place, ids, out, trusted=True)
+            self.feature(kind, type_, name).gather_on(place, ids, out, positions=positions, trusted=True)
             return
         with self._lock:
             key = (place, kind, type_, name)
             if key not in self._placed:
                 self._placed[key] = self._place(place, kind, type_, name)
-        self._placed[key].gather(ids, out, trusted=True, explain=_explain)
+        self._placed[key].gather(ids, out, positions=positions, trusted=True, explain=_explain)
 
     def _place(self, place: Accelerator, kind: str, type_: int, name: str) -> TieredRows:
         features = [each.tables(kind, type_)[name] for each in self._partitions]
