@@ -66,7 +66,8 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
             ": expected the same for all edge types");
     for (int64_t hop = 0; hop < num_hops_; ++hop) {
       const int64_t k = spec.num_neighbors[r][hop];
-      check_spec({k, spec.replace && k >= 0, spec.batch_key, static_cast<uint32_t>(spec.first_hop + hop), static_cast<uint32_t>(r)});
+      check_spec({k, spec.replace && k >= 0, spec.batch_key, static_cast<uint32_t>(spec.first_hop + hop),
+                  static_cast<uint32_t>(r)});
     }
     if (!graphs[r]) continue;
     const DeviceRows& rows = *graphs[r];
@@ -92,8 +93,8 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
   // Where trees are given, their times are by tree too, of which only the caller knows how many there are.
   const bool given_trees = std::any_of(seeds.begin(), seeds.end(), [](const DeviceSeeds& s) { return s.tree; });
   require(!given_trees || spec.disjoint, "trees of seeds were given: expected disjoint = True");
-  require(!spec.seed_time || given_trees || spec.num_times == num_trees, "seed_time has ", spec.num_times, " elements: expected ",
-          num_trees, ", one per seed");
+  require(!spec.seed_time || given_trees || spec.num_times == num_trees, "seed_time has ", spec.num_times,
+          " elements: expected ", num_trees, ", one per seed");
   require(spec.exclusions.empty() || spec.exclusions.size() == num_types, "exclusions has ", spec.exclusions.size(),
           " elements: expected none, or one per edge type, ", num_types);
   graphs_ = graphs;

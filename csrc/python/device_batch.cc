@@ -78,19 +78,20 @@ void register_device_batch(py::module_& m) {
             std::vector<cuda::DeviceSeeds> given;
             for (const auto& [type, nodes, n, trees] : seeds)
               given.push_back({type, at<const int64_t>(nodes), n, at<const uint32_t>(trees)});
-            const cuda::DeviceNeeds needs = self.prepare(views, given,
-                                                         {std::move(num_neighbors), replace, batch_key, last, with_edge,
-                                                          disjoint, at<const int64_t>(seed_time), num_times, excluded, first_hop});
+            const cuda::DeviceNeeds needs =
+                self.prepare(views, given,
+                             {std::move(num_neighbors), replace, batch_key, last, with_edge, disjoint,
+                              at<const int64_t>(seed_time), num_times, excluded, first_hop});
             self.graphs = graphs;
             self.exclusions = exclusions;
             return py::make_tuple(needs.workspace_bytes, needs.table_words);
           },
           "Plans a batch; returns (bytes of the workspace, words of each node type's table). Seeds: (node type, ids, "
-          "their number, trees or 0).", py::arg("graphs"),
-          py::arg("seeds"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace") = false, py::arg("batch_key"),
-          py::arg("last") = false, py::arg("with_edge") = true, py::arg("disjoint") = false, py::arg("seed_time") = 0,
-          py::arg("num_times") = 0, py::arg("exclusions") = std::vector<std::shared_ptr<Exclusions>>{},
-          py::arg("first_hop") = 0)
+          "their number, trees or 0).",
+          py::arg("graphs"), py::arg("seeds"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace") = false,
+          py::arg("batch_key"), py::arg("last") = false, py::arg("with_edge") = true, py::arg("disjoint") = false,
+          py::arg("seed_time") = 0, py::arg("num_times") = 0,
+          py::arg("exclusions") = std::vector<std::shared_ptr<Exclusions>>{}, py::arg("first_hop") = 0)
       .def(
           "launch",
           [](KeptBatch& self, uintptr_t workspace, const std::vector<uintptr_t>& tables, uintptr_t stream) {

@@ -68,8 +68,9 @@ class DistDataset:
                 the default of all samplers; with ``'ZERO_COPY'`` they are told to use one. They sample the partitions
                 that are read here, several joined into one graph in memory of the process, and ask for the others.
             device: The GPU, as for :class:`glt.data.Graph`.
-            split_ratio: Share of the rows of each table that GPUs keep in their memory, in [0, 1], the first ones; the
-                others are pinned where they are mapped.
+            split_ratio: Share of the rows of each table that GPUs keep in their memory, in [0, 1]; the others are
+                pinned where they are mapped. Of nodes the hottest: by the hotness that the partitioner was given, else
+                those to which most edges of the partition lead. Of edges the first.
             whole_node_label_file: A ``.pt`` file (a tensor, read without unpickling anything else) or ``.npy`` file
                 with the labels of all nodes, in place of labels stored with the partition; also of a relabelled graph
                 in the order of the original ids. Of a heterogeneous graph, a dict of such files by node type; types

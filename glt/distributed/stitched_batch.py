@@ -256,7 +256,7 @@ class StitchedBatch:
         """Writes local ids of neighbours and of expanded nodes, and edge ids; as :meth:`copy_nodes`."""
         for into, found in zip((row, col, edge), self._joined(edge_type), strict=True):
             if into is not None:
-                _as_tensor(into).copy_(found)
+                _as_tensor(into).copy_(found)  # type: ignore[arg-type]
 
 
 def _as_tensor(of: Any) -> Tensor:
