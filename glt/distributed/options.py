@@ -120,9 +120,10 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
     Args:
         num_workers: Sampling processes of this trainer, 1 to 1024; the same for all trainers.
         worker_devices: Where they sample: a device, or a list of them that processes take in turn. GPUs need a
-            partition that was loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; each process has its own copy of
-            what is in device memory, and batches come from it through pinned shared memory. ``'host'`` runs the kernels on the host, for tests. Default: the GPU of a
-            partition that was loaded with ``graph_mode='CUDA'``, else the CPU.
+            partition that was loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``. Each process has its own copy
+            of what is in device memory, and its batches come through pinned shared memory. ``'host'`` runs the kernels
+            on the host, for tests. Default: the GPU of a partition that was loaded with ``graph_mode='CUDA'``, else the
+            CPU.
         channel_size: Shared memory for batches in flight, over all workers, as bytes or text such as ``'1GB'``.
             Default: 256 MiB per worker; units are powers of 1024. Memory is taken as it is used, but more than is free
             is refused when the loader is created. Larger batches still pass, more slowly.
