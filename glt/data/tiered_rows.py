@@ -78,16 +78,16 @@ class TieredRows:
         ordered: list[Tensor] = []
         places: list[np.ndarray] = []
         num_rows, is_ordered = 0, False
-        for table, n, hot_of in zip(map(_rows_of, tables), hot_counts, hotness_of, strict=True):
+        for rows, n, hot_of in zip(map(_rows_of, tables), hot_counts, hotness_of, strict=True):
             order = None
-            place = np.arange(num_rows, num_rows + len(table), dtype=np.int64)
-            hot, cold = table[:n], table[n:]
+            place = np.arange(num_rows, num_rows + len(rows), dtype=np.int64)
+            hot, cold = rows[:n], rows[n:]
             if hot_of is not None and n:
                 # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
                 order = torch.argsort(hot_of, descending=True, stable=True)[:n]
                 place += n
                 place[order.numpy()] = np.arange(num_rows, num_rows + n)
-                hot, cold, is_ordered = table[order], table, True
+                hot, cold, is_ordered = rows[order], rows, True
             places.append(place)
             if several:
                 self._hot.append(brought(hot, device))
