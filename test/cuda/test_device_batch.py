@@ -226,7 +226,7 @@ def test_rows_of_a_later_hop_are_those_that_a_partition_would_answer(seed, repla
     for r, (expanded, found) in enumerate(world.ends):
         if csrs[r] is None:
             continue
-        nodes = rng.permutation(world.num_nodes[expanded])[: rng.integers(0, 12)]
+        nodes = rng.permutation(world.num_nodes[expanded])[: rng.integers(1, 12)]
         tree = rng.integers(0, 5, len(nodes)).astype(np.uint32) if disjoint else None
         timed = disjoint and "time" in world.arrays[r]
         times = rng.integers(-1, 22, 5)
