@@ -82,7 +82,7 @@ class TieredRows:
             order = None
             place = np.arange(num_rows, num_rows + len(rows), dtype=np.int64)
             hot, cold = rows[:n], rows[n:]
-            if hot_of is not None and n:
+            if hot_of is not None and 0 < n < len(rows):  # of all rows none need be told apart
                 # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
                 order = torch.argsort(hot_of, descending=True, stable=True)[:n]
                 place += n

@@ -67,7 +67,7 @@ class LocalPartition:
         edge_tables: list[dict[str, Feature]] = []
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
-            hotness = row_hotness(part, t) if placing.split_ratio else None
+            hotness = row_hotness(part, t) if 0 < placing.split_ratio < 1 else None
             node_tables.append(_tables(named, (node.book, part.index), placing, hotness))
             cache = None
             if node.cache is not None:

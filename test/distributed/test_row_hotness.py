@@ -89,3 +89,30 @@ def test_a_gpu_keeps_the_hottest_rows_and_finds_all(
         tables.gather(HOST, "node", 0, "x", elsewhere[:1], out)
         with pytest.raises(IndexError, match="has no row"):
             tables.check()
+
+
+def test_where_all_rows_are_kept_none_are_told_apart(tmp_path: Path) -> None:
+    data = glt.distributed.DistDataset().load(partitioned(tmp_path, 1), 0, "CUDA", device="host", split_ratio=1.0)
+    tables, out = data.local_graph({0: data.own}).tables, torch.empty_like(GRAPH.x)
+    tables.gather(HOST, "node", 0, "x", torch.arange(NUM_NODES), out)
+    (placed,) = tables._placed.values()
+    assert torch.equal(out, GRAPH.x) and placed.num_hot == NUM_NODES
+    assert data.node_features.hotness is None and not any(len(cold) for cold in placed._cold)
+
+
+def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are copied into one table, whose hottest are kept, whichever partition owns them."""
+    monkeypatch.setattr("glt.distributed.local_tables._MOST_TABLES", 2)
+    root = partitioned(tmp_path, 3, hotness=hotness(3))
+    data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=0.2)
+    local = {0: data.own} | {p: data.map_other(root, p) for p in (1, 2)}
+    tables, out = data.local_graph(local).tables, torch.empty_like(GRAPH.x)
+    tables.gather(HOST, "node", 0, "x", torch.arange(NUM_NODES), out)
+    (placed,) = tables._placed.values()
+    assert torch.equal(out, GRAPH.x)
+    ids = np.concatenate([local[p].nodes[0].ids for p in range(3)])
+    hot = np.concatenate([hotness(3)[p][local[p].nodes[0].ids] for p in range(3)])
+    hottest = ids[np.argsort(-hot, kind="stable")[: round(0.2 * NUM_NODES)]]
+    assert torch.equal(
+        placed._hot[0].view(torch.float32).view(len(hottest), -1), GRAPH.x[hottest].view(len(hottest), -1)
+    )
