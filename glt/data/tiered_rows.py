@@ -61,10 +61,10 @@ class TieredRows:
         tables = [tensor] if isinstance(tensor, Tensor) else list(tensor)
         several = len(tables) > 1
         tensor, num_tables = tables[0], len(tables)
-        hot_counts = [num_hot] if isinstance(num_hot, int) else list(num_hot)
-        hotness_of = [hotness] if hotness is None or isinstance(hotness, Tensor) else list(hotness)
-        hot_counts += [0] * (num_tables - len(hot_counts))
-        hotness_of += [None] * (num_tables - len(hotness_of))
+        hot_counts = [num_hot] if isinstance(num_hot, int) and num_hot else list(num_hot or [0] * num_tables)
+        hotness_of = [hotness] if isinstance(hotness, Tensor) else list(hotness or [None] * num_tables)
+        if len(hot_counts) != num_tables or len(hotness_of) != num_tables:
+            raise ValueError(f"{num_tables} tables: expected as many elements in num_hot and hotness, one for each")
         if several and (scale is not None or (group is not None and len(group) > 1)):
             raise ValueError("several tables: they have no scale or group of GPUs")
         self.device, self.dtype, self.row_shape = device, tensor.dtype, tensor.shape[1:]
