@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -78,8 +79,12 @@ class RowKeeper:
             return MappedRows(self._path(what))
         return _TensorRows(DistTensor.find(self.name + what, world=self.world))
 
-    def begin(self, parts: list[str]) -> None:
+    def begin(self, parts: list[str], meet: Callable[[], None]) -> None:
         """Removes what an earlier run may have left of these, with all trainers.
+
+        Args:
+            parts: What they may be.
+            meet: Waits for the other trainers.
 
         Raises:
             ValueError: If ``spill_dir`` is not one directory for all of them.
@@ -90,7 +95,7 @@ class RowKeeper:
                 self._forget(what)
             if mark is not None:
                 mark.write_bytes(b"")
-        self.world.barrier()
+        meet()
         if mark is None:
             return
         if not mark.exists():
@@ -98,7 +103,7 @@ class RowKeeper:
                 f"spill_dir = {os.fspath(mark.parent)!r}: trainer {self.world.rank} on {socket.gethostname()} does not "
                 "see there what trainer 0 has written; expected one directory that all trainers see"
             )
-        self.world.barrier()
+        meet()
         if self.world.rank == 0:
             mark.unlink()
 

@@ -186,7 +186,7 @@ def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path:
             ({"model": [pyg.GCNConv(3, 3)]}, NotImplementedError, "GCNConv is for one type"),
             ({"model": pyg.GAT(3, 3, 1)}, NotImplementedError, "a model of torch_geometric.nn.models is for one type"),
             ({"x": x["user"]}, TypeError, "expected a dict by node type"),
-            ({"x": {"user": x["item"]}}, ValueError, r"x\['user'\] has 60 rows: expected one for each of 90"),
+            ({"x": {"user": x["item"]}}, ValueError, r"x\['user'\] has shape \[60, 5\]: expected a row for each of 90"),
             ({"x": {"users": x["user"]}}, ValueError, "x has 'users': expected node types"),
             ({"model": [lambda x, edge_index: 3], "x": x}, ValueError, "a layer made a int: expected a dict"),
         ):
@@ -201,6 +201,29 @@ class StoredOnly(nn.Module):
         return {t: 2 * each for t, each in x.items()}
 
 
+class WithMore(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs, self.lin = nn.ModuleList([pyg.SAGEConv(4, 4)]), nn.Linear(4, 2)
+
+
+class OwnForward(pyg.GraphSAGE):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
+        return -super().forward(x, edge_index)
+
+
+def test_a_model_of_ddp(here: World) -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        x, edge_index = inputs(here)
+        model = pyg.GraphSAGE(x.size(1), 8, 2, 3).eval()
+        got = infer_layerwise(nn.parallel.DistributedDataParallel(model))
+        torch.testing.assert_close(got[torch.arange(NUM_NODES)], model(x, edge_index), rtol=1e-4, atol=1e-5)
+        assert torch.equal(infer_layerwise([pyg.GatedGraphConv(x.size(1), 1)])[:0], torch.empty(0, x.size(1)))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     ("model", "given", "error", "words"),
     [
@@ -208,17 +231,25 @@ class StoredOnly(nn.Module):
         ([], {}, ValueError, "model has no layers"),
         ([3], {}, TypeError, "layer 0 is a int"),
         ([pyg.ChebConv(4, 4, 2)], {}, ValueError, "ChebConv looks further than one hop"),
+        ([pyg.GatedGraphConv(4, 2)], {}, ValueError, "GatedGraphConv looks further than one hop"),
+        ([pyg.GPSConv(4, pyg.SAGEConv(4, 4))], {}, ValueError, "GPSConv looks further than one hop"),
+        ([pyg.DirGNNConv(pyg.SAGEConv(4, 4))], {}, ValueError, "DirGNNConv looks further than one hop"),
+        ([pyg.WLConv()], {}, ValueError, "WLConv looks further than one hop"),
+        ([pyg.SGFormerAttention(4)], {}, ValueError, "SGFormerAttention looks at all rows"),
+        (WithMore(), {}, ValueError, r"model has 'lin\.weight', which is in none of its convs"),
+        (OwnForward(4, 4, 2), {}, ValueError, "OwnForward has a forward of its own"),
         ([pyg.SAGEConv(4, 4, flow="target_to_source")], {}, ValueError, "SAGEConv has flow"),
         (
             pyg.GraphSAGE(4, 4, 2, norm="layer_norm"),
             {},
             ValueError,
-            r"LayerNorm\(mode='graph'\) normalizes by all rows",
+            r"LayerNorm\(mode='graph'\) looks at all rows",
         ),
-        (pyg.GCN(4, 4, 2, norm="pair_norm"), {}, ValueError, "PairNorm normalizes by all rows"),
+        (pyg.GCN(4, 4, 2, norm="pair_norm"), {}, ValueError, "PairNorm looks at all rows"),
         (pyg.GCN(4, 4, 2), {"between": torch.relu}, ValueError, "GCN has its own activation"),
         ([pyg.SAGEConv(4, 4)], {"between": 3}, TypeError, "between = 3"),
-        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(3, 4)}, ValueError, "x has 3 rows"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(3, 4)}, ValueError, r"x has shape \[3, 4\]: expected a row for each"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.tensor(1.0)}, ValueError, r"x has shape \[\]"),
         ([pyg.SAGEConv(4, 4)], {"x": [1]}, TypeError, "x is a list"),
         ([pyg.SAGEConv(4, 4)], {"batch_size": 0}, ValueError, "batch_size = 0"),
         ([pyg.SAGEConv(4, 4)], {"num_workers": -1}, ValueError, "num_workers = -1"),
