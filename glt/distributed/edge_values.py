@@ -10,6 +10,7 @@ from torch import Tensor
 from glt.data.schema import EdgeType
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.graph_data import GraphData
+from glt.distributed.inference_inputs import require_dense
 from glt.distributed.world import World
 
 NAMES = ("edge_weight", "edge_attr")
@@ -61,7 +62,7 @@ class EdgeValues:
         for edge_type, each in given.items():
             if edge_type not in tables:
                 raise KeyError(f"{name} has {edge_type!r}: expected edge types, {list(tables)}")
-            found[edge_type] = _checked(f"{name}[{edge_type!r}]", each, tables[edge_type])
+            found[edge_type] = _checked(name, each, tables[edge_type], f"[{edge_type!r}]")
         return found
 
     def told(self) -> dict[str, list[str]]:
@@ -85,13 +86,17 @@ class EdgeValues:
         }
 
 
-def _checked(what: str, given: Any, table: GraphData) -> Tensor | DistTensor:
+def _checked(name: str, given: Any, table: GraphData, of_type: str = "") -> Tensor | DistTensor:
+    what = name + of_type
     if isinstance(given, str):
-        return table[given]
+        given = table[given]
     if not isinstance(given, Tensor | DistTensor):
         raise TypeError(
             f"{what} is a {type(given).__name__}: expected a tensor, a DistTensor, or the name of a stored table"
         )
+    require_dense(given, what)
+    if name == "edge_weight" and (given.ndim > 2 or (given.ndim == 2 and given.shape[1] != 1)):
+        raise ValueError(f"{what} has shape {list(given.shape)}: expected a number for each edge, [{table.num_rows}]")
     if given.ndim == 0 or len(given) != table.num_rows:
         raise ValueError(f"{what} has shape {list(given.shape)}: expected a row for each of {table.num_rows} edges")
     return given

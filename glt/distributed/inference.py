@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
 
 from glt.data.schema import NodeType
 from glt.distributed.dist_dataset import DistDataset
@@ -21,6 +22,7 @@ from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.edge_values import EdgeValues
 from glt.distributed.gcn_weights import in_degrees, normalized
 from glt.distributed.inference_batches import BatchesAhead, InferenceBatch, Rows, Wanted
+from glt.distributed.inference_inputs import checked_device, checked_features
 from glt.distributed.joint_work import JointWork
 from glt.distributed.layer_rows import LayerRows, RowKeeper
 from glt.distributed.layer_stack import LayerStack
@@ -69,8 +71,9 @@ def infer_layerwise(
             heterogeneous graph layers are functions of dicts, by node type and by edge type, and return a dict by node
             type, as ``HeteroConv`` does; ``GCNConv`` cannot be among them. Or any of these in
             ``DistributedDataParallel``.
-        x: Features by node ``[num_nodes, F]``: a :class:`DistTensor`, or a tensor that each trainer has; of a
-            heterogeneous graph, a dict of such by node type. Default: those that are stored with the graph.
+        x: Features by node ``[num_nodes, F]``: a :class:`DistTensor`, a :class:`DistEmbedding`, or a tensor that each
+            trainer has; of a heterogeneous graph, a dict of such by node type. Default: those that are stored with the
+            graph.
         edge_weight: Weights of the edges ``[num_edges]``, which layers are given as ``edge_weight``, those that have
             such a parameter: a tensor or a :class:`DistTensor`, by edge id; or the name of a table that is stored with
             the graph. Of a heterogeneous graph, a dict of such by edge type, or a name, for all types that have such a
@@ -84,7 +87,7 @@ def infer_layerwise(
         num_workers: Processes that sample for this trainer; 0: in the trainer, or one of its server.
         device: Where layers are computed. Default: where the parameters are.
         name: Of the result, and what those of parts begin with. What an earlier call of the same name returned is
-            replaced.
+            replaced; another tensor that this trainer holds is not, which is an error.
         spill_dir: A directory that all trainers see: outputs go into mapped ``.npy`` files there, and take no memory
             that is needed otherwise. Default: servers keep them.
         original_ids: Of relabelled partitions, whether row ``i`` of the result is that of the original node ``i``, and
@@ -127,7 +130,7 @@ class _Run:
         if not isinstance(name, str) or not name or os.sep in name:
             raise ValueError(f"name = {name!r}: expected text without {os.sep!r}")
         self.world, self.stack, self.schema = world, stack, data.schema
-        self.gcn = stack.gcn_convs()
+        self.gcn, self.lazy = stack.gcn_convs(), stack.lazy()
         if self.schema.is_hetero and (self.gcn or stack.is_basic):
             what = "GCNConv" if self.gcn else "a model of torch_geometric.nn.models"
             raise NotImplementedError(
@@ -137,15 +140,18 @@ class _Run:
         if not self.num_nodes:
             raise ValueError("the graph has no nodes")
         self.name, self.original_ids = name, original_ids
-        self.x = None if x is None else self._checked(x)
+        self.x: Rows | None = None if x is None else checked_features(x, self.schema, self.num_nodes)
+        self._require_other_names()
         self.values = EdgeValues(world, of_edges)
         for given in sorted(self.values.names):
             if not any(given in takes for takes in stack.takes):
                 raise ValueError(f"{given} is given, and no layer of the model takes it: leave it out")
         self.batch_size, self.num_workers = batch_size, num_workers
         first = next(stack.parameters(), None)
-        self.device = torch.device(device) if device is not None else first.device if first is not None else "cpu"
+        self.device = checked_device(device) if device is not None else first.device if first is not None else "cpu"
         self.keeper = RowKeeper(world, name, spill_dir)
+        for node_type in self.num_nodes:
+            self.keeper.require_free(self._result_of(node_type))
         self.ids: dict[NodeType, IdMap] = {}
         for node_type in self.num_nodes if original_ids else ():
             if data.manifest.node_types[self.schema.node_index(node_type)].offsets is not None:
@@ -157,29 +163,13 @@ class _Run:
         self._loaders: dict[tuple[NodeType, bool], DistNeighborLoader] = {}
         self._ahead: BatchesAhead | None = None
 
-    def _checked(self, given: Any) -> Rows:
-        if self.schema.is_hetero and not isinstance(given, dict):
-            raise TypeError(
-                f"x is a {type(given).__name__}: expected a dict by node type, the graph being heterogeneous"
-            )
-        by_type = given if self.schema.is_hetero else {self.schema.node_types[0]: given}
-        for node_type, x in by_type.items():
-            what = f"x[{node_type!r}]" if self.schema.is_hetero else "x"
-            count = self.num_nodes.get(node_type, 0 if node_type in self.schema.node_types else None)
-            if count is None:
-                raise ValueError(f"x has {node_type!r}: expected node types, {list(self.schema.node_types)}")
-            if not isinstance(x, Tensor | DistTensor):
-                raise TypeError(f"{what} is a {type(x).__name__}: expected a tensor or a DistTensor")
-            if x.ndim == 0 or len(x) != count:
-                raise ValueError(f"{what} has shape {list(x.shape)}: expected a row for each of {count} nodes")
-            if isinstance(x, DistTensor) and x.name == self.name + self._result_of(node_type):
-                raise ValueError(
-                    f"{what} is named {x.name!r} as the result would be, which replaces it: give another name"
-                )
-        return {t: x for t, x in by_type.items() if t in self.num_nodes}
-
     def _result_of(self, node_type: NodeType) -> str:
         return f".{node_type}" if self.schema.is_hetero else ""
+
+    def _require_other_names(self) -> None:
+        for node_type, x in (self.x or {}).items():
+            if isinstance(x, DistTensor) and x.name == self.name + self._result_of(node_type):
+                raise ValueError(f"x is named {x.name!r} as the result would be, which replaces it: give another name")
 
     def _part_of(self, what: str, node_type: NodeType) -> str:
         return f".{what}{self._result_of(node_type)}"
@@ -236,7 +226,7 @@ class _Run:
             degrees = counted[self.schema.node_types[0]]
         last = len(self.stack.layers) - 1
         outputs: list[Rows] = []
-        below, made = self.x, {}
+        below, made = self.x, dict[NodeType, LayerRows]()
         for at in range(len(self.stack.layers)):
             combine = self.stack.combine if at == last else None
             wanted = Wanted(
@@ -303,6 +293,11 @@ class _Run:
                 weighing = normalized(self.gcn, ends, batch.degrees.to(self.device), values.get("edge_weight"))
             with weighing:
                 out, count = layer(features, ends, **values), len(features)
+        if any(not isinstance(each, UninitializedParameter) for each in self.lazy):
+            raise ValueError(
+                f"layer {at} had parameters without values, which are random now: call the model once where it is "
+                "made, and train it or load its state, before it infers"
+            )
         if not isinstance(out, Tensor) or out.dim() < 2 or len(out) < len(batch.seeds):
             shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(f"a layer made {shape} of {count} rows: expected a row for each or the first of them")
@@ -314,6 +309,7 @@ class _Run:
     ) -> dict[NodeType, LayerRows]:  # fmt: skip
         """Writes what is made of each batch, by type; returns when all trainers have."""
         made: dict[NodeType, LayerRows] = {}
+        layouts: dict[NodeType, tuple[torch.dtype, torch.Size]] = {}
         names = {t: self._part_of(what, t) if what else self._result_of(t) for t in self.num_nodes}
         for t, count in self.num_nodes.items():
             originals = None if what else self.ids.get(t)
@@ -328,6 +324,9 @@ class _Run:
                     shape, part = (count, *values.shape[1:]), None if originals is not None else t
                     made[t] = self.keeper.make(names[t], shape, values.dtype, part)
                     self.kept.append(made[t])
+                layout = values.dtype, values.shape[1:]
+                if layouts.setdefault(t, layout) != layout:
+                    raise ValueError(f"a layer made {layout} of a batch, and {layouts[t]} before: expected the same")
                 made[t][batch.seeds if originals is None else originals.to_original(batch.seeds)] = values.cpu()
             self._ahead.settle()
         for rows in made.values():

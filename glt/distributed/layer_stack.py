@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from threading import get_ident
 from typing import Any
 
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt.distributed.edge_values import NAMES
@@ -109,15 +112,40 @@ class LayerStack:
 
     @contextmanager
     def not_training(self) -> Iterator[None]:
-        """Nothing is dropped meanwhile, and norms use their running statistics."""
-        was = [(each, each.training) for module in self.modules for each in module.modules()]
+        """Nothing is dropped meanwhile, and norms use their running statistics: of these modules, and of those that are
+        only seen when a layer, which may be any function, calls them on this thread.
+
+        Raises:
+            ValueError: From the call of such a module that cannot be computed layer by layer; names it.
+        """
+        was = {each: each.training for module in self.modules for each in module.modules()}
+        caller = get_ident()
+
+        def look(module: nn.Module, args: Any) -> None:
+            if module in was or get_ident() != caller:
+                return
+            if isinstance(module, pyg.GCNConv) and module.normalize:
+                raise ValueError(
+                    "a layer calls GCNConv, which it does not have as a module: the degrees that it goes by were not "
+                    "counted. Give the GCNConv itself as the layer, or a module that has it"
+                )
+            _require_near(module)
+            was[module] = module.training
+            module.training = False
+
+        watching = register_module_forward_pre_hook(look)
         try:
             for module in self.modules:
                 module.eval()
             yield
         finally:
-            for each, training in was:
+            watching.remove()
+            for each, training in was.items():
                 each.training = training
+
+    def lazy(self) -> list[Tensor]:
+        """Parameters that have no values yet."""
+        return [each for each in self.parameters() if isinstance(each, UninitializedParameter)]
 
 
 def _taken(layer: Layer) -> dict[str, str]:

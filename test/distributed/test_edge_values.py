@@ -99,10 +99,23 @@ def test_layers_take_what_they_have_parameters_for(here: Graph, tmp_path: Path) 
         return both(x, edge_index, edge_weight) + both(x, edge_index)
 
     weight, attr, ends = here.weight, here.attr, here.edge_index
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = both
+
+        def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Tensor:
+            return last(x, edge_index, edge_weight, edge_attr)
+
     expected = second(first(here.x, ends, weight), ends, attr)
     expected = last(gcn(plain(expected, ends), ends, weight), ends, weight, attr).detach()
     got = infer_layerwise(
-        [first, second, plain, gcn, last], edge_weight="weight", edge_attr=here.of_parts(attr), spill_dir=tmp_path
+        [first, second, plain, gcn, Last()],
+        edge_weight="weight",
+        edge_attr=here.of_parts(attr),
+        spill_dir=tmp_path,
+        batch_size=40,
     )
     torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-4)
     assert gcn._cached_edge_index is None and not gcn._forward_pre_hooks
@@ -147,6 +160,8 @@ def test_what_does_not_fit_is_named(here: Graph) -> None:
     for model, given, error, words in (
         (weighted, {"edge_weight": torch.ones(3)}, ValueError, r"edge_weight has shape \[3\]: expected a row for each"),
         (weighted, {"edge_weight": torch.tensor(1.0)}, ValueError, r"edge_weight has shape \[\]"),
+        (weighted, {"edge_weight": "edge_attr"}, ValueError, r"edge_weight has shape \[900, 3\]: expected a number"),
+        (weighted, {"edge_weight": torch.ones(900, device="meta")}, ValueError, r"edge_weight is .* meta device"),
         (weighted, {"edge_weight": [1.0]}, TypeError, "edge_weight is a list: expected a tensor"),
         (weighted, {"edge_weight": "weights"}, KeyError, r"no 'weights': there are .*'edge_attr', 'weight'"),
         (weighted, {"edge_attr": "edge_attr"}, ValueError, "edge_attr is given, and no layer of the model takes it"),

@@ -16,9 +16,11 @@ from dist_typed_world import NUM_NODES as TYPED
 from dist_world import NUM_NODES, World, write_world
 from torch import Tensor, nn
 
+from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.inference import infer_layerwise
 from glt.distributed.initialize import finalize, initialize
+from glt.distributed.layer_rows import MappedRows
 from glt.distributed.world import require_world
 
 
@@ -251,6 +253,10 @@ def test_a_model_of_ddp(here: World) -> None:
         ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(3, 4)}, ValueError, r"x has shape \[3, 4\]: expected a row for each"),
         ([pyg.SAGEConv(4, 4)], {"x": torch.tensor(1.0)}, ValueError, r"x has shape \[\]"),
         ([pyg.SAGEConv(4, 4)], {"x": [1]}, TypeError, "x is a list"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(NUM_NODES, 4, device="meta")}, ValueError, "on the meta device"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(NUM_NODES, 4).to_sparse()}, TypeError, "x is a torch.sparse_coo"),
+        ([pyg.SAGEConv(4, 4)], {"device": "nowhere"}, ValueError, "device = 'nowhere': expected a device"),
+        ([pyg.SAGEConv(4, 4)], {"spill_dir": 3}, TypeError, "spill_dir = 3: expected the path"),
         ([pyg.SAGEConv(4, 4)], {"batch_size": 0}, ValueError, "batch_size = 0"),
         ([pyg.SAGEConv(4, 4)], {"num_workers": -1}, ValueError, "num_workers = -1"),
         ([pyg.SAGEConv(4, 4)], {"name": "a/b"}, ValueError, "name = 'a/b'"),
@@ -266,6 +272,55 @@ def test_what_cannot_be_right_is_refused(
     with pytest.raises(error, match=words):
         infer_layerwise(model, **given)
     assert not require_world().stats()[0]["tensors"]
+
+
+def test_tensors_that_others_have_made_are_not_replaced(here: World) -> None:
+    embedding = DistEmbedding(NUM_NODES, 4, name="mine")
+    before = embedding.weight[:]
+    layer = pyg.SAGEConv(4, 4)
+    for given in (embedding, embedding.weight, torch.zeros(NUM_NODES, 4)):
+        with pytest.raises(ValueError, match=r"'mine'.*give another name"):
+            infer_layerwise([layer], given, name="mine")
+    assert torch.equal(embedding.weight[:], before)
+    _, edge_index = inputs(here)
+    whole = layer(before[original_of(here).argsort()], edge_index)
+    for _ in range(2):
+        got = infer_layerwise([layer], embedding)
+        found = DistTensor.find("inference")  # which may be held: it is an earlier result
+        torch.testing.assert_close(found[:], whole, rtol=1e-4, atol=1e-5)
+    del got, found
+
+
+def test_modules_that_are_hidden_in_functions(here: World) -> None:
+    """They do not train meanwhile, and those that would be wrong are refused when they are called."""
+    torch.manual_seed(7)
+    x, edge_index = inputs(here)
+    conv, norm, drop = pyg.SAGEConv(x.size(1), 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+    norm(conv(x, edge_index))
+    got = infer_layerwise([lambda x, ends: drop(norm(conv(x, ends)))], batch_size=90)
+    assert norm.training and drop.training
+    norm.eval()
+    torch.testing.assert_close(got[torch.arange(NUM_NODES)], norm(conv(x, edge_index)), rtol=1e-4, atol=1e-5)
+    for hidden, words in (
+        (pyg.GCNConv(x.size(1), 4), "a layer calls GCNConv, which it does not have as a module"),
+        (pyg.ChebConv(x.size(1), 4, 2), "ChebConv looks further than one hop"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            infer_layerwise([lambda x, ends, hidden=hidden: hidden(x, ends)])
+    with pytest.raises(ValueError, match="layer 1 had parameters without values"):
+        infer_layerwise([conv, pyg.SAGEConv(-1, 4)])
+
+
+def test_rows_that_are_not_alike_are_refused(here: World, tmp_path: Path) -> None:
+    for spill_dir in (None, tmp_path):
+        widths = iter([3, 1])
+        with pytest.raises(ValueError, match=r"a layer made .*1.* of a batch, and .*3.* before: expected the same"):
+            infer_layerwise([lambda x, _, w=widths: x[:, : next(w)]], batch_size=400, spill_dir=spill_dir)
+    MappedRows.make(tmp_path / "rows.npy", (5, 2), torch.float32)
+    with pytest.raises(ValueError, match=r"rows\.npy has float32 \[5, 2\], as another trainer has made it"):
+        MappedRows.make(tmp_path / "rows.npy", (5, 3), torch.float32)
+    with pytest.raises(TypeError, match=r"outputs are torch\.bfloat16, which \.npy files do not have"):
+        infer_layerwise([lambda x, ends: x.bfloat16()], spill_dir=tmp_path)
 
 
 def test_without_features(tmp_path: Path) -> None:
