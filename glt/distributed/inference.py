@@ -200,6 +200,8 @@ class _Run:
         ]  # fmt: skip
         self.keeper.begin(parts, joint.meet)
         made = self._compute(opened, joint)
+        if not made:
+            raise ValueError("the last layer has outputs for no node type: does x have the types that layers read?")
         self._forget(made.values())
         found = {t: rows.result() for t, rows in made.items()}
         return found if self.schema.is_hetero else found[self.schema.node_types[0]]
@@ -282,6 +284,8 @@ class _Run:
             given = layer(x, edge_index, **{keywords[name]: by_type for name, by_type in of_edges.items()})
             if not isinstance(given, dict):
                 raise ValueError(f"a layer made a {type(given).__name__}: expected a dict by node type")
+            if unknown := given.keys() - set(self.schema.node_types):
+                raise ValueError(f"a layer made rows of {sorted(map(str, unknown))}: expected node types of the graph")
             out, count = given.get(batch.node_type), len(x.get(batch.node_type, ()))
             if out is None:
                 return None

@@ -190,6 +190,12 @@ def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path:
             ({"x": x["user"]}, TypeError, "expected a dict by node type"),
             ({"x": {"user": x["item"]}}, ValueError, r"x\['user'\] has shape \[60, 5\]: expected a row for each of 90"),
             ({"x": {"users": x["user"]}}, ValueError, "x has 'users': expected node types"),
+            (
+                {"model": [lambda x, edge_index: {"nobody": x["user"]}], "x": x},
+                ValueError,
+                r"made rows of \['nobody'\]",
+            ),
+            ({"x": {}}, ValueError, "the last layer has outputs for no node type"),
             ({"model": [lambda x, edge_index: 3], "x": x}, ValueError, "a layer made a int: expected a dict"),
         ):
             with pytest.raises(error, match=words):

@@ -13,6 +13,7 @@ from service_actors import Stage
 from test_jobs import begin_job, finalize
 
 import glt
+from glt.distributed.dist_data_loader import EdgeDataLoader
 from glt.distributed.dist_graph import DistGraph
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.inference import infer_layerwise
@@ -58,6 +59,7 @@ def infer(root: Path, whole: Any, spill_dir: Path | None, original_ids: bool) ->
         is_relabelled = graph.world.data.manifest.edge_types[2].offsets is not None
         attr_of[torch.arange(400)] = attr[original(root, FOLLOWS)] if is_relabelled else attr
     glt.distributed.barrier(60.0)
+    require_blocks(graph)
     got = infer_layerwise(
         model, edge_weight="w", edge_attr={FOLLOWS: attr_of}, between=torch.relu, batch_size=11, num_workers=1,
         spill_dir=spill_dir, original_ids=original_ids,
@@ -65,6 +67,22 @@ def infer(root: Path, whole: Any, spill_dir: Path | None, original_ids: bool) ->
     rows = {t: each[torch.arange(NUM_NODES[t])].clone() for t, each in got.items()}
     glt.distributed.barrier(60.0)
     return rows
+
+
+def require_blocks(graph: DistGraph) -> None:
+    """Blocks that servers sample are the plain batches, taken apart."""
+    edges = {RATES: torch.arange(glt.distributed.get_rank(), 700, 11)}
+    given: dict[str, Any] = {"with_edge": True, "collect_features": True, "random_seed": 4, "num_workers": 1}
+    with (
+        EdgeDataLoader(graph, edges, [3, 2], 30, **given) as plain,
+        EdgeDataLoader(graph, edges, [3, 2], 30, blocks=True, **given) as layers,
+    ):
+        for batch, (input_nodes, positive, blocks) in zip(plain, layers, strict=True):
+            assert torch.equal(positive[RATES].edge_index, batch[RATES].edge_label_index)
+            assert torch.equal(blocks[0].edata["w"][RATES], batch[RATES].w)
+            assert torch.equal(blocks[0].edata["w"][RATES], graph.edata[RATES]["w"][blocks[0].e_id[RATES]])
+            for t, ids in input_nodes.items():
+                assert torch.equal(ids, batch[t].n_id) and torch.equal(blocks[0].srcdata["x"][t], batch[t].x)
 
 
 @pytest.mark.parametrize(
