@@ -195,7 +195,7 @@ def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path:
                 ValueError,
                 r"made rows of \['nobody'\]",
             ),
-            ({"x": {}}, ValueError, "the last layer has outputs for no node type"),
+            ({"x": {}, "model": [lambda x, _: x]}, ValueError, "the last layer has outputs for no node type"),
             ({"model": [lambda x, edge_index: 3], "x": x}, ValueError, "a layer made a int: expected a dict"),
         ):
             with pytest.raises(error, match=words):
