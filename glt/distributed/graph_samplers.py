@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from glt.data.arrays import as_ids
@@ -43,14 +42,17 @@ class MultiLayerNeighborSampler:
         """In PyG's order: the hop from the seeds comes first."""
         return list(reversed(self.fanouts))
 
-    def sample(self, graph: DistGraph, seeds: Any) -> tuple[Tensor, Tensor, list[Block]]:
+    def sample(self, graph: DistGraph, seeds: Any) -> tuple[Any, Any, list[Block]]:
         """Samples here and now, hop by hop: input nodes, seeds, and the blocks, the widest first.
 
         Args:
-            graph: Homogeneous.
-            seeds: Ids ``[n]``, each once.
+            graph: Where.
+            seeds: Ids ``[n]``, each once; of a heterogeneous graph a dict of such by node type.
         """
-        seeds = as_ids(seeds, "seeds", graph.num_nodes())
+        if isinstance(seeds, Mapping):
+            seeds = {t: as_ids(ids, f"seeds[{t!r}]", graph.num_nodes(t)) for t, ids in seeds.items()}
+        else:
+            seeds = as_ids(seeds, "seeds", graph.num_nodes(graph.ntypes[0]) if len(graph.ntypes) == 1 else None)
         nodes, blocks = seeds, []
         for fanout in self.num_neighbors():
             hop = graph.sample_neighbors(nodes, fanout, replace=self.replace, prob=self.prob)
