@@ -176,3 +176,11 @@ def test_times_that_sampling_goes_by_are_not_written(typed: tuple[DistGraph, Typ
             ):
                 write()
         assert torch.equal(graph.ndata[t]["time"][:], before)
+
+
+def test_blocks_have_what_was_written(small: tuple[DistGraph, World]) -> None:
+    graph, _ = small
+    x = rewrite(graph.ndata["x"], torch.arange(0, NUM_NODES, 2))
+    with NodeDataLoader(graph, SEEDS, [4, 3], 16, blocks=True, collect_features=True) as loader:
+        for nodes, _, blocks in loader:
+            assert torch.equal(blocks[0].srcdata["x"], x[nodes])
