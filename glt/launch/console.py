@@ -8,7 +8,7 @@ from collections import deque
 from typing import TextIO
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-_NUM_LAST = 20
+_NUM_LAST, _MAX_LAST = 200, 1000  # lines of a process that are remembered, and characters of each
 
 
 class Console:
@@ -28,7 +28,7 @@ class Console:
         Raises:
             BrokenPipeError: If nobody reads it any more; once, then it is dropped.
         """
-        self._last.setdefault(who, deque(maxlen=_NUM_LAST)).append(text)
+        self._last.setdefault(who, deque(maxlen=_NUM_LAST)).append(text[:_MAX_LAST])
         file = self._err if is_err else self._out
         try:
             print(f"{self._marked(who, file)} | {text}", file=file, flush=True)
@@ -43,9 +43,9 @@ class Console:
         """Prints what the launcher itself has to say."""
         print(f"glt launch: {text}", file=self._err, flush=True)
 
-    def last_lines(self, who: str) -> list[str]:
+    def last_lines(self, who: str) -> tuple[str, ...]:
         """The last lines of a process, oldest first."""
-        return list(self._last.get(who, ()))
+        return tuple(self._last.get(who, ()))
 
     def _marked(self, who: str, file: TextIO) -> str:
         if not file.isatty() or os.environ.get("NO_COLOR"):

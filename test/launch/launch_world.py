@@ -73,6 +73,16 @@ class Launched:
                 return line
         raise AssertionError(f"{text!r} was not said")
 
+    def wait_for_all(self, *texts: str) -> str:
+        """Reads stdout until each text was said, in any order; returns all that was read."""
+        assert self.process.stdout is not None
+        lines = ""
+        for line in self.process.stdout:
+            lines += line
+            if all(text in lines for text in texts):
+                return lines
+        raise AssertionError(f"not all of {texts} was said:\n{lines}")
+
     def wait_for_error(self, text: str) -> None:
         """Reads stderr to the line with ``text``."""
         assert self.process.stderr is not None

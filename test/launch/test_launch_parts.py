@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from glt.launch.agent import _in_order
+from glt.launch.agent import _told
 from glt.launch.console import Console
 from glt.launch.failure import Failure, first_of
 from glt.launch.hosts import Host, parse_hosts, read_hosts
@@ -65,7 +65,7 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     console.line("a@h", "x", False)
     console.line("a@h", "y", True)
     assert terminal.getvalue() == "\033[36ma@h\033[0m | x\n" and file.getvalue() == "a@h | y\n"
-    assert console.last_lines("a@h") == ["x", "y"] and console.last_lines("b@h") == []
+    assert console.last_lines("a@h") == ("x", "y") and console.last_lines("b@h") == ()
     monkeypatch.setenv("NO_COLOR", "1")
     console.line("a@h", "z", False)
     assert terminal.getvalue().endswith("\na@h | z\n")
@@ -84,10 +84,37 @@ def test_who_is_to_blame() -> None:
     silent = Failure("c", 3, 1)
     assert first_of([told, itself, silent]) is itself and first_of([told, silent]) is silent
     assert first_of([told, killed]) is killed and first_of([told, ended]) is told and first_of([told]) is told
-    failures = {rank: ProcessFailure(rank, 100 + rank, code, "") for rank, code in enumerate((1, -9, -15, 1))}
-    for failure in failures.values():
-        failure.timestamp = 7
-    assert [each["rank"] for each in _in_order(failures)] == [1, 0, 3]
-    failures[3].timestamp = 6  # it was first
-    assert [each["rank"] for each in _in_order(failures)] == [3, 1, 0]
-    assert [each["pid"] for each in _in_order({2: failures[2]})] == [102]
+
+
+TRACEBACK = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "expected"),
+    [
+        ((TRACEBACK, '  File "x"', "glt.errors.PeerLost: trainer 1 is gone", "bye"), 1, True),
+        (("[rank0]: " + TRACEBACK, '[rank0]:   File "x"', "[rank0]: RuntimeError: [x/gloo/pair.cc:5] Connection closed "
+          "by peer [127.0.0.1]:4"), 1, True),
+        ((TRACEBACK, "ConnectionResetError: [Errno 104] x", "", "During handling ... occurred:", TRACEBACK,
+          "ValueError: mine", "note: Connection reset by peer"), 1, False),
+        ((TRACEBACK, "torch.distributed.DistNetworkError: x"), 1, True),
+        ((TRACEBACK, "ValueError: mine"), 1, False), ((), 3, False),
+        (("terminate called after throwing an instance of 'c10::DistBackendError'", "  what():  [Rank 1] Watchdog "
+          "caught collective operation timeout"), -6, True),
+        (("  what():  mine",), -6, False), ((TRACEBACK, "BrokenPipeError: x"), -9, False),
+    ],
+)  # fmt: skip
+def test_who_lost_a_peer(lines: tuple[str, ...], code: int, expected: bool) -> None:
+    assert Failure("a", 1, code, "", lines).has_lost_a_peer is expected
+
+
+def test_what_a_trainer_recorded(tmp_path: Path) -> None:
+    """As torch's ``@record`` writes it; else, and of a file that was cut short, nothing, and the time is now."""
+    file = tmp_path / "error.json"
+    file.write_text('{"message": {"message": "ValueError: no", "extraInfo": {"timestamp": "17"}}}')
+    assert _told(file) == ("ValueError: no", 17.0)
+    file.write_text('{"message": {"mess')
+    begin = time.time()
+    for path in (file, tmp_path / "none"):
+        told, raised_s = _told(path)
+        assert told == "" and begin <= raised_s <= time.time()
