@@ -49,7 +49,7 @@ class Launched:
             self.process = subprocess.Popen(
                 [*before, sys.executable, "-m", "glt", "launch", *map(str, words)], stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                env={**os.environ, **(env or {}), _MARK: self.mark, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, **(env or {}), **mark_of(self.mark), "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
         finally:
             signal.signal(signal.SIGINT, handler)
@@ -92,12 +92,9 @@ class Launched:
         """Processes with the mark of this launch."""
         return [f"{pid}: {_command(pid)}" for pid in marked(self.mark)]
 
-    def expect_nothing_left(self, timeout_s: float = 60.0) -> None:
+    def expect_nothing_left(self) -> None:
         """Waits until nothing is left."""
-        deadline = time.monotonic() + timeout_s
-        while left := self.left():
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
+        expect_none_marked(self.mark)
 
     def close(self) -> None:
         """Kills what is left."""
@@ -110,6 +107,19 @@ class Launched:
         for pipe in (self.process.stdout, self.process.stderr):
             assert pipe is not None
             pipe.close()
+
+
+def mark_of(mark: str) -> dict[str, str]:
+    """The environment of processes by which they are found."""
+    return {_MARK: mark}
+
+
+def expect_none_marked(mark: str, timeout_s: float = 60.0) -> None:
+    """Waits until no process has the mark."""
+    deadline = time.monotonic() + timeout_s
+    while left := [f"{pid}: {_command(pid)}" for pid in marked(mark)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def marked(mark: str) -> list[int]:
