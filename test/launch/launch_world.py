@@ -122,12 +122,12 @@ def expect_none_marked(mark: str, timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def marked(mark: str) -> list[int]:
-    """Living processes that have the mark in their environment."""
+def marked(mark: str, name: str = _MARK) -> list[int]:
+    """Living processes that have the mark in their environment, as the value of a variable."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and f"{_MARK}={mark}".encode() in (entry / "environ").read_bytes():
+            if entry.name.isdigit() and f"{name}={mark}\0".encode() in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             continue  # gone meanwhile
