@@ -58,6 +58,10 @@ def _refuse(console: Console, problems: Sequence[str]) -> int:
 
 def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, list[Host], JobSpec]:
     """What the flags ask for; ports are 0 where they are to be found."""
+    for flag in ("workspace", "python", "part_config", "script"):
+        if getattr(arguments, flag) == "":  # of a shell's variable that is not set, as a rule
+            name = flag if flag == "script" else f"--{flag.replace('_', '-')}"
+            raise ValueError(f"{name} is empty: expected a path")
     hosts, reach = hosts_of(arguments), reach_of(arguments)
     command, python = command_of(arguments.script, arguments.args)
     if python is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
-from glt.launch.console import Console
+from glt.launch.console import Console, OutputLost
 from glt.launch.failure import Failure, first_of
 from glt.launch.host_link import Event, HostLink, event_queue
 from glt.launch.hosts import Host
@@ -108,9 +108,9 @@ class Job:
                 self._take(self._events.get_nowait())
         except queue.Empty:
             return
-        except BrokenPipeError:
+        except OutputLost as error:
             if self._give_up_at is None:
-                self._stop(_OUTPUT_LOST, "")
+                self._stop(_OUTPUT_LOST, str(error))
 
     def _take(self, event: Event) -> None:
         link = self._links[event.host]

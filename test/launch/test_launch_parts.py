@@ -20,6 +20,10 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# all\n10.0.0.1 30050  # first\n\n  node-2.cluster\nfe80::1\n")
     assert read_hosts(file) == [Host("10.0.0.1", 30050), Host("node-2.cluster"), Host("fe80::1")]
+    file.write_bytes(b"\xef\xbb\xbfa\r\n\tb\t30050 \r\n# end")  # as some editors write it
+    assert read_hosts(file) == [Host("a"), Host("b", 30050)]
+    file.write_text("".join(f"10.0.{at // 250}.{at % 250 + 1}\n" for at in range(1000)))
+    assert len(read_hosts(file)) == 1000
     assert parse_hosts("a, b") == [Host("a"), Host("b")]
 
 
@@ -28,6 +32,9 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
     [
         ("a 0", "line 1: 'a 0': expected ADDRESS"), ("a 1 2", "a PORT"), ("a\nb 99999", "line 2"), ("", "no host"),
         ("-oX=y", "neither the name"), ("a;b", "neither the name"), ("a\na 5", "names a twice"), ("u@h", "neither"),
+        ("Node\nnode", "names node twice"), ("::1\n0:0:0:0:0:0:0:1", "names ::1 twice"), ("999.1.1.1", "neither"),
+        ("1.2.3", "neither"), ("a \N{ARABIC-INDIC DIGIT THREE}", "a PORT"), ("[::1]", "neither"), ("a:22", "neither"),
+        ("a\x0cb", "line 1"), ("a,b", "neither"), ("# only", "no host"),
     ],
 )  # fmt: skip
 def test_hosts_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
