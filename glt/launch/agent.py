@@ -120,7 +120,7 @@ def main(argv: list[str]) -> int:
     config, command, words = config_from_args(arguments)
     config.logs_specs = PipeLogs(pipes["folder"], pipes["out"], pipes["err"])
     TellingAgent.report = pipes["report"]
-    launcher.LocalElasticAgent = TellingAgent
+    launcher.LocalElasticAgent = TellingAgent  # type: ignore[misc]
     try:
         launcher.elastic_launch(config, command)(*words)
     except ChildFailedError:

@@ -220,3 +220,9 @@ def test_wrong_flags(launch: Launch, script: Path, tmp_path: Path) -> None:
     ):
         launched = launch(*words)
         assert launched.ended() == 2 and expected in launched.err, (words, launched.err)
+
+
+def test_more_hosts_than_files_may_be_open(launch: Launch, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("".join(f"10.0.0.{at}\n" for at in range(1, 201)))
+    launched = launch("--ip-config", tmp_path / "hosts", script, before=("sh", "-c", 'ulimit -n 100; exec "$@"', "sh"))
+    assert launched.ended() == 2 and "728 open files, and ulimit -n allows 100" in launched.err
