@@ -137,6 +137,9 @@ def main() -> None:
     glt.distributed.initialize(part_config=folder / "parts")
     graph = DistGraph("graph")
     held_out = torch.from_numpy(np.load(folder / "held_out.npy"))
+    if glt.distributed.get_rank() == 0:
+        num_trainers = glt.distributed.num_trainers()
+        print(f"{graph.num_nodes()} nodes, {graph.num_edges()} edges, trainers: {num_trainers}", flush=True)
     found, without = (learn(graph, options, held_out, has_structure) for has_structure in (True, False))
     if glt.distributed.get_rank() == 0:
         print(f"edges found: {found:.4f}, without structure {without:.4f}, margin {found - without:.4f}")

@@ -1,7 +1,7 @@
 """torchrun for one host of ``glt launch``: ``python -m glt.launch.agent PIPES TORCHRUN_ARGS...``.
 
 What torchrun does not offer as a program: trainers write to pipes of the keeper instead of to files that grow, and who
-failed is told as JSON, ``[{"rank", "pid", "code", "message"}, ...]``, the likely cause first. ``PIPES`` is JSON too:
+failed is told at once, one line of JSON for each, ``{"rank", "pid", "code", "message"}``. ``PIPES`` is JSON too:
 ``out`` and ``err``, a file descriptor for each local rank, ``report``, one more, and ``folder``, for small files.
 """
 
@@ -12,15 +12,19 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import api as launcher
 from torch.distributed.run import config_from_args, parse_args
 
-_NO_MESSAGE = "To enable traceback see"
+_STOP_S: Final = 30.0  # after a failure; the launcher stops all long before, if it lives
 
 
 class PipeLogs(LogsSpecs):
@@ -50,6 +54,64 @@ class PipeLogs(LogsSpecs):
         )
 
 
+class TellingAgent(LocalElasticAgent):
+    """torchrun's agent, except that it tells of each trainer that fails as soon as that has ended, and stops none.
+
+    torchrun itself tells of failures once it has stopped the other trainers of the host, which takes as long as they
+    take, and counts what those did when they were stopped. Meanwhile one that merely lost a peer, on another host, is
+    known. And one that failed by itself but takes its time to end would be stopped, and look as if that were why it
+    ended. So here it is the launcher that stops all, once it knows whose fault it is.
+    """
+
+    report: int  # file descriptor
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ended: set[int] = set()
+        self._give_up_at: float | None = None
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._look(worker_group)
+        is_over = self._give_up_at is not None and time.monotonic() > self._give_up_at
+        if is_over or len(self._ended) == len(worker_group.workers):
+            result: RunResult = super()._monitor_workers(worker_group)
+            return result
+        return RunResult(state=WorkerState.HEALTHY)
+
+    def _look(self, worker_group: WorkerGroup) -> None:
+        """Tells of trainers that have failed since it last looked; they stay for torchrun to reap."""
+        failed = []
+        for worker in worker_group.workers:
+            pid = int(worker.id)
+            if pid in self._ended:
+                continue
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                continue
+            self._ended.add(pid)
+            code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            if code:
+                assert self._logs_specs is not None
+                error = Path(self._logs_specs.root_log_dir, f"error-{worker.local_rank}.json")
+                told, raised_s = _told(error)
+                failed.append((raised_s, code > 0, worker.global_rank, pid, code, told if code > 0 else ""))
+        for _, _, rank, pid, code, message in sorted(failed):  # those of one look: the earlier raised, the killed first
+            told = json.dumps({"rank": rank, "pid": pid, "code": code, "message": message})
+            os.write(self.report, told.encode() + b"\n")
+            self._give_up_at = self._give_up_at or time.monotonic() + _STOP_S
+
+
+def _told(path: Path) -> tuple[str, float]:
+    """What ``@record`` wrote of an exception, and when it was raised, in whole seconds; else nothing, and now."""
+    try:
+        told = json.loads(path.read_bytes())["message"]
+        if isinstance(told, dict):
+            return str(told["message"]), float(told["extraInfo"]["timestamp"])
+        return str(told), time.time()
+    except (OSError, ValueError, KeyError, TypeError):  # it did not use it, or was killed while it wrote
+        return "", time.time()
+
+
 def main(argv: list[str]) -> int:
     """Runs the trainers of this host; returns 0, 1 if one failed, or 128 and the signal that ended this."""
     pipes = json.loads(argv[0])
@@ -57,38 +119,15 @@ def main(argv: list[str]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # glt launch says it
     config, command, words = config_from_args(arguments)
     config.logs_specs = PipeLogs(pipes["folder"], pipes["out"], pipes["err"])
+    TellingAgent.report = pipes["report"]
+    launcher.LocalElasticAgent = TellingAgent  # type: ignore[misc]
     try:
-        elastic_launch(config, command)(*words)
-    except ChildFailedError as error:
-        os.write(pipes["report"], json.dumps(_in_order(error.failures)).encode())
-        return 1
+        launcher.elastic_launch(config, command)(*words)
+    except ChildFailedError:
+        return 1  # it has been told
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
-
-
-def _in_order(failures: Mapping[int, ProcessFailure]) -> list[dict]:
-    """The likely cause first; without those that torchrun itself ended with SIGTERM, unless nothing else is left.
-
-    Times are whole seconds. Of one second, one that a signal ended comes first: others failed since they lost it.
-    """
-
-    def order(rank: int) -> tuple[int, int, int]:
-        code = failures[rank].exitcode
-        return failures[rank].timestamp, 2 if code == -signal.SIGTERM else int(code > 0), rank
-
-    ranks = sorted(failures, key=order)
-    told = [rank for rank in ranks if failures[rank].exitcode != -signal.SIGTERM] or ranks[:1]
-    return [
-        {"rank": rank, "pid": failures[rank].pid, "code": failures[rank].exitcode, "message": _message(failures[rank])}
-        for rank in told
-    ]
-
-
-def _message(failure: ProcessFailure) -> str:
-    told = failure.message
-    text = str(told.get("message", "")) if isinstance(told, dict) else str(told)
-    return "" if failure.exitcode < 0 or text.startswith(_NO_MESSAGE) else text
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +21,8 @@ from glt.launch.reach import Reach
 __all__ = ["add_arguments", "run"]
 
 _NOT_STARTED: Final = 3  # 2 is argparse's
+_FILES: Final = 128  # that are open besides
+_FILES_OF_HOST: Final = 3  # the pipes of its ssh
 _CHECK_S: Final = 90.0  # beyond the time that connections have
 
 
@@ -28,6 +31,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     console = Console()
     try:
         reach, hosts, spec = _asked_for(arguments)
+        _allow_files(_FILES + _FILES_OF_HOST * len(hosts))
     except ValueError as error:
         parser.error(str(error))
     if arguments.dry_run:
@@ -49,6 +53,20 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     return job.run()
 
 
+def _allow_files(wanted: int) -> None:
+    """Raises this process's own limit of open files where many hosts need more.
+
+    Raises:
+        ValueError: If that is not allowed.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise ValueError(f"so many hosts need {wanted} open files, and ulimit -n allows {hard}: raise it")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _refuse(console: Console, problems: Sequence[str]) -> int:
     for each in problems:
         console.say(each)
@@ -58,6 +76,10 @@ def _refuse(console: Console, problems: Sequence[str]) -> int:
 
 def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, list[Host], JobSpec]:
     """What the flags ask for; ports are 0 where they are to be found."""
+    for flag in ("workspace", "python", "part_config", "script"):
+        if getattr(arguments, flag) == "":  # of a shell's variable that is not set, as a rule
+            name = flag if flag == "script" else f"--{flag.replace('_', '-')}"
+            raise ValueError(f"{name} is empty: expected a path")
     hosts, reach = hosts_of(arguments), reach_of(arguments)
     command, python = command_of(arguments.script, arguments.args)
     if python is not None:

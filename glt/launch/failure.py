@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 _HINTS = {
     signal.SIGKILL: "out of memory, perhaps: dmesg on its host tells",
@@ -14,8 +13,17 @@ _HINTS = {
     signal.SIGABRT: "its last lines tell why, as a rule",
     signal.SIGBUS: "a file that it maps was cut short, or /dev/shm is full",
 }
+_RANK = re.compile(r"\[rank\d+\]: ?")  # which torch puts before each line of a traceback
+_TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")  # as the last line of a traceback begins
-_LOSSES = ("glt.errors.PeerLost: ", "glt.errors.ConnectionLost: ")
+# The exceptions that say that another process, or the way to it, is gone: ours, torch's, and what sockets raise.
+_LOSS = re.compile(
+    r"glt\.errors\.(PeerLost|ConnectionLost|RendezvousError): |torch\.distributed\.Dist(Network|Store)Error: "
+    r"|Broken ?Pipe|Connection ?(closed|reset|refused|aborted)|remote process exited|(Read|Write) error \["
+    r"|Timed out waiting|Watchdog caught collective operation timeout|Socket Timeout|timed out after",
+    re.IGNORECASE,
+)
+_ABORT = "  what():  "  # as C++ begins to tell of an exception that nobody caught
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,14 @@ class Failure:
     @property
     def has_lost_a_peer(self) -> bool:
         """Whether the last exception that it printed says that another process is gone."""
-        raised = [line for line in self.lines if _EXCEPTION.match(line)]
-        return bool(raised) and raised[-1].startswith(_LOSSES)
+        if self.code < 0 and self.code != -signal.SIGABRT:
+            return False
+        lines = [_RANK.sub("", line, count=1) for line in self.lines]
+        begin = max((at for at, line in enumerate(lines) if line == _TRACEBACK), default=-1)
+        raised = [line for line in lines[begin + 1 :] if _EXCEPTION.match(line)]
+        told = raised[:1] if begin >= 0 else raised[-1:]  # after it, the text of an exception may have more lines
+        told += [line for line in lines if line.startswith(_ABORT)]
+        return any(_LOSS.search(line) for line in told)
 
     def text(self) -> str:
         """One line."""
@@ -70,6 +84,6 @@ def first_of(failures: Sequence[Failure]) -> Failure:
     Whoever talks to a process that is killed, or that fails, fails an instant later, by an exception that says so; and
     news of it may come first.
     """
-    killed = (each for each in failures if each.code < 0 and each.code != -signal.SIGTERM)
-    by_itself = (each for each in failures if each.code > 0 and not each.has_lost_a_peer)
-    return next(chain(killed, by_itself), failures[0])
+    by_itself = [each for each in failures if not each.has_lost_a_peer and each.code != -signal.SIGTERM]
+    killed = [each for each in by_itself if each.code < 0]
+    return [*killed, *by_itself, *failures][0]

@@ -35,7 +35,7 @@ def read_hosts(path: str | Path) -> list[Host]:
         OSError: If the file cannot be read.
     """
     hosts = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
@@ -56,22 +56,27 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def _is_port(word: str) -> bool:
-    return word.isdecimal() and 1 <= int(word) <= 65535
+    return re.fullmatch("[0-9]{1,5}", word) is not None and 1 <= int(word) <= 65535
 
 
 def _host(name: str, port: int | None, where: str) -> Host:
-    if not _NAME.fullmatch(name):
-        try:
-            ipaddress.IPv6Address(name)
-        except ValueError:
-            raise ValueError(f"{where}: {name!r} is neither the name nor the address of a host") from None
+    is_name = _NAME.fullmatch(name) and not re.fullmatch("[0-9.]+", name)
+    if not is_name and _address(name) is None:
+        raise ValueError(f"{where}: {name!r} is neither the name nor the address of a host")
     return Host(name, port)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
 
 
 def _checked(hosts: list[Host], where: str) -> list[Host]:
     if not hosts:
         raise ValueError(f"{where} names no host: expected one per line, for example 10.0.0.1")
-    if twice := first_twice(host.name for host in hosts):
+    if twice := first_twice(str(_address(host.name) or host.name.lower()) for host in hosts):
         raise ValueError(
             f"{where} names {twice} twice: name it once; --num-servers and --num-trainers tell how many "
             "processes each host runs"

@@ -6,9 +6,10 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Final
 
-from glt.launch.console import Console
+from glt.launch.console import Console, OutputLost
 from glt.launch.failure import Failure, first_of
 from glt.launch.host_link import Event, HostLink, event_queue
 from glt.launch.hosts import Host
@@ -18,8 +19,10 @@ from glt.launch.reach import Reach
 TIMED_OUT: Final = 124  # as of timeout(1)
 _HOST_LOST, _OUTPUT_LOST = 255, 141  # as of ssh, and of who dies of SIGPIPE
 _POLL_S = 0.1
+_NUM_SHOWN = 20
 _BEAT_S = 5.0
 _SETTLE_S = 0.5  # in which failures that one brought about may come to be known before that one
+_CAUSE_S = 3.0  # the same, where all that are known lost a peer: that may fail by an exception, and take time to end
 _FORCE_S = 15.0  # beyond the time that processes have: for the keepers' SIGKILL, and its news
 _CLOSE_S = 5.0
 
@@ -58,7 +61,7 @@ class Job:
         self._settle_at: float | None = None
         self._drain_at: float | None = None
         self._give_up_at: float | None = None  # not None: it is being stopped
-        self._status = 0
+        self._status: int | None = None  # that of the first failure
         self._left: list[str] = []
         self._signals: list[int] = []
         self._num_heeded = 0
@@ -105,22 +108,22 @@ class Job:
                 self._take(self._events.get_nowait())
         except queue.Empty:
             return
-        except BrokenPipeError:
+        except OutputLost as error:
             if self._give_up_at is None:
-                self._stop(_OUTPUT_LOST, "")
+                self._stop(_OUTPUT_LOST, str(error))
 
     def _take(self, event: Event) -> None:
         link = self._links[event.host]
         if event.told is None:
             self._open.discard(event.host)
-            if not link.is_done and self._give_up_at is None:
+            if not link.is_done:
                 self._fail(Failure(f"host {link.host.name}", 0, _HOST_LOST, self._why_lost(link)))
             return
         told = dict(event.told)
         kind = told.pop("event")
         who = f"{told.get('name', '')}@{link.host.name}".lstrip("@")
         handle: Callable[..., None] | None = {
-            "line": self._line, "started": self._started, "report": self._trainers_failed, "ended": self._ended,
+            "line": self._line, "started": self._started, "report": self._trainer_failed, "ended": self._ended,
             "left": self._left_behind, "done": self._done,
         }.get(kind)  # fmt: skip
         assert handle is not None, f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
@@ -132,17 +135,16 @@ class Job:
     def _started(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
         self._pids[who] = told["pid"]
 
-    def _trainers_failed(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
+    def _trainer_failed(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
         self._reported.add(who)
-        for each in told["report"]:
-            trainer = f"trainer-{each['rank']}@{link.host.name}"
-            lines = tuple(self._console.last_lines(trainer))
-            self._fail(Failure(trainer, each["pid"], each["code"], each["message"], lines))
+        told = told["report"]
+        trainer = f"trainer-{told['rank']}@{link.host.name}"
+        self._fail(Failure(trainer, told["pid"], told["code"], told["message"], self._console.last_lines(trainer)))
 
     def _ended(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
         self._waiting.discard(who)
-        if told["code"] and who not in self._reported:
-            self._fail(Failure(who, self._pids[who], told["code"], "", tuple(self._console.last_lines(who))))
+        if told["code"] and who not in self._reported and not told["stopped"]:
+            self._fail(Failure(who, self._pids[who], told["code"], "", self._console.last_lines(who)))
 
     def _left_behind(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
         self._left.append(f"{link.host.name}: pids {', '.join(map(str, told['pids']))}")
@@ -159,22 +161,25 @@ class Job:
     # How it ends.
 
     def _fail(self, failure: Failure) -> None:
-        if self._give_up_at is None:  # else it is we who ended it
-            self._failures.append(failure)
-            if self._settle_at is None:
-                self._settle_at = time.monotonic() + _SETTLE_S
+        """Takes note of a failure; once the job is being stopped, only if it may be the reason and not the result."""
+        if self._give_up_at is not None and (self._status is not None or failure.has_lost_a_peer):
+            return
+        self._failures.append(failure)
+        wait_s = _CAUSE_S if first_of(self._failures).has_lost_a_peer else _SETTLE_S
+        self._settle_at = min(self._settle_at or inf, time.monotonic() + wait_s)
 
     def _look_after(self, now: float) -> None:
         if self._give_up_at is not None:
             if now > self._give_up_at:
                 for at in sorted(self._open):
-                    name = self._links[at].host.name
-                    self._left.append(f"{name}: it gave no sign within {self._stop_s + _FORCE_S:g} s")
+                    name, why = self._links[at].host.name, f"it gave no sign within {self._stop_s + _FORCE_S:g} s"
+                    self._fail(Failure(f"host {name}", 0, _HOST_LOST, why))
+                    self._left.append(f"{name}: {why}")
                 self._open.clear()
             return
         if self._settle_at is not None and now > self._settle_at:
             first = first_of(self._failures)
-            self._stop(first.exit_status, f"{first.text()}; stopping the others")
+            self._stop(None, f"{first.text()}; stopping the others")
         is_serving = bool(self._waiting) and not any(who.startswith(TORCHRUN) for who in self._waiting)
         has_trainers = any(plan.name == TORCHRUN for _, plans in self._hosts for plan in plans)
         if has_trainers and is_serving and self._settle_at is None:
@@ -184,7 +189,7 @@ class Job:
                 why = f"{who} still ran {self._drain_s:g} s after the last trainer had ended: stopping it"
                 self._stop(1, f"{why}; does every trainer call initialize()?")
 
-    def _stop(self, status: int, why: str, grace_s: float | None = None) -> None:
+    def _stop(self, status: int | None, why: str, grace_s: float | None = None) -> None:
         grace_s = self._stop_s if grace_s is None else grace_s
         if self._give_up_at is None:
             self._status = status
@@ -213,16 +218,16 @@ class Job:
     def _report(self) -> int:
         if self._failures:
             first = first_of(self._failures)
-            if self._give_up_at is None:  # nothing was left to stop
+            if self._status is None:
                 self._status = first.exit_status
             self._console.say(f"failed: {first.text()}")
             if first.lines:
                 self._console.say("its last lines:")
-                for line in first.lines:
+                for line in first.lines[-_NUM_SHOWN:]:
                     self._console.say(f"  {line}")
             for each in self._failures:
                 if each is not first:
                     self._console.say(f"also failed: {each.text()}")
         for left in self._left:
             self._console.say(f"may still run on {left}")
-        return self._status
+        return self._status or 0

@@ -6,8 +6,8 @@ launcher is gone. It writes one JSON object per line on stdout, ``"event"`` bein
 
 * ``started``: ``name`` and ``pid`` of a process;
 * ``line``: ``text`` that ``name`` wrote, to stderr if ``err``;
-* ``report``: what ``name`` says of processes of its own, as torchrun of the trainers that failed;
-* ``ended``: ``name`` and ``code``, as of ``subprocess``;
+* ``report``: what ``name`` says of a process of its own, as torchrun of a trainer that failed;
+* ``ended``: ``name`` and ``code``, as of ``subprocess``, and whether it was ``stopped``, that is told to end before;
 * ``left``: ``pids`` that could not be ended; ``done``: nothing follows, and nothing is left.
 
 Whatever its processes started belongs to it: what loses its parent becomes the keeper's child. If it is killed itself,
@@ -35,12 +35,13 @@ _DRAIN_S = 2.0  # for output that is still in the pipes, and for processes that 
 _KILL_S = 10.0  # until a process that SIGKILL does not end, since the kernel holds it, is given up
 _FULL_BYTES = 1 << 20  # of output that nobody takes: then no more is read
 _MAX_LINE_BYTES = 1 << 16
+_PIPE_READS = 16  # of 64 KiB; a pipe holds one, unless somebody made it larger
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass
 class Pipe:
-    """What comes through one pipe: lines of ``name``, or its report."""
+    """What comes through one pipe: lines of ``name``, or its reports, each a line of JSON."""
 
     name: str
     fd: int
@@ -51,8 +52,6 @@ class Pipe:
     def take(self, data: bytes) -> list[str]:
         """Returns the lines that are whole now; all that is left at the end (no data)."""
         self.rest += data
-        if self.is_report:
-            return []
         *lines, last = self.rest.split(b"\n")
         if not data or len(last) > _MAX_LINE_BYTES:
             lines, last = [*lines, last] if last else lines, bytearray()
@@ -72,7 +71,7 @@ class Keeper:
         self.pipes: list[Pipe] = []
         self.folders: list[str] = []
         self.streams: dict[str, list[str]] = {}
-        self.endings: list[tuple[float, str, int]] = []
+        self.endings: list[tuple[float, str, int, bool]] = []
         self.outgoing = bytearray()
         self.is_heard = True  # whether somebody reads what this says
         self.incoming = bytearray()
@@ -115,6 +114,7 @@ class Keeper:
             key.data()
         self._flush()
         self._reap()
+        self._tell_endings()
         now = time.monotonic()
         if len(self.outgoing) > _FULL_BYTES:
             self.read_s = now
@@ -183,7 +183,7 @@ class Keeper:
             except OSError as error:
                 self.say(event="line", name=spec["name"], err=True, text=f"cannot be started: {error}")
                 self.say(event="started", name=spec["name"], pid=0)
-                self.say(event="ended", name=spec["name"], code=127)
+                self.say(event="ended", name=spec["name"], code=127, stopped=False)
 
     def _start_one(self, spec: dict[str, Any]) -> None:
         """Starts a process; ``spec["streams"]`` are names whose output it gets pipes for, and one for its report."""
@@ -234,26 +234,43 @@ class Keeper:
         if pipe.fd >= 0 and pipe.fd not in self.selector.get_map():
             self.selector.register(pipe.fd, selectors.EVENT_READ, lambda: self._read(pipe))
 
-    def _read(self, pipe: Pipe) -> None:
+    def _unwatch(self, pipe: Pipe) -> None:
+        if pipe.fd in self.selector.get_map():
+            self.selector.unregister(pipe.fd)
+
+    def _read(self, pipe: Pipe) -> bool:
+        """Passes on what a pipe holds, as much as one read gives; returns whether there may be more."""
+        if pipe.fd < 0:  # closed in this turn
+            return False
         try:
             data = os.read(pipe.fd, 1 << 16)
         except BlockingIOError:
-            return
+            return False
         self.read_s = time.monotonic()
         for text in pipe.take(data):
-            self.say(event="line", name=pipe.name, err=pipe.is_err, text=text)
+            if pipe.is_report:
+                self._read_last_words(pipe.name)
+                self.say(event="report", name=pipe.name, report=json.loads(text))
+            else:
+                self.say(event="line", name=pipe.name, err=pipe.is_err, text=text)
         if not data:
-            self.selector.unregister(pipe.fd)
+            self._unwatch(pipe)
             os.close(pipe.fd)
             pipe.fd = -1
-            if pipe.is_report and pipe.rest:
-                self.say(event="report", name=pipe.name, report=json.loads(pipe.rest))
         elif len(self.outgoing) > _FULL_BYTES:
             for each in self.pipes:
-                if each.fd in self.selector.get_map():
-                    self.selector.unregister(each.fd)
+                self._unwatch(each)
+        return bool(data)
+
+    def _read_last_words(self, name: str) -> None:
+        """Reads what the streams of a process hold: who is reported has ended, and its last lines tell why."""
+        for pipe in [each for each in self.pipes if each.name in self.streams[name] and not each.is_report]:
+            for _ in range(_PIPE_READS):
+                if not self._read(pipe):
+                    break
 
     def _reap(self) -> None:
+        """Takes note of the processes that have ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -263,21 +280,24 @@ class Keeper:
                 break
             if pid in self.running:  # else one that lost its parent
                 code = os.waitstatus_to_exitcode(status)
-                self.endings.append((time.monotonic(), self.running.pop(pid), code))
+                self.endings.append((time.monotonic(), self.running.pop(pid), code, self.stop_s is not None))
                 for process in self.processes:
                     if process.pid == pid:
                         process.returncode = code  # so that subprocess does not look for it
+
+    def _tell_endings(self) -> None:
         for ending in list(self.endings):  # said when its last words are, but a child of it may hold its pipes open
-            ended_s, name, code = ending
+            ended_s, name, code, is_stopped = ending
             is_drained = all(pipe.fd < 0 for pipe in self.pipes if pipe.name in self.streams[name])
             if is_drained or time.monotonic() > max(ended_s, self.read_s) + _DRAIN_S:
                 self.endings.remove(ending)
-                self.say(event="ended", name=name, code=code)
+                self.say(event="ended", name=name, code=code, stopped=is_stopped)
 
     # Endings.
 
     def stop(self, grace_s: float) -> None:
         """Sends SIGTERM, once, and SIGKILL to all that is left ``grace_s`` later."""
+        self._reap()  # whatever ended before this was not stopped
         is_first, deadline = self.stop_s is None, time.monotonic() + grace_s
         self.stop_s = deadline if self.stop_s is None else min(self.stop_s, deadline)
         for pid in list(self.running) if is_first else ():

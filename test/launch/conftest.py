@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cable_world import Cable, open_cable
 from launch_world import SCRIPT, Launched
 
 
@@ -27,3 +28,9 @@ def launch() -> Iterator[Callable[..., Launched]]:
     yield start
     for each in launched:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def cable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cable]:
+    with open_cable(tmp_path_factory.mktemp("ssh") / "d") as opened:
+        yield opened

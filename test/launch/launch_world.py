@@ -49,7 +49,7 @@ class Launched:
             self.process = subprocess.Popen(
                 [*before, sys.executable, "-m", "glt", "launch", *map(str, words)], stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                env={**os.environ, **(env or {}), _MARK: self.mark, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, **(env or {}), **mark_of(self.mark), "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
         finally:
             signal.signal(signal.SIGINT, handler)
@@ -73,6 +73,16 @@ class Launched:
                 return line
         raise AssertionError(f"{text!r} was not said")
 
+    def wait_for_all(self, *texts: str) -> str:
+        """Reads stdout until each text was said, in any order; returns all that was read."""
+        assert self.process.stdout is not None
+        lines = ""
+        for line in self.process.stdout:
+            lines += line
+            if all(text in lines for text in texts):
+                return lines
+        raise AssertionError(f"not all of {texts} was said:\n{lines}")
+
     def wait_for_error(self, text: str) -> None:
         """Reads stderr to the line with ``text``."""
         assert self.process.stderr is not None
@@ -82,12 +92,9 @@ class Launched:
         """Processes with the mark of this launch."""
         return [f"{pid}: {_command(pid)}" for pid in marked(self.mark)]
 
-    def expect_nothing_left(self, timeout_s: float = 60.0) -> None:
+    def expect_nothing_left(self) -> None:
         """Waits until nothing is left."""
-        deadline = time.monotonic() + timeout_s
-        while left := self.left():
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
+        expect_none_marked(self.mark)
 
     def close(self) -> None:
         """Kills what is left."""
@@ -102,12 +109,25 @@ class Launched:
             pipe.close()
 
 
-def marked(mark: str) -> list[int]:
-    """Living processes that have the mark in their environment."""
+def mark_of(mark: str) -> dict[str, str]:
+    """The environment of processes by which they are found."""
+    return {_MARK: mark}
+
+
+def expect_none_marked(mark: str, timeout_s: float = 60.0) -> None:
+    """Waits until no process has the mark."""
+    deadline = time.monotonic() + timeout_s
+    while left := [f"{pid}: {_command(pid)}" for pid in marked(mark)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def marked(mark: str, name: str = _MARK) -> list[int]:
+    """Living processes that have the mark in their environment, as the value of a variable."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and f"{_MARK}={mark}".encode() in (entry / "environ").read_bytes():
+            if entry.name.isdigit() and f"{name}={mark}\0".encode() in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             continue  # gone meanwhile

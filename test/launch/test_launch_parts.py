@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from glt.launch.agent import _in_order
+from glt.launch.agent import _told
 from glt.launch.console import Console
 from glt.launch.failure import Failure, first_of
 from glt.launch.hosts import Host, parse_hosts, read_hosts
@@ -20,6 +20,10 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("# all\n10.0.0.1 30050  # first\n\n  node-2.cluster\nfe80::1\n")
     assert read_hosts(file) == [Host("10.0.0.1", 30050), Host("node-2.cluster"), Host("fe80::1")]
+    file.write_bytes(b"\xef\xbb\xbfa\r\n\tb\t30050 \r\n# end")  # as some editors write it
+    assert read_hosts(file) == [Host("a"), Host("b", 30050)]
+    file.write_text("".join(f"10.0.{at // 250}.{at % 250 + 1}\n" for at in range(1000)))
+    assert len(read_hosts(file)) == 1000
     assert parse_hosts("a, b") == [Host("a"), Host("b")]
 
 
@@ -28,6 +32,9 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
     [
         ("a 0", "line 1: 'a 0': expected ADDRESS"), ("a 1 2", "a PORT"), ("a\nb 99999", "line 2"), ("", "no host"),
         ("-oX=y", "neither the name"), ("a;b", "neither the name"), ("a\na 5", "names a twice"), ("u@h", "neither"),
+        ("Node\nnode", "names node twice"), ("::1\n0:0:0:0:0:0:0:1", "names ::1 twice"), ("999.1.1.1", "neither"),
+        ("1.2.3", "neither"), ("a \N{ARABIC-INDIC DIGIT THREE}", "a PORT"), ("[::1]", "neither"), ("a:22", "neither"),
+        ("a\x0cb", "line 1"), ("a,b", "neither"), ("# only", "no host"),
     ],
 )  # fmt: skip
 def test_hosts_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
@@ -65,7 +72,7 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     console.line("a@h", "x", False)
     console.line("a@h", "y", True)
     assert terminal.getvalue() == "\033[36ma@h\033[0m | x\n" and file.getvalue() == "a@h | y\n"
-    assert console.last_lines("a@h") == ["x", "y"] and console.last_lines("b@h") == []
+    assert console.last_lines("a@h") == ("x", "y") and console.last_lines("b@h") == ()
     monkeypatch.setenv("NO_COLOR", "1")
     console.line("a@h", "z", False)
     assert terminal.getvalue().endswith("\na@h | z\n")
@@ -84,10 +91,37 @@ def test_who_is_to_blame() -> None:
     silent = Failure("c", 3, 1)
     assert first_of([told, itself, silent]) is itself and first_of([told, silent]) is silent
     assert first_of([told, killed]) is killed and first_of([told, ended]) is told and first_of([told]) is told
-    failures = {rank: ProcessFailure(rank, 100 + rank, code, "") for rank, code in enumerate((1, -9, -15, 1))}
-    for failure in failures.values():
-        failure.timestamp = 7
-    assert [each["rank"] for each in _in_order(failures)] == [1, 0, 3]
-    failures[3].timestamp = 6  # it was first
-    assert [each["rank"] for each in _in_order(failures)] == [3, 1, 0]
-    assert [each["pid"] for each in _in_order({2: failures[2]})] == [102]
+
+
+TRACEBACK = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "expected"),
+    [
+        ((TRACEBACK, '  File "x"', "glt.errors.PeerLost: trainer 1 is gone", "bye"), 1, True),
+        (("[rank0]: " + TRACEBACK, '[rank0]:   File "x"', "[rank0]: RuntimeError: [x/gloo/pair.cc:5] Connection closed "
+          "by peer [127.0.0.1]:4"), 1, True),
+        ((TRACEBACK, "ConnectionResetError: [Errno 104] x", "", "During handling ... occurred:", TRACEBACK,
+          "ValueError: mine", "note: Connection reset by peer"), 1, False),
+        ((TRACEBACK, "torch.distributed.DistNetworkError: x"), 1, True),
+        ((TRACEBACK, "ValueError: mine"), 1, False), ((), 3, False),
+        (("terminate called after throwing an instance of 'c10::DistBackendError'", "  what():  [Rank 1] Watchdog "
+          "caught collective operation timeout"), -6, True),
+        (("  what():  mine",), -6, False), ((TRACEBACK, "BrokenPipeError: x"), -9, False),
+    ],
+)  # fmt: skip
+def test_who_lost_a_peer(lines: tuple[str, ...], code: int, expected: bool) -> None:
+    assert Failure("a", 1, code, "", lines).has_lost_a_peer is expected
+
+
+def test_what_a_trainer_recorded(tmp_path: Path) -> None:
+    """As torch's ``@record`` writes it; else, and of a file that was cut short, nothing, and the time is now."""
+    file = tmp_path / "error.json"
+    file.write_text('{"message": {"message": "ValueError: no", "extraInfo": {"timestamp": "17"}}}')
+    assert _told(file) == ("ValueError: no", 17.0)
+    file.write_text('{"message": {"mess')
+    begin = time.time()
+    for path in (file, tmp_path / "none"):
+        told, raised_s = _told(path)
+        assert told == "" and begin <= raised_s <= time.time()

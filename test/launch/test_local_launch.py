@@ -128,6 +128,29 @@ def test_a_reader_that_goes_away_ends_the_job(launch: Launch, script: Path) -> N
     launched.expect_nothing_left()
 
 
+def test_a_full_disk_ends_the_job(launch: Launch, script: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    launched = launch("--num-trainers", 0, script, env={"DO_server": SLEEP},
+                      before=("sh", "-c", 'exec "$@" >/dev/full', "sh"))  # fmt: skip
+    assert launched.ended() == 141 and "output cannot be written" in launched.err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_what_is_closed_is_not_needed(launch: Launch, script: Path, tmp_path: Path, closed: str) -> None:
+    do = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
+    launched = launch("--num-trainers", 0, script, env={"DO_server": do},
+                      before=("sh", "-c", f'exec "$@" {closed}', "sh"))  # fmt: skip
+    assert launched.ended() == 0 and (tmp_path / "ran").exists() and "Traceback" not in launched.err
+
+
+def test_bytes_that_are_no_text_and_characters_that_the_terminal_lacks(launch: Launch, script: Path) -> None:
+    do = "sys.stdout.buffer.write(b'\\0\\xff \\xcf\\x80\\n')"
+    launched = launch("--num-trainers", 0, script, env={"DO_server": do, "PYTHONIOENCODING": "ascii"})
+    assert launched.ended() == 0, launched.err
+    assert "server-0@localhost | \0\\ufffd \\u03c0\n" in launched.out
+
+
 def test_a_launcher_that_is_killed_leaves_nothing(launch: Launch, script: Path) -> None:
     launched = launch("--stop-timeout", 2, script, env={"DO_server": SLEEP, "DO_trainer": "print('ready'); " + SLEEP})
     launched.wait_for("ready")
@@ -191,8 +214,15 @@ def test_wrong_flags(launch: Launch, script: Path, tmp_path: Path) -> None:
         (("--ip-config", hosts, script), "names 10.0.0.1 twice"),
         (("--hosts=-oProxyCommand=x", script), "neither the name nor the address"),
         (("--hosts", "a", "--workspace", "x", script), "an absolute path"),
+        (("--workspace", "", script), "--workspace is empty"),
         (("python3 -m train",), "without options of the interpreter"),
         (("--num-servers", 0, "--num-trainers", 0, script), "nothing would run"),
     ):
         launched = launch(*words)
         assert launched.ended() == 2 and expected in launched.err, (words, launched.err)
+
+
+def test_more_hosts_than_files_may_be_open(launch: Launch, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("".join(f"10.0.0.{at}\n" for at in range(1, 201)))
+    launched = launch("--ip-config", tmp_path / "hosts", script, before=("sh", "-c", 'ulimit -n 100; exec "$@"', "sh"))
+    assert launched.ended() == 2 and "728 open files, and ulimit -n allows 100" in launched.err
