@@ -78,6 +78,11 @@ def peer_samplers(graph: graphs.BenchGraph, num_neighbors: list[int], peers: Seq
     return {name: samplers[name] for name in peers}
 
 
+def csr_of(graph: graphs.BenchGraph) -> _core.Csr:
+    """The graph in memory with 2 MiB pages, as Topology makes its arrays and NumPy those of the peers."""
+    return _core.Csr(np.array(graph.indptr), np.array(graph.indices))
+
+
 def check(graph: graphs.BenchGraph, num_neighbors: list[int], seeds: np.ndarray, sample: Sample, name: str) -> None:
     """Raises unless ``sample`` is a batch without replacement of distinct ``seeds``."""
     node, row, col, edge = sample
@@ -129,7 +134,7 @@ def round_in_threads(samplers: Sequence[Sampler], batches: list[np.ndarray]) -> 
 def bench_one_thread(
     report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], peers: Sequence[str], rounds: int
 ) -> None:
-    csr = _core.Csr(graph.indptr, graph.indices)
+    csr = csr_of(graph)
     samplers = {"glt": GltSampler(csr, num_neighbors), **peer_samplers(graph, num_neighbors, peers)}
     batches = graph.seed_batches(8)
     for name, sampler in samplers.items():
@@ -146,7 +151,7 @@ def bench_one_thread(
 
 
 def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int) -> None:
-    csr = _core.Csr(graph.indptr, graph.indices)
+    csr = csr_of(graph)
     batches = graph.seed_batches(32)  # rounds long enough for the kernel to spread new threads over the cores
     # Output goes where a loader's goes: threads that map and unmap fresh memory wait for each other in the kernel.
     one, both = GltSampler(csr, num_neighbors, 1, pool.empty), GltSampler(csr, num_neighbors, 2, pool.empty)

@@ -42,6 +42,7 @@ void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint
   require(!seed_time || num_times == num_trees, "seed_time has ", num_times, " elements: expected ", num_trees,
           ", one per seed");
 
+  num_threads_ = 1;
   with_edge_ = with_edge;
   disjoint_ = disjoint;
   has_time_ = seed_time != nullptr;
@@ -64,6 +65,7 @@ void Batch::sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spe
   require_graphs(csrs);
   require(spec.num_neighbors.size() == num_types, "num_neighbors has ", spec.num_neighbors.size(),
           " lists: expected one per edge type, ", num_types);
+  num_threads_ = num_threads;
   require(spec.exclusions.empty() || spec.exclusions.size() == num_types, "exclusions has ", spec.exclusions.size(),
           " elements: expected one per edge type, ", num_types);
   const size_t num_hops = num_types ? spec.num_neighbors[0].size() : 0;
@@ -173,6 +175,7 @@ void Batch::begin_induce() {
 void Batch::induce(const std::vector<const CsrView*>& csrs, int num_threads) {
   require_graphs(csrs);
   begin_induce();
+  num_threads_ = num_threads;
   for (size_t r = 0; r < csrs.size(); ++r) {
     if (!csrs[r]) continue;
     EdgeSet& edges = edges_[r];

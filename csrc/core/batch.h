@@ -70,6 +70,8 @@ class Batch {
   const EdgeSet& edges(int edge_type) const { return edges_[edge_type]; }
   bool with_edge() const { return with_edge_; }
   bool disjoint() const { return disjoint_; }
+  // What its edges were found with, and so are worth to be copied with; 1 for what others sampled.
+  int num_threads() const { return num_threads_; }
 
  private:
   void require_graphs(const std::vector<const CsrView*>& csrs) const;
@@ -80,6 +82,7 @@ class Batch {
   std::deque<NodeSet> nodes_;  // deque: neither moves nor copies what it holds
   std::deque<EdgeSet> edges_;
   bool with_edge_ = true, disjoint_ = false, has_time_ = false, induced_ = false;
+  int num_threads_ = 1;
   Buffer<int64_t> seed_time_;  // per tree
 
   // Scratch. The frontier is copied, since the nodes may move while a hop adds to them.

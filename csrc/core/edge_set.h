@@ -39,6 +39,9 @@ class EdgeSet {
     count.added(missing);
   }
 
+  // Writes the local ids of both ends of each edge, and its id unless edge_out is null: row.size() elements each.
+  void copy_to(int64_t* row_out, int64_t* col_out, int64_t* edge_out, int num_threads) const;
+
   Buffer<uint32_t> row;              // local id of the neighbour per edge
   Buffer<int64_t> edge;              // global edge id per edge, or empty
   Buffer<uint32_t> count;            // edges per expanded node, by its local id

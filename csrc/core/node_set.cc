@@ -1,5 +1,7 @@
 #include "core/node_set.h"
 
+#include <algorithm>
+
 namespace glt {
 
 void NodeSet::start(int64_t num_seeds, bool disjoint) {
@@ -30,32 +32,62 @@ void NodeSet::add_seeds(const int64_t* seeds, int64_t n, uint32_t first_tree) {
   }
 }
 
+void NodeSet::require_all_known(const int64_t* node, int64_t n) const {
+  const uint64_t last = static_cast<uint64_t>(num_nodes_) - 1;
+  uint64_t signs = 0;  // the top bit: some id is negative or above the last
+  for (int64_t i = 0; i < n; ++i) signs |= static_cast<uint64_t>(node[i]) | (last - static_cast<uint64_t>(node[i]));
+  if (signs >> 63)
+    for (int64_t i = 0; i < n; ++i) require_known(node[i]);
+}
+
+// In blocks, and each in two passes: first all look-ups, which wait for nobody, then the nodes that those did not find.
+// In one pass each look-up would have to wait for the stores before it, since any of them may be to its word; the hubs
+// of a graph come up again and again, so they often are.
 template <bool kDisjoint, typename Table>
 void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local) {
-  for (int64_t i = 0; i < n; ++i) {
-    require_known(node[i]);
+  constexpr int64_t kBlock = 64, kAhead = 64;  // look-ups per block; words on their way from memory
+  const auto prefetch_word = [&](int64_t i) {
     if constexpr (kDisjoint)
       table.prefetch(node[i], tree[i]);
     else
       table.prefetch(node[i]);
-  }
+  };
+  const auto find_word = [&](int64_t i) {
+    if constexpr (kDisjoint)
+      return table.find(node[i], tree[i]);
+    else
+      return table.find(node[i]);
+  };
+  require_all_known(node, n);
   node_.reserve_more(n);
   if constexpr (kDisjoint) tree_.reserve_more(n);
   int64_t* node_of = node_.data();
   [[maybe_unused]] uint32_t* tree_of = tree_.data();
   const int64_t known = node_.size();
   int64_t next = known;
-  for (int64_t i = 0; i < n; ++i) {
-    uint32_t found;
-    if constexpr (kDisjoint)
-      found = table.find_or_add(node[i], static_cast<uint32_t>(next), tree[i]);
-    else
-      found = table.find_or_add(node[i], static_cast<uint32_t>(next));
-    local[i] = found;
-    // Unconditional store, conditional step: first occurrences are unpredictable, a branch would cost more.
-    node_of[next] = node[i];
-    if constexpr (kDisjoint) tree_of[next] = tree[i];
-    next += found == next;
+  for (int64_t i = 0; i < std::min(kAhead, n); ++i) prefetch_word(i);
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t end = std::min(first + kBlock, n);
+    for (int64_t i = first + kAhead; i < std::min(end + kAhead, n); ++i) prefetch_word(i);
+    int64_t unknown[kBlock], num_unknown = 0;
+    // Unconditional stores, conditional steps: first occurrences are unpredictable, branches would cost more.
+    for (int64_t i = first; i < end; ++i) {
+      local[i] = find_word(i);
+      unknown[num_unknown] = i;
+      num_unknown += local[i] == kAbsent;
+    }
+    for (int64_t u = 0; u < num_unknown; ++u) {
+      const int64_t i = unknown[u];
+      uint32_t found;
+      if constexpr (kDisjoint)
+        found = table.find_or_add(node[i], static_cast<uint32_t>(next), tree[i]);
+      else
+        found = table.find_or_add(node[i], static_cast<uint32_t>(next));
+      local[i] = found;
+      node_of[next] = node[i];
+      if constexpr (kDisjoint) tree_of[next] = tree[i];
+      next += found == next;
+    }
   }
   node_.added(next - known);
   if constexpr (kDisjoint) tree_.added(next - known);

@@ -52,6 +52,7 @@ class NodeSet {
     require_index(static_cast<uint64_t>(node) < static_cast<uint64_t>(num_nodes_), "neighbour id ", node,
                   " is outside [0, ", num_nodes_, "): the graph's columns are damaged");
   }
+  void require_all_known(const int64_t* node, int64_t n) const;
   template <bool kDisjoint, typename Table>
   void find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local);
   bool dense() const { return fits_dense_ && !disjoint_; }

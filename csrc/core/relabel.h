@@ -32,7 +32,7 @@ class DenseTable {
     }
     used_ = 0;
   }
-  void prefetch(int64_t node) const { __builtin_prefetch(words_.data() + node, 1, 2); }
+  void prefetch(int64_t node) const { __builtin_prefetch(words_.data() + node, 1, 3); }
 
   // Local id of `node`; `next`, which it then gets, if this is its first occurrence.
   uint32_t find_or_add(int64_t node, uint32_t next) {
@@ -67,7 +67,7 @@ class HashTable {
     used_ = 0;
     num_entries_ = 0;
   }
-  void prefetch(int64_t node, uint32_t tree = 0) const { __builtin_prefetch(slots_.data() + home(node, tree), 1, 2); }
+  void prefetch(int64_t node, uint32_t tree = 0) const { __builtin_prefetch(slots_.data() + home(node, tree), 1, 3); }
 
   uint32_t find_or_add(int64_t node, uint32_t next, uint32_t tree = 0) {
     require(used_ < UINT32_MAX / 2, "a batch has over 2^31 nodes: use smaller batches or fan-outs");

@@ -11,11 +11,11 @@
 
 namespace glt {
 
-// Calls work(first, last) for chunks of [0, n), on up to num_threads threads; rethrows the first error. `width`:
-// elements per row, for a helper costs more than what it does for few of them.
-template <typename Work>
+// Calls work(first, last) for chunks of kChunkRows of [0, n), on up to num_threads threads; rethrows the first error.
+// `width`: elements per row, for a helper costs more than what it does for few of them.
+template <int64_t kChunkRows = 128, typename Work>
 void for_row_chunks(int64_t n, int64_t width, int num_threads, const Work& work) {
-  constexpr int64_t kChunkRows = 128, kWorthElements = int64_t{1} << 15;
+  constexpr int64_t kWorthElements = int64_t{1} << 15;
   std::atomic<int64_t> next{0};
   std::mutex mutex;
   std::exception_ptr error;

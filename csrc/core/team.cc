@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -21,6 +22,8 @@ struct Offer {
   int wanted;      // helpers still to start
   int active = 0;  // helpers running now
 };
+
+constexpr std::chrono::microseconds kLinger{100};
 
 class Team {
  public:
@@ -46,11 +49,12 @@ class Team {
         ++num_threads_;
       }
       offers_.push_back(&offer);
+      num_offers_.store(offers_.size(), std::memory_order_relaxed);
     }
     wake_.notify_all();
     main();
     std::unique_lock lock(mutex_);
-    std::erase(offers_, &offer);
+    if (std::erase(offers_, &offer)) num_offers_.store(offers_.size(), std::memory_order_relaxed);
     done_.wait(lock, [&] { return offer.active == 0; });
   }
 
@@ -62,16 +66,30 @@ class Team {
       Offer* offer = offers_.front();
       ++offer->active;
       if (--offer->wanted == 0) offers_.pop_front();
+      num_offers_.store(offers_.size(), std::memory_order_relaxed);
       lock.unlock();
       (*offer->helper)();
       lock.lock();
       if (--offer->active == 0) done_.notify_all();
+      lock.unlock();
+      linger();
+      lock.lock();
     }
+  }
+
+  // One call often follows another at once (the hops of a batch, then its copies), and to wake a thread that sleeps
+  // takes longer than most of them: a helper looks for the next one a moment longer before it sleeps.
+  void linger() const {
+    const auto until = std::chrono::steady_clock::now() + kLinger;
+    Backoff backoff;
+    while (num_offers_.load(std::memory_order_relaxed) == 0 && std::chrono::steady_clock::now() < until)
+      backoff.pause();
   }
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::deque<Offer*> offers_;
+  std::atomic<size_t> num_offers_{0};  // offers_.size(), to be read without the lock
   int num_threads_ = 0;
 
   static std::atomic<Team*> current;

@@ -1,6 +1,5 @@
 #include "core/batch.h"
 
-#include "core/runs.h"
 #include "python/arrays.h"
 #include "python/csr.h"
 #include "python/rows_part.h"
@@ -87,14 +86,7 @@ void copy_edges(const Batch& self, int edge_type, py::array row, py::array col, 
     edge_out = write<int64_t>(*edge, "edge");
   }
   py::gil_scoped_release nogil;
-  std::copy_n(edges.row.data(), n, row_out);
-  int64_t i = 0;
-  for (const int64_t* end = col_out + n; i < edges.count.size() && end - col_out >= kRunSlack; ++i) {
-    write_run(col_out, edges.count[i], [&](int64_t) { return i; });
-    col_out += edges.count[i];
-  }
-  for (; i < edges.count.size(); ++i) col_out = std::fill_n(col_out, edges.count[i], i);
-  if (edge_out) std::copy_n(edges.edge.data(), n, edge_out);
+  edges.copy_to(row_out, col_out, edge_out, self.num_threads());
 }
 
 }  // namespace
