@@ -16,7 +16,7 @@ from dist_world import World, options
 from promptness import expect_prompt
 
 import glt
-from glt.distributed import liveness
+from glt.distributed import liveness, rendezvous
 from glt.distributed.liveness import Watch
 from glt.errors import RendezvousError
 from glt.testing_cluster import Cluster, Trainer, free_port
@@ -27,6 +27,7 @@ def create_as(trainer: Trainer, path: Path, places: list[tuple[int, int, str]], 
     world_size, rank, group_name = places[trainer.rank]
     glt.distributed.init_worker_group(world_size, rank, group_name)
     data = glt.distributed.DistDataset().load(path, rank % 2)
+    rendezvous._READ_S = 0.5  # trainer 0 would wait longer for the rank that never comes to read why it failed
     given = options(trainer, "collocated", **({} if port is None else {"master_port": port}))
     trainer.say(time.monotonic())
     with glt.distributed.DistNeighborLoader(
