@@ -290,7 +290,7 @@ class DeviceBatch:
     def prepare(
         self,
         graphs: Sequence[DeviceRows | None],
-        seeds: Sequence[tuple[int, int, int]],
+        seeds: Sequence[tuple[int, int, int, int]],
         num_neighbors: Sequence[Sequence[int]],
         *,
         replace: bool = False,
@@ -301,6 +301,7 @@ class DeviceBatch:
         seed_time: int = 0,
         num_times: int = 0,
         exclusions: Sequence[Exclusions | None] = (),
+        first_hop: int = 0,
     ) -> tuple[int, list[int]]: ...
     def launch(self, workspace: int, tables: Sequence[int], stream: int = 0) -> None: ...
     def wait(self) -> bool: ...

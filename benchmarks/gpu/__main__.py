@@ -1,4 +1,4 @@
-"""Checks and times what runs on the GPU, and prints one table: ``python -m benchmarks.gpu [PART ...] [--toy]``.
+"""Checks and times what runs on the GPU, and prints one table: ``python -m benchmarks.gpu [PART ...] [OPTION ...]``.
 
 Builds the extension first, so that the figures are of this source. Each part prints its rows when it is done; all of
 them are kept in ``benchmarks/results/gpu[-PART ...].json``. Without a GPU it says what is missing; with --toy the parts
@@ -14,7 +14,10 @@ import sys
 import traceback
 from pathlib import Path
 
-PARTS = ("gather", "sampling", "links", "reads", "atomics", "bulk", "gaps", "interference", "training")
+from benchmarks.gpu.limits import Limits
+
+LIMITED = ("training", "training_workers")  # these look at the clock themselves
+PARTS = ("gather", "sampling", "links", "reads", "atomics", "bulk", "gaps", "interference", *LIMITED)
 
 
 def main() -> int:
@@ -22,7 +25,12 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which: {', '.join(PARTS)} (default: all)")
     parser.add_argument("--toy", action="store_true", help="toy sizes, no figures kept; runs without a GPU too")
     parser.add_argument("--no-build", action="store_true", help="time the extension that is there")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin nothing that would end later")
+    parser.add_argument("--folder", type=Path, help="where the training parts keep their partitioned graph, 3 GB")
     options = parser.parse_args()
+    if options.budget is not None and options.budget <= 0:
+        parser.error(f"--budget = {options.budget}: expected seconds, more than 0")
+    limits = Limits(options.budget, options.folder)  # the build counts
     unknown = sorted(set(options.parts) - set(PARTS))
     if unknown:
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -46,11 +54,15 @@ def main() -> int:
     if missing is None:
         report.machine |= {"gpu": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda)}
         print(f"on {report.machine['gpu']}, CUDA {report.machine['cuda']}", flush=True)
-    failed = []
+    failed, left_out = [], []
     for name in options.parts or PARTS:
         first = len(report.rows)
+        if not limits.has_room_for(0):
+            left_out.append(name)
+            continue
         try:
-            importlib.import_module(f"benchmarks.gpu.{name}").measure(report, device)
+            more = {"limits": limits} if name in LIMITED else {}
+            importlib.import_module(f"benchmarks.gpu.{name}").measure(report, device, **more)
             if missing is None:
                 torch.cuda.empty_cache()  # tables of one part are not to be in the way of the next, or of its workers
         except Exception:  # what the other parts find is worth having
@@ -59,6 +71,8 @@ def main() -> int:
         if first < len(report.rows):
             report.print_rows(report.rows[first:])  # now: somebody may end this before the last part is done
     report.finish()
+    if left_out:
+        print(f"no time was left for these: python -m benchmarks.gpu --no-build {' '.join(left_out)}")
     if failed:
         print(f"failed: {', '.join(failed)}; see above")
     return 1 if failed else 0

@@ -32,7 +32,9 @@ class CudaLauncher : public Launcher {
     check_and_clear(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "cudaEventCreate");
   }
   ~CudaLauncher() override {
-    // A process that is ending may have lost its context: nothing is left to free then.
+    // What was launched last may still copy from or to the staging memory, if nobody has waited for it. A process that
+    // is ending may have lost its context: nothing is left to free then.
+    cudaEventSynchronize(done_);
     if (graph_) cudaGraphExecDestroy(graph_);
     if (capture_) cudaStreamDestroy(capture_);
     if (staging_) cudaFreeHost(staging_);
@@ -52,15 +54,19 @@ class CudaLauncher : public Launcher {
     std::visit([&](const auto& body) { run_body<<<blocks, kThreads, 0, stream_>>>(body); }, kernel);
     check_and_clear(cudaGetLastError(), "launch of a sampling kernel");
   }
+  // A type without nodes has a table of nothing, at no address.
   void zero(void* data, int64_t bytes) override {
+    if (bytes == 0) return;
     const DeviceScope on(device_);
     check_and_clear(cudaMemsetAsync(data, 0, bytes, stream_), "cudaMemsetAsync");
   }
   void to_device(void* device, const void* staging, int64_t bytes) override {
+    if (bytes == 0) return;
     const DeviceScope on(device_);
     check_and_clear(cudaMemcpyAsync(device, staging, bytes, cudaMemcpyHostToDevice, stream_), "copy to the device");
   }
   void to_host(void* staging, const void* device, int64_t bytes) override {
+    if (bytes == 0) return;
     const DeviceScope on(device_);
     check_and_clear(cudaMemcpyAsync(staging, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
   }

@@ -87,8 +87,9 @@ void DeviceBatch::launch_seeds() {
   for (const DeviceSeeds& seeds : seeds_) {
     NodeType& type = types_[seeds.node_type];
     if (seeds.n > 0)
-      launcher_->run(TakeSeeds{seeds.node, seeds.n, first[seeds.node_type], tree, type.found, type.node, type.tree},
-                     blocks_for(seeds.n), 1);
+      launcher_->run(
+          TakeSeeds{seeds.node, seeds.tree, seeds.n, first[seeds.node_type], tree, type.found, type.node, type.tree},
+          blocks_for(seeds.n), 1);
     first[seeds.node_type] += seeds.n;
     tree += static_cast<uint32_t>(seeds.n);
   }

@@ -21,6 +21,7 @@ struct DeviceSeeds {
   int node_type;
   const int64_t* node;  // [n]
   int64_t n;
+  const uint32_t* tree = nullptr;  // [n], of a disjoint batch; null: each seed is one of its own, they count on
 };
 
 struct DeviceSpec {
@@ -30,9 +31,10 @@ struct DeviceSpec {
   bool last = false;
   bool with_edge = true;
   bool disjoint = false;
-  const int64_t* seed_time = nullptr;  // [num_times], one per seed, in memory that kernels can read; null: none
+  const int64_t* seed_time = nullptr;  // [num_times], by tree, in memory that kernels can read; null: none
   int64_t num_times = 0;
   std::vector<const Exclusions*> exclusions;  // [edge types], null for none; or empty. Must stay until the launch
+  int64_t first_hop = 0;                      // what draws take the first hop for: seeds may be a later hop's frontier
 };
 
 // What a batch needs of its caller, aligned to 256 bytes; tables stay with the object, batch after batch.

@@ -66,7 +66,8 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
             ": expected the same for all edge types");
     for (int64_t hop = 0; hop < num_hops_; ++hop) {
       const int64_t k = spec.num_neighbors[r][hop];
-      check_spec({k, spec.replace && k >= 0, spec.batch_key, static_cast<uint32_t>(hop), static_cast<uint32_t>(r)});
+      check_spec({k, spec.replace && k >= 0, spec.batch_key, static_cast<uint32_t>(spec.first_hop + hop),
+                  static_cast<uint32_t>(r)});
     }
     if (!graphs[r]) continue;
     const DeviceRows& rows = *graphs[r];
@@ -89,8 +90,11 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
   require(num_trees < (int64_t{1} << 31), "a batch of ", num_trees, " seeds: expected fewer than 2^31");
   require(!spec.seed_time || spec.disjoint,
           "seed_time needs disjoint = True: a node that two seeds share has no time of its own");
-  require(!spec.seed_time || spec.num_times == num_trees, "seed_time has ", spec.num_times, " elements: expected ",
-          num_trees, ", one per seed");
+  // Where trees are given, their times are by tree too, of which only the caller knows how many there are.
+  const bool given_trees = std::any_of(seeds.begin(), seeds.end(), [](const DeviceSeeds& s) { return s.tree; });
+  require(!given_trees || spec.disjoint, "trees of seeds were given: expected disjoint = True");
+  require(!spec.seed_time || given_trees || spec.num_times == num_trees, "seed_time has ", spec.num_times,
+          " elements: expected ", num_trees, ", one per seed");
   require(spec.exclusions.empty() || spec.exclusions.size() == num_types, "exclusions has ", spec.exclusions.size(),
           " elements: expected none, or one per edge type, ", num_types);
   graphs_ = graphs;
@@ -169,7 +173,7 @@ void DeviceBatch::plan_excluded() {
 
 // All that the arguments of the batch's kernels depend on.
 std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
-  std::vector<int64_t> plan{num_hops_, spec_.replace, spec_.last, spec_.with_edge, spec_.disjoint};
+  std::vector<int64_t> plan{num_hops_, spec_.first_hop, spec_.replace, spec_.last, spec_.with_edge, spec_.disjoint};
   const auto add = [&](auto value) { plan.push_back(static_cast<int64_t>(value)); };
   const auto add_address = [&](const void* address) { add(reinterpret_cast<intptr_t>(address)); };
   add_address(workspace);
@@ -192,6 +196,7 @@ std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
   for (const DeviceSeeds& seeds : seeds_) {
     add(seeds.node_type);
     add_address(seeds.node);
+    add_address(seeds.tree);
     add(seeds.n);
   }
   for (const NodeType& type : types_) {
@@ -332,7 +337,7 @@ void DeviceBatch::make_tasks() {
                              e.k,
                              spec_.replace && e.k >= 0,
                              spec_.last,
-                             static_cast<uint32_t>(h),
+                             static_cast<uint32_t>(spec_.first_hop + h),
                              static_cast<uint32_t>(r),
                              counts.batch_key,
                              excluded_[r],

@@ -17,8 +17,9 @@ namespace glt::cuda {
 struct TakeSeeds {
   using Shared = NoShared;
   const int64_t* seed;
-  int64_t n, first;     // local id of the first
-  uint32_t first_tree;  // trees count through all types
+  const uint32_t* given_tree;  // [n]; null: trees count through all types
+  int64_t n, first;            // local id of the first
+  uint32_t first_tree;
   Occurrences found;
   int64_t* node;
   uint32_t* tree;
@@ -31,7 +32,7 @@ struct TakeSeeds {
       const int64_t at = first + i, id = seed[i];
       node[at] = found.node[at] = id;
       found.local[at] = static_cast<uint32_t>(at);
-      if (tree) tree[at] = found.tree[at] = first_tree + static_cast<uint32_t>(i);
+      if (tree) tree[at] = found.tree[at] = given_tree ? given_tree[i] : first_tree + static_cast<uint32_t>(i);
       if (found.is_bad(at))
         block.atomic_min(found.bad, static_cast<uint64_t>(at));
       else if (!found.stamps.mask)

@@ -67,27 +67,31 @@ void register_device_batch(py::module_& m) {
       .def(
           "prepare",
           [](KeptBatch& self, const std::vector<std::shared_ptr<DeviceRows>>& graphs,
-             const std::vector<std::tuple<int, uintptr_t, int64_t>>& seeds,
+             const std::vector<std::tuple<int, uintptr_t, int64_t, uintptr_t>>& seeds,
              std::vector<std::vector<int64_t>> num_neighbors, bool replace, uint64_t batch_key, bool last,
              bool with_edge, bool disjoint, uintptr_t seed_time, int64_t num_times,
-             const std::vector<std::shared_ptr<Exclusions>>& exclusions) {
+             const std::vector<std::shared_ptr<Exclusions>>& exclusions, int64_t first_hop) {
             std::vector<const DeviceRows*> views;
             for (const auto& graph : graphs) views.push_back(graph.get());
             std::vector<const Exclusions*> excluded;
             for (const auto& each : exclusions) excluded.push_back(each.get());
             std::vector<cuda::DeviceSeeds> given;
-            for (const auto& [type, nodes, n] : seeds) given.push_back({type, at<const int64_t>(nodes), n});
-            const cuda::DeviceNeeds needs = self.prepare(views, given,
-                                                         {std::move(num_neighbors), replace, batch_key, last, with_edge,
-                                                          disjoint, at<const int64_t>(seed_time), num_times, excluded});
+            for (const auto& [type, nodes, n, trees] : seeds)
+              given.push_back({type, at<const int64_t>(nodes), n, at<const uint32_t>(trees)});
+            const cuda::DeviceNeeds needs =
+                self.prepare(views, given,
+                             {std::move(num_neighbors), replace, batch_key, last, with_edge, disjoint,
+                              at<const int64_t>(seed_time), num_times, excluded, first_hop});
             self.graphs = graphs;
             self.exclusions = exclusions;
             return py::make_tuple(needs.workspace_bytes, needs.table_words);
           },
-          "Plans a batch; returns (bytes of the workspace, words of each node type's table).", py::arg("graphs"),
-          py::arg("seeds"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace") = false, py::arg("batch_key"),
-          py::arg("last") = false, py::arg("with_edge") = true, py::arg("disjoint") = false, py::arg("seed_time") = 0,
-          py::arg("num_times") = 0, py::arg("exclusions") = std::vector<std::shared_ptr<Exclusions>>{})
+          "Plans a batch; returns (bytes of the workspace, words of each node type's table). Seeds: (node type, ids, "
+          "their number, trees or 0).",
+          py::arg("graphs"), py::arg("seeds"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace") = false,
+          py::arg("batch_key"), py::arg("last") = false, py::arg("with_edge") = true, py::arg("disjoint") = false,
+          py::arg("seed_time") = 0, py::arg("num_times") = 0,
+          py::arg("exclusions") = std::vector<std::shared_ptr<Exclusions>>{}, py::arg("first_hop") = 0)
       .def(
           "launch",
           [](KeptBatch& self, uintptr_t workspace, const std::vector<uintptr_t>& tables, uintptr_t stream) {

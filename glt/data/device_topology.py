@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glt.data.edge_times import TimedEdges
 from glt.data.edge_weights import EdgeWeights
-from glt.data.pinned_memory import PinnedMemory
+from glt.data.pinned_memory import PinnedMemory, brought
 from glt.data.pinned_pages import PinnedPages
 from glt.data.topology import Topology
 
@@ -43,7 +43,7 @@ class DeviceTopology:
         # By where they are: columns by time may be the plain ones.
         self._brought: dict[tuple[int, torch.dtype], Tensor] = {}
         try:
-            self.indptr = topology.indptr.to(device)
+            self.indptr = brought(topology.indptr, device)
             self.indices = self._column(topology.indices, "indices")
             self.edge_ids = self._optional(topology.edge_ids, "edge_ids")
             self.weights: EdgeWeights | None = None
@@ -66,7 +66,7 @@ class DeviceTopology:
         if self.mode == "CUDA":
             key = column.data_ptr(), column.dtype  # columns without elements are all at address 0
             if key not in self._brought:
-                self._brought[key] = column.to(self.device)
+                self._brought[key] = brought(column, self.device)
             return self._brought[key]
         if self.device.type == "cpu" and self._pages is None:
             return column  # the host in the place of a GPU reads it as it is

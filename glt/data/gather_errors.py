@@ -21,9 +21,8 @@ class GatherErrors:
 
     def __init__(self, device: torch.device) -> None:
         self._words = torch.full((NUM_WORDS + 1,), -1, dtype=torch.int64, device=device)
-        self._trusted: list[
-            Any
-        ] = []  # the event of the newest launch whose ids are not looked at; it has the last word
+        # By stream, the event of the newest launch whose ids are not looked at; they have the last word.
+        self._trusted: dict[int, Any] = {}
         self._pending: list[tuple[Callable[[int], None], Any]] = []
         self.lock = threading.RLock()
 
@@ -42,13 +41,14 @@ class GatherErrors:
     def trust(self, launch: Callable[[int], Any]) -> None:
         """Launches a kernel whose ids are in range for certain: nothing waits, and nothing is kept to name a bad one.
         That there was one is still told by :meth:`check`. Call with ``lock`` held."""
-        self._trusted = [launch(self._words.data_ptr() + 8 * NUM_WORDS)]
+        stream = torch.cuda.current_stream(self._words.device).cuda_stream if self._words.is_cuda else 0
+        self._trusted[stream] = launch(self._words.data_ptr() + 8 * NUM_WORDS)
 
     def check(self) -> None:
         """Waits for the launches so far and raises the error of the first that had one."""
         with self.lock:
             pending, self._pending = self._pending, []
-            trusted, self._trusted = self._trusted, []
+            trusted, self._trusted = list(self._trusted.values()), {}
             if not pending and not trusted:
                 return
             for event in [event for _, event in pending] + trusted:

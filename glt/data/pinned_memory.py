@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from functools import cache
@@ -13,6 +14,9 @@ from torch import Tensor
 from glt import _core
 from glt.data.cuda_device import cuda_device
 from glt.data.pinned_pages import PinnedPages
+from glt.data.shared_map import shared_map
+
+logger = logging.getLogger(__name__)
 
 
 @cache
@@ -22,6 +26,7 @@ def process_pages() -> PinnedPages:
         # GPUs only read tables and graphs; without the flag a read-only mapping of a file would be refused.
         lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, True, device),
         _core.cuda_unregister_host,
+        torch.cuda.synchronize,
     )
 
 
@@ -31,6 +36,7 @@ def process_buffers() -> PinnedPages:
     return PinnedPages(
         lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, False, device),
         _core.cuda_unregister_host,
+        torch.cuda.synchronize,
     )
 
 
@@ -60,7 +66,9 @@ class PinnedMemory:
     may share their pages with others: what GPUs read is :attr:`tensor`.
 
     The memory may be a mapped file, shared memory (a memfd, ``tensor.share_memory_()``) or torch's own; processes of
-    a host that map the same file or shared memory pin the same pages, each for itself. What torch pinned already
+    a host that map the same file or shared memory pin the same pages, each for itself; of a file that is mapped
+    privately and that nobody has written to, as partitions are, a second map is pinned, read-only and shared, for the
+    first would be copied (:mod:`glt.data.shared_map`). What torch pinned already
     (``tensor.pin_memory()``) is left as it is. Pinned pages cannot be swapped out or reclaimed, and pinning takes about
     0.1 s per GB. Fork workers before pinning private memory: the kernel copies such pages at a fork.
 
@@ -74,7 +82,7 @@ class PinnedMemory:
         writable: Whether GPUs write to it, too: it has its pages for itself.
 
     Attributes:
-        tensor: What GPUs are to read: the tensor, or the copy of a small one.
+        tensor: What GPUs are to read: the tensor, the copy of a small one, or the second map of a file.
 
     Raises:
         RuntimeError: If CUDA refuses; names its error and what to do.
@@ -103,7 +111,7 @@ class PinnedMemory:
             self.tensor = tensor.contiguous().pin_memory()
         elif self.nbytes:
             try:
-                chunks = registry.acquire(tensor.data_ptr(), self.nbytes, index)
+                chunks = self._registered(registry, index, writable)
             except RuntimeError as error:
                 raise RuntimeError(
                     f"pinning {self.nbytes} bytes of {name}: {error}. Pinned memory counts as used memory of "
@@ -111,6 +119,21 @@ class PinnedMemory:
                     f"memory first ({name}.clone().share_memory_())"
                 ) from error
         self._release = weakref.finalize(self, registry.release, chunks)
+
+    def _registered(self, registry: PinnedPages, index: int, writable: bool) -> list[Any]:
+        """Registers the memory; of a file that is mapped privately, the file's own pages in place of copies of them."""
+        address, nbytes = self.tensor.data_ptr(), self.nbytes
+        mapped = None if writable or registry.has_any(address, nbytes) else shared_map(address, nbytes)
+        if mapped is not None:
+            try:
+                chunks = registry.acquire(mapped.ctypes.data, nbytes, index)
+            except RuntimeError as error:  # a GPU that cannot be told that it only reads: it gets copies
+                logger.info("pinning a read-only map: %s; its private map is pinned instead", error)
+            else:
+                memory = torch.from_numpy(mapped).view(self.tensor.dtype)
+                self.tensor = memory.as_strided(self.tensor.shape, self.tensor.stride())
+                return chunks
+        return registry.acquire(address, nbytes, index)
 
     def _is_torchs(self, tensor: Tensor, registry: PinnedPages) -> bool:
         """Whether torch pinned it. Memory that was registered here tells CUDA the same, but somebody else's claim to it

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 CHUNK_BYTES = 64 << 30
 """Most bytes of one registration: drivers (r580) refuse 512 GiB at once."""
@@ -18,8 +18,9 @@ CHUNK_BYTES = 64 << 30
 class _Chunk:
     begin: int
     end: int
-    device: int
+    device: int  # whose context registered it
     num_users: int = 0
+    readers: set[int] = field(default_factory=set)  # the devices that have used it
 
 
 class PinnedPages:
@@ -30,7 +31,9 @@ class PinnedPages:
 
     Args:
         register: Called as ``register(address, num_bytes, device)``; raises what fails.
-        unregister: Called as ``unregister(address, device)`` for what was registered at that address.
+        unregister: Called as ``unregister(address, device)`` for what was registered at that address, after the work of
+            that device.
+        synchronize: Called with each other device that has used it, before: its work under way may still read there.
         chunk_bytes: Most bytes of one registration, whole pages.
     """
 
@@ -38,9 +41,10 @@ class PinnedPages:
         self,
         register: Callable[[int, int, int], None],
         unregister: Callable[[int, int], None],
+        synchronize: Callable[[int], None],
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self._register, self._unregister = register, unregister
+        self._register, self._unregister, self._synchronize = register, unregister, synchronize
         self._chunk_bytes = chunk_bytes
         self._chunks: list[_Chunk] = []  # by address, not overlapping
         self._lock = threading.Lock()
@@ -72,6 +76,7 @@ class PinnedPages:
             used += fresh
             for chunk in used:
                 chunk.num_users += 1
+                chunk.readers.add(device)
             return used
 
     def has_any(self, address: int, num_bytes: int) -> bool:
@@ -126,6 +131,8 @@ class PinnedPages:
                 continue
             self._chunks.remove(chunk)
             try:
+                for other in chunk.readers - {chunk.device}:
+                    self._synchronize(other)
                 self._unregister(chunk.begin, chunk.device)
             except RuntimeError as error:
                 failure = failure or error

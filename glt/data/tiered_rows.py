@@ -28,8 +28,9 @@ class TieredRows:
         tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory; kept, and pinned as far as it is not hot. Or
             several such tables of equal rows, at most 8, whose rows are counted one table after the other.
         device: Where gathers run and results are.
-        num_hot: Rows to keep in device memory; of several tables a list, the first rows of each.
-        hotness: Hotness of each row ``[num_rows]``: the hottest are kept, ties by row. Default: the first ones are.
+        num_hot: Rows to keep in device memory; of several tables a list.
+        hotness: Hotness of each row ``[num_rows]``: the hottest are kept, ties by row. Default: the first ones are. Of
+            several tables a list, None for those without.
         row_of: Row of each id, counted from ``first_id``, ``[num_ids]`` uint32 on the CPU; 2^32 - 1: has none. Default:
             ids count rows.
         first_id: The id that the first entry of ``row_of``, or the first row, is of.
@@ -49,7 +50,7 @@ class TieredRows:
         device: torch.device,
         *,
         num_hot: int | Sequence[int] = 0,
-        hotness: Tensor | None = None,
+        hotness: Tensor | Sequence[Tensor | None] | None = None,
         row_of: Tensor | None = None,
         first_id: int = 0,
         group: Sequence[torch.device] | None = None,
@@ -58,41 +59,57 @@ class TieredRows:
         name: str = "tensor",
     ) -> None:
         tables = [tensor] if isinstance(tensor, Tensor) else list(tensor)
-        tensor, more = tables[0], tables[1:]
-        num_hot, *hot_more = [num_hot] if isinstance(num_hot, int) else num_hot
-        if more and (hotness is not None or scale is not None or (group is not None and len(group) > 1)):
-            raise ValueError("several tables: they have no hotness, scale or group of GPUs")
+        several = len(tables) > 1
+        tensor, num_tables = tables[0], len(tables)
+        hot_counts = [num_hot] if isinstance(num_hot, int) and num_hot else list(num_hot or [0] * num_tables)
+        hotness_of = [hotness] if isinstance(hotness, Tensor) else list(hotness or [None] * num_tables)
+        if len(hot_counts) != num_tables or len(hotness_of) != num_tables:
+            raise ValueError(f"{num_tables} tables: expected as many elements in num_hot and hotness, one for each")
+        if several and (scale is not None or (group is not None and len(group) > 1)):
+            raise ValueError("several tables: they have no scale or group of GPUs")
         self.device, self.dtype, self.row_shape = device, tensor.dtype, tensor.shape[1:]
-        rows, order = _rows_of(tensor), None
-        if hotness is not None and num_hot:
-            # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
-            order = torch.argsort(hotness, descending=True, stable=True)[:num_hot]
-            place = np.arange(num_hot, num_hot + len(rows), dtype=np.int64)
-            place[order.numpy()] = np.arange(num_hot)
-            row_of = from_array(_composed(row_of, place))
-        hot, cold = (rows[:num_hot], rows[num_hot:]) if order is None else (rows[order], rows)
         group = (device,) if group is None else tuple(group)
         if device.type == "cuda":
             for peer in group:
                 _core.cuda_enable_peer(device.index, peer.index)
         self._hot = [] if parts is None else parts
-        if not self._hot:
-            bounds = [num_hot * i // len(group) for i in range(len(group) + 1)]
-            self._hot += [brought(hot[a:b], d) for d, a, b in zip(group, bounds, bounds[1:], strict=False) if a < b]
-            for member in group:
-                if member.type == "cuda":
-                    torch.cuda.synchronize(member)
         self._pins: list[PinnedMemory] = []
         self._cold: list[Tensor] = []
-        ordered = [*self._hot, self._pinned(cold, name)]
-        for other, n in zip(map(_rows_of, more), hot_more or [0] * len(more), strict=True):
-            self._hot.append(brought(other[:n], device))
-            ordered += [self._hot[-1], self._pinned(other[n:], name)]
-        self._row_of = None if row_of is None else row_of.to(device)
-        if scale is not None and order is not None:
+        ordered: list[Tensor] = []
+        places: list[np.ndarray] = []
+        num_rows, is_ordered = 0, False
+        for rows, n, hot_of in zip(map(_rows_of, tables), hot_counts, hotness_of, strict=True):
+            order = None
+            place = np.arange(num_rows, num_rows + len(rows), dtype=np.int64)
+            hot, cold = rows[:n], rows[n:]
+            if hot_of is not None and 0 < n < len(rows):  # of all rows none need be told apart
+                # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
+                order = torch.argsort(hot_of, descending=True, stable=True)[:n]
+                place += n
+                place[order.numpy()] = np.arange(num_rows, num_rows + n)
+                hot, cold, is_ordered = rows[order], rows, True
+            places.append(place)
+            if several:
+                self._hot.append(brought(hot, device))
+                ordered.append(self._hot[-1])
+            else:
+                if not self._hot:
+                    bounds = [n * i // len(group) for i in range(len(group) + 1)]
+                    spans = zip(group, bounds, bounds[1:], strict=False)
+                    self._hot += [brought(hot[a:b], d) for d, a, b in spans if a < b]
+                    for member in group:
+                        if member.type == "cuda":
+                            torch.cuda.synchronize(member)
+                ordered += self._hot
+            ordered.append(self._pinned(cold, name))
+            num_rows += len(hot) + len(cold)
+        if is_ordered:
+            row_of = from_array(_composed(row_of, np.concatenate(places)))
+        self._row_of = None if row_of is None else brought(row_of, device)
+        if scale is not None and order is not None:  # then there is one table
             scale = torch.cat([scale[order], scale])
         self._scale = None if scale is None else scale.to(device)
-        width = rows.shape[1]
+        width = _rows_of(tensor).shape[1]
         tiers = [(part.data_ptr(), len(part), width) for part in ordered]
         index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Any
 
@@ -12,26 +12,35 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt.data.arrays import as_ids
+from glt.distributed.graph_data import TableNames
 
 
 @dataclass(frozen=True)
 class Block:
     """One layer of a batch: edges from its sources to its destinations, which are the first of the sources.
 
-    A convolution takes it as ``conv((x, x[:block.num_dst]), block.edge_index)`` with the features ``x [num_src, F]`` of
-    the sources. Of a heterogeneous batch all attributes are dicts by node type, and by edge type ``edge_index`` and
-    ``e_id``.
+    A convolution takes it as ``conv((x, x[:block.num_dst]), block.edge_index, block.edata["edge_attr"])`` with the
+    features ``x [num_src, F]`` of the sources. Of a heterogeneous batch all attributes are dicts by node type, and by
+    edge type ``edge_index`` and ``e_id``; so are the tables, of the types that have one of that name. ``HeteroConv`` is
+    called as ``conv(x, block.edge_index, edge_attr_dict=block.edata["edge_attr"])``, and the first ``num_dst[t]`` rows
+    of what it makes of a type are those of the destinations.
 
     Attributes:
         edge_index: Positions among the sources and among the destinations ``[2, E]``.
         src_id, dst_id: Ids of the nodes ``[num_src]``, ``[num_dst]``; DGL's ``srcdata[NID]`` and ``dstdata[NID]``.
         e_id: Ids of the edges ``[E]``; None where the loader was not asked for them.
+        srcdata, dstdata: By name, the tables of the nodes that the graph was partitioned with, such as ``x [num_src,
+            F]``; empty unless the loader was asked for them (``collect_features``).
+        edata: Likewise those of the edges, ``edge_attr`` and others ``[E, ...]``.
     """
 
     edge_index: Any
     src_id: Any
     dst_id: Any
     e_id: Any = None
+    srcdata: dict[str, Any] = field(default_factory=dict)
+    dstdata: dict[str, Any] = field(default_factory=dict)
+    edata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def num_src(self) -> Any:
@@ -48,13 +57,14 @@ class Block:
         return Block(*(_each(getattr(self, each.name), lambda t: t.to(device)) for each in fields(self)))
 
 
-def layered(batch: Data | HeteroData) -> list[Block]:
+def layered(batch: Data | HeteroData, tables: TableNames) -> list[Block]:
     """Takes a sampled batch apart, a layer for each hop; the first is that of the widest neighbourhood.
 
     A node that was expanded for an inner layer has the same edges in the outer ones: they are sampled once per batch.
 
     Args:
         batch: Of a loader with ``subgraph_type='directional'``, whose edges come hop by hop.
+        tables: What blocks have of the tables that the batch has.
 
     Returns:
         The blocks; sources of one are the destinations of the one before it.
@@ -62,26 +72,45 @@ def layered(batch: Data | HeteroData) -> list[Block]:
     if not isinstance(batch, HeteroData):
         nodes, edges = _sums(batch.num_sampled_nodes), _sums(batch.num_sampled_edges)
         e_id = batch.get("e_id")
+        of_nodes, of_edges = (
+            {n: batch[n] for n in names if n in batch} for names in (tables.of_nodes, tables.of_edges)
+        )
         return [
             Block(
                 batch.edge_index[:, : edges[hops]], batch.n_id[: nodes[hops + 1]], batch.n_id[: nodes[hops]],
                 None if e_id is None else e_id[: edges[hops]],
+                {name: rows[: nodes[hops + 1]] for name, rows in of_nodes.items()},
+                {name: rows[: nodes[hops]] for name, rows in of_nodes.items()},
+                {name: rows[: edges[hops]] for name, rows in of_edges.items()},
             )
             for hops in range(len(edges) - 1, 0, -1)
         ]  # fmt: skip
     nodes_of = {t: _sums(batch[t].num_sampled_nodes) for t in batch.node_types}
-    edges_of = {t: _sums(batch[t].num_sampled_edges) for t in batch.edge_types}
-    ids = {t: batch[t].n_id for t in nodes_of}
-    with_ids = all("e_id" in batch[t] for t in edges_of)
-    return [
-        Block(
-            {t: batch[t].edge_index[:, : sums[hops]] for t, sums in edges_of.items()},
-            {t: ids[t][: sums[hops + 1]] for t, sums in nodes_of.items()},
-            {t: ids[t][: sums[hops]] for t, sums in nodes_of.items()},
-            {t: batch[t].e_id[: sums[hops]] for t, sums in edges_of.items()} if with_ids else None,
-        )
-        for hops in range(max(map(len, edges_of.values())) - 1, 0, -1)
-    ]
+    # Seed edges have a store of their own type, which along out-edges is none of those that were sampled.
+    edges_of = {t: _sums(batch[t].num_sampled_edges) for t in batch.edge_types if "edge_index" in batch[t]}
+    nodes_by_name, edges_by_name = (
+        {
+            name: found
+            for name in names
+            if (found := {t: (batch[t][name], sums) for t, sums in sums_of.items() if name in batch[t]})
+        }
+        for names, sums_of in ((("n_id", *tables.of_nodes), nodes_of), (("e_id", *tables.of_edges), edges_of))
+    )
+
+    def first(tables_of: dict[str, Any], hops: int) -> dict[str, Any]:
+        return {n: {t: rows[: sums[hops]] for t, (rows, sums) in each.items()} for n, each in tables_of.items()}
+
+    blocks = []
+    for hops in range(max(map(len, edges_of.values())) - 1, 0, -1):
+        source, target = first(nodes_by_name, hops + 1), first(nodes_by_name, hops)
+        edge = first(edges_by_name, hops)
+        blocks.append(
+            Block(
+                {t: batch[t].edge_index[:, : sums[hops]] for t, sums in edges_of.items()},
+                source.pop("n_id"), target.pop("n_id"), edge.pop("e_id", None), source, target, edge,
+            )
+        )  # fmt: skip
+    return blocks
 
 
 def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
@@ -178,4 +207,4 @@ def _sums(counts: Any) -> list[int]:
 def _each(values: Any, change: Callable[[Any], Any]) -> Any:
     if values is None:
         return None
-    return {t: change(each) for t, each in values.items()} if isinstance(values, dict) else change(values)
+    return {t: _each(each, change) for t, each in values.items()} if isinstance(values, dict) else change(values)

@@ -18,7 +18,7 @@ from glt.channel.on_device import DeviceChannel
 from glt.data.accelerator import Accelerator
 from glt.distributed.batch_start import Seeds
 from glt.distributed.context import DistContext
-from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
+from glt.distributed.device_samplers import sampler_on
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.epoch_start import EpochStart
@@ -147,9 +147,9 @@ class CollocatedSampler:
             else:
                 stream = accelerator.new_stream()
                 self._channel = DeviceChannel(concurrency, accelerator, stream)
-                sampler = DeviceNeighborSampler(
-                    dataset, config, self._router, self._loop, collect_features, others, accelerator=accelerator,
-                    stream=stream, staged=False,
+                sampler = sampler_on(
+                    accelerator, dataset, others, config=config, router=self._router, loop=self._loop,
+                    collect_features=collect_features, stream=stream, staged=False,
                 )  # fmt: skip
             self._start(context, sampler, order, seeds, table, self._loop)
         except BaseException:

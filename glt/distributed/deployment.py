@@ -152,7 +152,7 @@ class InWorkers(_AmongTrainers):
             devices = ["cpu" if place is None else str(place)] * options.num_workers
         on_gpu = any(device != "cpu" for device in devices)
         if on_gpu:
-            self.data.require_for_gpu(self.agreement.others)
+            self.data.require_for_gpu()
         to_gpu = None if to_device is None or to_device.is_host else to_device.device
         pin_for: Any = (to_gpu or "cuda") if options.pin_memory or (to_gpu is not None and on_gpu) else None
         if missing_for_cuda() is not None:

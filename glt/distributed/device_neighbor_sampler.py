@@ -21,8 +21,6 @@ from glt.distributed.router import PartitionRouter
 from glt.distributed.row_lookup import RowLookup, in_message
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device_batch import DeviceBatch
-from glt.sampler.device_sampling import DeviceSampling
-from glt.sampler.sampled_graph import SampledGraph
 
 _Ids = dict[tuple[str, int], Tensor]
 
@@ -30,7 +28,7 @@ _Ids = dict[tuple[str, int], Tensor]
 class DeviceNeighborSampler(DistNeighborSampler):
     """A :class:`DistNeighborSampler` whose batches the kernels of a GPU make, bit for bit those of the CPU.
 
-    All partitions are on this host. Seeds, negatives and times are looked at by the CPU; everything from the first hop
+    All partitions are read here. Seeds, negatives and times are looked at by the CPU; everything from the first hop
     on is asked for on one stream, and waited for once per batch, for its counts, on a thread of the loop. Several
     batches are under way at once; what one asks for comes after what the one before it asked for.
 
@@ -45,8 +43,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
             into it, as far as none of a table are in device memory: they need not cross the bus twice more.
 
     Raises:
-        ValueError: If partitions are elsewhere, the dataset was loaded for the CPU, or an option is one that kernels
-            lack.
+        ValueError: If the dataset was loaded for the CPU, or an option is one that kernels lack.
     """
 
     def __init__(
@@ -65,16 +62,10 @@ class DeviceNeighborSampler(DistNeighborSampler):
         super().__init__(dataset, config, router, loop, collect_features, others)
         self.accelerator, self.staged = accelerator, staged
         self.stream = accelerator.new_stream() if stream is None else stream
-        self._whole = whole = dataset.whole(self.partitions.local)
+        self._local = local = dataset.local_graph(self.partitions.local)
         self._kernel_config = replace(config, with_edge=self._hops.with_edge)
-        graph = SampledGraph(
-            dataset.schema, dataset.edge_dir, dataset.num_nodes_of, tuple(each.topology for each in whole.graphs),
-            config.time_level, graphs=whole.graphs,
-        )  # fmt: skip
         with accelerator.on(self.stream):
-            self._sampling = DeviceSampling(
-                graph, self._kernel_config, accelerator.device, lambda r: whole.graphs[r].placed(accelerator)
-            )
+            self._sampling = local.kernels(self._kernel_config, accelerator)
         self._tables = [
             (kind, type_, name)
             for kind, by_type in (("node", dataset.own.node_tables), ("edge", dataset.own.edge_tables))
@@ -94,7 +85,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
         num_edges = [batch.num_edges(r) for r in range(self._num_edge_types)]
         stats["num_nodes"], stats["num_edges"] = sum(num_nodes), sum(num_edges)
         for kind, type_, name in self._tables:
-            table = self._whole.tables.feature(kind, type_, name)
+            table = self._local.tables.feature(kind, type_, name)
             count = (num_nodes if kind == "node" else num_edges)[type_]
             specs[in_message(name, kind, type_)] = (table.dtype, (count, *table.row_shape))
         for t, labels in self._labels():
@@ -158,7 +149,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
             for kind, type_, name in self._tables:
                 if not self.staged or self._is_hot(kind, type_, name):
                     target = room(in_message(name, kind, type_))
-                    self._whole.tables.gather(place, kind, type_, name, ids[kind, type_], target)
+                    self._local.tables.gather(place, kind, type_, name, ids[kind, type_], target)
             for t, labels in self._labels() if not self.staged else ():
                 labels.gather_on(place, ids["node", t], out[in_message("y", "node", t)], trusted=True)
             for name, tensor in made.items():
@@ -177,7 +168,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
 
     def _is_hot(self, kind: str, type_: int, name: str) -> bool:
         """Whether rows of a table are in device memory."""
-        return self._whole.tables.feature(kind, type_, name).split_ratio > 0
+        return self._local.tables.feature(kind, type_, name).split_ratio > 0
 
     def _fill_rest(self, ready: Event, out: dict[str, Tensor], ids: _Ids) -> None:
         """What the CPU looks up, once the ids are here."""

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler.base import SubgraphType
 
 from glt.data.arrays import as_ids
+from glt.data.schema import EdgeType
 from glt.distributed.blocks import Block, layered
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_graph import DistGraph
 from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
 from glt.distributed.dist_neighbor_loader import DistNeighborLoader
+from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.graph_data import TableNames
 from glt.distributed.graph_samplers import MultiLayerNeighborSampler
 from glt.distributed.native_pool import NativePool
 from glt.distributed.options import check_count
@@ -28,11 +33,13 @@ class NodeDataLoader(DistNeighborLoader):
 
     Args:
         graph: The graph.
-        nodes: Seeds of this trainer: ids, or a mask; of a heterogeneous graph, a dict with one node type.
+        nodes: Seeds of this trainer: ids, or a mask, such as ``graph.ndata["train_mask"]`` for a job of one trainer; of
+            a heterogeneous graph, a dict with one node type. Several trainers take shares of :func:`node_split`.
         sampler: Edges per node and hop, from the seeds outwards; or a :class:`MultiLayerNeighborSampler`.
         batch_size, shuffle, drop_last: As of the loader.
         blocks: Yield ``(input nodes, seeds, blocks)`` in place of batches: ids ``[n]`` and ``[batch_size]``, and a list
-            of :class:`Block`, the widest first. Of a heterogeneous graph ids are dicts by node type.
+            of :class:`Block`, the widest first. Of a heterogeneous graph ids are dicts by node type. With
+            ``collect_features=True`` blocks have the stored tables of their nodes and edges.
         num_workers: Processes that sample; 0: none of their own.
         options: The others of the loader. ``collect_features`` is True by default without ``blocks``: batches have what
             the graph was partitioned with. What was written or assigned to ``ndata`` since is read from there.
@@ -47,7 +54,10 @@ class NodeDataLoader(DistNeighborLoader):
     ) -> None:  # fmt: skip
         given = _loader_options(graph, sampler, blocks, num_workers, options, _node_blocks)
         if isinstance(nodes, Mapping):
-            nodes = _only(nodes, "nodes", "node type")
+            node_type, nodes = _only(nodes, "nodes", "node type")
+            nodes = node_type, _read(nodes, "nodes")
+        else:
+            nodes = _read(nodes, "nodes")
         super().__init__(
             _data(graph), given.pop("num_neighbors"), nodes, batch_size, shuffle, drop_last, **given
         )  # fmt: skip
@@ -69,7 +79,9 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         negative_sampler: :func:`PerSourceUniform`, :func:`GlobalUniform`, or PyG's ``NegativeSampling``.
         blocks: Yield ``(input nodes, positive graph, blocks)`` in place of batches, or with negatives ``(input nodes,
             positive graph, negative graph, blocks)``. Graphs have ``edge_index [2, n]``, positions in the output of the
-            last block, and its nodes' ids as ``n_id``. Not for heterogeneous graphs.
+            last block, and its nodes' ids as ``n_id``; the positive one also the ids of its edges as ``input_id [n]``,
+            and ``edge_label [n]`` where labels were given. Of a heterogeneous graph they are ``HeteroData``, with all
+            node types and the edge type of the seeds.
         options: The others of the loader.
 
     Raises:
@@ -81,13 +93,15 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         drop_last: bool = False, *, exclude: Any = None, reverse_etypes: Mapping[Any, Any] | None = None,
         negative_sampler: Any = None, blocks: bool = False, num_workers: int = 0, **options: Any,
     ) -> None:  # fmt: skip
-        given = _loader_options(graph, sampler, blocks, num_workers, options, _edge_blocks)
-        if blocks and graph.is_hetero:
-            raise ValueError("blocks = True: expected False, the graph being heterogeneous; batches have all there is")
+        _data(graph)
         edge_type = None
         if isinstance(edges, Mapping):
             edge_type, edges = _only(edges, "edges", "edge type")
-        ids = as_ids(edges, "edges", graph.num_edges(edge_type))
+        if graph.is_hetero:
+            edge_type = graph.schema.edge_types[graph.schema.edge_index(edge_type)]
+        split = partial(_edge_blocks, edge_type)
+        given = _loader_options(graph, sampler, blocks, num_workers, options, split)
+        ids = as_ids(_read(edges, "edges"), "edges", graph.num_edges(edge_type))
         ends = graph.find_edges(ids, edge_type)
         super().__init__(
             _data(graph), given.pop("num_neighbors"), ends if edge_type is None else (edge_type, ends), batch_size,
@@ -163,20 +177,36 @@ def _data(graph: DistGraph) -> DistDataset | None:
 
 
 def _loader_options(
-    graph: DistGraph, sampler: Any, blocks: bool, num_workers: int, options: dict[str, Any], split: Callable[[Any], Any]
+    graph: DistGraph, sampler: Any, blocks: bool, num_workers: int, options: dict[str, Any],
+    split: Callable[[TableNames, Any], Any],
 ) -> dict[str, Any]:  # fmt: skip
     _data(graph)
+    if not isinstance(blocks, bool):
+        raise TypeError(f"blocks = {blocks!r}: expected True or False")
     check_count("num_workers", num_workers, 0, 1024)
+    if "num_neighbors" in options:
+        raise TypeError("num_neighbors is given: expected it in the place of sampler")
+    if "worker_options" in options and num_workers:
+        raise ValueError(f"num_workers = {num_workers} with worker_options: leave one of them out")
     given = {"collect_features": not blocks, "worker_options": graph.world.worker_options(num_workers), **options}
     if isinstance(sampler, MultiLayerNeighborSampler):
+        for name in ("replace", "weight_attr"):
+            if name in options:
+                raise ValueError(f"{name} = {options[name]!r} with {sampler}: expected it there alone")
         given |= {"replace": sampler.replace, "weight_attr": sampler.prob, "num_neighbors": sampler.num_neighbors()}
     else:
         given["num_neighbors"] = sampler
     if blocks:
         for name in ("subgraph_type", "transform", "custom_cls"):
-            if options.get(name) not in (None, "directional"):
+            if options.get(name) not in (None, "directional", SubgraphType.directional):
                 raise ValueError(f"{name} = {options[name]!r} with blocks = True: leave one of them out")
-        given["transform"] = split
+        if options.get("directed", True) is not True:
+            raise ValueError(f"directed = {options['directed']!r} with blocks = True: leave one of them out")
+        hops = given["num_neighbors"]
+        if not (hops if isinstance(hops, list | tuple | dict) else True):
+            raise ValueError(f"sampler = {sampler!r} with blocks = True: expected at least one layer")
+        assert graph.world.data is not None
+        given["transform"] = partial(split, TableNames.of(graph.world.data.manifest))
     return given
 
 
@@ -186,6 +216,15 @@ def _only(given: Mapping[Any, Any], name: str, kind: str) -> tuple[Any, Any]:
             f"{name} are of {len(given)} types, {list(given)}: expected one {kind}; make a loader for each"
         )
     return next(iter(given.items()))
+
+
+def _read(given: Any, name: str) -> Any:
+    """A distributed mask is read whole."""
+    if not isinstance(given, DistTensor):
+        return given
+    if given.ndim != 1:
+        raise ValueError(f"{name} has shape {list(given.shape)}: expected one dimension")
+    return given[:].bool() if given.dtype == torch.uint8 else given[:]
 
 
 _EXCLUSIONS = ("self", "reverse", "reverse_id", "reverse_types")
@@ -203,26 +242,45 @@ def _excluded(exclude: Any, reverse_etypes: Mapping[Any, Any] | None, edge_type:
     return "reverse" if exclude == "reverse_id" else exclude
 
 
-def _node_blocks(batch: Data | HeteroData) -> tuple[Any, Any, list[Block]]:
-    blocks = layered(batch)
+def _node_blocks(tables: TableNames, batch: Data | HeteroData) -> tuple[Any, Any, list[Block]]:
+    blocks = layered(batch, tables)
     seeds = blocks[-1].dst_id
     if isinstance(batch, HeteroData):
         seeds = {t: ids for t, ids in seeds.items() if len(ids)}
     return blocks[0].src_id, seeds, blocks
 
 
-def _edge_blocks(batch: Data) -> tuple[Any, ...]:
-    blocks = layered(batch)
-    ids = blocks[-1].dst_id
-    if "src_index" in batch:
-        negative = batch.dst_neg_index.reshape(len(batch.src_index), -1)
-        source = batch.src_index.repeat_interleave(negative.size(1))
+def _edge_blocks(edge_type: EdgeType | None, tables: TableNames, batch: Data | HeteroData) -> tuple[Any, ...]:
+    blocks = layered(batch, tables)
+    links, source, target = (
+        (batch, batch, batch)
+        if edge_type is None or not isinstance(batch, HeteroData)
+        else (batch[edge_type], batch[edge_type[0]], batch[edge_type[2]])
+    )
+    count = len(links.input_id)
+    if "src_index" in source:
+        negative = target.dst_neg_index.reshape(count, -1)
+        repeated = source.src_index.repeat_interleave(negative.size(1))
         ends: Sequence[Tensor] = (
-            torch.stack([batch.src_index, batch.dst_pos_index]), torch.stack([source, negative.flatten()]),
+            torch.stack([source.src_index, target.dst_pos_index]), torch.stack([repeated, negative.flatten()]),
         )  # fmt: skip
     else:
-        count = len(batch.input_id)
-        ends = [batch.edge_label_index[:, :count]]
-        if batch.edge_label_index.size(1) > count:
-            ends.append(batch.edge_label_index[:, count:])
-    return (blocks[0].src_id, *(Data(edge_index=each, n_id=ids, num_nodes=len(ids)) for each in ends), blocks)
+        ends = [links.edge_label_index[:, :count]]
+        if links.edge_label_index.size(1) > count:
+            ends.append(links.edge_label_index[:, count:])
+    graphs = [_pairs(each, edge_type, blocks[-1].dst_id) for each in ends]
+    positive = graphs[0] if isinstance(graphs[0], Data) else graphs[0][edge_type]
+    positive.input_id = links.input_id
+    if "edge_label" in links:
+        positive.edge_label = links.edge_label[:count]
+    return (blocks[0].src_id, *graphs, blocks)
+
+
+def _pairs(ends: Tensor, edge_type: EdgeType | None, ids: Any) -> Data | HeteroData:
+    if not isinstance(ids, dict):
+        return Data(edge_index=ends, n_id=ids, num_nodes=len(ids))
+    graph = HeteroData()
+    for node_type, of_type in ids.items():
+        graph[node_type].n_id, graph[node_type].num_nodes = of_type, len(of_type)
+    graph[edge_type].edge_index = ends
+    return graph

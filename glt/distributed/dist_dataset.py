@@ -16,14 +16,14 @@ from glt.data.arrays import from_array
 from glt.data.feature import Feature
 from glt.data.saved import load_saved
 from glt.data.schema import EdgeType, NodeType, Schema
+from glt.distributed.local_graph import LocalGraph, require_for_gpu
 from glt.distributed.local_partition import LocalPartition, Placing
-from glt.distributed.whole_graph import WholeGraph, require_whole
 from glt.errors import PartitionError
 from glt.partition import IdMap, NodePart, load_partition
 from glt.partition.id_map import checked_ids
 from glt.partition.manifest import Manifest
 
-_whole_lock = threading.Lock()
+_graphs_lock = threading.Lock()
 
 LabelFile = str | os.PathLike[str]
 
@@ -65,11 +65,12 @@ class DistDataset:
             graph_dir: The partitioner's ``output_dir``.
             partition_idx: Which partition, in ``[0, num_parts)``.
             graph_mode: Where samplers on a GPU find the edges: see :class:`glt.data.Graph`. ``'CUDA'`` makes its GPU
-                the default of all samplers; with ``'ZERO_COPY'`` they are told to use one. They need all partitions on
-                this host; several are joined into one graph, in memory of the process.
+                the default of all samplers; with ``'ZERO_COPY'`` they are told to use one. They sample the partitions
+                that are read here, several joined into one graph in memory of the process, and ask for the others.
             device: The GPU, as for :class:`glt.data.Graph`.
-            split_ratio: Share of the rows of each table that GPUs keep in their memory, in [0, 1], the first ones; the
-                others are pinned where they are mapped.
+            split_ratio: Share of the rows of each table that GPUs keep in their memory, in [0, 1]; the others are
+                pinned where they are mapped. Of nodes the hottest: by the hotness that the partitioner was given, else
+                those to which most edges of the partition lead. Of edges the first.
             whole_node_label_file: A ``.pt`` file (a tensor, read without unpickling anything else) or ``.npy`` file
                 with the labels of all nodes, in place of labels stored with the partition; also of a relabelled graph
                 in the order of the original ids. Of a heterogeneous graph, a dict of such files by node type; types
@@ -105,7 +106,7 @@ class DistDataset:
         self.manifest: Manifest = manifest
         self.schema: Schema = schema
         self._placing = Placing(graph_mode, device, split_ratio)
-        self._whole: WholeGraph | None = None
+        self._local_graphs: dict[frozenset[int], LocalGraph] = {}
         self.partition_idx = part.index
         self.num_partitions = manifest.num_parts
         self.num_nodes_of = tuple(entry.num_nodes for entry in manifest.node_types)
@@ -152,30 +153,28 @@ class DistDataset:
         device = self._placing.device
         return "cuda" if device is None else device if isinstance(device, int) else str(device)
 
-    def require_for_gpu(self, others: Mapping[int, LocalPartition]) -> None:
-        """Refuses samplers on a GPU where they could not read all they need.
-
-        Args:
-            others: Further partitions that are on this host, by index.
+    def require_for_gpu(self) -> None:
+        """Refuses samplers on a GPU.
 
         Raises:
-            ValueError: If a partition is elsewhere, or ``graph_mode`` is ``'CPU'``.
+            ValueError: If ``graph_mode`` is ``'CPU'``.
         """
-        require_whole(self, {self.partition_idx: self.own, **others})
+        require_for_gpu(self)
 
-    def whole(self, partitions: Mapping[int, LocalPartition]) -> WholeGraph:
-        """What GPUs read of the whole graph; made the first time, for all loaders.
+    def local_graph(self, partitions: Mapping[int, LocalPartition]) -> LocalGraph:
+        """What GPUs read of the partitions that are read here; made the first time, for all loaders that read these.
 
         Args:
-            partitions: All that are on this host, by index.
+            partitions: Which, by index.
 
         Raises:
-            ValueError: If one is elsewhere, or ``graph_mode`` is ``'CPU'``.
+            ValueError: If ``graph_mode`` is ``'CPU'``.
         """
-        with _whole_lock:
-            if self._whole is None:
-                self._whole = WholeGraph(self, partitions)
-            return self._whole
+        with _graphs_lock:
+            key = frozenset(partitions)
+            if key not in self._local_graphs:
+                self._local_graphs[key] = LocalGraph(self, dict(sorted(partitions.items())))
+            return self._local_graphs[key]
 
     def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
         """The edges of a type that are here: see :meth:`LocalPartition.all_edges`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,6 +65,7 @@ class DistNeighborSampler:
         others: Further partitions that are read here, by index (:meth:`DistDataset.map_other`).
         spare: Where batches are kept for their memory, 4 bytes per node each: samplers of the same dataset and loop may
             share it. Default: a place of its own.
+        partitions: What reads and asks them.
 
     Raises:
         ValueError: If there are several partitions and no router.
@@ -78,8 +80,10 @@ class DistNeighborSampler:
         collect_features: bool = True,
         others: Mapping[int, LocalPartition] | None = None,
         spare: list[_core.Batch] | None = None,
+        *,
+        partitions: type[Partitions] = Partitions,
     ) -> None:
-        self.partitions = Partitions(dataset, others or {}, router, loop)
+        self.partitions = partitions(dataset, others or {}, router, loop)
         self.dataset, self.config, self.loop = dataset, config, loop
         self.collect_features = collect_features
         schema = dataset.schema
@@ -101,7 +105,7 @@ class DistNeighborSampler:
             glt.errors.RemoteError: If it raised an exception; carries its traceback.
         """
         stats = dict.fromkeys(STATS, 0.0)
-        batch = self._spare.pop() if self._spare else _core.Batch(self.dataset.num_nodes_of, self.dataset.ends)
+        batch = self._new_batch()
         try:
             await self._hops.run(batch, start, batch_key, stats)
         except MemoryError as error:
@@ -122,6 +126,10 @@ class DistNeighborSampler:
                 if labels is not None:
                     specs[in_message("y", "node", t)] = (labels.dtype, (num_nodes[t], *labels.row_shape))
         return SampledBatch(specs, stats, batch, rows, start)
+
+    def _new_batch(self) -> Any:
+        """What takes the hops of a batch: a ``_core.Batch``, or what answers as it does."""
+        return self._spare.pop() if self._spare else _core.Batch(self.dataset.num_nodes_of, self.dataset.ends)
 
     def _specs(self, batch: _core.Batch | DeviceBatch, start: BatchStart) -> Specs:
         """What a batch holds, rows of tables apart."""
@@ -157,8 +165,20 @@ class DistNeighborSampler:
         for rows in sampled._rows:
             for positions, reply in rows.replies:
                 tensors = await self.partitions.answer(reply, sampled.stats)
-                await self.partitions.timed(sampled.stats, "gathering_s", LONG, rows.scatter, tensors, positions, out)
+                await self.partitions.timed(
+                    sampled.stats, "gathering_s", LONG, self._scatter, rows, tensors, positions, out
+                )
         out["stats"].copy_(torch.tensor([sampled.stats[name] for name in STATS], dtype=torch.float64))
+        return self._finished(sampled)
+
+    def _scatter(
+        self, rows: RowLookup, tables: Mapping[str, Tensor], positions: np.ndarray, out: dict[str, Tensor]
+    ) -> None:
+        """Writes what a partition answered to its places."""
+        rows.scatter(tables, positions, out)
+
+    def _finished(self, sampled: SampledBatch) -> Event | None:
+        """All has been asked for that fills the batch; returns what is to be waited for."""
         self._spare.append(sampled._batch)
         return None
 
@@ -174,15 +194,26 @@ class DistNeighborSampler:
         ]
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
+        self._fill_batch(sampled, out)
+        for rows in sampled._rows:
+            rows.gather_local(out)
+        if self.collect_features:
+            for t, labels in enumerate(self.dataset.whole_node_labels):
+                if labels is not None:
+                    labels.gather(out[f"n_id/n{t}"], out[in_message("y", "node", t)])
+
+    def _fill_batch(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
+        """All but the rows of tables."""
         batch, start = sampled._batch, sampled._start
         for t in range(self._num_node_types):
             tree = out[f"batch/n{t}"] if self.config.disjoint else None
-            batch.copy_nodes(t, out[f"n_id/n{t}"].numpy(), None if tree is None else tree.numpy())
+            batch.copy_nodes(t, _written(out[f"n_id/n{t}"]), None if tree is None else _written(tree))
             if tree is not None and start.example is not None:
-                tree.copy_(start.example[tree])
+                tree.copy_(start.example.to(tree.device)[tree])
         for r in range(self._num_edge_types):
-            row, col = out[f"edge_index/e{r}"].numpy()
-            batch.copy_edges(r, row, col, out[f"e_id/e{r}"].numpy() if self.config.with_edge else None)
+            row, col = out[f"edge_index/e{r}"]
+            edge = _written(out[f"e_id/e{r}"]) if self.config.with_edge else None
+            batch.copy_edges(r, _written(row), _written(col), edge)
         if "num_sampled_nodes" in out:
             num_nodes = [batch.num_sampled_nodes(t) for t in range(self._num_node_types)]
             num_edges = [batch.num_sampled_edges(r) for r in range(self._num_edge_types)]
@@ -190,12 +221,11 @@ class DistNeighborSampler:
                 out[name].copy_(torch.tensor(counts, dtype=torch.int64).view(out[name].shape))
         for name, tensor in start.known.items():
             out[name].copy_(tensor)
-        for rows in sampled._rows:
-            rows.gather_local(out)
-        if self.collect_features:
-            for t, labels in enumerate(self.dataset.whole_node_labels):
-                if labels is not None:
-                    labels.gather(out[f"n_id/n{t}"], out[in_message("y", "node", t)])
+
+
+def _written(tensor: Tensor) -> Any:
+    """What a batch writes to: an array for the CPU's, the tensor itself where it is on a GPU."""
+    return tensor if tensor.is_cuda else tensor.numpy()
 
 
 def layout_of(sampled: SampledBatch) -> MessageLayout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,7 +11,7 @@ from glt.data.schema import EdgeType, NodeType
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.store.stored_table import StoredTable
 from glt.distributed.world import World
-from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, NodeTypeEntry
+from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 
 # What DGL's examples call them, where partitions have no table of that name.
 NODE_ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}
@@ -124,6 +124,22 @@ class GraphData(MutableMapping[str, DistTensor]):
 
     def __repr__(self) -> str:
         return f"GraphData({self._kind}s of type {self.type!r}, {list(self)})"
+
+
+class TableNames(NamedTuple):
+    """Names of the tables that a graph was partitioned with, of nodes and of edges of any type."""
+
+    of_nodes: tuple[str, ...]
+    of_edges: tuple[str, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> TableNames:
+        """Those of a directory."""
+        nodes, edges = (
+            tuple(dict.fromkeys(name for entry in entries for name in _layouts(entry)))
+            for entries in (manifest.node_types, manifest.edge_types)
+        )
+        return cls(nodes, edges)
 
 
 def _layouts(entry: NodeTypeEntry | EdgeTypeEntry) -> dict[str, Layout]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
 from glt.data.arrays import as_ids
@@ -34,14 +33,17 @@ class MultiLayerNeighborSampler:
             raise ValueError(f"fanouts = {self.fanouts!r}: expected a list with a number for each layer")
         return list(reversed(self.fanouts))
 
-    def sample(self, graph: DistGraph, seeds: Any) -> tuple[Tensor, Tensor, list[Block]]:
+    def sample(self, graph: DistGraph, seeds: Any) -> tuple[Any, Any, list[Block]]:
         """Samples here and now, hop by hop: input nodes, seeds, and the blocks, the widest first.
 
         Args:
-            graph: Homogeneous.
-            seeds: Ids ``[n]``, each once.
+            graph: Where.
+            seeds: Ids ``[n]``, each once; of a heterogeneous graph a dict of such by node type.
         """
-        seeds = as_ids(seeds, "seeds")
+        if isinstance(seeds, Mapping):
+            seeds = {t: as_ids(ids, f"seeds[{t!r}]") for t, ids in seeds.items()}
+        else:
+            seeds = as_ids(seeds, "seeds")
         nodes, blocks = seeds, []
         for fanout in self.num_neighbors():
             hop = graph.sample_neighbors(nodes, fanout, replace=self.replace, prob=self.prob)

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
+from torch.nn.parameter import UninitializedParameter
 
-from glt.data.schema import EdgeType, NodeType
+from glt.data.schema import NodeType
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_loader import DistNeighborLoader
 from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.edge_values import EdgeValues
+from glt.distributed.gcn_weights import in_degrees, normalized
+from glt.distributed.inference_batches import BatchesAhead, InferenceBatch, Rows, Wanted
+from glt.distributed.inference_inputs import checked_device, checked_features
+from glt.distributed.joint_work import JointWork
 from glt.distributed.layer_rows import LayerRows, RowKeeper
-from glt.distributed.layer_stack import LayerStack, in_degrees, normalized
+from glt.distributed.layer_stack import LayerStack
 from glt.distributed.options import check_count
 from glt.distributed.split import node_split
 from glt.distributed.world import World, require_world
+from glt.errors import GltError
 from glt.partition import load_id_map
 from glt.partition.id_map import IdMap
+
+logger = logging.getLogger(__name__)
 
 
 def infer_layerwise(
     model: Any,
     x: Any = None,
     *,
+    edge_weight: Any = None,
+    edge_attr: Any = None,
     between: Callable[[Tensor], Tensor] | None = None,
     batch_size: int = 4096,
     num_workers: int = 0,
@@ -46,24 +58,36 @@ def infer_layerwise(
     trainers of the job call it, with the same arguments; it returns when all are done. The model is not trained
     meanwhile: nothing is dropped, and norms use their running statistics.
 
-    Convolutions are called with features and edges only. Weights of ``GCNConv`` are those of the whole graph. With
-    partitions of ``edge_dir='out'`` edges point the other way.
+    What ``GCNConv`` makes of the degrees of nodes is that of the whole graph. With partitions of ``edge_dir='out'``
+    edges point the other way.
+
+    A trainer that fails calls off the work of all: within seconds the others raise too, and what was computed is
+    deleted. They may then go on, and call it again.
 
     Args:
         model: A ``BasicGNN`` of ``torch_geometric.nn.models``: ``GraphSAGE, GCN, GAT, GIN, PNA, EdgeCNN``, with jumping
             knowledge too. Or a sequence of layers, each a function of ``x [N, F]`` and ``edge_index [2, E]``, whose
-            first rows of output are the seeds'; or a module that has them as ``convs``. Of a heterogeneous graph layers
-            are functions of dicts, by node type and by edge type, and return a dict by node type, as ``HeteroConv``
-            does; ``GCNConv`` cannot be among them.
-        x: Features by node ``[num_nodes, F]``: a :class:`DistTensor`, or a tensor that each trainer has; of a
-            heterogeneous graph, a dict of such by node type. Default: those that are stored with the graph.
+            first rows of output are the seeds'; or a module that has them as ``convs``, and nothing beside. Of a
+            heterogeneous graph layers are functions of dicts, by node type and by edge type, and return a dict by node
+            type, as ``HeteroConv`` does; ``GCNConv`` cannot be among them. Or any of these in
+            ``DistributedDataParallel``.
+        x: Features by node ``[num_nodes, F]``: a :class:`DistTensor`, a :class:`DistEmbedding`, or a tensor that each
+            trainer has; of a heterogeneous graph, a dict of such by node type. Default: those that are stored with the
+            graph.
+        edge_weight: Weights of the edges ``[num_edges]``, which layers are given as ``edge_weight``, those that have
+            such a parameter: a tensor or a :class:`DistTensor`, by edge id; or the name of a table that is stored with
+            the graph. Of a heterogeneous graph, a dict of such by edge type, or a name, for all types that have such a
+            table; layers are given ``edge_weight_dict``. Weights that a graph was partitioned with for sampling are no
+            table: partition it with them as one of ``edge_attrs``, too.
+        edge_attr: Features of the edges ``[num_edges, ...]``, likewise, as ``edge_attr`` or ``edge_attr_dict``. Those
+            that the graph was partitioned with are named ``"edge_attr"``.
         between: Applied after all layers but the last, of models other than ``BasicGNN``; for example ``torch.relu``.
             It is given tensors, of a heterogeneous graph one for each node type.
         batch_size: Nodes at a time.
         num_workers: Processes that sample for this trainer; 0: in the trainer, or one of its server.
         device: Where layers are computed. Default: where the parameters are.
         name: Of the result, and what those of parts begin with. What an earlier call of the same name returned is
-            replaced.
+            replaced; another tensor that this trainer holds is not, which is an error.
         spill_dir: A directory that all trainers see: outputs go into mapped ``.npy`` files there, and take no memory
             that is needed otherwise. Default: servers keep them.
         original_ids: Of relabelled partitions, whether row ``i`` of the result is that of the original node ``i``, and
@@ -76,37 +100,27 @@ def infer_layerwise(
 
     Raises:
         RuntimeError: Without :func:`initialize`, or without a graph.
-        TypeError, ValueError: If an argument does not fit; if a layer needs more than one hop, or all rows, so that it
-            would be wrong; names it.
+        TypeError, ValueError, KeyError: If an argument does not fit, or no layer takes it, or trainers have given
+            others; if a layer needs more than one hop, or all rows, so that it would be wrong; names it.
         NotImplementedError: If the graph is heterogeneous and the model is not.
         glt.errors.PartitionError: If original ids are wanted, and the partitions' map of ids is not on this host.
-        glt.errors.PeerLost: If a trainer or a server is lost meanwhile; names it.
+        glt.errors.PeerLost: If a trainer has failed, or a trainer or a server is lost meanwhile; names it, and why.
         OSError: If there is no room in ``spill_dir``.
     """
     world = require_world()
-    run = _Run(world, LayerStack.of(model, between), x, batch_size, num_workers, device, name, spill_dir, original_ids)
-    with _not_training(run.stack), torch.no_grad():
-        return run.result()
-
-
-class _Fetched(NamedTuple):
-    """A batch with what it needs of all of its nodes; ``seeds`` are the first of those of their type."""
-
-    node_type: NodeType
-    seeds: Tensor
-    edge_index: dict[EdgeType, Tensor]
-    x: dict[NodeType, Tensor]
-    degrees: Tensor | None
-    earlier: list[Tensor]
-
-
-Rows = dict[NodeType, Any]  # what has a row for each node, by type: LayerRows, DistTensor or Tensor
+    with ExitStack() as opened, JointWork(world, "infer_layerwise") as joint:
+        stack = LayerStack.of(model, between)
+        of_edges = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+        run = _Run(world, stack, x, of_edges, batch_size, num_workers, device, name, spill_dir, original_ids)
+        opened.push(run.leave)
+        with stack.not_training(), torch.no_grad():
+            return run.result(opened, joint)
 
 
 class _Run:
     def __init__(
-        self, world: World, stack: LayerStack, x: Any, batch_size: int, num_workers: int, device: Any, name: str,
-        spill_dir: Any, original_ids: bool,
+        self, world: World, stack: LayerStack, x: Any, of_edges: dict[str, Any], batch_size: int, num_workers: int,
+        device: Any, name: str, spill_dir: Any, original_ids: bool,
     ) -> None:  # fmt: skip
         data = world.data
         if data is None:
@@ -116,7 +130,7 @@ class _Run:
         if not isinstance(name, str) or not name or os.sep in name:
             raise ValueError(f"name = {name!r}: expected text without {os.sep!r}")
         self.world, self.stack, self.schema = world, stack, data.schema
-        self.gcn = stack.gcn_convs()
+        self.gcn, self.lazy = stack.gcn_convs(), stack.lazy()
         if self.schema.is_hetero and (self.gcn or stack.is_basic):
             what = "GCNConv" if self.gcn else "a model of torch_geometric.nn.models"
             raise NotImplementedError(
@@ -125,11 +139,19 @@ class _Run:
         self.num_nodes = {t: count for t, count in zip(self.schema.node_types, data.num_nodes_of, strict=True) if count}
         if not self.num_nodes:
             raise ValueError("the graph has no nodes")
-        self.x = None if x is None else self._checked(x, name)
+        self.name, self.original_ids = name, original_ids
+        self.x: Rows | None = None if x is None else checked_features(x, self.schema, self.num_nodes)
+        self._require_other_names()
+        self.values = EdgeValues(world, of_edges)
+        for given in sorted(self.values.names):
+            if not any(given in takes for takes in stack.takes):
+                raise ValueError(f"{given} is given, and no layer of the model takes it: leave it out")
         self.batch_size, self.num_workers = batch_size, num_workers
         first = next(stack.parameters(), None)
-        self.device = torch.device(device) if device is not None else first.device if first is not None else "cpu"
+        self.device = checked_device(device) if device is not None else first.device if first is not None else "cpu"
         self.keeper = RowKeeper(world, name, spill_dir)
+        for node_type in self.num_nodes:
+            self.keeper.require_free(self._result_of(node_type))
         self.ids: dict[NodeType, IdMap] = {}
         for node_type in self.num_nodes if original_ids else ():
             if data.manifest.node_types[self.schema.node_index(node_type)].offsets is not None:
@@ -137,35 +159,37 @@ class _Run:
         self.nodes = {
             t: node_split(torch.ones(count, dtype=torch.bool), ntype=t) for t, count in self.num_nodes.items()
         }
-
-    def _checked(self, given: Any, name: str) -> Rows:
-        if self.schema.is_hetero and not isinstance(given, dict):
-            raise TypeError(
-                f"x is a {type(given).__name__}: expected a dict by node type, the graph being heterogeneous"
-            )
-        by_type = given if self.schema.is_hetero else {self.schema.node_types[0]: given}
-        for node_type, x in by_type.items():
-            what = f"x[{node_type!r}]" if self.schema.is_hetero else "x"
-            count = self.num_nodes.get(node_type, 0 if node_type in self.schema.node_types else None)
-            if count is None:
-                raise ValueError(f"x has {node_type!r}: expected node types, {list(self.schema.node_types)}")
-            if not isinstance(x, Tensor | DistTensor):
-                raise TypeError(f"{what} is a {type(x).__name__}: expected a tensor or a DistTensor")
-            if len(x) != count:
-                raise ValueError(f"{what} has {len(x)} rows: expected one for each of {count} nodes")
-            if isinstance(x, DistTensor) and x.name == name + self._result_of(node_type):
-                raise ValueError(
-                    f"{what} is named {x.name!r} as the result would be, which replaces it: give another name"
-                )
-        return {t: x for t, x in by_type.items() if t in self.num_nodes}
+        self.kept: list[LayerRows] = []  # which are deleted in the end
+        self._loaders: dict[tuple[NodeType, bool], DistNeighborLoader] = {}
+        self._ahead: BatchesAhead | None = None
 
     def _result_of(self, node_type: NodeType) -> str:
         return f".{node_type}" if self.schema.is_hetero else ""
 
+    def _require_other_names(self) -> None:
+        for node_type, x in (self.x or {}).items():
+            if isinstance(x, DistTensor) and x.name == self.name + self._result_of(node_type):
+                raise ValueError(f"x is named {x.name!r} as the result would be, which replaces it: give another name")
+
     def _part_of(self, what: str, node_type: NodeType) -> str:
         return f".{what}{self._result_of(node_type)}"
 
-    def result(self) -> Any:
+    def _told(self) -> str:
+        """What all trainers must have alike."""
+        return json.dumps({
+            "name": self.name, "layers": len(self.stack.layers), "original_ids": bool(self.original_ids),
+            "x": None if self.x is None else sorted(self.x), "edges": self.values.told(),
+            "spill_dir": self.keeper.spill_dir is not None,
+        })  # fmt: skip
+
+    def result(self, opened: ExitStack, joint: JointWork) -> Any:
+        """Computes all layers, with the other trainers.
+
+        Args:
+            opened: Closes what is opened here, once the others know how it went.
+            joint: Where they meet.
+        """
+        joint.meet(self._told())
         parts = [
             each
             for t in self.num_nodes
@@ -174,168 +198,147 @@ class _Run:
                 *(self._part_of(f"layer{at}", t) for at in range(len(self.stack.layers))),
             )
         ]  # fmt: skip
-        self.keeper.begin(parts)
-        kept: list[LayerRows] = []
-        try:
-            with ExitStack() as opened:
-                made = self._compute(opened, kept)
-                kept = [rows for rows in kept if all(rows is not each for each in made.values())]
-        finally:  # those who still need them are told who has deleted them
-            if self.world.rank == 0:
-                for rows in kept:
-                    _delete(rows)
+        self.keeper.begin(parts, joint.meet)
+        made = self._compute(opened, joint)
+        if not made:
+            raise ValueError("the last layer has outputs for no node type: does x have the types that layers read?")
+        self._forget(made.values())
         found = {t: rows.result() for t, rows in made.items()}
         return found if self.schema.is_hetero else found[self.schema.node_types[0]]
 
-    def _compute(self, opened: ExitStack, kept: list[LayerRows]) -> dict[NodeType, LayerRows]:
-        loaders: dict[tuple[NodeType, bool], DistNeighborLoader] = {}
+    def _forget(self, rows: Iterable[LayerRows]) -> None:
+        self.kept = [each for each in self.kept if all(each is not other for other in rows)]
 
-        def loader(node_type: NodeType, with_x: bool) -> DistNeighborLoader:
-            if (node_type, with_x) not in loaders:
-                made = self._loader(node_type, with_x)
-                opened.enter_context(made)
-                loaders[node_type, with_x] = made
-            return loaders[node_type, with_x]
+    def leave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Deletes what is not needed any more; after an error every trainer what it knows of."""
+        if error is None and self.world.rank != 0:
+            return  # all are done, and trainer 0 knows of all there is
+        for rows in self.kept:
+            try:
+                rows.delete()
+            except (LookupError, GltError) as other:  # another was faster, or it is lost with its server
+                logger.info("outputs of a layer were not deleted: %s", other)
 
+    def _compute(self, opened: ExitStack, joint: JointWork) -> dict[NodeType, LayerRows]:
+        thread = opened.enter_context(ThreadPoolExecutor(1, "glt-inference"))
+        write = partial(self._write, opened, joint, thread)
         degrees = None
         if self.gcn:
-            counted = self._write(kept, "degrees", partial(loader, with_x=False), {}, [], self._degrees_of)
+            counted = write("degrees", Wanted({}, {"edge_weight"} & self.values.names), self._degrees_of)
             degrees = counted[self.schema.node_types[0]]
         last = len(self.stack.layers) - 1
-        outputs: list[Rows] = [] if self.x is None else [self.x]
-        below, made = self.x, {}
-        for at, layer in enumerate(self.stack.layers):
+        outputs: list[Rows] = []
+        below, made = self.x, dict[NodeType, LayerRows]()
+        for at in range(len(self.stack.layers)):
             combine = self.stack.combine if at == last else None
-            earlier = [] if combine is None else outputs[0 if self.x is None else 1 :]
+            wanted = Wanted(
+                below, self.stack.takes[at].keys() & self.values.names, degrees, [] if combine is None else outputs
+            )
 
-            def make(batch: _Fetched, layer: Any = layer, combine: Any = combine) -> Tensor | None:
-                out = self._outputs_of(layer, batch)
+            def make(batch: InferenceBatch, at: int = at, combine: Any = combine) -> Tensor | None:
+                out = self._outputs_of(at, batch)
                 return out if combine is None else combine([*(each.to(self.device) for each in batch.earlier), out])
 
-            what = "" if at == last else f"layer{at}"
-            made = self._write(kept, what, partial(loader, with_x=below is None), below, earlier, make, degrees)
-            if at > 0 and self.stack.combine is None and self.world.rank == 0:
-                for rows in below.values() if below is not None else ():
-                    rows.delete()
-                    kept[:] = [each for each in kept if each is not rows]
+            made = write("" if at == last else f"layer{at}", wanted, make)
+            if at > 0 and self.stack.combine is None and below is not None:
+                self._forget(below.values())
+                if self.world.rank == 0:
+                    for rows in below.values():
+                        rows.delete()
             outputs.append(made)
             below = made
         return made
 
-    def _loader(self, node_type: NodeType, with_x: bool) -> DistNeighborLoader:
-        data = self.world.data if isinstance(self.world.data, DistDataset) else None
-        nodes = self.nodes[node_type]
-        return DistNeighborLoader(
-            data, [-1], (node_type, nodes) if self.schema.is_hetero else nodes, self.batch_size,
-            collect_features=with_x, random_seed=0, worker_options=self.world.worker_options(self.num_workers),
-        )  # fmt: skip
+    def _loader(self, opened: ExitStack, node_type: NodeType, with_x: bool) -> DistNeighborLoader:
+        if (node_type, with_x) not in self._loaders:
+            data = self.world.data if isinstance(self.world.data, DistDataset) else None
+            nodes = self.nodes[node_type]
+            made = DistNeighborLoader(
+                data, [-1], (node_type, nodes) if self.schema.is_hetero else nodes, self.batch_size,
+                collect_features=with_x, random_seed=0, with_edge=bool(self.values.names),
+                worker_options=self.world.worker_options(self.num_workers),
+            )  # fmt: skip
+            opened.enter_context(made)
+            opened.callback(self._settle)
+            self._loaders[node_type, with_x] = made
+        return self._loaders[node_type, with_x]
 
-    def _degrees_of(self, batch: _Fetched) -> Tensor:
-        return in_degrees(next(iter(batch.edge_index.values())), len(batch.seeds))
+    def _settle(self) -> None:
+        if self._ahead is not None:
+            self._ahead.settle()
 
-    def _outputs_of(self, layer: Any, batch: _Fetched) -> Tensor | None:
+    def _degrees_of(self, batch: InferenceBatch) -> Tensor:
+        (edge_index,) = batch.edge_index.values()
+        weight = batch.of_edges.get("edge_weight", {}).get(self.schema.edge_types[0])
+        return in_degrees(edge_index, len(batch.seeds), weight)
+
+    def _outputs_of(self, at: int, batch: InferenceBatch) -> Tensor | None:
         """Outputs of the seeds; None where the layer has none for their type."""
+        layer, keywords = self.stack.layers[at], self.stack.takes[at]
         x = {t: each.to(self.device) for t, each in batch.x.items()}
         edge_index = {t: each.to(self.device) for t, each in batch.edge_index.items()}
+        of_edges = {
+            name: {t: each.to(self.device) for t, each in by_type.items()} for name, by_type in batch.of_edges.items()
+        }
         if self.schema.is_hetero:
-            given = layer(x, edge_index)
+            given = layer(x, edge_index, **{keywords[name]: by_type for name, by_type in of_edges.items()})
             if not isinstance(given, dict):
                 raise ValueError(f"a layer made a {type(given).__name__}: expected a dict by node type")
+            if unknown := given.keys() - set(self.schema.node_types):
+                raise ValueError(f"a layer made rows of {sorted(map(str, unknown))}: expected node types of the graph")
             out, count = given.get(batch.node_type), len(x.get(batch.node_type, ()))
             if out is None:
                 return None
         else:
             (features,), (ends,) = x.values(), edge_index.values()
+            values = {name: next(iter(by_type.values())) for name, by_type in of_edges.items()}
             weighing: Any = nullcontext()
             if batch.degrees is not None:
-                weighing = normalized(self.gcn, ends, batch.degrees.to(self.device), features.dtype)
+                weighing = normalized(self.gcn, ends, batch.degrees.to(self.device), values.get("edge_weight"))
             with weighing:
-                out, count = layer(features, ends), len(features)
+                out, count = layer(features, ends, **values), len(features)
+        if any(not isinstance(each, UninitializedParameter) for each in self.lazy):
+            raise ValueError(
+                f"layer {at} had parameters without values, which are random now: call the model once where it is "
+                "made, and train it or load its state, before it infers"
+            )
         if not isinstance(out, Tensor) or out.dim() < 2 or len(out) < len(batch.seeds):
             shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(f"a layer made {shape} of {count} rows: expected a row for each or the first of them")
         return out[: len(batch.seeds)]
 
     def _write(
-        self, kept: list[LayerRows], what: str, loader_of: Callable[[NodeType], DistNeighborLoader], below: Rows | None,
-        earlier: list[Rows], make: Callable[[_Fetched], Tensor | None], degrees: LayerRows | None = None,
+        self, opened: ExitStack, joint: JointWork, thread: ThreadPoolExecutor, what: str, wanted: Wanted,
+        make: Callable[[InferenceBatch], Tensor | None],
     ) -> dict[NodeType, LayerRows]:  # fmt: skip
         """Writes what is made of each batch, by type; returns when all trainers have."""
         made: dict[NodeType, LayerRows] = {}
+        layouts: dict[NodeType, tuple[torch.dtype, torch.Size]] = {}
         names = {t: self._part_of(what, t) if what else self._result_of(t) for t in self.num_nodes}
         for t, count in self.num_nodes.items():
             originals = None if what else self.ids.get(t)
-            for batch in self._fetched(t, loader_of(t), below, degrees, [each[t] for each in earlier]):
+            loader = self._loader(opened, t, wanted.below is None)
+            self._ahead = BatchesAhead(loader, t, self.schema, self.values, wanted, thread)
+            while (batch := self._ahead.next(joint.check)) is not None:
+                joint.check()
                 values = make(batch)
                 if values is None:
                     break  # a layer has outputs for a type or it has none
                 if t not in made:
                     shape, part = (count, *values.shape[1:]), None if originals is not None else t
                     made[t] = self.keeper.make(names[t], shape, values.dtype, part)
-                    kept.append(made[t])
+                    self.kept.append(made[t])
+                layout = values.dtype, values.shape[1:]
+                if layouts.setdefault(t, layout) != layout:
+                    raise ValueError(f"a layer made {layout} of a batch, and {layouts[t]} before: expected the same")
                 made[t][batch.seeds if originals is None else originals.to_original(batch.seeds)] = values.cpu()
+            self._ahead.settle()
         for rows in made.values():
             rows.flush()
-        self.world.barrier()
+        joint.meet()
         for t in self.num_nodes:
             if t not in made and not len(self.nodes[t]):  # none of the nodes are this trainer's
                 with suppress(LookupError):  # nor has the layer outputs for them
                     made[t] = self.keeper.find(names[t])
-                    kept.append(made[t])
+                    self.kept.append(made[t])
         return made
-
-    def _fetched(
-        self, node_type: NodeType, loader: DistNeighborLoader, below: Rows | None, degrees: LayerRows | None,
-        earlier: list[Any],
-    ) -> Iterator[_Fetched]:  # fmt: skip
-        """The batches, each fetched while the one before it is computed."""
-        batches = iter(loader)
-
-        def fetch() -> _Fetched | None:
-            batch = next(batches, None)
-            if batch is None:
-                return None
-            ids, edge_index, stored, seeds = self._opened(batch, node_type)
-            x = self._stored_x(stored) if below is None else {t: below[t][n] for t, n in ids.items() if t in below}
-            return _Fetched(
-                node_type, seeds, edge_index, x, None if degrees is None else degrees[ids[node_type]],
-                [each[seeds] for each in earlier],
-            )  # fmt: skip
-
-        with ThreadPoolExecutor(1, "glt-inference") as ahead:
-            coming = ahead.submit(fetch)
-            while (fetched := coming.result()) is not None:
-                coming = ahead.submit(fetch)
-                yield fetched
-
-    def _opened(self, batch: Any, node_type: NodeType) -> tuple[Any, Any, Any, Tensor]:
-        """Ids, edges and stored features of a batch, by type, and its seeds."""
-        if isinstance(batch, HeteroData):
-            ids = {t: batch[t].n_id for t in batch.node_types}
-            stored = {t: batch[t].x for t in batch.node_types if "x" in batch[t]}
-            return ids, batch.edge_index_dict, stored, ids[node_type][: batch[node_type].batch_size]
-        stored = {} if batch.get("x") is None else {node_type: batch.x}
-        edge_index = {self.schema.edge_types[0]: batch.edge_index}
-        return {node_type: batch.n_id}, edge_index, stored, batch.n_id[: batch.batch_size]
-
-    def _stored_x(self, stored: dict[NodeType, Tensor]) -> dict[NodeType, Tensor]:
-        if not stored:
-            raise ValueError("x is None, and no features are stored with the graph: give x")
-        return stored
-
-
-def _delete(rows: LayerRows) -> None:
-    with suppress(LookupError):  # another trainer was faster
-        rows.delete()
-
-
-@contextmanager
-def _not_training(stack: LayerStack) -> Iterator[None]:
-    was = [(each, each.training) for module in stack.modules for each in module.modules()]
-    try:
-        for module in stack.modules:
-            module.eval()
-        yield
-    finally:
-        for each, training in was:
-            each.training = training

@@ -7,6 +7,8 @@ import errno
 import os
 import secrets
 import socket
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +19,11 @@ from torch import Tensor
 
 from glt.data.schema import NodeType
 from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.store.handles import Handles
 from glt.distributed.world import World
+
+# By world, the tensors that are outputs of layers: those may be replaced.
+_made: weakref.WeakKeyDictionary[World, set[tuple[int, ...]]] = weakref.WeakKeyDictionary()
 
 
 class LayerRows(Protocol):
@@ -51,9 +57,22 @@ class RowKeeper:
 
     def __init__(self, world: World, name: str, spill_dir: str | os.PathLike[str] | None) -> None:
         self.world, self.name = world, name
+        if spill_dir is not None and not isinstance(spill_dir, str | os.PathLike):
+            raise TypeError(f"spill_dir = {spill_dir!r}: expected the path of a directory that all trainers see")
         self.spill_dir = None if spill_dir is None else Path(spill_dir)
         if self.spill_dir is not None and not self.spill_dir.is_dir():
             raise ValueError(f"spill_dir = {os.fspath(self.spill_dir)!r} is no directory")
+
+    def require_free(self, what: str) -> None:
+        """Raises ValueError if a name is that of a tensor that this trainer holds and no keeper has made: rows of that
+        name would replace it."""
+        made = _made.get(self.world, set())
+        for tensor in list(Handles.of(self.world).open) if self.spill_dir is None else ():
+            if tensor.name == self.name + what and tensor.generations not in made:
+                raise ValueError(
+                    f"name = {self.name!r}: this trainer holds {tensor}, which rows of that name would replace: give "
+                    "another name, or delete it first"
+                )
 
     def make(self, what: str, shape: tuple[int, ...], dtype: torch.dtype, part: NodeType | None) -> LayerRows:
         """Makes them, or opens what another trainer has made.
@@ -66,7 +85,9 @@ class RowKeeper:
         """
         if self.spill_dir is not None:
             return MappedRows.make(self._path(what), shape, dtype)
-        return _TensorRows(DistTensor(shape, dtype, self.name + what, part=part, world=self.world))
+        tensor = DistTensor(shape, dtype, self.name + what, part=part, world=self.world)
+        _made.setdefault(self.world, set()).add(tensor.generations)
+        return _TensorRows(tensor)
 
     def find(self, what: str) -> LayerRows:
         """What others have made, and all have met since.
@@ -78,8 +99,12 @@ class RowKeeper:
             return MappedRows(self._path(what))
         return _TensorRows(DistTensor.find(self.name + what, world=self.world))
 
-    def begin(self, parts: list[str]) -> None:
+    def begin(self, parts: list[str], meet: Callable[[], None]) -> None:
         """Removes what an earlier run may have left of these, with all trainers.
+
+        Args:
+            parts: What they may be.
+            meet: Waits for the other trainers.
 
         Raises:
             ValueError: If ``spill_dir`` is not one directory for all of them.
@@ -90,7 +115,7 @@ class RowKeeper:
                 self._forget(what)
             if mark is not None:
                 mark.write_bytes(b"")
-        self.world.barrier()
+        meet()
         if mark is None:
             return
         if not mark.exists():
@@ -98,7 +123,7 @@ class RowKeeper:
                 f"spill_dir = {os.fspath(mark.parent)!r}: trainer {self.world.rank} on {socket.gethostname()} does not "
                 "see there what trainer 0 has written; expected one directory that all trainers see"
             )
-        self.world.barrier()
+        meet()
         if self.world.rank == 0:
             mark.unlink()
 
@@ -162,6 +187,7 @@ class MappedRows:
 
         Raises:
             TypeError: If numpy has no such dtype.
+            ValueError: If another trainer has made it with other rows.
             OSError: If there is no room for it; says how much it takes.
         """
         try:
@@ -176,7 +202,13 @@ class MappedRows:
                     os.link(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
-        return cls(path)
+        made = cls(path)
+        if made.rows.shape != shape or made.rows.dtype != kind:
+            raise ValueError(
+                f"{path} has {made.rows.dtype} {list(made.rows.shape)}, as another trainer has made it, and this one "
+                f"{kind} {list(shape)} to write: do all have the same model?"
+            )
+        return made
 
     def __getitem__(self, ids: Tensor) -> Tensor:
         return torch.from_numpy(np.asarray(self.rows[ids.numpy()]))

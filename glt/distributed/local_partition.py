@@ -17,6 +17,7 @@ from glt.data.schema import Schema
 from glt.data.topology import Topology, layout_of
 from glt.distributed.node_cache import NodeCache
 from glt.distributed.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest
+from glt.distributed.row_hotness import row_hotness
 from glt.partition import NodePart, Partition
 
 
@@ -66,7 +67,8 @@ class LocalPartition:
         edge_tables: list[dict[str, Feature]] = []
         for t, node in enumerate(part.nodes):
             named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
-            node_tables.append(_tables(named, (node.book, part.index), placing))
+            hotness = row_hotness(part, t) if 0 < placing.split_ratio < 1 else None
+            node_tables.append(_tables(named, (node.book, part.index), placing, hotness))
             cache = None
             if node.cache is not None:
                 kept = node.cache
@@ -96,7 +98,7 @@ class LocalPartition:
             topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
             graphs.append(Graph(topology, placing.graph_mode, placing.device))
             named = {"edge_attr": edge.feat, **edge.attrs}
-            edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing))
+            edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing, None))
         return cls(
             part.index, part.schema, part.nodes, tuple(graphs),
             tuple(node_tables), tuple(edge_tables), tuple(node_caches),
@@ -202,11 +204,14 @@ class LocalPartition:
         return types[type_]
 
 
-def _tables(named: dict[str, Any], owned: tuple[PartitionBook, int], placing: Placing) -> dict[str, Feature]:
+def _tables(
+    named: dict[str, Any], owned: tuple[PartitionBook, int], placing: Placing, hotness: Tensor | None
+) -> dict[str, Feature]:
     options: dict[str, Any] = {}
     if placing.split_ratio:
         options = {
-            "split_ratio": placing.split_ratio, "device": "cuda" if placing.device is None else placing.device
+            "split_ratio": placing.split_ratio, "device": "cuda" if placing.device is None else placing.device,
+            "hotness": hotness,
         }  # fmt: skip
     return {name: Feature(_tensor(rows), owned=owned, **options) for name, rows in named.items() if rows is not None}
 

@@ -102,7 +102,8 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         rpc_timeout: Deadline in seconds of every request and of start-up, above 0 and below a day.
         worker_concurrency: Batches sampled at the same time, and batches that wait for the trainer; 1 to 1024 each.
         device: The GPU that samples, on a stream beside training, and that batches are on: ``'cuda'``, ``'cuda:0'`` or
-            a number. All partitions must be on this host, and loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``.
+            a number. The partition must be loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; what is not read
+            here is asked for, and put together on the GPU.
             ``'host'`` runs the kernels on the host, for tests. Default: the GPU of a partition that was loaded with
             ``graph_mode='CUDA'``, else the CPU, which ``'cpu'`` asks for.
 
@@ -124,10 +125,11 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
 
     Args:
         num_workers: Sampling processes of this trainer, 1 to 1024; the same for all trainers.
-        worker_devices: Where they sample: a device, or a list of them that processes take in turn. GPUs need all
-            partitions on this host, loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; each process has its own
-            copy of what is in device memory. ``'host'`` runs the kernels on the host, for tests. Default: the GPU of a
-            partition that was loaded with ``graph_mode='CUDA'``, else the CPU.
+        worker_devices: Where they sample: a device, or a list of them that processes take in turn. GPUs need a
+            partition that was loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``. Each process has its own copy
+            of what is in device memory, and its batches come through pinned shared memory. ``'host'`` runs the kernels
+            on the host, for tests. Default: the GPU of a partition that was loaded with ``graph_mode='CUDA'``, else the
+            CPU.
         channel_size: Shared memory for batches in flight, over all workers, as bytes or text such as ``'1GB'``.
             Default: 256 MiB per worker; units are powers of 1024. Memory is taken as it is used, but more than is free
             is refused when the loader is created. Larger batches still pass, more slowly.
@@ -173,8 +175,8 @@ class RemoteDistSamplingWorkerOptions:
             its processes among all loaders, and starts more of them when they are asked for, up to its ``max_workers``;
             that it gives fewer is said in a warning.
         worker_devices: Where they sample, on the machines of the servers: as in
-            :class:`MpDistSamplingWorkerOptions`, of processes that a server has anyway. A server without that GPU, or
-            that does not read all partitions, refuses the loader.
+            :class:`MpDistSamplingWorkerOptions`, of processes that a server has anyway. A server without that GPU
+            refuses the loader.
         worker_concurrency: Batches that each sampler works on for this loader at the same time, 1 to 1024.
         master_addr, master_port: Accepted, since the reference has them: samplers of servers find each other through
             the servers, and open no ports of their own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,8 @@ class ServedWorld:
         self.num_servers = client.num_servers
         self.data: DistDataset | RemoteDataset | None = self._dataset
         self._lock = threading.Lock()
-        self._num_met = 0
+        self._num_met: Counter[str] = Counter()  # meetings that it came to, by tag
+        self._num_over: Counter[str] = Counter()  # those of them that are known to be over
         entries = client.entries()
         serving: dict[int, int] = {}
         for rank, entry in sorted(entries.items(), reverse=True):
@@ -70,11 +72,33 @@ class ServedWorld:
             TypeError, ValueError: If ``timeout_s`` is no deadline.
             glt.errors.PeerLost: If a trainer does not come before the deadline, or is gone, or server 0 is; names it.
         """
+        self.meet("barrier", timeout_s)
+
+    def meet(self, tag: str, timeout_s: float | None = None, told: str = "") -> None:
+        """See :class:`glt.distributed.world.World`; arguments and errors as of :meth:`barrier`."""
         timeout_s = BARRIER_S if timeout_s is None else timeout_s
         check_timeout(timeout_s)
         with self._lock:
-            number, self._num_met = self._num_met, self._num_met + 1
-        self.call_within(timeout_s, 0, "glt.barrier", number, self.num_trainers, timeout_s).result()
+            number, self._num_met[tag] = self._num_met[tag], self._num_met[tag] + 1
+        try:
+            self.call_within(timeout_s, 0, "glt.meet", tag, number, self.num_trainers, timeout_s, told).result()
+        except Exception:
+            self._num_over[tag] = number + 1
+            raise
+        self._num_over[tag] = number + 1  # which is not known of one that Ctrl-C has ended the wait for
+
+    def call_off(self, tag: str, why: str) -> None:
+        """See :class:`glt.distributed.world.World`."""
+        failed = self.call(0, "glt.call_off", tag, self._num_over[tag], why).result()
+        self._num_met[tag] = self._num_over[tag] = failed + 1
+
+    def trouble(self, tag: str) -> str | None:
+        """See :class:`glt.distributed.world.World`."""
+        number = self._num_over[tag]
+        text = self.call(0, "glt.trouble", tag, number, self.num_trainers).result()
+        if text is not None:
+            self._num_met[tag] = self._num_over[tag] = number + 1
+        return text
 
     def worker_options(self, num_workers: int) -> RemoteDistSamplingWorkerOptions:
         """Loaders sample on a server of this host, if there is one."""

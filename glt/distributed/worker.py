@@ -36,7 +36,7 @@ import torch
 from glt.channel.shared_memory import SharedMemory
 from glt.channel.shm import ShmChannel
 from glt.data.accelerator import accelerator_of
-from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
+from glt.distributed.device_samplers import sampler_on
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.epoch_start import EpochStart
@@ -131,14 +131,17 @@ class Worker:
             spec.num_workers, f"worker {spec.worker} of trainer", spec.rank,
         )  # fmt: skip
 
-    def _sampler(self, *arguments: Any, **options: Any) -> DistNeighborSampler:
+    def _sampler(
+        self, dataset: DistDataset, config: SamplingConfig, router: PartitionRouter | None, loop: ConcurrentEventLoop,
+        **options: Any,
+    ) -> DistNeighborSampler:  # fmt: skip
         place = accelerator_of(self.spec.device, f"worker_devices[{self.spec.worker}]")
         if place is None:
-            return DistNeighborSampler(*arguments, **options)
+            return DistNeighborSampler(dataset, config, router, loop, **options)
         if not place.is_host:
             torch.cuda.set_device(place.device)
             self.channel.pin(place.device)  # batches are copied straight into it
-        return DeviceNeighborSampler(*arguments, **options, accelerator=place, staged=True)
+        return sampler_on(place, dataset, config=config, router=router, loop=loop, staged=True, **options)
 
     def _join_peers(self) -> PartitionRouter | None:
         """Opens the transport to the workers of all trainers and starts to answer their requests."""
@@ -217,7 +220,7 @@ def keep_freed_memory() -> None:
 
     Replies are received into fresh tensors of megabytes; with the default, each is mapped, faulted in page by page and
     unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady; and not for a
-    GPU's, which get no replies and need large tensors to have their pages for themselves: see
+    GPU's, which get few replies and need large tensors to have their pages for themselves: see
     :data:`glt.data.pinned_memory.SMALL_BYTES`.
     """
     libc = ctypes.CDLL(None)

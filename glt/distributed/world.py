@@ -44,6 +44,15 @@ class World(Protocol):
     def barrier(self, timeout_s: float | None = None) -> None:
         """Waits until all trainers have come here; what they wrote and flushed before is then seen by all."""
 
+    def meet(self, tag: str, timeout_s: float | None = None, told: str = "") -> None:
+        """As :meth:`barrier`, among the meetings of a tag, and fails for all if they do not say the same."""
+
+    def call_off(self, tag: str, why: str) -> None:
+        """Fails the next meeting of a tag for all trainers, which are told who did and why."""
+
+    def trouble(self, tag: str) -> str | None:
+        """Why the next meeting of a tag has failed, which it then counts as; None: nothing stands against it."""
+
     def worker_options(self, num_workers: int) -> WorkerOptions:
         """How loaders of this world sample."""
 
@@ -156,6 +165,17 @@ class StandaloneWorld:
     def barrier(self, timeout_s: float | None = None) -> None:
         """See :class:`World`; there is nobody to wait for."""
         check_timeout(BARRIER_S if timeout_s is None else timeout_s)
+
+    def meet(self, tag: str, timeout_s: float | None = None, told: str = "") -> None:
+        """See :class:`World`; there is nobody to wait for."""
+        self.barrier(timeout_s)
+
+    def call_off(self, tag: str, why: str) -> None:
+        """See :class:`World`; there is nobody to be told."""
+
+    def trouble(self, tag: str) -> str | None:
+        """See :class:`World`."""
+        return None
 
     def worker_options(self, num_workers: int) -> WorkerOptions:
         """See :class:`World`."""

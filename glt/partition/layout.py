@@ -11,6 +11,7 @@
     part<i>/graph/<type>/{indptr,indices,edge_ids}.npy         rows of those nodes, edges in the order of the input
     part<i>/graph/<type>/{weight_sum,weight_guide}.npy         only with edge weights
     part<i>/graph/<type>/by_time/{indices,edge_ids,time}.npy   only with times: the edges of each row sorted by time
+    part<i>/node_hotness/<type>.npy                   only with hotness: how often partition i reads these nodes
     part<i>/edge_feat/<type>.npy                      by ascending edge id
     part<i>/node_attr/<type>/<name>.npy               named tables of the owned nodes, such as train_mask
     part<i>/edge_attr/<type>/<name>.npy               named tables of the owned edges, by ascending edge id
@@ -149,6 +150,11 @@ def node_label(partition_idx: int, node_type: NodeType) -> str:
 def node_time(partition_idx: int, node_type: NodeType) -> str:
     """Times of the owned nodes, int64."""
     return f"{part(partition_idx)}/node_time/{node_type_name(node_type)}.npy"
+
+
+def node_hotness(partition_idx: int, node_type: NodeType) -> str:
+    """How often the trainers of a partition read each node that it owns, in the unit of the hotness that was given."""
+    return f"{part(partition_idx)}/node_hotness/{node_type_name(node_type)}.npy"
 
 
 def edge_feat(partition_idx: int, edge_type: EdgeType) -> str:

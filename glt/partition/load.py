@@ -51,6 +51,8 @@ class NodePart:
         owned: The owned nodes: their ids, ascending, ``[rows]`` int64, mapped, or a range of ids where nodes were
             relabelled.
         cache: Rows of some nodes of other partitions, or None.
+        hotness: How often the trainers of this partition are expected to read each owned node ``[rows]``, float32 or
+            float64, or None where the partitioner was given no hotness.
     """
 
     book: PartitionBook
@@ -61,6 +63,7 @@ class NodePart:
     id_map: IdMap | None
     owned: np.ndarray | range
     cache: CachePart | None
+    hotness: np.ndarray | None
 
     @cached_property
     def ids(self) -> np.ndarray:
@@ -261,6 +264,7 @@ class _Files:
 
 def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
     node_type = entry.node_type
+    hotness = layout.node_hotness(index, node_type)  # which directories of before lack
     return NodePart(
         book=files.book(entry.offsets, layout.node_book(node_type), layout.node_row(node_type)),
         feat=files.table(entry.feat, layout.node_feat(index, node_type)),
@@ -274,6 +278,7 @@ def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
             else files.map(layout.node_ids(index, node_type))
         ),
         cache=_cache_part(files, index, entry),
+        hotness=files.map_if(hotness in files.manifest.files, hotness),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which nodes a partition keeps copies of, and what that will save."""
+"""Which nodes a partition keeps copies of, what that will save, and how hot its own nodes are."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from glt.partition.node_hotness import NodeHotness
 from glt.partition.read_forecast import ReadForecast
 
 _ID_BYTES = 8
+_HOTNESS_BYTES = 8  # at most: it is written as it was given, float32 or float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +26,12 @@ class CachePlan:
 
     Attributes:
         ids: By partition, of those that this process looks at: the ids in its cache, ascending.
+        own: By the same partitions, how often each reads the nodes that it owns ``[rows]``, by ascending id.
         forecast: The reads expected with the caches of all partitions.
     """
 
     ids: dict[int, np.ndarray]
+    own: dict[int, np.ndarray]
     forecast: ReadForecast
 
     def cached(self) -> dict[int, np.ndarray]:
@@ -110,11 +113,14 @@ class CacheInput:
             return None
         most = self._most_rows(node_type, nodes)
         ids: dict[int, np.ndarray] = {}
+        own: dict[int, np.ndarray] = {}
         figures = {}
         for idx, column in hotness.columns():
-            ids[idx], *figures[idx] = _plan_part(column, book.owner != idx, most)
+            foreign = book.owner != idx
+            own[idx] = column[~foreign]
+            ids[idx], *figures[idx] = _plan_part(column, foreign, most)
         num_reads, remote_ratio, hit_ratio, num_cached = zip(*hotness.of_all_parts(figures), strict=True)
-        return CachePlan(ids, ReadForecast(num_reads, remote_ratio, hit_ratio, num_cached))
+        return CachePlan(ids, own, ReadForecast(num_reads, remote_ratio, hit_ratio, num_cached))
 
     def _most_rows(self, node_type: int, nodes: NodeInput) -> int:
         ratio, budget = self.ratio[node_type], self.budget_bytes[node_type]
@@ -124,10 +130,13 @@ class CacheInput:
         return min(by_ratio, budget // _row_bytes(nodes)) if budget else by_ratio
 
     def most_files(self, num_parts: int, nodes: Sequence[NodeInput]) -> tuple[int, int]:
-        """Returns how many bytes caches may hold at most, and in how many files."""
+        """Returns how many bytes caches and the hotness of owned nodes may take at most, and in how many files."""
         num_bytes = num_files = 0
         for at, each in enumerate(nodes):
             most = 0 if self.hotness[at] is None or each.feat is None else self._most_rows(at, each)
+            if self.hotness[at] is not None and each.feat is not None:
+                num_bytes += each.num_nodes * _HOTNESS_BYTES
+                num_files += num_parts
             num_bytes += num_parts * most * _row_bytes(each)
             if most:  # ids, and times, beside the tables
                 num_files += num_parts * (1 + (each.time is not None) + len(each.tables))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -107,6 +107,11 @@ class PartitionWriter:
         pieces = (piece.astype(int64) for _, piece in chunks(time))
         self._scatter(_rows(writers), pieces, book.owner, None, CHUNK_IDS)
         self.close(writers)
+
+    def node_hotness(self, node_type: NodeType, own: Mapping[int, np.ndarray]) -> None:
+        """Writes, of some partitions, how often each reads the nodes that it owns."""
+        for idx, hotness in own.items():
+            self.array(layout.node_hotness(idx, node_type), hotness)
 
     def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> None:
         """Writes a partition's copies of rows of nodes that others own; arguments as of :meth:`cache_ids`."""

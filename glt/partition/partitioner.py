@@ -418,6 +418,8 @@ def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: Ca
         writer.node_rows(path_of, rows, book)
     if nodes.time is not None:
         writer.node_times(nodes.node_type, nodes.time, book)
+    if plan is not None:
+        writer.node_hotness(nodes.node_type, plan.own)
     if plan is not None and plan.cached():
         new_id = book.position() if relabel else None
         for idx, ids in plan.cached().items():

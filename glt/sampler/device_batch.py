@@ -70,6 +70,7 @@ class DeviceBatch:
         batch_key: int,
         seed_time: Tensor | None = None,
         exclusions: Sequence[_core.Exclusions | None] | None = None,
+        trees: Tensor | None = None,
         **options: Any,
     ) -> None:
         """Starts a batch on the current stream and returns; :meth:`finish` ends it.
@@ -81,14 +82,17 @@ class DeviceBatch:
             batch_key: Key of the draws.
             seed_time: Time of each tree ``[trees]``, int64.
             exclusions: By edge type, edges that are not sampled.
-            options: ``replace``, ``last``, ``with_edge`` and ``disjoint``.
+            trees: Of a disjoint batch with seeds of one type, the tree of each ``[n]``, uint32, each below the number
+                of times, if there are times. Default: each seed has one of its own.
+            options: ``replace``, ``last``, ``with_edge``, ``disjoint`` and ``first_hop``.
         """
         on_device = [(t, self._in_slot(at, s)) for at, (t, s) in enumerate(seeds)]
         time = None if seed_time is None else self._in_slot("seed_time", seed_time)
-        self._inputs = [graphs, seeds, seed_time]
+        tree = 0 if trees is None else self._in_slot("trees", trees).data_ptr()
+        self._inputs = [graphs, seeds, seed_time, trees]
         self._arguments = (
             [None if g is None else g.rows for g in graphs],
-            [(t, s.data_ptr(), len(s)) for t, s in on_device],
+            [(t, s.data_ptr(), len(s), tree) for t, s in on_device],
             [list(counts) for counts in num_neighbors],
         )
         self._options = options | {"batch_key": batch_key}
@@ -99,11 +103,11 @@ class DeviceBatch:
         self._launch()
 
     def _in_slot(self, name: int | str, given: Tensor) -> Tensor:
-        """Copies ids or times to where those of the batches before were, behind what the stream does with them."""
+        """Copies ids, times or trees to where those of batches before were, behind what the stream does with them."""
         slot = self._slots.get(name)
         if slot is None or len(slot) < len(given):
             room = max(256, 1 << (len(given) - 1).bit_length()) if len(given) else 256
-            slot = self._slots[name] = torch.empty(room, dtype=torch.int64, device=self.device)
+            slot = self._slots[name] = torch.empty(room, dtype=given.dtype, device=self.device)
         return slot[: len(given)].copy_(given, non_blocking=True)
 
     def _launch(self) -> None:

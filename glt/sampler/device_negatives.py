@@ -60,8 +60,8 @@ class DeviceNegatives:
         given = None if rounds.source is None else self._there(rounds.source, inputs)
         late = None if rounds.seed_time is None else self._there(rounds.seed_time, inputs)
         ends = [
-            self._end("src", rounds.src_end, src_time if late is not None else None, given),
-            self._end("dst", rounds.dst_end, dst_time if late is not None else None, None),
+            self._end("src", rounds.src_end, src_time if late is not None else None, given, inputs),
+            self._end("dst", rounds.dst_end, dst_time if late is not None else None, None, inputs),
         ]
         out = torch.full((2 * n + 1,), -1, dtype=torch.int64, device=self.device)
         address = out.data_ptr()
@@ -75,24 +75,30 @@ class DeviceNegatives:
         found = out.cpu().numpy()  # which waits
         rounds.answer(found[:n], found[n : 2 * n], int(found[2 * n]))
 
-    def _end(self, side: str, end: Endpoint, time: np.ndarray | None, given: Tensor | None) -> _core.NegativeEnd:
+    def _end(
+        self, side: str, end: Endpoint, time: np.ndarray | None, given: Tensor | None, inputs: list[Tensor]
+    ) -> _core.NegativeEnd:
         if given is not None:
             return _core.NegativeEnd(num_nodes=end.num_nodes, given=given.data_ptr())
-        weights = self._stays(f"{side} weights", end.weight_sum)
-        times = None if time is None or end.earliest is None else self._stays(f"{side} times", time)
+        weights = self._stays(f"{side} weights", end.weight_sum, inputs)
+        times = None if time is None or end.earliest is None else self._stays(f"{side} times", time, inputs)
         earliest, earliest_time = end.earliest or (0, 0)
         return _core.NegativeEnd(
             num_nodes=end.num_nodes, weight_sum=0 if weights is None else weights.data_ptr(),
             time=0 if times is None else times.data_ptr(), earliest=earliest, earliest_time=earliest_time,
         )  # fmt: skip
 
-    def _stays(self, name: str, values: np.ndarray | None) -> Tensor | None:
-        """Copies an array to the device, unless it was the last one of that name, or another view of the same."""
+    def _stays(self, name: str, values: np.ndarray | None, inputs: list[Tensor]) -> Tensor | None:
+        """Copies an array to the device, unless it was the last one of that name, or another view of the same.
+
+        It is among the inputs too: another thread may put another array in its place before this one's kernel is done.
+        """
         if values is None:
             return None
         known = self._kept.get(name)
         if known is None or (known[0].ctypes.data, len(known[0])) != (values.ctypes.data, len(values)):
             known = self._kept[name] = values, torch.from_numpy(values.view(np.int64)).to(self.device)
+        inputs.append(known[1])
         return known[1]
 
     def _there(self, values: np.ndarray, inputs: list[Tensor]) -> Tensor:

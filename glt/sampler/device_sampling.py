@@ -122,6 +122,52 @@ class DeviceSampling:
         self._give_back(batch)
         return node[row], torch.bincount(col, minlength=len(seeds)), edge
 
+    def sample_rows(
+        self,
+        config: SamplingConfig,
+        edge_type: int,
+        nodes: Tensor,
+        *,
+        num_neighbors: int,
+        hop: int,
+        batch_key: int,
+        tree: Tensor | None,
+        seed_time: Tensor | None,
+        excluded: _core.Exclusions | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Samples the rows of nodes that a batch expands at a hop, for whoever puts the hop together.
+
+        Args:
+            config: Of the batch.
+            edge_type: Along which edges.
+            nodes: Ids ``[n]``, int64.
+            num_neighbors: Edges per node.
+            hop: Which hop it is of the batch.
+            batch_key: Of the batch.
+            tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
+            seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
+            excluded: Edges that must not be taken.
+
+        Returns:
+            Edges per node ``[n]``, their other ends and their ids ``[E]``, node after node; int64, on the device.
+        """
+        times = None
+        if seed_time is not None and tree is not None:  # by tree: nodes of one tree have one time
+            places = tree.long()
+            times = torch.zeros(int(places.max()) + 1 if len(places) else 0, dtype=torch.int64)
+            times[places] = seed_time
+        expanded, found = self.graph.ends[edge_type]
+        counts = tuple((num_neighbors if r == edge_type else 0,) for r in range(len(self._placed)))
+        exclusions = None
+        if excluded is not None:
+            exclusions = [excluded if r == edge_type else None for r in range(len(self._placed))]
+        one_hop = replace(config, num_neighbors=counts)
+        batch = self._sampled(one_hop, [(expanded, nodes)], times, batch_key, exclusions, tree=tree, first_hop=hop)
+        row, col, edge = batch.edges(edge_type, config.with_edge)
+        node, _ = batch.nodes(found, False)
+        self._give_back(batch)
+        return torch.bincount(col, minlength=len(nodes)), node[row], edge
+
     def hotness(
         self, config: SamplingConfig, facts: Sequence[EdgeFacts]
     ) -> tuple[
@@ -156,6 +202,9 @@ class DeviceSampling:
         seed_time: Tensor | None,
         batch_key: int,
         exclusions: Sequence[_core.Exclusions | None] | None = None,
+        *,
+        tree: Tensor | None = None,
+        first_hop: int = 0,
     ) -> DeviceBatch:
         with self._lock:
             spare = self._spare.get(current_stream(self.device))
@@ -165,7 +214,7 @@ class DeviceSampling:
         batch.launch(
             self._placed, seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time,
             replace=config.replace, last=config.last, with_edge=config.with_edge, disjoint=config.disjoint,
-            exclusions=exclusions,
+            exclusions=exclusions, trees=tree, first_hop=first_hop,
         )  # fmt: skip
         batch.finish()
         return batch

@@ -19,16 +19,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_part_runs_at_toy_size() -> None:
-    done = run("--toy", *(part for part in PARTS if part != "training"))
+    done = run("--toy", *(part for part in PARTS if not part.startswith("training")))
     assert done.returncode == 0, done.stdout + done.stderr
     parts = ("M1 random reads", "M2 stamps", "M3 zero-copy reads", "M4 bulk reads", "M6 gaps", "M7 gather, glt")
     for what in (*parts, "M6: not captured", "M8: by hash", "W0 sampling, glt", "link batches, glt", "M9 products"):
         assert what in done.stdout
 
 
-def test_training_runs_at_toy_size_from_samplers_in_every_place() -> None:
-    done = run("--toy", "training")
+def test_training_runs_at_toy_size_from_samplers_in_every_place(tmp_path: Path) -> None:
+    done = run("--toy", "--folder", str(tmp_path), "training", "training_workers")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["parts-600-6000"]  # both have used it
     for sampler in ("CPU, 1 workers", "GPU, device memory", "GPU, zero copy", "GPU, one worker process", "window of 8"):
         assert sampler in done.stdout
 
@@ -38,6 +39,41 @@ def test_without_a_gpu_it_says_what_is_missing() -> None:
     done = run("--no-build")
     assert done.returncode == 1
     assert f"no GPU benchmarks of glt here: {missing_for_cuda()}" in done.stdout
+
+
+def test_what_there_is_no_time_for_is_named() -> None:
+    done = run("--toy", "--budget", "0.001", "gaps", "training")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no time was left for these: python -m benchmarks.gpu --no-build gaps training" in done.stdout
+    refused = run("--budget", "0")
+    assert refused.returncode == 2 and "--budget = 0.0: expected seconds, more than 0" in refused.stderr
+
+
+FEW_EPOCHS = """
+import sys, torch
+from pathlib import Path
+from benchmarks._harness import Report
+from benchmarks.gpu import training
+from benchmarks.gpu.limits import Limits
+
+asked = []
+class Few(Limits):
+    def has_room_for(self, seconds):
+        asked.append(seconds)
+        return len(asked) <= 4  # the unmeasured epochs of three, and a measured one of the first
+
+report = Report("gpu-training", True)
+training.measure(report, torch.device("cpu"), Few(folder=Path(sys.argv[1])))
+assert [(row["sampler"], row["num_epochs"]) for row in report.rows] == [("GPU, device memory", 1)], report.rows
+assert asked[:3] == [0.0] * 3 and min(asked[3:]) > 0, asked  # as long as their last one took
+"""
+
+
+def test_epochs_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FEW_EPOCHS, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GPU, zero copy: no measured epoch in the time given" in done.stdout
 
 
 def test_an_unknown_part_is_refused() -> None:

@@ -14,6 +14,7 @@ def test_the_memory_is_pinned_until_the_channel_closes(monkeypatch):
     pages = PinnedPages(
         lambda address, num_bytes, device: registered.update({address: num_bytes}),
         lambda address, device: registered.pop(address),
+        lambda device: None,
     )
     monkeypatch.setattr(
         shm, "PinnedMemory", lambda tensor, device, name, writable: PinnedMemory(tensor, device, name, pages)

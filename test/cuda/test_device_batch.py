@@ -217,6 +217,41 @@ def test_bad_ids_are_exceptions_that_name_the_first(order, k):
     assert batch.nodes(0, False)[0].tolist()[0] == 1
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.integers(0, 7), st.sampled_from(ORDERS))
+def test_rows_of_a_later_hop_are_those_that_a_partition_would_answer(seed, replace, disjoint, hop, order):
+    rng, world = np.random.default_rng(seed), device_world(seed, timed=bool(seed % 2), weighted=not seed % 2)
+    graphs, csrs = world.placed(CPU), world.csrs()
+    batch = DeviceBatch(world.num_nodes, world.ends, CPU, order=order, shuffle_seed=seed)
+    for r, (expanded, found) in enumerate(world.ends):
+        if csrs[r] is None:
+            continue
+        nodes = rng.permutation(world.num_nodes[expanded])[: rng.integers(1, 12)]
+        tree = rng.integers(0, 5, len(nodes)).astype(np.uint32) if disjoint else None
+        timed = disjoint and "time" in world.arrays[r]
+        times = rng.integers(-1, 22, 5)
+        k = int(rng.choice([1, 3, 16, 17] if replace else [1, 3, 16, 17, -1]))
+        expected = _core.OneHop(
+            csrs[r], nodes, k, replace, seed, hop, r, with_edge=True, tree=tree,
+            seed_time=times[tree] if timed else None,
+        )  # fmt: skip
+        count, neighbor, edge = (
+            np.empty(n, t) for n, t in ((len(nodes), np.uint32), *[(expected.num_edges, np.int64)] * 2)
+        )
+        expected.copy_out(count, neighbor, edge)
+        batch.launch(
+            graphs, [(expanded, torch.from_numpy(nodes))], [[k if each == r else 0] for each in range(len(graphs))],
+            batch_key=seed, replace=replace, disjoint=disjoint, first_hop=hop,
+            seed_time=torch.from_numpy(times) if timed else None,
+            trees=None if tree is None else torch.from_numpy(tree),
+        )  # fmt: skip
+        batch.finish()
+        row, col, got_edge = batch.edges(r, True)
+        assert torch.bincount(col, minlength=len(nodes)).tolist() == count.tolist()
+        assert batch.nodes(found, False)[0][row].tolist() == neighbor.tolist() and got_edge.tolist() == edge.tolist()
+        batch.end()
+
+
 def test_what_means_nothing_is_refused():
     batch = _core.DeviceBatch([4], [(0, 0)], device=-1)
     rows = one_type().rows
@@ -224,8 +259,10 @@ def test_what_means_nothing_is_refused():
         (([], [], [[1]]), {}, "graphs has 0 elements: expected one per edge type, 1"),
         (([rows], [], [[1], [1]]), {}, "num_neighbors has 2 lists"),
         (([rows], [], [[-2]]), {}, r"num_neighbors\[0\] = -2"),
-        (([rows], [(1, 0, 0)], [[1]]), {}, r"seeds\[0\] has node type 1"),
+        (([rows], [(1, 0, 0, 0)], [[1]]), {}, r"seeds\[0\] has node type 1"),
         (([rows], [], [[1]]), {"seed_time": 64}, "seed_time needs disjoint = True"),
+        (([rows], [(0, 0, 0, 64)], [[1]]), {}, "trees of seeds were given: expected disjoint = True"),
+        (([rows], [], [[1]]), {"first_hop": 256}, "over 256 hops"),
     ]:
         with pytest.raises(ValueError, match=message):
             batch.prepare(*arguments, batch_key=0, **options)

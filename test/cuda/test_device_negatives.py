@@ -1,5 +1,8 @@
 """Negatives that the kernel finds equal those of the rounds on the CPU, whatever is drawn from what."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +52,29 @@ def outcome(rounds, run):
     except ValueError as error:
         return str(error)
     return rounds.src.tolist(), rounds.dst.tolist()
+
+
+def test_weights_stay_until_the_answer_is_there_whatever_other_threads_look_for():
+    """The kernel reads them by their address."""
+    topology, *_ = case(3)
+    size = topology.num_nodes if isinstance(topology.num_nodes, tuple) else (topology.num_nodes,) * 2
+    config = NegativeSampling("binary", 1, torch.rand(size[0]) + 1e-3, torch.rand(size[1]) + 1e-3)
+    ends = [Endpoint.of(side, n, config, None) for side, n in zip(("src", "dst"), size, strict=True)]
+    kernels = DeviceNegatives(CPU)
+    native, checked = kernels._native, []
+
+    class Between:
+        def launch(self, *arguments, **options):
+            weights = [weakref.ref(kept) for _, kept in kernels._kept.values()]
+            assert len(weights) == 2
+            kernels._kept.clear()  # as another thread does, whose ends have other weights
+            gc.collect()
+            checked.extend(each() is not None for each in weights)
+            native.launch(*arguments, **options)
+
+    kernels._native = Between()
+    kernels.finish(NegativeRounds(1, *ends, 5), None, "out", None, None)
+    assert checked == [True, True]
 
 
 def both(device, seed, **options):

@@ -23,7 +23,9 @@ def topology():
 class Registrations:
     def __init__(self, refuse_after=100):
         self.addresses, self.left = {}, refuse_after
-        self.pages = PinnedPages(self.register, lambda address, device: self.addresses.pop(address))
+        self.pages = PinnedPages(
+            self.register, lambda address, device: self.addresses.pop(address), lambda device: None
+        )
 
     def register(self, address, num_bytes, device):
         self.left -= 1

@@ -4,6 +4,7 @@ import gc
 import mmap
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ class Driver:
     """Registers like CUDA: whole pages, and never a page twice."""
 
     def __init__(self, refuse_at=None):
-        self.pages, self.sizes, self.refuse_at = {}, {}, refuse_at
+        self.pages, self.sizes, self.refuse_at, self.synchronized = {}, {}, refuse_at, []
 
     def register(self, address, num_bytes, device):
         assert address % PAGE == num_bytes % PAGE == 0 and num_bytes > 0
@@ -39,7 +40,7 @@ class Driver:
 
 
 def pages_of(driver, chunk_pages=1000):
-    return PinnedPages(driver.register, driver.unregister, chunk_pages * PAGE)
+    return PinnedPages(driver.register, driver.unregister, driver.synchronized.append, chunk_pages * PAGE)
 
 
 def test_whole_pages_around_what_was_asked_for():
@@ -80,6 +81,16 @@ def test_overlaps_and_duplicates_are_counted():
     assert not driver.pages
 
 
+def test_other_devices_that_read_there_are_waited_for_before_pages_go():
+    driver = Driver()
+    pages = pages_of(driver)
+    ours, theirs = pages.acquire(10 * PAGE, PAGE, 0), pages.acquire(10 * PAGE, PAGE, 1)
+    pages.release(ours)
+    assert driver.synchronized == [] and driver.pages
+    pages.release(theirs)
+    assert driver.synchronized == [1] and not driver.pages  # of its own device, unregister waits itself
+
+
 def test_a_refusal_leaves_nothing_registered_but_what_was():
     driver = Driver(refuse_at=22 * PAGE)
     pages = pages_of(driver, chunk_pages=4)
@@ -103,7 +114,7 @@ def test_what_fails_to_unregister_does_not_keep_the_others():
             raise RuntimeError("cudaHostUnregister: cudaErrorUnknown")
         driver.unregister(address, device)
 
-    pages = PinnedPages(driver.register, unregister, PAGE)
+    pages = PinnedPages(driver.register, unregister, driver.synchronized.append, PAGE)
     held = pages.acquire(16 * PAGE, 3 * PAGE, 0)
     with pytest.raises(RuntimeError, match="cudaErrorUnknown"):
         pages.release(held)
@@ -118,7 +129,7 @@ def test_an_owner_that_is_collected_in_the_middle_of_a_call_is_given_back_after_
             pages.release(held.pop())  # as a finalizer does that the collector runs
         driver.register(address, num_bytes, device)
 
-    pages = PinnedPages(register, driver.unregister)
+    pages = PinnedPages(register, driver.unregister, driver.synchronized.append)
     held.append(pages.acquire(10 * PAGE, PAGE, 0))
     around = pages.acquire(9 * PAGE, 3 * PAGE, 0)
     assert sorted(driver.pages) == [9 * PAGE, 10 * PAGE, 11 * PAGE]
@@ -144,6 +155,41 @@ def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
     gc.collect()
     assert not driver.pages
     assert PinnedMemory(torch.zeros(0, 5), CPU, pages=pages).nbytes == 0 and not driver.pages
+
+
+def test_of_a_file_that_is_mapped_privately_its_own_pages_are_pinned(tmp_path):
+    rows = np.arange(4000, dtype=np.int64).reshape(1000, 4)
+    np.save(tmp_path / "rows.npy", rows)
+    driver = Driver()
+    pages = pages_of(driver)
+    tensor = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
+    with PinnedMemory(tensor[100:, 1:3], CPU, pages=pages) as memory:
+        assert memory.tensor.data_ptr() != tensor[100:, 1:3].data_ptr()
+        assert torch.equal(memory.tensor, tensor[100:, 1:3])
+        assert memory.tensor.data_ptr() // PAGE * PAGE in driver.pages
+        assert tensor.data_ptr() // PAGE * PAGE not in driver.pages
+    assert not driver.pages
+    tensor[500, 2] = -1  # in this process alone: GPUs are to read it too
+    with PinnedMemory(tensor, CPU, pages=pages) as memory:
+        assert memory.tensor is tensor and tensor.data_ptr() // PAGE * PAGE in driver.pages
+    assert not driver.pages
+
+
+def test_a_driver_that_refuses_read_only_maps_gets_the_private_one(tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(4000))
+    tensor = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
+    driver = Driver()
+
+    def register(address, num_bytes, device):
+        if address != tensor.data_ptr() // PAGE * PAGE:
+            raise RuntimeError("cudaErrorInvalidValue")
+        driver.register(address, num_bytes, device)
+
+    with PinnedMemory(
+        tensor, CPU, pages=PinnedPages(register, driver.unregister, driver.synchronized.append)
+    ) as memory:
+        assert memory.tensor is tensor and driver.pages
+    assert not driver.pages
 
 
 def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch):

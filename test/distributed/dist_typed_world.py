@@ -116,7 +116,7 @@ def write_typed_world(
     of_nodes = {"user": torch.from_numpy(rng.integers(0, 50, 90)), "item": torch.from_numpy(rng.integers(0, 50, 60))}
     world = TypedWorld(
         root / "parts", num_parts, edge_dir, time_level, edge_index,
-        node_feat={"user": x, "item": torch.arange(60).view(-1, 1).bfloat16()},
+        node_feat=given.pop("node_feat", {"user": x, "item": torch.arange(60).view(-1, 1).bfloat16()}),
         node_label={"item": torch.arange(120).view(60, 2), "tag": torch.arange(7)},
         edge_feat={RATES: torch.arange(700.0), FOLLOWS: torch.arange(800).view(400, 2)},
         edge_weight={RATES: weight, FOLLOWS: torch.from_numpy(rng.random(400).astype(np.float32))},

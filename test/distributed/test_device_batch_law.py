@@ -21,7 +21,7 @@ from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, assert_same
 
 import glt
 from glt.data.cuda_device import missing_for_cuda
-from glt.distributed.whole_graph import joined
+from glt.distributed.local_graph import joined
 from glt.testing_cluster import Cluster, Trainer
 
 GPU = pytest.param(
@@ -44,7 +44,7 @@ def run(
     results = []
     for case in cases:
         made = getattr(glt.distributed, case.kind)
-        where = options(trainer, mode, read_local=True, **given)
+        where = options(trainer, mode, **{"read_local": True, **given})
         with made(data, worker_options=where, **case.arguments(trainer.rank), **more) as loader:
             batches = []
             for _ in range(2):
@@ -74,6 +74,35 @@ def test_collocated_samplers(
     load = {"graph_mode": graph_mode, "device": device, "split_ratio": 0.4 if parts == 2 else 0.0}
     given = {"worker_concurrency": 3} | ({"device": device} if graph_mode == "ZERO_COPY" else {})
     compare(typed_world(parts, edge_dir), "collocated", load, given, CASES + OPTIONS + LINKS)
+
+
+ELSEWHERE = [*CASES, *OPTIONS, *LINKS]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("parts", "edge_dir", "graph_mode"), [(2, "in", "CUDA"), (3, "out", "ZERO_COPY")])
+def test_partitions_elsewhere_are_asked(
+    typed_world: Callable[..., TypedWorld], parts: int, edge_dir: str, graph_mode: str, device: str
+) -> None:
+    """The kernels sample the partition of each trainer, and batches reach into those of the others."""
+    load = {"graph_mode": graph_mode, "device": device, "split_ratio": 0.4 if parts == 2 else 0.0}
+    given = {"worker_concurrency": 3, "read_local": False}
+    given |= {"device": device} if graph_mode == "ZERO_COPY" else {}
+    compare(typed_world(parts, edge_dir), "collocated", load, given, ELSEWHERE if parts == 2 else CASES + OPTIONS[:6])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_times_of_nodes_of_partitions_elsewhere(typed_world: Callable[..., TypedWorld], device: str) -> None:
+    load, given = {"graph_mode": "CUDA", "device": device}, {"worker_concurrency": 2, "read_local": False}
+    compare(typed_world(2, "in", "node"), "collocated", load, given, NODE_TIMES)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_workers_ask_partitions_elsewhere(typed_world: Callable[..., TypedWorld], device: str) -> None:
+    """One worker on the GPU, one on the CPU."""
+    load = {"graph_mode": "CUDA", "device": device, "split_ratio": 0.5}
+    given = {"worker_concurrency": 3, "num_workers": 2, "worker_devices": [device, "cpu"], "read_local": False}
+    compare(typed_world(2, "in"), "mp", load, given, [CASES[0]], {"to_device": device})
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -121,14 +150,14 @@ def test_one_type(world: Callable[..., World], device: str) -> None:
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 @pytest.mark.parametrize("parts", [1, 2, 3])
-def test_partitions_joined_are_the_whole_graph(
+def test_partitions_joined_are_the_local_graph(
     typed_world: Callable[..., TypedWorld], parts: int, edge_dir: str
 ) -> None:
     world = typed_world(parts, edge_dir)
     loaded = [glt.distributed.DistDataset().load(world.path, p) for p in range(parts)]
     for r, expected in enumerate(world.topologies(weighted=True)):
         expanded = SCHEMA.ends(edge_dir)[r][0]
-        got = joined([each.own.graphs[r].topology for each in loaded], loaded[0].node_books[expanded])
+        got = joined({p: each.own.graphs[r].topology for p, each in enumerate(loaded)}, loaded[0].node_books[expanded])
         assert torch.equal(got.indptr, expected.indptr) and torch.equal(got.indices, expected.indices)
         assert got.edge_ids is not None and torch.equal(got.edge_ids, expected.edge_ids)
         assert (got.layout, got.num_nodes, got.num_neighbor_nodes, got.book) == (

@@ -20,7 +20,7 @@ from glt.data.pinned_memory import process_buffers, process_pages
 from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
-from glt.distributed.whole_graph import require_whole
+from glt.distributed.local_graph import require_for_gpu
 from glt.testing_cluster import Cluster, Trainer, take_census
 
 GPU = pytest.param(
@@ -70,14 +70,10 @@ def test_without_a_gpu_everything_says_what_is_missing(world: Callable[..., Worl
         Workers(pin_memory=True)
 
 
-def test_a_dataset_for_the_cpu_and_partitions_elsewhere_are_refused(world: Callable[..., World]) -> None:
-    load = glt.distributed.DistDataset().load
-    data = load(world(2).path, 0, "CUDA", device="host")
-    with pytest.raises(ValueError, match=r"partitions \[1\] are not read on this host: a sampler on a GPU needs all"):
-        require_whole(data, {0: data.own})
+def test_a_dataset_for_the_cpu_is_refused(world: Callable[..., World]) -> None:
     for_cpu = glt.distributed.DistDataset().load(world(1).path, 0)
     with pytest.raises(ValueError, match="graph_mode = 'CPU': the partition was loaded for samplers on the CPU"):
-        require_whole(for_cpu, {0: for_cpu.own})
+        require_for_gpu(for_cpu)
     with pytest.raises(ValueError, match=r"split_ratio = 0\.5 and graph_mode = 'CPU'"):
         glt.distributed.DistDataset().load(world(1).path, 0, split_ratio=0.5)
     with pytest.raises(ValueError, match="split_ratio = 2: expected a share"):
@@ -147,8 +143,8 @@ def leave_early(trainer: Trainer, path: Path, mode: str, device: str) -> list[An
                     break
         seen = torch.cat([batch.input_id.cpu() for batch in loader])
         stats = loader.stats()
-    if data._whole is not None:
-        data._whole.close()
+    for graph in data._local_graphs.values():
+        graph.close()
     pinned = process_pages().num_bytes + process_buffers().num_bytes if device == "cuda" else 0
     return [seen.tolist(), stats["num_batches"], pinned]
 

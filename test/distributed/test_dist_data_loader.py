@@ -13,10 +13,12 @@ from dist_typed_world import FOLLOWS, RATES, TypedWorld
 from dist_world import World
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.sampler.base import SubgraphType
 
 from glt.distributed.blocks import Block, to_block
 from glt.distributed.dist_data_loader import DistDataLoader, EdgeDataLoader, NodeDataLoader
 from glt.distributed.dist_graph import DistGraph
+from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.graph_samplers import (
     GlobalUniform,
     MultiLayerFullNeighborSampler,
@@ -180,10 +182,11 @@ def test_types(typed: tuple[DistGraph, TypedWorld]) -> None:
         ({"exclude": "both"}, "exclude = 'both': expected None or one of"),
         ({"exclude": "reverse_types"}, "expected reverse_etypes to name the reverse of"),
         ({"exclude": "self", "reverse_etypes": {}}, "expected 'reverse_types'"),
-        ({"blocks": True}, "the graph being heterogeneous"),
     ):
         with pytest.raises(ValueError, match=words):
             EdgeDataLoader(graph, **{"edges": {RATES: edges}, "sampler": [2], **given})
+    with pytest.raises(KeyError, match="expected one of"):
+        EdgeDataLoader(graph, edges, [2])
 
 
 def test_to_block() -> None:
@@ -219,6 +222,22 @@ def test_batches_of_any_function_come_in_order() -> None:
     assert got == [0, 8] and next(iter(DistDataLoader(torch.arange(50), 8, collate_fn=fails))) == 0
 
 
+def test_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
+    graph, _ = small
+    num_nodes, num_edges, edge_type = graph.num_nodes(), graph.num_edges(), ("node", "to", "node")
+    makers: list[tuple[Any, ...]] = [
+        (torch.bool, "node", num_nodes, NodeDataLoader), (torch.uint8, "node", num_nodes, NodeDataLoader),
+        (torch.bool, edge_type, num_edges, EdgeDataLoader),
+    ]  # fmt: skip
+    for dtype, kind, num, make in makers:
+        mask = DistTensor((num,), dtype, part=kind)
+        mask[SEEDS] = torch.ones(len(SEEDS), dtype=dtype)
+        got = torch.cat([batch.input_id for batch in make(graph, mask, [2], 32)])
+        assert torch.equal(got, SEEDS)
+    directional = NodeDataLoader(graph, SEEDS, [2], blocks=True, subgraph_type=SubgraphType.directional)
+    assert len(next(iter(directional))) == 3
+
+
 def test_what_does_not_fit_is_named(small: tuple[DistGraph, World]) -> None:
     graph, _ = small
     for error, words, call in (
@@ -226,6 +245,16 @@ def test_what_does_not_fit_is_named(small: tuple[DistGraph, World]) -> None:
         (ValueError, "num_workers = -1", lambda: NodeDataLoader(graph, SEEDS, [2], num_workers=-1)),
         (ValueError, "subgraph_type = 'induced' with blocks",
          lambda: NodeDataLoader(graph, SEEDS, [2], blocks=True, subgraph_type="induced")),
+        (ValueError, "directed = False with blocks",
+         lambda: NodeDataLoader(graph, SEEDS, [2], blocks=True, directed=False)),
+        (TypeError, "blocks = 'yes'", lambda: NodeDataLoader(graph, SEEDS, [2], blocks="yes")),
+        (ValueError, r"sampler = \[\] with blocks", lambda: EdgeDataLoader(graph, SEEDS, [], blocks=True)),
+        (TypeError, "num_neighbors is given", lambda: NodeDataLoader(graph, SEEDS, [2], num_neighbors=[3])),
+        (ValueError, "num_workers = 1 with worker_options",
+         lambda: NodeDataLoader(graph, SEEDS, [2], num_workers=1, worker_options=graph.world.worker_options(1))),
+        (ValueError, "replace = False with MultiLayerNeighborSampler",
+         lambda: NodeDataLoader(graph, SEEDS, MultiLayerNeighborSampler([2], replace=True), replace=False)),
+        (ValueError, r"edges has shape \[6000, 2\]", lambda: EdgeDataLoader(graph, graph.edata["edge_attr"], [2])),
         (ValueError, r"fanouts = \[\]", lambda: NodeDataLoader(graph, SEEDS, MultiLayerNeighborSampler([]))),
         (IndexError, r"edge_ids\[0\] = 9000", lambda: EdgeDataLoader(graph, [9000], [2])),
         (TypeError, "collate_fn = None", lambda: DistDataLoader(SEEDS, 2)),

@@ -16,9 +16,11 @@ from dist_typed_world import NUM_NODES as TYPED
 from dist_world import NUM_NODES, World, write_world
 from torch import Tensor, nn
 
+from glt.distributed.dist_embedding import DistEmbedding
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.inference import infer_layerwise
 from glt.distributed.initialize import finalize, initialize
+from glt.distributed.layer_rows import MappedRows
 from glt.distributed.world import require_world
 
 
@@ -186,8 +188,14 @@ def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path:
             ({"model": [pyg.GCNConv(3, 3)]}, NotImplementedError, "GCNConv is for one type"),
             ({"model": pyg.GAT(3, 3, 1)}, NotImplementedError, "a model of torch_geometric.nn.models is for one type"),
             ({"x": x["user"]}, TypeError, "expected a dict by node type"),
-            ({"x": {"user": x["item"]}}, ValueError, r"x\['user'\] has 60 rows: expected one for each of 90"),
+            ({"x": {"user": x["item"]}}, ValueError, r"x\['user'\] has shape \[60, 5\]: expected a row for each of 90"),
             ({"x": {"users": x["user"]}}, ValueError, "x has 'users': expected node types"),
+            (
+                {"model": [lambda x, edge_index: {"nobody": x["user"]}], "x": x},
+                ValueError,
+                r"made rows of \['nobody'\]",
+            ),
+            ({"x": {}, "model": [lambda x, _: x]}, ValueError, "the last layer has outputs for no node type"),
             ({"model": [lambda x, edge_index: 3], "x": x}, ValueError, "a layer made a int: expected a dict"),
         ):
             with pytest.raises(error, match=words):
@@ -201,6 +209,29 @@ class StoredOnly(nn.Module):
         return {t: 2 * each for t, each in x.items()}
 
 
+class WithMore(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs, self.lin = nn.ModuleList([pyg.SAGEConv(4, 4)]), nn.Linear(4, 2)
+
+
+class OwnForward(pyg.GraphSAGE):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
+        return -super().forward(x, edge_index)
+
+
+def test_a_model_of_ddp(here: World) -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        x, edge_index = inputs(here)
+        model = pyg.GraphSAGE(x.size(1), 8, 2, 3).eval()
+        got = infer_layerwise(nn.parallel.DistributedDataParallel(model))
+        torch.testing.assert_close(got[torch.arange(NUM_NODES)], model(x, edge_index), rtol=1e-4, atol=1e-5)
+        assert torch.equal(infer_layerwise([pyg.GatedGraphConv(x.size(1), 1)])[:0], torch.empty(0, x.size(1)))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     ("model", "given", "error", "words"),
     [
@@ -208,18 +239,30 @@ class StoredOnly(nn.Module):
         ([], {}, ValueError, "model has no layers"),
         ([3], {}, TypeError, "layer 0 is a int"),
         ([pyg.ChebConv(4, 4, 2)], {}, ValueError, "ChebConv looks further than one hop"),
+        ([pyg.GatedGraphConv(4, 2)], {}, ValueError, "GatedGraphConv looks further than one hop"),
+        ([pyg.GPSConv(4, pyg.SAGEConv(4, 4))], {}, ValueError, "GPSConv looks further than one hop"),
+        ([pyg.DirGNNConv(pyg.SAGEConv(4, 4))], {}, ValueError, "DirGNNConv looks further than one hop"),
+        ([pyg.WLConv()], {}, ValueError, "WLConv looks further than one hop"),
+        ([pyg.SGFormerAttention(4)], {}, ValueError, "SGFormerAttention looks at all rows"),
+        (WithMore(), {}, ValueError, r"model has 'lin\.weight', which is in none of its convs"),
+        (OwnForward(4, 4, 2), {}, ValueError, "OwnForward has a forward of its own"),
         ([pyg.SAGEConv(4, 4, flow="target_to_source")], {}, ValueError, "SAGEConv has flow"),
         (
             pyg.GraphSAGE(4, 4, 2, norm="layer_norm"),
             {},
             ValueError,
-            r"LayerNorm\(mode='graph'\) normalizes by all rows",
+            r"LayerNorm\(mode='graph'\) looks at all rows",
         ),
-        (pyg.GCN(4, 4, 2, norm="pair_norm"), {}, ValueError, "PairNorm normalizes by all rows"),
+        (pyg.GCN(4, 4, 2, norm="pair_norm"), {}, ValueError, "PairNorm looks at all rows"),
         (pyg.GCN(4, 4, 2), {"between": torch.relu}, ValueError, "GCN has its own activation"),
         ([pyg.SAGEConv(4, 4)], {"between": 3}, TypeError, "between = 3"),
-        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(3, 4)}, ValueError, "x has 3 rows"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(3, 4)}, ValueError, r"x has shape \[3, 4\]: expected a row for each"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.tensor(1.0)}, ValueError, r"x has shape \[\]"),
         ([pyg.SAGEConv(4, 4)], {"x": [1]}, TypeError, "x is a list"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(NUM_NODES, 4, device="meta")}, ValueError, "on the meta device"),
+        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(NUM_NODES, 4).to_sparse()}, TypeError, "x is a torch.sparse_coo"),
+        ([pyg.SAGEConv(4, 4)], {"device": "nowhere"}, ValueError, "device = 'nowhere': expected a device"),
+        ([pyg.SAGEConv(4, 4)], {"spill_dir": 3}, TypeError, "spill_dir = 3: expected the path"),
         ([pyg.SAGEConv(4, 4)], {"batch_size": 0}, ValueError, "batch_size = 0"),
         ([pyg.SAGEConv(4, 4)], {"num_workers": -1}, ValueError, "num_workers = -1"),
         ([pyg.SAGEConv(4, 4)], {"name": "a/b"}, ValueError, "name = 'a/b'"),
@@ -235,6 +278,55 @@ def test_what_cannot_be_right_is_refused(
     with pytest.raises(error, match=words):
         infer_layerwise(model, **given)
     assert not require_world().stats()[0]["tensors"]
+
+
+def test_tensors_that_others_have_made_are_not_replaced(here: World) -> None:
+    embedding = DistEmbedding(NUM_NODES, 4, name="mine")
+    before = embedding.weight[:]
+    layer = pyg.SAGEConv(4, 4)
+    for given in (embedding, embedding.weight, torch.zeros(NUM_NODES, 4)):
+        with pytest.raises(ValueError, match=r"'mine'.*give another name"):
+            infer_layerwise([layer], given, name="mine")
+    assert torch.equal(embedding.weight[:], before)
+    _, edge_index = inputs(here)
+    whole = layer(before[original_of(here).argsort()], edge_index)
+    for _ in range(2):
+        got = infer_layerwise([layer], embedding)
+        found = DistTensor.find("inference")  # which may be held: it is an earlier result
+        torch.testing.assert_close(found[:], whole, rtol=1e-4, atol=1e-5)
+    del got, found
+
+
+def test_modules_that_are_hidden_in_functions(here: World) -> None:
+    """They do not train meanwhile, and those that would be wrong are refused when they are called."""
+    torch.manual_seed(7)
+    x, edge_index = inputs(here)
+    conv, norm, drop = pyg.SAGEConv(x.size(1), 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+    norm(conv(x, edge_index))
+    got = infer_layerwise([lambda x, ends: drop(norm(conv(x, ends)))], batch_size=90)
+    assert norm.training and drop.training
+    norm.eval()
+    torch.testing.assert_close(got[torch.arange(NUM_NODES)], norm(conv(x, edge_index)), rtol=1e-4, atol=1e-5)
+    for hidden, words in (
+        (pyg.GCNConv(x.size(1), 4), "a layer calls GCNConv, which it does not have as a module"),
+        (pyg.ChebConv(x.size(1), 4, 2), "ChebConv looks further than one hop"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            infer_layerwise([lambda x, ends, hidden=hidden: hidden(x, ends)])
+    with pytest.raises(ValueError, match="layer 1 had parameters without values"):
+        infer_layerwise([conv, pyg.SAGEConv(-1, 4)])
+
+
+def test_rows_that_are_not_alike_are_refused(here: World, tmp_path: Path) -> None:
+    for spill_dir in (None, tmp_path):
+        widths = iter([3, 1])
+        with pytest.raises(ValueError, match=r"a layer made .*1.* of a batch, and .*3.* before: expected the same"):
+            infer_layerwise([lambda x, _, w=widths: x[:, : next(w)]], batch_size=400, spill_dir=spill_dir)
+    MappedRows.make(tmp_path / "rows.npy", (5, 2), torch.float32)
+    with pytest.raises(ValueError, match=r"rows\.npy has float32 \[5, 2\], as another trainer has made it"):
+        MappedRows.make(tmp_path / "rows.npy", (5, 3), torch.float32)
+    with pytest.raises(TypeError, match=r"outputs are torch\.bfloat16, which \.npy files do not have"):
+        infer_layerwise([lambda x, ends: x.bfloat16()], spill_dir=tmp_path)
 
 
 def test_without_features(tmp_path: Path) -> None:

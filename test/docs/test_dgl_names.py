@@ -57,6 +57,7 @@ def test_the_code_runs_one_block_after_the_other(tmp_path, monkeypatch):
     data = Data(x=task.x, edge_index=task.edge_index, y=task.y, num_nodes=400)
     for name, index in (("train_mask", task.train_idx), ("val_mask", task.val_idx)):
         data[name] = torch.zeros(400, dtype=torch.bool).index_fill_(0, index, True)
+    data.w = torch.rand(task.edge_index.size(1))
     names = {"data": data, "glt": glt, "torch": torch}
     try:
         for block in CODE:

@@ -112,8 +112,9 @@ def test_named_tables_are_cached_too(tmp_path: Path, world: World) -> None:
             np.testing.assert_array_equal(cache.attrs[name], table[cache.ids])
     bare = RandomPartitioner(tmp_path / "bare", 2, node_attrs=attrs, **world.arguments()).forecast()
     files = list((tmp_path / "parts").glob("part*/cache/node/**/*.npy"))
+    files += (tmp_path / "parts").glob("part*/node_hotness/node.npy")
     on_disk = sum(path.stat().st_size for path in files)
-    assert len(files) == 2 * 5 and on_disk == 2 * 2 * 45 + 128 * len(files)
+    assert len(files) == 2 * 6 and on_disk == 2 * 2 * 45 + 10 * 8 + 128 * len(files)
     assert expected.result_bytes - bare.result_bytes == on_disk + (250 + 8) * len(files)  # with their entries
 
 

@@ -34,7 +34,7 @@ import torch
 from glt import _core
 from glt.channel.shared_memory import SharedMemory
 from glt.data.accelerator import accelerator_of
-from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
+from glt.distributed.device_samplers import sampler_on
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
 from glt.distributed.event_loop import ConcurrentEventLoop
@@ -175,17 +175,18 @@ class PoolWorker:
         others = {int(part): self._map_other(path, int(part)) for part, path in told["other_dirs"].items()}
         peers = [Peer(**each) for each in told["peers"]]
         router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
-        arguments = (
-            self.dataset, SamplingConfig.from_json(told["config"]), router, loop, told["collect_features"], others
-        )  # fmt: skip
+        config, collect = SamplingConfig.from_json(told["config"]), told["collect_features"]
         devices = told.get("devices") or [self.dataset.sampling_device]
         worker = self.spec.worker
         place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
         sampler: DistNeighborSampler
         if place is None:
-            sampler = DistNeighborSampler(*arguments, spare=self._spare)
+            sampler = DistNeighborSampler(self.dataset, config, router, loop, collect, others, self._spare)
         else:
-            sampler = DeviceNeighborSampler(*arguments, accelerator=place, staged=True)
+            sampler = sampler_on(
+                place, self.dataset, others, config=config, router=router, loop=loop, collect_features=collect,
+                staged=True,
+            )  # fmt: skip
         table = SeedTable.read(memory)
         return Producer(
             sampler, stream.channel, seeds_from_json(told["seeds"], table.extras), table, SeedOrder(**told["order"]),

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from glt.available_memory import available_memory
 from glt.distributed.agreement import host_id
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.graph_queries import GraphQueries, graph_calls
+from glt.distributed.meeting_calls import meeting_calls
 from glt.distributed.native_pool import NativePool
 from glt.distributed.service import functions
 from glt.distributed.service.address import printed
@@ -130,6 +130,7 @@ class DistServer:
             made.callback(self.pool.close)
             self._calls_of_graph = graph_calls(self.graph)
             self._calls_of_tensors = store_calls(self.tensors) | row_update_calls(self.tensors, self.meetings)
+            self._calls_of_meetings = meeting_calls(self.meetings)
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.max_buffer_bytes)
             self._calls = NativePool(options.num_rpc_threads, "glt-request")
             made.pop_all()
@@ -256,9 +257,8 @@ class DistServer:
             "glt.servers": lambda session, args, kwargs: self._servers(*args),
             "glt.readable": lambda session, args, kwargs: self._readable(),
             "glt.stats": lambda session, args, kwargs: self.stats(),
-            "glt.barrier": lambda session, args, kwargs: self._barrier(session, *args),
         }
-        for calls in (own, self._calls_of_graph, self._calls_of_tensors):
+        for calls in (own, self._calls_of_graph, self._calls_of_tensors, self._calls_of_meetings):
             if name in calls:
                 return calls[name]
         function = functions.registered(name)
@@ -269,9 +269,6 @@ class DistServer:
         assert self._membership is not None
         found = self._membership.wait(min(float(timeout_s), self.options.rpc_timeout))
         return [entry.to_json() for _, entry in sorted(found.items())]
-
-    def _barrier(self, session: Session, number: int, num: int, timeout_s: float) -> Future[None]:
-        return self.meetings.arrive("barrier", number, session, num, timeout_s=timeout_s)
 
     def _leave(self, session: Session, why: str = "") -> None:
         session.left_why = str(why)[:_MOST_WHY]

@@ -195,9 +195,8 @@ class Meetings:
             )
         meeting = series.open
         if meeting is None:
-            gone = [text for rank, text in sorted(group.gone.items()) if rank < num and rank != who.rank]
-            if gone:
-                text = "; ".join(gone)
+            text = self._gone(group, who, num)
+            if text is not None:
                 series.next = number + 1
                 series.fail(number, text)
                 raise PeerLost(f"{what} cannot be held: {text}")
@@ -211,6 +210,62 @@ class Meetings:
         return meeting
 
     # -- failing ---------------------------------------------------------------------------------------------------
+
+    def call_off(self, tag: str, number: int, who: Participant, why: str) -> int:
+        """Fails a meeting that a trainer will not come to: for those who have arrived, and for those who will.
+
+        Args:
+            tag, number, who: As of :meth:`arrive`; who may have arrived, and given up since.
+            why: What the others are told, after who it was.
+
+        Returns:
+            The meeting that has failed: that of this number, or the next where it was over already.
+
+        Raises:
+            TypeError, ValueError: If an argument does not fit.
+            glt.errors.PeerLost: If ``who`` is gone itself.
+        """
+        _check(tag, number, who, who.rank + 1, BARRIER_S)
+        with self._changed:
+            group = self._groups.get(who.group)
+            if group is None or who.id not in group.present:
+                raise PeerLost(f"{who} is gone, or never came: it takes part in no meeting")
+            series = group.series.setdefault(tag, _Series())
+            if number in series.failures:
+                return number
+            number = max(number, series.next)
+            text = f"trainer {who.rank}, {who}, {why}"
+            failed = [] if series.open is None else [self._fail(series, text)]
+            if not failed:
+                series.next = number + 1
+                series.fail(number, text)
+        _tell(failed, text)
+        return number
+
+    def trouble(self, tag: str, number: int, who: Participant, num: int) -> str | None:
+        """Why a meeting has failed, also because some who should come are gone; None where nothing stands against it.
+
+        Args:
+            tag, number, who, num: As of :meth:`arrive`.
+
+        Raises:
+            TypeError, ValueError: If an argument does not fit.
+        """
+        _check(tag, number, who, num, BARRIER_S)
+        with self._changed:
+            group = self._groups.get(who.group)
+            if group is None:
+                return f"{who} is gone, or never came: it takes part in no meeting"
+            series = group.series.setdefault(tag, _Series())
+            if number >= series.next and (text := self._gone(group, who, num)) is not None:
+                series.next = number + 1
+                series.fail(number, text)
+            return series.failures.get(number)
+
+    def _gone(self, group: _Group, who: Participant, num: int) -> str | None:
+        """Who of those that should come is gone."""
+        gone = [text for rank, text in sorted(group.gone.items()) if rank < num and rank != who.rank]
+        return "; ".join(gone) or None
 
     def _fail(self, series: _Series, text: str) -> _Meeting:
         """Ends the open meeting of a series; whoever has arrived is told outside of the lock, by :func:`_tell`."""

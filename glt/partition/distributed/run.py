@@ -236,6 +236,7 @@ class _Run:
         plan = self._assigner.caches.plan(at, nodes, book)
         if plan is None:
             return None
+        writer.node_hotness(nodes.node_type, plan.own)
         if any(plan.forecast.num_cached):
             new_id = book.position() if self._assigner.relabel else None
             num_rows = self._slices.node_rows[:, at]

@@ -47,11 +47,12 @@ def refused(device: str) -> str:
     return "nothing"
 
 
+@pytest.mark.parametrize("read_local", [True, False])
 @pytest.mark.parametrize("device", ["host", GPU])
-def test_batches_of_servers_on_gpus(typed_world: Callable[..., TypedWorld], device: str) -> None:
+def test_batches_of_servers_on_gpus(typed_world: Callable[..., TypedWorld], device: str, read_local: bool) -> None:
     world = typed_world(2)
     server: dict[str, Any] = {
-        "load": {"graph_mode": "ZERO_COPY", "device": device, "split_ratio": 0.5}, "read_local": True
+        "load": {"graph_mode": "ZERO_COPY", "device": device, "split_ratio": 0.5}, "read_local": read_local
     }  # fmt: skip
     with Cluster(3, serve_or, world.path, 2, 1, sample, server, device) as cluster:
         results, told = cluster.results()[2]

@@ -1,47 +1,69 @@
-"""The edges of all partitions together, where they are all on this host: what samplers on a GPU read."""
+"""The edges of the partitions that are read here, as one graph: what samplers on a GPU read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from glt.data.accelerator import Accelerator
 from glt.data.graph import Graph
 from glt.data.partition_book import PartitionBook
 from glt.data.topology import Topology
 from glt.distributed.local_partition import LocalPartition
-from glt.distributed.whole_tables import WholeTables
+from glt.distributed.local_tables import LocalTables
+from glt.sampler.config import SamplingConfig
+from glt.sampler.device_sampling import DeviceSampling
+from glt.sampler.sampled_graph import SampledGraph
 
 if TYPE_CHECKING:
     from glt.distributed.dist_dataset import DistDataset
 
 
-class WholeGraph:
+class LocalGraph:
     """What a GPU of this process reads of a partitioned graph: once for all loaders of a dataset.
 
     Args:
         dataset: One of the partitions, and what is known of all.
-        partitions: Those that are on this host.
+        partitions: Those that are read here, by index.
 
     Attributes:
-        graphs: By edge type, the rows of all nodes.
-        tables: The tables of all nodes and edges.
+        graphs: By edge type, the rows of all nodes; those of nodes of partitions elsewhere are empty.
+        tables: The tables of these partitions' nodes and edges.
 
     Raises:
-        ValueError: If partitions are elsewhere, or the dataset was loaded for samplers on the CPU.
+        ValueError: If the dataset was loaded for samplers on the CPU.
     """
 
     def __init__(self, dataset: DistDataset, partitions: Mapping[int, LocalPartition]) -> None:
-        mode = require_whole(dataset, partitions)
-        parts = [partitions[p] for p in range(dataset.num_partitions)]
+        mode = require_for_gpu(dataset)
+
+        def rows(r: int, expanded: int) -> Topology:
+            topologies = {p: part.graphs[r].topology for p, part in partitions.items()}
+            return joined(topologies, dataset.node_books[expanded])
+
         self.graphs = tuple(
-            Graph(joined([part.graphs[r].topology for part in parts], dataset.node_books[expanded]), mode, graph.device)
+            Graph(rows(r, expanded), mode, graph.device)
             for r, ((expanded, _), graph) in enumerate(zip(dataset.ends, dataset.own.graphs, strict=True))
         )
-        self.tables = WholeTables(partitions, {"node": dataset.node_books, "edge": dataset.edge_books})
+        self._graph = SampledGraph(
+            dataset.schema, dataset.edge_dir, dataset.num_nodes_of, tuple(each.topology for each in self.graphs),
+            graphs=self.graphs,
+        )  # fmt: skip
+        self.tables = LocalTables(partitions, {"node": dataset.node_books, "edge": dataset.edge_books})
+
+    def kernels(self, config: SamplingConfig, accelerator: Accelerator) -> DeviceSampling:
+        """Returns what samples these rows on a GPU, on the current stream.
+
+        Raises:
+            ValueError: If an option is one that kernels lack.
+        """
+        graph = replace(self._graph, time_level=config.time_level)
+        return DeviceSampling(graph, config, accelerator.device, lambda r: self.graphs[r].placed(accelerator))
 
     def close(self) -> None:
         """Gives back device memory and unpins all; no sampler may be using it."""
@@ -50,18 +72,12 @@ class WholeGraph:
         self.tables.close()
 
 
-def require_whole(dataset: DistDataset, partitions: Mapping[int, LocalPartition]) -> str:
+def require_for_gpu(dataset: DistDataset) -> str:
     """Returns the mode that a dataset was loaded with, for samplers on a GPU.
 
     Raises:
-        ValueError: If one of them could not read all it needs.
+        ValueError: If that is ``'CPU'``.
     """
-    elsewhere = sorted(set(range(dataset.num_partitions)) - set(partitions))
-    if elsewhere:
-        raise ValueError(
-            f"partitions {elsewhere} are not read on this host: a sampler on a GPU needs all of them there (and "
-            "read_local = True); sample on the CPU"
-        )
     mode = dataset.load_args["graph_mode"]
     if mode == "CPU":
         raise ValueError(
@@ -71,31 +87,39 @@ def require_whole(dataset: DistDataset, partitions: Mapping[int, LocalPartition]
     return str(mode)
 
 
-def joined(parts: Sequence[Topology], book: PartitionBook) -> Topology:
-    """Returns the rows of all nodes of the whole graph.
+def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
+    """Returns rows of all nodes of the whole graph; those of nodes of other partitions are empty.
 
     Args:
-        parts: The rows of each partition, by index, in the order of the ids that it owns.
+        by_part: The rows of partitions, by index, in the order of the ids that each owns.
         book: Who owns which.
 
-    The columns of a single partition are used in place. Those of several are copied, once per process: kernels find all
-    rows of an edge type in one column.
+    The columns of a single partition are used in place, with row offsets of all nodes. Those of several are copied,
+    once per process: kernels find all rows of an edge type in one column.
     """
+    parts = list(by_part.values())
     first = parts[0]
     size = (first.num_neighbor_nodes, first.num_nodes)
     shared: dict[str, Any] = {
         "layout": first.layout, "num_nodes": size if first.layout == "CSC" else size[::-1], "trusted": True
     }  # fmt: skip
-    if len(parts) == 1:  # which owns all nodes, in order
+    if book.num_parts == 1:  # which owns all nodes, in order
         return Topology.from_rows(
             first.indptr, first.indices, first.edge_ids, weights=first.weights, by_time=first.by_time, **shared
         )
     owner, degree = book.owners(), np.zeros(book.num_ids, np.int64)
-    owned = [np.flatnonzero(owner == p) for p in range(len(parts))]
+    owned = [np.flatnonzero(owner == p) for p in by_part]
     for ids, part in zip(owned, parts, strict=True):
         degree[ids] = np.diff(part.indptr.numpy())
     indptr = np.zeros(book.num_ids + 1, np.int64)
     np.cumsum(degree, out=indptr[1:])
+    if len(parts) == 1:  # its rows follow each other as they do here
+        weights = first.weights and (
+            first.weights.weight_sum, torch.from_numpy(weight_guide(indptr, first.weights.weight_sum.numpy())),
+        )  # fmt: skip
+        return Topology.from_rows(
+            torch.from_numpy(indptr), first.indices, first.edge_ids, weights=weights, by_time=first.by_time, **shared
+        )
     # Where the edges of each partition go: its rows, one after the other, each to its own place.
     places = [
         torch.from_numpy(np.repeat(indptr[ids] - part.indptr.numpy()[:-1], degree[ids]) + np.arange(part.num_edges))

@@ -1,0 +1,185 @@
+"""Layer-wise inference of several trainers one of which fails: the others hear of it at once, and all may go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from dist_world import NUM_NODES, World
+from promptness import eventually
+from service_actors import Stage
+from test_jobs import begin_job, finalize
+
+import glt
+from glt.distributed import joint_work
+from glt.distributed.inference import infer_layerwise
+from glt.distributed.world import require_world
+
+PROMPT_S = 100.0  # as opposed to the half hour of a barrier; on a busy machine seconds are many
+
+X = torch.arange(float(NUM_NODES)).view(-1, 1)
+
+
+def double(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+class Told:
+    """What trainers tell each other beside glt: by files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def say(self, word: str) -> None:
+        (self.folder / word).touch()
+
+    def hear(self, word: str) -> None:
+        assert eventually((self.folder / word).exists)
+
+
+def attempts(rank: int, folder: Path, spills: bool) -> list[tuple[str, str, float]]:
+    """Calls that fail on trainer 1, one after the other, and then one that does not: what each raised, and when."""
+    joint_work._CHECK_S = 0.0
+    told, calls = Told(folder), 0
+
+    def fails(at: int, error: BaseException) -> Callable[..., torch.Tensor]:
+        def layer(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            if rank == at:
+                raise error
+            return x
+
+        return layer
+
+    def waits(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        if rank == 1:
+            raise RuntimeError("early")
+        if rank == 2:  # far from the meeting at the end of the layer
+            told.hear("early")
+            calls += 1
+        return x
+
+    found = []
+    for name, layers, given in (
+        ("argument", [double], {"x": X[rank % 2 :]}),
+        ("layer", [double, fails(1, RuntimeError("out of memory, say"))], {}),
+        ("interrupt", [double, fails(1, KeyboardInterrupt("Ctrl-C"))], {}),
+        ("zero", [double, fails(0, OSError("no disk, say"))], {}),
+        ("early", [double, waits], {"batch_size": 50}),
+        ("other", [double] * (1 + rank // 2), {}),
+    ):
+        with pytest.raises(BaseException, match="") as raised:
+            infer_layerwise(layers, **{"x": X, "spill_dir": folder if spills else None, **given})
+        found.append((type(raised.value).__name__, str(raised.value), time.monotonic()))
+        if rank == 1:
+            told.say(name)
+    assert calls == (rank == 2)
+    got = infer_layerwise([double, double], X, spill_dir=folder if spills else None)
+    assert torch.equal(got[torch.arange(NUM_NODES)], 4 * X)
+    glt.distributed.barrier(60.0)
+    left = require_world().stats()[0]["tensors"].keys() | {each.name for each in folder.glob("*.npy*")}
+    assert left == ({"inference.npy"} if spills else {"inference"}), left
+    return found
+
+
+@pytest.mark.parametrize("spills", [False, True])
+def test_others_are_told_and_all_go_on(world: Callable[..., World], tmp_path: Path, spills: bool) -> None:
+    made = world(1, "in", "xye")
+    with Stage(4) as stage:
+        begin_job(stage, made.path, 1, 3)
+        for rank in range(3):
+            stage.begin(1 + rank, "run_function", attempts, rank, tmp_path, spills)
+        found = [stage.result(1 + rank) for rank in range(3)]
+        for at, (culprit, error, words) in enumerate((
+            (1, "ValueError", "x has shape [599, 1]: expected a row for each of 600 nodes"),
+            (1, "RuntimeError", "out of memory, say"),
+            (1, "KeyboardInterrupt", "Ctrl-C"),
+            (0, "OSError", "no disk, say"),
+            (1, "RuntimeError", "early"),
+        )):  # fmt: skip
+            kind, text, when = found[culprit][at]
+            assert kind == error and words in text
+            for other in {0, 1, 2} - {culprit}:
+                kind, text, then = found[other][at]
+                assert kind == "PeerLost" and f"trainer {culprit}, client {culprit} of" in text, text
+                assert f"{error}: {words}" in text and "infer_layerwise" in text, text
+                assert then - when < PROMPT_S
+        for kind, text, _ in (each[-1] for each in found):
+            assert kind == "ValueError" and '"layers": 1' in text and '"layers": 2' in text and "trainer 2" in text
+        for rank in range(3):
+            stage.ask(1 + rank, "run_function", finalize)
+        stage.end(0, 1, 2, 3)
+        stage.expect_nothing_left()
+
+
+def infer_and_die(rank: int) -> tuple[str, str, float]:
+    def layer(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+    with pytest.raises(Exception, match="") as raised:
+        infer_layerwise([double, layer], X)
+    return type(raised.value).__name__, str(raised.value), time.monotonic()
+
+
+def test_a_killed_trainer_is_named(world: Callable[..., World]) -> None:
+    made = world(2, "in", "xye")
+    with Stage(5) as stage:
+        begin_job(stage, made.path, 2, 3)
+        for rank in range(3):
+            stage.begin(2 + rank, "run_function", infer_and_die, rank)
+        stage.processes[3].join(60.0)
+        killed = time.monotonic()
+        for trainer in (2, 4):
+            kind, text, when = stage.result(trainer)
+            assert kind == "PeerLost" and "trainer 1, client 1 of" in text, text
+            assert when - killed < PROMPT_S
+        for server in (0, 1):
+            stage.kill(server)
+        for trainer in (2, 4):
+            stage.ask(trainer, "run_function", finalize, 0.0)
+        stage.end(2, 4)
+        stage.expect_nothing_left()
+
+
+def test_meetings_that_are_called_off() -> None:
+    from glt.distributed.store.meeting import Meetings
+    from glt.errors import PeerLost
+
+    class Who:
+        def __init__(self, rank: int) -> None:
+            self.rank, self.id, self.group = rank, f"session {rank}", "trainers"
+
+        def __str__(self) -> str:
+            return f"client {self.rank}"
+
+    meetings, (a, b, c) = Meetings(), map(Who, range(3))
+    try:
+        for who in (a, b, c):
+            meetings.came(who)
+        arrived = meetings.arrive("t", 0, a, 3)
+        assert meetings.trouble("t", 0, b, 3) is None
+        assert meetings.call_off("t", 0, b, "has failed") == 0
+        with pytest.raises(PeerLost, match="trainer 1, client 1, has failed"):
+            arrived.result(0)
+        with pytest.raises(PeerLost, match="meeting 0 of 't' has failed before client 2 arrived: trainer 1"):
+            meetings.arrive("t", 0, c, 3)
+        assert meetings.call_off("t", 0, c, "has failed too") == 0, "once"
+        assert meetings.trouble("t", 0, a, 3) == "trainer 1, client 1, has failed"
+        assert [meetings.arrive("t", 1, who, 3).done() for who in (c, a, b)] == [False, False, True]
+        # One that gave up waiting for meeting 1 does not know that it was held: it calls off the next.
+        assert meetings.call_off("t", 1, a, "was interrupted") == 2
+        assert "was interrupted" in str(meetings.trouble("t", 2, b, 3))
+        meetings.went(c, "it was killed")
+        assert meetings.trouble("t", 3, b, 2) is None
+        assert meetings.trouble("t", 3, b, 3) == "trainer 2, client 2, is gone: it was killed"
+        with pytest.raises(PeerLost, match="is gone, or never came"):
+            meetings.call_off("t", 4, c, "")
+    finally:
+        meetings.close("the test is over")

@@ -1,0 +1,108 @@
+"""A GPU that samples some partitions, and asks for the others, makes the batches of the CPU; the host plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dist_typed_world import SCHEMA, write_typed_world
+from torch import Tensor
+
+import glt
+from glt.data.accelerator import require_accelerator
+from glt.distributed.batch_start import BatchStart
+from glt.distributed.device_partition_sampler import DevicePartitionSampler
+from glt.distributed.device_samplers import sampler_on
+from glt.distributed.dist_neighbor_sampler import STATS, DistNeighborSampler
+from glt.distributed.partition_service import PartitionService
+from glt.distributed.requests import Request
+from glt.sampler.config import SamplingConfig
+
+HOST = require_accelerator("host", "device")
+USER, ITEM = 0, 1
+
+
+class Elsewhere:
+    """Answers for partitions in this process as if they were in others."""
+
+    def __init__(self, root: Path, parts: Sequence[int]) -> None:
+        loaded = {part: glt.distributed.DistDataset().load(root, part) for part in parts}
+        self.handlers = {part: PartitionService(data).handlers() for part, data in loaded.items()}
+        self.asked: list[str] = []
+
+    def ask(self, part: int, requests: Sequence[Request]) -> list[Future[Tensor]]:
+        futures = []
+        for request in requests:
+            self.asked.append(request.method)
+            futures.append(Future())
+            futures[-1].set_result(self.handlers[part][request.method](request.encode()))
+        return futures
+
+
+def made(sampler: DistNeighborSampler, start: BatchStart, key: int) -> dict[str, Tensor]:
+    out: dict[str, Tensor] = {}
+
+    async def produce() -> None:
+        sampled = await sampler.sample(start, key)
+        out.update({name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in sampled.specs.items()})
+        await sampler.fill(sampled, out)
+
+    task = sampler.loop.submit(produce)
+    assert task is not None
+    task.result(60)
+    return out
+
+
+def configs() -> list[SamplingConfig]:
+    options: list[dict[str, Any]] = [{}, {}, {"weighted": True}, {"replace": True}]
+    fan_outs = ([4, 3], [-1, 2], [3, 3], [20, 2])
+    return [SamplingConfig.checked(n, SCHEMA, with_edge=True, **o) for n, o in zip(fan_outs, options, strict=True)]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize(("edge_dir", "relabel"), [("in", False), ("out", True)])
+def test_batches_are_those_of_the_cpu(tmp_path: Path, edge_dir: str, relabel: bool, staged: bool) -> None:
+    """Two partitions of three are here, and copies of some rows of the third: the cache."""
+    rng = np.random.default_rng(2)
+    hotness = {"user": rng.random(90), "item": rng.random(60)}
+    root = write_typed_world(
+        tmp_path, 3, edge_dir, hotness=[hotness] * 3, cache_ratio=0.1, relabel=relabel
+    ).path  # fmt: skip
+    loop, elsewhere = glt.distributed.ConcurrentEventLoop(2), Elsewhere(root, [1])
+    try:
+        plain, placed = (
+            glt.distributed.DistDataset().load(root, 0, *mode, **given)
+            for mode, given in (((), {}), (("CUDA",), {"device": "host", "split_ratio": 0.3}))
+        )
+        for config in configs():
+            arguments: dict[str, Any] = {"config": config, "router": elsewhere, "loop": loop}
+            ours = sampler_on(HOST, placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
+            assert isinstance(ours, DevicePartitionSampler)
+            theirs = DistNeighborSampler(plain, others={2: plain.map_other(root, 2)}, **arguments)
+            for key, seeds in enumerate(([(ITEM, torch.arange(0, 60, 7))], [(USER, torch.tensor([3, 3, 80, 4]))])):
+                got, wanted = made(ours, BatchStart(seeds), key), made(theirs, BatchStart(seeds), key)
+                assert got.keys() == wanted.keys()
+                stats = dict(zip(STATS, got["stats"].tolist(), strict=True))
+                assert stats["num_cached_nodes"] > 0 and stats["num_remote_nodes"] > 0
+                for name in got.keys() - {"stats"}:
+                    assert got[name].dtype == wanted[name].dtype and torch.equal(got[name], wanted[name]), name
+        assert {"sample_one_hop", "gather_rows"} <= set(elsewhere.asked)
+    finally:
+        loop.shutdown(10)
+
+
+def test_a_gpu_that_reads_all_partitions_asks_nobody(tmp_path: Path) -> None:
+    root = write_typed_world(tmp_path, 2).path
+    data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host")
+    loop = glt.distributed.ConcurrentEventLoop(1)
+    config = configs()[0]
+    sampler = sampler_on(HOST, data, {1: data.map_other(root, 1)}, config=config, router=None, loop=loop, staged=False)
+    assert not isinstance(sampler, DevicePartitionSampler)
+    with pytest.raises(ValueError, match=r"partitions \[1\] are not read here: a router to them is needed"):
+        sampler_on(HOST, data, {}, config=config, router=None, loop=loop, staged=False)
+    loop.shutdown(10)

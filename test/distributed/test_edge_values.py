@@ -1,0 +1,240 @@
+"""Layer-wise inference with weights and features of edges: what the model makes of the whole graph with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from dist_typed_world import FOLLOWS, RATES, TypedWorld, write_typed_world
+from dist_typed_world import NUM_NODES as TYPED
+from torch import Tensor, nn
+
+from glt.distributed.dist_graph import DistGraph
+from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.inference import infer_layerwise
+from glt.distributed.initialize import finalize, initialize
+from glt.distributed.world import require_world
+from glt.partition import RandomPartitioner
+
+NUM_NODES, NUM_EDGES = 150, 900
+
+
+class Graph:
+    """With loops and edges that come twice, some nodes have one loop, some several; weights of edges are a table."""
+
+    def __init__(self, root: Path, num_parts: int) -> None:
+        generator = torch.Generator().manual_seed(11)
+        ends = torch.randint(NUM_NODES - 10, (2, NUM_EDGES - 150), generator=generator)
+        loops = torch.arange(50).repeat(2, 1)
+        self.edge_index = torch.cat([ends, ends[:, :60], loops, loops[:, :40]], 1)
+        self.x = torch.randn(NUM_NODES, 6, generator=generator)
+        self.weight = torch.rand(NUM_EDGES, generator=generator) + 0.1
+        self.attr = torch.randn(NUM_EDGES, 3, generator=generator)
+        self.relabel, self.path = num_parts > 1, root / "parts"
+        partitioner = RandomPartitioner(
+            self.path, num_parts, NUM_NODES, self.edge_index, node_feat=self.x, edge_feat=self.attr,
+            edge_attrs={"weight": self.weight}, edge_assign_strategy="by_dst", relabel=self.relabel,
+        )  # fmt: skip
+        maps = partitioner.partition(return_mapping=True) if self.relabel else None
+        if maps is None:
+            partitioner.partition()
+        self.edges = torch.arange(NUM_EDGES) if maps is None else torch.as_tensor(maps[2]).long()
+
+    def of_parts(self, rows: Tensor) -> Tensor:
+        """Rows by edge in the order of the partitions' ids."""
+        return rows[self.edges]
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    return Graph(tmp_path_factory.mktemp("edges"), request.param)
+
+
+@pytest.fixture
+def here(parts: Graph) -> Iterator[Graph]:
+    initialize(part_config=parts.path)
+    yield parts
+    finalize()
+
+
+def rows(got: Any, count: int = NUM_NODES) -> Tensor:
+    return got[torch.arange(count)]
+
+
+@pytest.mark.parametrize("options", [{}, {"improved": True}, {"add_self_loops": False}, {"jk": "cat"}])
+def test_weights_of_gcn(options: dict[str, Any], here: Graph) -> None:
+    torch.manual_seed(1)
+    model = pyg.GCN(6, 8, 3, 5, **options).eval()
+    expected = model(here.x, here.edge_index, edge_weight=here.weight).detach()
+    stored = DistGraph("graph").edata["weight"]
+    for given in ("weight", here.of_parts(here.weight), stored):
+        got = infer_layerwise(model, edge_weight=given, batch_size=40)
+        torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(rows(infer_layerwise(model)), expected, atol=1e-2), "weights make a difference"
+
+
+@pytest.mark.parametrize("make", [
+    lambda: pyg.GAT(6, 8, 2, 4, heads=2, edge_dim=3),
+    lambda: pyg.PNA(6, 8, 2, 4, aggregators=["mean", "max"], scalers=["identity"], deg=torch.ones(9), edge_dim=3),
+])  # fmt: skip
+def test_features_of_edges(make: Callable[[], nn.Module], here: Graph) -> None:
+    torch.manual_seed(2)
+    model = make().eval()
+    expected = model(here.x, here.edge_index, edge_attr=here.attr).detach()
+    got = infer_layerwise(model, edge_attr="edge_attr", batch_size=40)
+    torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_take_what_they_have_parameters_for(here: Graph, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    first, second, plain = pyg.GraphConv(6, 8), pyg.GINEConv(nn.Linear(8, 8), edge_dim=3), pyg.SAGEConv(8, 8)
+    gcn, both = pyg.GCNConv(8, 8), pyg.GCNConv(8, 4)
+
+    def last(x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Tensor:
+        assert edge_attr.shape == (len(edge_weight), 3)
+        return both(x, edge_index, edge_weight) + both(x, edge_index)
+
+    weight, attr, ends = here.weight, here.attr, here.edge_index
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = both
+
+        def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Tensor:
+            return last(x, edge_index, edge_weight, edge_attr)
+
+    expected = second(first(here.x, ends, weight), ends, attr)
+    expected = last(gcn(plain(expected, ends), ends, weight), ends, weight, attr).detach()
+    got = infer_layerwise(
+        [first, second, plain, gcn, Last()],
+        edge_weight="weight",
+        edge_attr=here.of_parts(attr),
+        spill_dir=tmp_path,
+        batch_size=40,
+    )
+    torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-4)
+    assert gcn._cached_edge_index is None and not gcn._forward_pre_hooks
+
+
+def test_degrees_that_are_not_known_are_refused(here: Graph) -> None:
+    conv = pyg.GCNConv(6, 4)
+
+    def own_weights(x: Tensor, edge_index: Tensor) -> Tensor:
+        return conv(x, edge_index, torch.full((edge_index.size(1),), 0.5))
+
+    class Changed(nn.Module):
+        def __init__(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
+            super().__init__()
+            self.conv, self.change = conv, change
+
+        def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+            return self.conv(x, *self.change(edge_index, edge_weight))
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return own_weights(x, edge_index)
+
+    for layer, given in (
+        (Own(), None), (Changed(lambda ends, weight: (ends, 2 * weight)), "weight"),
+        (Changed(lambda ends, weight: (ends[:, 1:], weight[1:])), "weight"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="GCNConv was called with other edges or weights"):
+            infer_layerwise([layer], edge_weight=given)
+    whole = conv(here.x.double().float(), here.edge_index, here.weight).detach()
+    same = Changed(lambda ends, weight: (ends.clone(), weight.float()))
+    got = infer_layerwise([same], edge_weight=here.of_parts(here.weight).double())
+    torch.testing.assert_close(rows(got), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_fit_is_named(here: Graph) -> None:
+    weighted: Any = [pyg.GraphConv(6, 4)]
+    for model, given, error, words in (
+        (weighted, {"edge_weight": torch.ones(3)}, ValueError, r"edge_weight has shape \[3\]: expected a row for each"),
+        (weighted, {"edge_weight": torch.tensor(1.0)}, ValueError, r"edge_weight has shape \[\]"),
+        (weighted, {"edge_weight": "edge_attr"}, ValueError, r"edge_weight has shape \[900, 3\]: expected a number"),
+        (weighted, {"edge_weight": torch.ones(900, device="meta")}, ValueError, r"edge_weight is .* meta device"),
+        (weighted, {"edge_weight": [1.0]}, TypeError, "edge_weight is a list: expected a tensor"),
+        (weighted, {"edge_weight": "weights"}, KeyError, r"no 'weights': there are .*'edge_attr', 'weight'"),
+        (weighted, {"edge_attr": "edge_attr"}, ValueError, "edge_attr is given, and no layer of the model takes it"),
+        (pyg.GraphSAGE(6, 4, 1), {"edge_weight": "weight"}, ValueError, "edge_weight is given, and no layer"),
+        ([torch.relu], {"edge_weight": "weight"}, ValueError, "edge_weight is given, and no layer"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            infer_layerwise(model, **given)
+    assert not [name for name in require_world().stats()[0]["tensors"] if name.startswith("inference")]
+
+
+def hetero_layers() -> list[Any]:
+    """Weights of ratings, features of follows, and a layer of one's own that takes both."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = pyg.GraphConv((-1, -1), 4)
+
+        def forward(self, x: dict[str, Tensor], edge_index: Any, edge_weight_dict: Any, edge_attr_dict: Any) -> Any:
+            assert set(edge_attr_dict) == {FOLLOWS}
+            return {"item": self.conv((x["user"], x["item"]), edge_index[RATES], edge_weight_dict[RATES])}
+
+    def conv() -> pyg.HeteroConv:
+        return pyg.HeteroConv({
+            RATES: pyg.GraphConv((-1, -1), 8),
+            FOLLOWS: pyg.GATv2Conv((-1, -1), 8, edge_dim=2, add_self_loops=False),
+        })  # fmt: skip
+
+    return [conv(), conv(), Own()]
+
+
+def hetero_expected(layers: list[Any], made: TypedWorld, x: dict[str, Tensor], weight: Tensor, attr: Tensor) -> Tensor:
+    values = {"edge_weight_dict": {RATES: weight}, "edge_attr_dict": {FOLLOWS: attr}}
+    for layer in layers:
+        x = {t: each.relu() for t, each in layer(x, made.edge_index, **values).items()}
+    return x["item"].detach()
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types")
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_types(num_parts: int, tmp_path: Path) -> None:
+    torch.manual_seed(6)
+    weight, attr = torch.rand(700), torch.randn(400, 2)
+    made = write_typed_world(tmp_path, num_parts, edge_attrs={RATES: {"w": weight}}, relabel=num_parts == 3)
+    x = {t: torch.randn(count, 5) for t, count in TYPED.items()}
+    layers = hetero_layers()
+    expected = hetero_expected(layers, made, x, weight, attr)
+    initialize(part_config=made.path)
+    try:
+        data: Any = require_world().data
+        edges = {
+            t: torch.arange(made.edge_index[t].size(1)) if num_parts == 1 else data.edge_map[t]
+            for t in (RATES, FOLLOWS)
+        }
+        originals = {t: torch.arange(n) if num_parts == 1 else data.node_map[t] for t, n in TYPED.items()}
+        mine = {t: each[torch.as_tensor(originals[t]).long()] for t, each in x.items()}
+        kept = DistTensor((700,), name="kept", part=RATES)
+        kept[torch.arange(700)] = weight[torch.as_tensor(edges[RATES]).long()]
+        for given in ("w", {RATES: "w"}, {RATES: kept}):
+            got = infer_layerwise(
+                layers, mine, edge_weight=given, edge_attr={FOLLOWS: attr[torch.as_tensor(edges[FOLLOWS]).long()]},
+                between=torch.relu, batch_size=25,
+            )  # fmt: skip
+            assert set(got) == {"item"}
+            torch.testing.assert_close(rows(got["item"], 60).relu(), expected, rtol=1e-4, atol=1e-4)
+        for given, error, words in (
+            ("weight", KeyError, "edge_weight: no edge type has a stored table of that name; there are .*'w'"),
+            (weight, TypeError, "edge_weight is a Tensor: expected a dict by edge type"),
+            ({"rates": weight}, KeyError, "edge_weight has 'rates': expected edge types"),
+            ({RATES: weight[:5]}, ValueError, r"edge_weight\[\('user', 'rates', 'item'\)\] has shape \[5\]"),
+        ):
+            with pytest.raises(error, match=words):
+                infer_layerwise(layers, mine, edge_weight=given)
+    finally:
+        finalize()
