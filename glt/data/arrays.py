@@ -92,6 +92,8 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     """
     ids = value if isinstance(value, Tensor) else _converted(value, name)
     require_data(ids, name)
+    if ids.layout != torch.strided:
+        raise TypeError(f"{name} has layout {ids.layout}: expected a dense tensor, such as that of .to_dense()")
     if ids.dim() != 1:
         raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected one dimension")
     if is_mask(ids, num_ids):

@@ -76,6 +76,7 @@ class Agreement:
     ) -> int:
         context, data = self.context, self.data
         mine = {
+            "group_name": context.group_name,
             "world_size": context.world_size,
             "mode": type(self.options).__name__,
             "num_workers": getattr(self.options, "num_workers", 0),

@@ -135,7 +135,7 @@ class InWorkers(_AmongTrainers):
             "rank": self.context.rank,
             "num_trainers": self.context.world_size,
             "group_name": self.context.group_name,
-            "load_args": self.data.load_args,
+            "dataset": self.data.to_json(),
             "other_dirs": self.agreement.other_dirs,
             "config": config.to_json(),
             "seeds": seeds.to_json(),

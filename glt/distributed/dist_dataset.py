@@ -188,7 +188,7 @@ class DistDataset:
 
     @property
     def load_args(self) -> dict[str, Any]:
-        """The arguments of :meth:`load`: all that another process of this host needs to map the same files."""
+        """The arguments of :meth:`load`."""
         if self._args is None:
             raise ValueError("the dataset is empty: call load(graph_dir=..., partition_idx=...) first")
         return dict(self._args)
@@ -295,12 +295,34 @@ class DistDataset:
         named = self.schema.by_node_type(values) if kind == "node" else self.schema.by_edge_type(values)
         return {type_: value for type_, value in named.items() if value is not None}
 
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` needs in another process of this host to map the same files."""
+        return {**self.load_args, "run_id": self.manifest.run_id}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> DistDataset:
+        """The dataset of another process.
+
+        Raises:
+            glt.errors.PartitionError: If its directory is not what that process loaded any more.
+        """
+        self = cls()
+        self.__setstate__(told)
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
-        return self.load_args
+        return self.to_json()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._args = None
-        self.load(**state, verify=False)  # the process that sent this has verified it
+        args = dict(state)
+        run_id = args.pop("run_id")
+        self.load(**args, verify=False)  # the process that sent this has verified it
+        if self.manifest.run_id != run_id:
+            raise PartitionError(
+                f"{args['graph_dir']!r} holds run {self.manifest.run_id} now: expected {run_id}, which the process "
+                "that sent this dataset had loaded; partition into a new directory, or load the dataset again"
+            )
 
     def __repr__(self) -> str:
         if self._args is None:

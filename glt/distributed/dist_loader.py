@@ -26,7 +26,7 @@ from glt.distributed.epoch_start import EpochStart
 from glt.distributed.linger import abandon, end
 from glt.distributed.loader_data import LoaderData
 from glt.distributed.loader_stats import LoaderStats
-from glt.distributed.options import WorkerOptions
+from glt.distributed.options import WorkerOptions, check_flag
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.written_rows import WrittenRows
 from glt.errors import GltError
@@ -60,9 +60,7 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         for name in ("shuffle", "drop_last", "collect_features"):
-            flag = getattr(self, name)
-            if not isinstance(flag, bool):
-                raise TypeError(f"{name} = {flag!r}: expected True or False")
+            check_flag(name, getattr(self, name))
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
         if self.filter_per_worker is not None and not isinstance(self.filter_per_worker, bool):
@@ -85,6 +83,10 @@ class LoaderOptions:
             raise (TypeError if isinstance(error, TypeError) else ValueError)(
                 f"to_device = {self.to_device!r}: expected a device such as 'cpu' ({error})"
             ) from error
+        if device.type == "meta":
+            raise ValueError(
+                f"to_device = {self.to_device!r}: tensors there have no data; expected a device such as 'cpu'"
+            )
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"to_device = {self.to_device!r}: torch finds no GPU here; use 'cpu' or leave it out")
         if device.type != "cuda" or missing_for_cuda() is not None:  # a copy needs no kernels of ours

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
+from multiprocessing import util
 from typing import Protocol
 
 from glt.distributed.rendezvous import Rendezvous
@@ -24,6 +24,7 @@ class Backend(Protocol):
 
 
 _lingering: set[threading.Thread] = set()
+_waited_for_by = 0  # the process whose end waits for them
 
 
 def end(backend: Backend, rendezvous: Rendezvous | None) -> None:
@@ -68,6 +69,12 @@ def abandon(backend: Backend, rendezvous: Rendezvous | None, pid: int) -> None:
 
 
 def _start(backend: Backend, rendezvous: Rendezvous | None) -> threading.Thread:
+    global _waited_for_by
+    if _waited_for_by != os.getpid():
+        # Of multiprocessing, not of atexit, which its children never come to unless they are spawned: trainers may be
+        # forked. Registered here, since such a child forgets what its parent has registered.
+        util.Finalize(None, _wait, exitpriority=1)
+        _waited_for_by = os.getpid()
     thread = threading.Thread(target=_linger, args=(backend, rendezvous), name="glt-linger", daemon=True)
     _lingering.add(thread)
     thread.start()
@@ -94,7 +101,6 @@ def _finish(backend: Backend, rendezvous: Rendezvous | None, timeout_s: float | 
         backend.close(all_finished=not missing)
 
 
-@atexit.register
 def _wait() -> None:
     """Bounded by the lives of the trainers that are waited for: each wait ends when they finish or fall silent."""
     for thread in list(_lingering):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,9 +25,31 @@ BEAT_S = 1.0
 DOUBT_S = 2.5  # a trainer that beat before and is silent for so long is asked through its lifeline whether it lives
 SILENT_S = 6.0  # if its lifeline cannot be reached, it is dead after so long
 STUCK_S = 60.0  # and after so long even if it lives: it is stopped, or its interpreter is stuck
+HINT_S = 5.0  # of a wait for trainers that have not come yet, before it is said whom it waits for
 _ASK_S = 0.5  # between two questions
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+
+class Hint:
+    """Says once what a long wait is waiting for: whoever fails before it comes to the others is not missed by them
+    until their deadline, which is minutes.
+
+    Args:
+        timeout_s: The deadline.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._due_s = time.monotonic() + HINT_S
+
+    def give(self, missing: str) -> None:
+        """Says so, if it is time: what is missing now."""
+        if time.monotonic() > self._due_s:
+            self._due_s = math.inf
+            logger.warning("%s; waiting for up to %g s", missing, self._timeout_s)
 
 
 class Heartbeat:
@@ -121,10 +145,11 @@ class Watch:
 
         Raises:
             glt.errors.PeerLost: If one of those trainers gave up or died; names it.
-            glt.errors.RendezvousError: If the deadline passes; names the missing ranks.
+            glt.errors.RendezvousError: If the deadline passes, or two processes came as one rank; names them.
         """
         deadline = time.monotonic() + timeout_s
         missing = list(keys)
+        hint = Hint(timeout_s)
         with self._naming_the_host():
             while missing := [key for key in missing if not self._store.check([key])]:
                 for key in missing:
@@ -133,7 +158,10 @@ class Watch:
                     except PeerLost:
                         if not self._store.check([key]):  # else it gave up after it did what is waited for
                             raise
+                if self._store.check(["clash"]):
+                    raise RendezvousError(f"{self._me}: {self._store.get('clash').decode()}")
                 ranks = sorted({keys[key] for key in missing})
+                hint.give(f"{self._me}: trainers of rank {ranks} did not {what} yet")
                 if time.monotonic() > deadline:
                     raise RendezvousError(
                         f"{self._me}: trainers of rank {ranks} did not {what} within {timeout_s:g} s; do all ranks "

@@ -31,6 +31,11 @@ def check_text(name: str, value: Any) -> None:
         raise TypeError(f"{name} = {value!r}: expected text, such as '10.0.0.1'")
 
 
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} = {value!r}: expected True or False")
+
+
 def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) -> int | None:
     """Checks the options that all kinds of transport have; returns the port as a number."""
     if master_port is not None:
@@ -78,6 +83,7 @@ class _WorkerOptions:
         check_text("master_addr", self.master_addr)
         self.master_port = check_transport(self.master_port, self.num_rpc_threads, self.rpc_timeout)
         check_count("worker_concurrency", self.worker_concurrency, 1, 1024)
+        check_flag("read_local", self.read_local)
 
     def rpc_threads(self, num_partitions: int) -> int:
         return self.num_rpc_threads or min(_MAX_RPC_THREADS, max(2, num_partitions))
@@ -148,6 +154,11 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
             if self.channel_size is None
             else parse_size(self.channel_size, "channel_size")
         )
+        if self.channel_bytes < self.num_workers:
+            raise ValueError(
+                f"channel_size = {self.channel_size!r}: expected megabytes for each of num_workers = {self.num_workers}"
+            )
+        check_flag("pin_memory", self.pin_memory)
         missing = missing_for_cuda() if self.pin_memory else None
         if missing is not None:
             warnings.warn(f"pin_memory = True: memory stays pageable, for {missing}", stacklevel=3)

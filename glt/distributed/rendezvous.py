@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from glt.distributed.context import DistContext
 from glt.distributed.failures import Failures
-from glt.distributed.liveness import POLL_S, Heartbeat, Watch
+from glt.distributed.liveness import POLL_S, Heartbeat, Hint, Watch
 from glt.errors import GltError, PeerLost, RendezvousError
 
 _READ_S = 6.0  # for the others to read why the trainer that hosts the store gave up: a beat, unless it is overloaded
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _hosted: dict[int, dist.TCPStore] = {}  # stores of this process by port: loaders of a job may share one
-_created: dict[str, int] = {}  # loaders created so far, by group name
+_num_created = 0  # loaders of this process so far: all trainers create them in the same order
 
 
 class Rendezvous:
@@ -46,7 +46,7 @@ class Rendezvous:
         master_addr, master_port, timeout_s: As in the worker options.
 
     Raises:
-        RendezvousError: If the store cannot be opened or reached; says why and what to do.
+        RendezvousError: If the store cannot be opened or reached, or another process is this trainer; says what to do.
     """
 
     def __init__(
@@ -56,9 +56,10 @@ class Rendezvous:
         self.timeout_s = timeout_s
         self._has_given_up = False
         self.addr = master_addr or os.environ.get("MASTER_ADDR") or "localhost"
+        global _num_created
         with _lock:
-            sequence = _created[context.group_name] = _created.get(context.group_name, -1) + 1
-        self.prefix = f"glt/{context.group_name}/{sequence}"
+            self.prefix = f"glt/{_num_created}"
+            _num_created += 1
         if context.rank == 0:
             self.port = _host(master_port)
             if master_port is None and context.world_size > 1:
@@ -66,10 +67,26 @@ class Rendezvous:
         else:
             self.port = self._published_port() if master_port is None else master_port
         self.store = connect(self.addr, self.port, self.prefix, timeout_s)
+        self._take_place()
         self._watch = Watch(self.store, context.worker_name)
         self._failures = Failures(self.store, context.rank, self._others())
         address = _own_address(self.addr, self.port)
         self._heartbeat = Heartbeat(self.connect(), context.rank, address, self._failures.listen)
+
+    def _take_place(self) -> None:
+        """Raises if another process has come as this trainer: what it tells would be taken for what this one does."""
+        rank, me = self.context.rank, f"host {socket.gethostname()}, pid {os.getpid()}"
+        first = self.store.compare_set(f"place/{rank}", "", me).decode()
+        if first == me:
+            return
+        text = (
+            f"two processes came as rank {rank} to the store at {self.addr}:{self.port}: first that of {first}, then "
+            f"that of {me}; expected a rank of its own for each. If they are of different jobs, give each job a "
+            "master_port of its own"
+        )
+        if not self.store.check([f"trainer/{each}" for each in range(self.context.world_size)]):
+            self.store.set("clash", text)  # the others wait for a rank that will not come; a complete job goes on
+        raise RendezvousError(f"{self.context.worker_name}: {text}")
 
     def connect(self) -> dist.Store:
         """Returns another connection to the store: on one that a thread waits on, others can do nothing meanwhile."""
@@ -117,7 +134,7 @@ class Rendezvous:
         """Shares a small JSON value with all trainers and returns everyone's, by rank. Once per topic.
 
         Raises:
-            RendezvousError: If a trainer does not show up in time; names the missing ranks.
+            RendezvousError: If a trainer does not show up in time, or two come as the same; names them.
             PeerLost: If one shows up and dies.
         """
         value = {**value, "host": socket.gethostname(), "pid": os.getpid()}
@@ -207,9 +224,11 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
         "master_port reach it"
     )
     deadline = time.monotonic() + timeout_s
+    hint = Hint(timeout_s)
     while not _is_listening(addr, port):
         if time.monotonic() > deadline:
             raise RendezvousError(f"no store at {addr}:{port} within {timeout_s:g} s: {advice}")
+        hint.give(f"no store at {addr}:{port} yet: {advice}")
         time.sleep(POLL_S)
     handshake_s = min(timeout_s, _HANDSHAKE_S)
     opened: queue.SimpleQueue[dist.Store | RuntimeError] = queue.SimpleQueue()

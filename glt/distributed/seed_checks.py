@@ -21,7 +21,9 @@ def as_tensor(name: str, given: Any, expected: str) -> Tensor:
         require_data(given, name)
         return given
     try:
-        return torch.as_tensor(given)
+        made = torch.as_tensor(given)
+        # What is empty has no numbers that could tell of which kind it is: torch makes floats of it.
+        return made.to(torch.int64) if made.numel() == 0 and not hasattr(given, "dtype") else made
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(given).__name__
         raise TypeError(f"{name} is a {kind} that is no tensor ({error}): expected {expected}") from error

@@ -65,7 +65,7 @@ class WorkerSpec:
     Attributes:
         rank, num_trainers, worker, num_workers: Whose worker it is, which one, of how many each.
         group_name: Of the trainers; part of the name of RPC peers.
-        load_args: How to map the partition.
+        dataset: How to map the partition: :meth:`DistDataset.to_json`.
         other_dirs: Where to map further partitions that are read directly, by index (as text, as JSON has it).
         config: Fields of :class:`SamplingConfig`.
         seeds: What the rows of the input are; see :func:`seeds_from_json`.
@@ -84,7 +84,7 @@ class WorkerSpec:
     worker: int
     num_workers: int
     group_name: str
-    load_args: dict[str, Any]
+    dataset: dict[str, Any]
     other_dirs: dict[str, str]
     config: dict[str, Any]
     seeds: dict[str, Any]
@@ -109,7 +109,7 @@ class Worker:
         # From now on, so that this process also ends if the trainer dies while it waits for its peers. Epochs are asked
         # for only when it has said that it is ready.
         threading.Thread(target=self._listen, name="glt-commands", daemon=True).start()
-        self.dataset = DistDataset().load(**spec.load_args, verify=False)  # the trainer has verified it
+        self.dataset = DistDataset.from_json(spec.dataset)
         self.me = Peer(
             f"{spec.group_name}-{spec.rank}-w{spec.worker}", spec.rank, spec.worker, socket.gethostname(), os.getpid(),
             self.dataset.partition_idx,

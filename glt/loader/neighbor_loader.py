@@ -198,6 +198,8 @@ def _checked_nodes(source: Any, input_nodes: Any, input_id: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise TypeError(f"input_nodes = {given!r}: expected integer ids, or a bool mask") from error
     require_data(nodes, "input_nodes")
+    if nodes.layout != torch.strided:
+        raise TypeError(f"input_nodes has layout {nodes.layout}: expected a dense tensor, such as that of .to_dense()")
     if nodes.dim() != 1:
         raise ValueError(f"input_nodes has shape {list(nodes.shape)}: expected one dimension of ids, or a bool mask")
     if nodes.is_floating_point() or nodes.is_complex():

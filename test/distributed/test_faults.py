@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
+import shutil
 import signal
 import socket
 import time
@@ -13,11 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from dist_world import NUM_NODES, World, join, options
+from dist_world import NUM_NODES, World, join, options, write_world
 from promptness import expect_prompt
 
 import glt
 from glt.distributed import rendezvous
+from glt.errors import PartitionError
 from glt.testing_cluster import Cluster, Outcome, Trainer, take_census
 
 
@@ -102,6 +105,25 @@ def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> Non
         after([other, own], start)
         assert own.error_type == "WorkerDied" and "exit code -7" in own.error and "bus error" in own.error, own
         assert other.error_type == "PeerLost" and "of trainer 1" in other.error, other
+        cluster.expect_nothing_left()
+
+
+def load_then_partition_anew(trainer: Trainer, path: Path) -> str:
+    data = join(trainer, path)
+    sent = pickle.dumps(data)
+    shutil.rmtree(path)
+    write_world(path.parent, 1, tables="x")  # the same input would make the same run
+    with pytest.raises(PartitionError, match="load the dataset again"):
+        pickle.loads(sent)
+    glt.distributed.DistNeighborLoader(data, [4], torch.arange(50), worker_options=options(trainer, "mp"))
+    return "workers that sample from another graph than the one that was loaded"
+
+
+def test_a_directory_that_was_replaced_since_it_was_loaded(tmp_path: Path) -> None:
+    """What the trainer knows, seeds and counts among it, is of the graph that was there before."""
+    with Cluster(1, load_then_partition_anew, write_world(tmp_path, 1).path) as cluster:
+        (outcome,) = cluster.outcomes()
+        assert outcome.error_type == "RemoteError" and "load the dataset again" in outcome.error, outcome
         cluster.expect_nothing_left()
 
 

@@ -249,6 +249,33 @@ def test_loaders_may_end_in_another_order_on_each_rank(world: Callable[..., Worl
         cluster.expect_nothing_left()
 
 
+def leave_while_another_needs_it(trainer: Trainer, path: Path, mode: str) -> int:
+    """The first trainer is done long before the second, which reads a partition through it."""
+    linger._GRACE_S = 0.1
+    data = join(trainer, path)
+    num_batches = 0
+    with make(trainer, data, mode, num_seeds=10 if trainer.rank == 0 else 600) as loader:
+        for _ in loader:
+            num_batches += 1
+            if trainer.rank == 1 and num_batches == 1:
+                trainer.say("begun")
+                trainer.hear()
+    trainer.say("done")
+    return num_batches
+
+
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_a_forked_trainer_serves_on_when_its_function_has_returned(world: Callable[..., World], mode: str) -> None:
+    """Children of multiprocessing that were not spawned end without the callbacks of atexit."""
+    with Cluster(2, leave_while_another_needs_it, world(2).path, mode) as cluster:
+        assert cluster.hear(1) == "begun" and cluster.hear(0) == "done"
+        cluster.processes[0].join(1.0)
+        assert cluster.processes[0].is_alive()
+        cluster.say(1)
+        assert cluster.results() == [1, 60]
+        cluster.expect_nothing_left()
+
+
 def fail_when_others_are_served(trainer: Trainer, path: Path) -> float:
     """The second trainer fails once the first has all its batches. How long the first takes to go on without it."""
     data = join(trainer, path)

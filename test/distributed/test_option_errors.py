@@ -58,10 +58,29 @@ def test_options_that_the_directory_cannot_serve(plain: DistDataset) -> None:
 def test_values_that_are_no_such_thing_are_named(plain: DistDataset) -> None:
     for given, kind in (
         ({"num_neighbors": {}}, ValueError), ({"input_id": "ids"}, TypeError), ({"to_device": 3.5}, TypeError),
-        ({"filter_per_worker": 0}, TypeError),
+        ({"filter_per_worker": 0}, TypeError), ({"to_device": "meta"}, ValueError),
+        ({"input_nodes": IDS.to_sparse()}, TypeError),
     ):  # fmt: skip
         with pytest.raises(kind, match=rf"^{next(iter(given))} .*expected"):
             glt.distributed.DistNeighborLoader(plain, **{"num_neighbors": [2], "input_nodes": IDS, **given})
+
+
+def test_worker_options_that_mean_nothing_are_named() -> None:
+    """Text is true, "no" as well; and who has two workers needs room for both."""
+    for given, kind in (
+        ({"read_local": "no"}, TypeError), ({"pin_memory": "no"}, TypeError),
+        ({"channel_size": 1, "num_workers": 2}, ValueError),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=rf"^{next(iter(given))} = .*expected"):
+            glt.distributed.MpDistSamplingWorkerOptions(**given)
+
+
+def test_no_seeds_are_seeds_of_any_kind(plain: DistDataset) -> None:
+    """A trainer whose partition has none of the training nodes."""
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions()
+    for given in ([], (), range(0), torch.arange(0)):
+        with nodes(plain, given, shuffle=True, worker_options=options) as loader:
+            assert len(loader) == 0 and list(loader) == []
 
 
 def test_options_that_exclude_each_other(typed: DistDataset) -> None:

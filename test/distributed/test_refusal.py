@@ -75,7 +75,7 @@ def test_the_others_hear_at_once_of_a_mistake_of_one(world: Callable[..., World]
 def first_of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process is the second trainer of a job whose first one is not there."""
     monkeypatch.setattr(context, "_context", None)
-    monkeypatch.setattr(rendezvous, "_created", {})
+    monkeypatch.setattr(rendezvous, "_num_created", 0)
     monkeypatch.setattr(refusal, "JOIN_S", 0.1)
     glt.distributed.init_worker_group(2, 1, "alone")
     yield
@@ -91,7 +91,7 @@ def test_a_mistake_is_raised_even_if_nobody_can_be_told(world: Callable[..., Wor
             )  # fmt: skip
     with pytest.raises(TypeError, match="worker_options has type dict"):
         glt.distributed.DistNeighborLoader(data, [2], torch.arange(5), worker_options={})  # type: ignore[arg-type]
-    assert rendezvous._created == {"alone": 1}  # as many as the other one makes: the next loader is the same to both
+    assert rendezvous._num_created == 2  # as many as the other one makes: the next loader is the same to both
 
 
 def test_the_signature_stays_what_it_is() -> None:

@@ -14,7 +14,7 @@ class PoolWorkerSpec:
 
     Attributes:
         server_rank, worker: Whose it is, and which one.
-        load_args: How to map the partition.
+        dataset: How to map the partition: :meth:`DistDataset.to_json`.
         num_places: Batches in flight at most, over all loaders.
         num_rpc_threads, timeout_s: For requests of other servers, and to them.
         log_level, log_format: Of Python's logging, and ``'text'`` or ``'json'``.
@@ -22,7 +22,7 @@ class PoolWorkerSpec:
 
     server_rank: int
     worker: int
-    load_args: dict[str, Any]
+    dataset: dict[str, Any]
     num_places: int
     num_rpc_threads: int
     timeout_s: float

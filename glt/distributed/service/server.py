@@ -121,7 +121,7 @@ class DistServer:
             self.tensors = TensorStore(rank, dataset, str(self.entry), self.graph.stored_rows)
             self.pool = SamplerPool(
                 {
-                    "server_rank": rank, "load_args": dataset.load_args, "num_places": options.max_concurrency,
+                    "server_rank": rank, "dataset": dataset.to_json(), "num_places": options.max_concurrency,
                     "num_rpc_threads": options.num_rpc_threads, "timeout_s": options.rpc_timeout,
                     "log_level": logging.getLogger().getEffectiveLevel(), "log_format": options.log_format,
                 },

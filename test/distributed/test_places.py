@@ -1,0 +1,96 @@
+"""Each process has a place in the job: two that come as one rank, of two jobs or of two groups, find out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from dist_world import World, options
+from promptness import expect_prompt
+
+import glt
+from glt.distributed import liveness, rendezvous
+from glt.distributed.liveness import Watch
+from glt.errors import RendezvousError
+from glt.testing_cluster import Cluster, Trainer, free_port
+
+
+def create_as(trainer: Trainer, path: Path, places: list[tuple[int, int, str]], port: int | None = None) -> Any:
+    """Creates a loader as the trainer of ``(world_size, rank, group_name)``; returns its number of batches."""
+    world_size, rank, group_name = places[trainer.rank]
+    glt.distributed.init_worker_group(world_size, rank, group_name)
+    data = glt.distributed.DistDataset().load(path, rank % 2)
+    rendezvous._READ_S = 0.5  # trainer 0 would wait longer for the rank that never comes to read why it failed
+    given = options(trainer, "collocated", **({} if port is None else {"master_port": port}))
+    trainer.say(time.monotonic())
+    with glt.distributed.DistNeighborLoader(
+        data, [4, 3], torch.arange(40), batch_size=8, random_seed=1, worker_options=given
+    ) as loader:
+        if port is not None:
+            trainer.say("created")
+            trainer.hear()
+        return sum(1 for _ in loader)
+
+
+def expect_errors(cluster: Cluster, *words: str) -> list[str]:
+    """All trainers raise RendezvousError with these words, soon after they have come."""
+    outcomes = cluster.outcomes()
+    start = max(cluster.hear(rank) for rank in range(cluster.world_size))
+    for outcome in outcomes:
+        assert outcome.error_type == "RendezvousError" and all(word in outcome.error for word in words), outcome
+        expect_prompt(outcome.at_s - start, "a process to hear of another in its place")
+    cluster.expect_nothing_left()
+    return [outcome.error for outcome in outcomes]
+
+
+def test_two_processes_of_one_rank_are_named_everywhere(world: Callable[..., World]) -> None:
+    places = [(3, 0, "job"), (3, 1, "job"), (3, 1, "job")]
+    with Cluster(3, create_as, world(2).path, places) as cluster:
+        pids = [str(process.pid) for process in cluster.processes]
+        for error in expect_errors(cluster, "two processes came as rank 1"):
+            assert all(f"pid {pid}" in error for pid in pids[1:]), error
+
+
+def test_group_names_that_differ_are_named(world: Callable[..., World]) -> None:
+    with Cluster(2, create_as, world(2).path, [(2, 0, "red"), (2, 1, "blue")]) as cluster:
+        expect_errors(cluster, "group_name differs", "'red' on rank 0", "'blue' on rank 1")
+
+
+def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world: Callable[..., World]) -> None:
+    places = [(2, 0, "job"), (2, 1, "job")]
+    port = free_port()
+    with Cluster(2, create_as, world(2).path, places, port) as first:
+        for rank in range(2):
+            first.hear(rank)
+            assert first.hear(rank) == "created"
+        with Cluster(2, create_as, world(2).path, places, port) as second:
+            host, other = second.outcomes()
+            assert host.error_type == "RendezvousError" and f"master_port = {port}" in host.error, host
+            assert other.error_type == "RendezvousError" and "two processes came as rank 1" in other.error, other
+            assert "master_port of its own" in other.error and f"pid {first.processes[1].pid}," in other.error, other
+        for rank in range(2):
+            first.say(rank)
+        assert first.results() == [5, 5]  # undisturbed
+
+
+def test_a_long_wait_says_early_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who fails before it creates a loader, while it loads its partition for example, tells nobody."""
+    monkeypatch.setattr(liveness, "HINT_S", 0.0)
+    store = dist.TCPStore("localhost", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+    with (
+        caplog.at_level(logging.WARNING, logger="glt.distributed.liveness"),
+        pytest.raises(RendezvousError, match=r"rank \[1\] did not join within 0\.2 s"),
+    ):
+        Watch(store, "job-0").wait_for({"trainer/1": 1}, "join", 0.2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "job-0: trainers of rank [1] did not join yet; waiting for up to 0.2 s"
+    ]
