@@ -7,13 +7,14 @@
 #include <mutex>
 
 #include "core/check.h"
+#include "core/row_ahead.h"
 #include "core/team.h"
 
 namespace glt {
 namespace {
 
 constexpr int64_t kChunkRows = 256;
-constexpr int64_t kCacheLine = 64;
+
 class Chunk {
  public:
   Chunk(const GatherSpec& spec, int64_t first, int64_t last) : spec_(spec), first_(first), n_(last - first) {
@@ -68,17 +69,11 @@ class Chunk {
 
   void copy_rows() const {
     const int64_t bytes = spec_.row_bytes;
-    // Enough rows ahead for the reads in flight to cover memory latency; of long rows the hardware prefetcher
-    // fetches the rest.
-    const int64_t ahead = std::clamp<int64_t>(8192 / bytes, 2, 64);
-    const int64_t lines = std::min<int64_t>(bytes, 16 * kCacheLine);
-    const auto fetch = [&](int64_t i) {
-      const std::byte* row = spec_.table + row_[i] * bytes;
-      for (int64_t b = 0; b < lines; b += kCacheLine) __builtin_prefetch(row + b, 0, 2);
-    };
-    for (int64_t i = 0; i < std::min(ahead, n_); ++i) fetch(i);
+    const RowAhead ahead(bytes);
+    const auto fetch = [&](int64_t i) { ahead.fetch(spec_.table + row_[i] * bytes); };
+    for (int64_t i = 0; i < std::min(ahead.rows, n_); ++i) fetch(i);
     for (int64_t i = 0; i < n_; ++i) {
-      if (i + ahead < n_) fetch(i + ahead);
+      if (i + ahead.rows < n_) fetch(i + ahead.rows);
       // Stores that bypass the cache lost to these at every size measured, up to twice the L3 cache.
       std::memcpy(spec_.out + out_row(i) * bytes, spec_.table + row_[i] * bytes, bytes);
     }

@@ -11,6 +11,7 @@
 #include "core/buffer.h"
 #include "core/check.h"
 #include "core/halves.h"
+#include "core/row_ahead.h"
 #include "core/team.h"
 
 namespace glt {
@@ -21,7 +22,6 @@ constexpr int64_t kMaxLocks = 1024;       // more would not stay in the first-le
 constexpr int64_t kChunkRows = 256;       // dealt with at a time by each thread
 constexpr int64_t kRangeBytes = 1 << 18;  // of consecutive rows
 constexpr int64_t kHelpBytes = 1 << 18;   // a helper costs more than copying less
-constexpr int64_t kCacheLine = 64;
 
 int helpers(int64_t n, int64_t row_bytes, int num_threads) {
   return static_cast<int>(std::min<int64_t>(num_threads - 1, n * row_bytes / kHelpBytes));
@@ -43,16 +43,6 @@ bool ascends(const SomeRows& some) {
     if (some.numbers[i] <= some.numbers[i - 1]) return false;
   return true;
 }
-
-void prefetch_row(const std::byte* row, int64_t bytes) {
-  for (int64_t b = 0; b < bytes; b += kCacheLine) __builtin_prefetch(row + b, 0, 2);
-}
-
-// Rows ahead whose lines are asked for: enough to cover memory latency; of long rows the processor fetches the rest.
-int64_t rows_ahead(int64_t row_bytes) {
-  return std::clamp<int64_t>(8192 / std::max<int64_t>(row_bytes, 1), 2, 32);
-}
-constexpr int64_t kAheadBytes = 16 * kCacheLine;
 
 struct Bfloat16 {
   uint16_t bits;
@@ -132,12 +122,12 @@ int64_t RowTable::run_length(const SomeRows& some, int64_t i, int64_t last) cons
 }
 
 void RowTable::read_rows(const SomeRows& some, int64_t first, int64_t last, std::byte* out) const {
-  const int64_t ahead = rows_ahead(row_bytes_), lines = some.numbers ? std::min(row_bytes_, kAheadBytes) : 0;
-  for (int64_t i = first; i < std::min(first + ahead, last); ++i) prefetch_row(row(some[i]), lines);
+  const RowAhead ahead(some.numbers ? row_bytes_ : 0);
+  for (int64_t i = first; i < std::min(first + ahead.rows, last); ++i) ahead.fetch(row(some[i]));
   std::shared_lock<RowLock> held;
   for (int64_t i = first, n; i < last; i += n) {
     n = run_length(some, i, last);
-    if (i + ahead < last) prefetch_row(row(some[i + ahead]), lines);
+    if (i + ahead.rows < last) ahead.fetch(row(some[i + ahead.rows]));
     RowLock& lock = lock_of(some[i]);
     if (held.mutex() != &lock) {  // neighbours share one
       held = {};                  // never two at a time: a writer between them would be waited for in a circle
@@ -166,12 +156,12 @@ template <typename Change>
 void RowTable::change(const SomeRows& some, int num_threads, const Change& change_rows) {
   require_rows(some);
   if (row_bytes_ == 0) return;
-  const int64_t ahead = rows_ahead(row_bytes_), lines = some.numbers ? std::min(row_bytes_, kAheadBytes) : 0;
+  const RowAhead ahead(some.numbers ? row_bytes_ : 0);
   // Changes i_of(first), ..., i_of(last - 1).
   const auto run = [&](int64_t first, int64_t last, const auto& i_of) {
     std::unique_lock<RowLock> held;
     for (int64_t at = first, n; at < last; at += n) {
-      if (at + ahead < last) prefetch_row(row(some[i_of(at + ahead)]), lines);
+      if (at + ahead.rows < last) ahead.fetch(row(some[i_of(at + ahead.rows)]));
       const int64_t i = i_of(at);
       n = run_length(some, i, last);
       RowLock& lock = lock_of(some[i]);
