@@ -26,6 +26,7 @@ from glt.distributed.inference_inputs import checked_device, checked_features
 from glt.distributed.joint_work import JointWork
 from glt.distributed.layer_rows import LayerRows, RowKeeper
 from glt.distributed.layer_stack import LayerStack
+from glt.distributed.one_hop import one_hop_output
 from glt.distributed.options import check_count
 from glt.distributed.split import node_split
 from glt.distributed.world import World, require_world
@@ -67,7 +68,8 @@ def infer_layerwise(
     Args:
         model: A ``BasicGNN`` of ``torch_geometric.nn.models``: ``GraphSAGE, GCN, GAT, GIN, PNA, EdgeCNN``, with jumping
             knowledge too. Or a sequence of layers, each a function of ``x [N, F]`` and ``edge_index [2, E]``, whose
-            first rows of output are the seeds'; or a module that has them as ``convs``, and nothing beside. Of a
+            first rows of output are the seeds'; or a module that has them as ``convs``, and nothing beside: its own
+            ``forward`` is not called, so that ``between`` must be given if there are several. Of a
             heterogeneous graph layers are functions of dicts, by node type and by edge type, and return a dict by node
             type, as ``HeteroConv`` does; ``GCNConv`` cannot be among them. Or any of these in
             ``DistributedDataParallel``.
@@ -162,6 +164,7 @@ class _Run:
         self.kept: list[LayerRows] = []  # which are deleted in the end
         self._loaders: dict[tuple[NodeType, bool], DistNeighborLoader] = {}
         self._ahead: BatchesAhead | None = None
+        self._looked_at: set[int] = set()  # layers that were seen to look no further than one hop
 
     def _result_of(self, node_type: NodeType) -> str:
         return f".{node_type}" if self.schema.is_hetero else ""
@@ -295,8 +298,13 @@ class _Run:
             weighing: Any = nullcontext()
             if batch.degrees is not None:
                 weighing = normalized(self.gcn, ends, batch.degrees.to(self.device), values.get("edge_weight"))
+            call, count = partial(layer, features, ends, **values), len(features)
             with weighing:
-                out, count = layer(features, ends, **values), len(features)
+                if at in self._looked_at or count == len(batch.seeds):
+                    out = call()
+                else:
+                    out = one_hop_output(call, f"layer {at}", count, len(batch.seeds))
+                    self._looked_at.add(at)
         if any(not isinstance(each, UninitializedParameter) for each in self.lazy):
             raise ValueError(
                 f"layer {at} had parameters without values, which are random now: call the model once where it is "

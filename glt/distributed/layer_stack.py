@@ -84,6 +84,12 @@ class LayerStack:
                     "convs, or a list of layers, each a function of x and edge_index"
                 )
             layers = list(given)
+            if given is not model and between is None and len(layers) > 1:
+                raise ValueError(
+                    f"between is None, and what {type(model).__name__}'s forward does between its convs is not known, "
+                    "since it is not called: give between, such as torch.relu; or, if there is nothing between them, "
+                    "model.convs in place of the model"
+                )
             for at, layer in enumerate(layers):
                 if not callable(layer):
                     raise TypeError(f"layer {at} is a {type(layer).__name__}: expected a function of x and edge_index")

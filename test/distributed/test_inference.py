@@ -209,6 +209,35 @@ class StoredOnly(nn.Module):
         return {t: 2 * each for t, each in x.items()}
 
 
+class Several(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg.SAGEConv(4, 4), pyg.SAGEConv(4, 4)])
+
+
+class Behind(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = pyg.SAGEConv(4, 4), pyg.SAGEConv(4, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).sigmoid(), edge_index)
+
+
+class Beside(Behind):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.first(x, edge_index).sigmoid() * self.second(x, edge_index)
+
+
+def test_convolutions_beside_each_other_are_one_layer(here: World) -> None:
+    _, edge_index = inputs(here)
+    x, model = torch.randn(NUM_NODES, 4), Beside()
+    got = infer_layerwise([model], x[original_of(here)], batch_size=9)
+    torch.testing.assert_close(got[torch.arange(NUM_NODES)], model(x, edge_index), rtol=1e-4, atol=1e-5)
+    by_convs = infer_layerwise(Several(), x, between=torch.relu, batch_size=9)
+    assert by_convs.shape == (NUM_NODES, 4)
+
+
 class WithMore(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -244,6 +273,8 @@ def test_a_model_of_ddp(here: World) -> None:
         ([pyg.DirGNNConv(pyg.SAGEConv(4, 4))], {}, ValueError, "DirGNNConv looks further than one hop"),
         ([pyg.WLConv()], {}, ValueError, "WLConv looks further than one hop"),
         ([pyg.SGFormerAttention(4)], {}, ValueError, "SGFormerAttention looks at all rows"),
+        (Several(), {}, ValueError, "between is None, and what Several's forward does between its convs is not known"),
+        ([Behind()], {"batch_size": 9}, ValueError, "layer 0 has a convolution behind another"),
         (WithMore(), {}, ValueError, r"model has 'lin\.weight', which is in none of its convs"),
         (OwnForward(4, 4, 2), {}, ValueError, "OwnForward has a forward of its own"),
         ([pyg.SAGEConv(4, 4, flow="target_to_source")], {}, ValueError, "SAGEConv has flow"),
