@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import reprlib
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -106,11 +108,11 @@ class DistEmbedding(nn.Module):
         """Width."""
         return self.weight.shape[1]
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Any) -> Tensor:
         """Returns rows.
 
         Args:
-            ids: int64 or int32, of any shape and on any device.
+            ids: int64 or int32, of any shape: a tensor on any device, an array, or a list.
 
         Returns:
             ``[*ids.shape, embedding_dim]``.
@@ -119,9 +121,11 @@ class DistEmbedding(nn.Module):
             TypeError: If ids are no integers.
             IndexError: If there is no such row.
         """
+        if isinstance(ids, np.ndarray | list):  # as DGL's take them
+            ids = _converted(ids)
         if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
             found = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-            raise TypeError(f"ids: expected a tensor of int64 or int32, got {found}")
+            raise TypeError(f"ids: expected a tensor, an array or a list of int64 or int32, got {found}")
         if torch.is_grad_enabled() and self.rows.requires_grad:
             return Lookup.apply(self.rows, ids)
         return self.rows.read(ids)
@@ -162,3 +166,10 @@ class DistEmbedding(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise pickle.PicklingError(f"{self} cannot be pickled: its rows are on servers. Save its state_dict(), and its "
                                    "rows by the sparse optimizer's save()")  # fmt: skip
+
+
+def _converted(ids: Any) -> Tensor:
+    try:
+        return torch.as_tensor(np.asarray(ids, order="C", dtype=None if len(ids) else np.int64))
+    except (TypeError, ValueError) as error:  # text, objects, rows of several lengths
+        raise TypeError(f"ids = {reprlib.repr(ids)}: expected ids of rows ({error})") from error

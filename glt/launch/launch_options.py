@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
     group.add_argument(*spelled("num-servers"), dest="num_servers", type=count(0, 1024), default=1, metavar="N",
                        help="servers on each host (default: 1); 0: none, and no roles")  # fmt: skip
-    group.add_argument(*spelled("num-trainers"), dest="num_trainers", type=count(0, 1024), default=1, metavar="N",
-                       help="trainers on each host (default: 1)")  # fmt: skip
+    group.add_argument(*spelled("num-trainers"), "--num_clients", dest="num_trainers", type=count(0, 1024), default=1,
+                       metavar="N", help="trainers on each host (default: 1)")  # fmt: skip
     group.add_argument(*spelled("num-workers"), *spelled("num-samplers"), dest="num_workers", type=count(0, 1024),
                        default=0, metavar="K", help="sampling processes of each server (default: 0)")  # fmt: skip
     group.add_argument(*spelled("num-omp-threads"), dest="num_omp_threads", type=count(1, 4096), metavar="N",

@@ -26,6 +26,18 @@ def test_commands_parse() -> None:
     assert found.count("launch") >= 2 and "copy" in found
 
 
+def test_the_commands_of_dgls_documents_parse() -> None:
+    words = "--workspace ~/graphsage/ --num_clients 2 --part_config data/p.json --ip_config ip_config.txt"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    command_launch.add_arguments(parser)
+    found = parser.parse_args([*words.split(), "python3 train_dist.py --graph-name p --num-epochs 30"])
+    assert (found.num_trainers, found.num_servers, found.part_config) == (2, 1, "data/p.json")
+    words = "--ip_config ip_config.txt --workspace ~/w/ --rel_data_path 4part_data --part_config 4part_data/p.json"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    command_copy.add_arguments(parser)
+    assert parser.parse_args(words.split()).part_config == "4part_data/p.json"
+
+
 def test_flags_exist() -> None:
     parser = argparse.ArgumentParser()
     command_launch.add_arguments(parser)

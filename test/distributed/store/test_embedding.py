@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -241,12 +242,22 @@ def test_wrong_arguments(given: dict[str, Any], error: type, told: str) -> None:
         DistEmbedding(**{"num_embeddings": 4, "embedding_dim": 2, "name": "rows", **given})
 
 
+def test_ids_in_lists_and_arrays() -> None:
+    embedding = DistEmbedding(4, 2, "rows")
+    rows = embedding.weight[:]
+    assert torch.equal(embedding([3, 0]), rows[[3, 0]]) and torch.equal(embedding([[1], [2]])[:, 0], rows[1:3])
+    for ids in (np.arange(4), np.arange(4, dtype=np.int32), np.arange(8)[::2] // 2):
+        assert torch.equal(embedding(ids), rows)
+    assert embedding([]).shape == (0, 2)
+
+
 def test_wrong_ids() -> None:
     embedding = DistEmbedding(4, 2, "rows")
     with pytest.raises(TypeError, match=r"ids: expected .* int32, got torch\.float32"):
         embedding(torch.tensor([1.0]))
-    with pytest.raises(TypeError, match="ids: expected a tensor of int64 or int32, got list"):
-        embedding([1])  # type: ignore[arg-type]
+    for bad in ([1.0], [[1], [2, 3]], ["a"], (1,), 1):
+        with pytest.raises(TypeError, match="ids"):
+            embedding(bad)
     for bad in (4, -1):
         with pytest.raises(IndexError, match=f"{bad}"):
             embedding(torch.tensor([0, bad]))
