@@ -133,9 +133,11 @@ def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
         The block. Its sources are the seeds and after them, as they first come, the others that edges begin in.
 
     Raises:
-        TypeError: If seeds are not by type where there are types.
+        TypeError: If frontier is no graph, or seeds are not by type where there are types.
         ValueError: If a seed is named twice, or an edge ends in none; names it.
     """
+    if not isinstance(frontier, Data | HeteroData):
+        raise TypeError(f"frontier is a {type(frontier).__name__}: expected what sample_neighbors returns")
     if isinstance(frontier, Data):
         source, target = frontier.edge_index
         ids = target.unique() if seeds is None else as_ids(seeds, "seeds")

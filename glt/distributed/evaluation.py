@@ -103,6 +103,8 @@ class _Mine:
                 raise TypeError(f"{name} is {value!r}: expected a tensor with a row for each item")
         if y_true is not None and len(y_pred) != len(y_true):
             raise ValueError(f"y_pred has {len(y_pred)} rows: expected one for each of y_true, {len(y_true)}")
+        if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
+            raise TypeError(f"metrics = {metrics!r}: expected a dict from names to functions of y_pred and y_true")
         if metrics is not None and y_true is None:
             raise ValueError(f"metrics = {sorted(metrics)} need predictions: give y_pred and y_true")
         if count is None and y_true is not None:

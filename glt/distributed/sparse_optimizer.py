@@ -97,7 +97,7 @@ class SparseOptimizer(torch.optim.Optimizer):
     def _agree(self, group: dict[str, Any]) -> None:
         """Makes sure that all trainers make the same optimizer, before one waits for the others' steps."""
         told = {"optimizer": type(self).__name__, "embeddings": [p.tensor.name for p in group["params"]]}
-        require_equal(self._exchange({**told, **self._options(group)}))
+        require_equal(self._exchange({"sparse optimizer": {**told, **self._options(group)}}))
 
     def _exchange(self, told: Any, timeout_s: float | None = None) -> list[Any]:
         """Returns what each trainer told, by rank."""

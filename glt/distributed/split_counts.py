@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from numbers import Integral
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -94,6 +95,8 @@ def _groups(homes: Sequence[Collection[int]], num_partitions: int) -> dict[froze
         raise ValueError("homes is empty: expected the local partitions of at least one trainer")
     groups: dict[frozenset[int], list[int]] = {}
     for rank, home in enumerate(homes):
+        if not isinstance(home, Collection) or not all(isinstance(part, Integral) for part in home):
+            raise TypeError(f"homes[{rank}] = {home!r}: expected the partitions of that trainer's host, such as [0, 1]")
         for part in home:
             if not 0 <= part < num_partitions:
                 raise ValueError(f"homes[{rank}] names partition {part}: expected 0 to {num_partitions - 1}")

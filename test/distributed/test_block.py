@@ -70,6 +70,8 @@ def test_wrong_seeds_are_named(world: Callable[..., World], typed_world: Callabl
     with pytest.raises(ValueError, match=f"edge into node {int(busy[1])}, which is no seed"):
         to_block(frontier, busy[:1])
     assert to_block(graph.sample_neighbors([], 3), []).num_src == 0
+    with pytest.raises(TypeError, match="frontier is a Tensor: expected what sample_neighbors returns"):
+        to_block(frontier.edge_index, busy)  # type: ignore[arg-type]
     typed = open_graph(typed_world(2).path)
     with pytest.raises(TypeError, match="expected a dict by node type"):
         to_block(typed.sample_neighbors({"item": [1]}, 2), [1])

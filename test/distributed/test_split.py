@@ -238,6 +238,8 @@ def test_what_selects_nothing_is_an_error_that_names_it(nodes, error, message):
         ({"num_trainers": 2}, RuntimeError, "this process is no trainer that is known: call .*initialize"),
         ({"rank": 2, "num_trainers": 2}, ValueError, r"rank = 2 is outside \[0, 2\)"),
         ({"rank": 0, "num_trainers": 2, "homes": [[0]]}, ValueError, "homes is of 1 trainers: expected 2"),
+        ({"rank": 0, "homes": [0, 1]}, TypeError, r"homes\[0\] = 0: expected the partitions of that trainer's host"),
+        ({"rank": 0, "homes": [[0], "a"]}, TypeError, r"homes\[1\] = 'a': expected the partitions"),
         ({"rank": True, "num_trainers": 2}, TypeError, "rank = True: expected an integer"),
         ({"rank": 0, "num_trainers": 0}, ValueError, "num_trainers = 0: expected at least 1"),
         ({"rank": 0, "num_trainers": 1, "force_even": 1}, TypeError, "force_even = 1: expected True or False"),

@@ -47,6 +47,10 @@ def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, 
     if kind == "constant" and len(given) == 1 and isinstance(given[0], bool | int | float):
         if not is_kind_of(given[0], dtype):
             raise TypeError(f"init_func = {init_func!r}: expected a number that {dtype} holds")
+        try:
+            torch.full((), given[0], dtype=dtype)
+        except (RuntimeError, OverflowError) as error:  # such as 300 as uint8
+            raise ValueError(f"init_func = {init_func!r}: expected what {dtype} holds ({error})") from error
         return {"kind": "constant", "a": given[0]}
     if given or not (callable(kind) or isinstance(kind, str)):
         raise ValueError(

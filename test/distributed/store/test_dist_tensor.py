@@ -192,6 +192,7 @@ def test_numbers_that_the_dtype_does_not_hold_are_refused(world):
         ({"init_func": ("uniform", 2)}, ValueError, "low < high"),
         ({"init_func": "normal", "dtype": torch.int32}, ValueError, "expected a floating point dtype"),
         ({"init_func": ("constant", 1.5), "dtype": torch.int32}, TypeError, "holds"),
+        ({"init_func": ("constant", 300), "dtype": torch.uint8}, ValueError, r"init_func = \('constant', 300\)"),
         ({"init_func": 7}, ValueError, "init_func = 7"),
     ],
 )

@@ -182,7 +182,7 @@ def disagree(world: ThreadWorld, make: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda e, rank: (SparseAdam, SparseAdagrad)[rank](e), "'SparseAdagrad'.* on trainer 1"),
+        (lambda e, rank: (SparseAdam, SparseAdagrad)[rank](e), "^sparse optimizer = .*'SparseAdagrad'.* on trainer 1"),
         (lambda e, rank: SparseAdam(e, lr=0.1 + rank), r"lr = 1.1 on trainer 1, 0.1 on trainer 0"),
         (lambda e, rank: SparseAdam(e, betas=(0.9, 0.99 + rank / 200)), r"betas\[1\] = 0.995 on trainer 1"),
         (lambda e, rank: SparseAdam(e, reduction=("mean", "sum")[rank]), "reduction = 'sum' on trainer 1"),
