@@ -15,7 +15,7 @@ from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.argument_checks import check_flag, check_path
 from glt.distributed.dist_tensor import flush_all
-from glt.distributed.graph_data import GraphData
+from glt.distributed.graph_data import GraphData, GraphDataByType
 from glt.distributed.graph_partition_book import GraphPartitionBook
 from glt.distributed.graph_router import GraphRouter
 from glt.distributed.initialize import open_world
@@ -92,12 +92,12 @@ class DistGraph:
     @property
     def ndata(self) -> Any:
         """Data of the nodes: a :class:`GraphData`, tensors by name; of a heterogeneous graph, such by node type."""
-        return self._nodes if self.is_hetero else self._nodes[self.schema.node_types[0]]
+        return GraphDataByType(self._nodes, "node") if self.is_hetero else self._nodes[self.schema.node_types[0]]
 
     @property
     def edata(self) -> Any:
         """Data of the edges; as :attr:`ndata`, by edge type."""
-        return self._edges if self.is_hetero else self._edges[self.schema.edge_types[0]]
+        return GraphDataByType(self._edges, "edge") if self.is_hetero else self._edges[self.schema.edge_types[0]]
 
     def data_by_type(self) -> tuple[list[GraphData], list[GraphData]]:
         """:attr:`ndata` of each node type, and :attr:`edata` of each edge type, in their order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 import torch
@@ -154,6 +154,37 @@ class GraphData(MutableMapping[str, DistTensor]):
 
     def __repr__(self) -> str:
         return f"GraphData({self._kind}s of type {self.type!r}, {list(self)})"
+
+
+class GraphDataByType(Mapping[Any, GraphData]):
+    """The tensors of a heterogeneous graph: :class:`GraphData` by node type or edge type, such as ``g.ndata``."""
+
+    def __init__(self, by_type: Mapping[Any, GraphData], kind: str) -> None:
+        self._by_type, self._kind = by_type, kind
+
+    def __getitem__(self, type_: Any) -> GraphData:
+        """The tensors of a type.
+
+        Raises:
+            KeyError: If there is no such type; names those there are.
+        """
+        if type_ not in self._by_type:
+            raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self._by_type)}")
+        return self._by_type[type_]
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        """Refuses it: names are given within a type."""
+        example = f"g.{self._kind[0]}data[{next(iter(self._by_type), None)!r}][{name!r}]"
+        raise TypeError(f"the graph has types, and {name!r} is assigned to none: expected such as {example} = ...")
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._by_type)
+
+    def __len__(self) -> int:
+        return len(self._by_type)
+
+    def __repr__(self) -> str:
+        return f"GraphDataByType({list(self._by_type.values())})"
 
 
 class TableNames(NamedTuple):

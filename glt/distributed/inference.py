@@ -164,7 +164,7 @@ class _Run:
         self.kept: list[LayerRows] = []  # which are deleted in the end
         self._loaders: dict[tuple[NodeType, bool], DistNeighborLoader] = {}
         self._ahead: BatchesAhead | None = None
-        self._looked_at: set[int] = set()  # layers that were seen to look no further than one hop
+        self._looked_at: set[tuple[int, NodeType]] = set()  # layers that were seen to look no further than one hop
 
     def _result_of(self, node_type: NodeType) -> str:
         return f".{node_type}" if self.schema.is_hetero else ""
@@ -284,7 +284,8 @@ class _Run:
             name: {t: each.to(self.device) for t, each in by_type.items()} for name, by_type in batch.of_edges.items()
         }
         if self.schema.is_hetero:
-            given = layer(x, edge_index, **{keywords[name]: by_type for name, by_type in of_edges.items()})
+            by_name = {keywords[name]: by_type for name, by_type in of_edges.items()}
+            given = self._made(at, batch, partial(layer, x, edge_index, **by_name))
             if not isinstance(given, dict):
                 raise ValueError(f"a layer made a {type(given).__name__}: expected a dict by node type")
             if unknown := given.keys() - set(self.schema.node_types):
@@ -298,13 +299,8 @@ class _Run:
             weighing: Any = nullcontext()
             if batch.degrees is not None:
                 weighing = normalized(self.gcn, ends, batch.degrees.to(self.device), values.get("edge_weight"))
-            call, count = partial(layer, features, ends, **values), len(features)
             with weighing:
-                if at in self._looked_at or count == len(batch.seeds):
-                    out = call()
-                else:
-                    out = one_hop_output(call, f"layer {at}", count, len(batch.seeds))
-                    self._looked_at.add(at)
+                out, count = self._made(at, batch, partial(layer, features, ends, **values)), len(features)
         if any(not isinstance(each, UninitializedParameter) for each in self.lazy):
             raise ValueError(
                 f"layer {at} had parameters without values, which are random now: call the model once where it is "
@@ -314,6 +310,13 @@ class _Run:
             shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(f"a layer made {shape} of {count} rows: expected a row for each or the first of them")
         return out[: len(batch.seeds)]
+
+    def _made(self, at: int, batch: InferenceBatch, call: Callable[[], Any]) -> Any:
+        num_rows = {t: len(each) for t, each in batch.x.items()}
+        if (at, batch.node_type) in self._looked_at or sum(num_rows.values()) <= len(batch.seeds):
+            return call()
+        self._looked_at.add((at, batch.node_type))
+        return one_hop_output(call, f"layer {at}", num_rows, batch.node_type, len(batch.seeds))
 
     def _write(
         self, opened: ExitStack, joint: JointWork, thread: ThreadPoolExecutor, what: str, wanted: Wanted,

@@ -266,7 +266,13 @@ def test_a_heterogeneous_graph(typed: TypedWorld) -> None:
     assert torch.equal(graph.ndata["item"]["x"][torch.arange(60)], typed.node_feat["item"])
     assert torch.equal(graph.ndata["tag"]["label"][torch.arange(7)], torch.arange(7))
     assert torch.equal(graph.edata[FOLLOWS]["edge_attr"][torch.arange(400)], typed.edge_feat[FOLLOWS])
-    assert "x" not in graph.ndata["tag"]
+    assert "x" not in graph.ndata["tag"] and list(graph.ndata) == graph.ntypes and len(graph.edata) == len(graph.etypes)
+    with pytest.raises(KeyError, match="'x' is no node type of the graph: expected one of"):
+        graph.ndata["x"]
+    with pytest.raises(TypeError, match=r"'h' is assigned to none: expected such as g.ndata\['"):
+        graph.ndata["h"] = graph.ndata["item"]["x"]
+    with pytest.raises(TypeError, match=r"expected such as g.edata\[\("):
+        graph.edata["h"] = graph.edata[FOLLOWS]["edge_attr"]
     with pytest.raises(KeyError, match="expected one of"):
         graph.find_edges([0])
     with pytest.raises(KeyError, match="expected one of"):

@@ -197,9 +197,14 @@ def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path:
             ),
             ({"x": {}, "model": [lambda x, _: x]}, ValueError, "the last layer has outputs for no node type"),
             ({"model": [lambda x, edge_index: 3], "x": x}, ValueError, "a layer made a int: expected a dict"),
+            (
+                {"model": [lambda x, edge_index: layers[1](layers[0](x, edge_index), edge_index)], "x": x},
+                ValueError,
+                "layer 0 has a convolution behind another",
+            ),
         ):
             with pytest.raises(error, match=words):
-                infer_layerwise(**{"model": layers, **given})
+                infer_layerwise(**{"model": layers, "batch_size": 9, **given})
     finally:
         finalize()
 
