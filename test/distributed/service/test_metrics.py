@@ -52,7 +52,7 @@ def endpoint() -> Iterator[MetricsEndpoint]:
     yield opened
     opened.close()
     opened.close()
-    assert threads() == before
+    assert threads() <= before  # one of an earlier test may have ended meanwhile
 
 
 def read(address: tuple[str, int], path: str = "/metrics") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -101,7 +101,7 @@ def test_closing_does_not_wait_for_who_asks_nothing() -> None:
     with socket.create_connection(opened.address, timeout=30) as silent:
         read(opened.address)  # so the silent one was accepted
         opened.close()
-        assert threads() == before
+        assert threads() <= before  # one of an earlier test may have ended meanwhile
         assert silent.recv(1) == b""
     with pytest.raises(OSError):
         socket.create_connection(opened.address, timeout=5)
