@@ -16,6 +16,7 @@ from glt.partition.arguments import integer
 from glt.partition.id_map import IdMap
 from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 from glt.partition.npy_file import WHOLE_BYTES, FileEntry, map_file
+from glt.partition.part_config import read_part_config
 from glt.partition.rows import Array, as_torch_dtype
 
 
@@ -153,7 +154,7 @@ def load_partition(
     digest.
 
     Args:
-        root_dir: What the partitioner was given as ``output_dir``.
+        root_dir: What the partitioner was given as ``output_dir``; or the JSON part_config in it.
         partition_idx: Which partition, in ``[0, num_parts)``.
         verify: Whether to compare contents with the checksums too. A second process that loads what a first one has
             verified may pass False.
@@ -166,6 +167,8 @@ def load_partition(
             the directory; names the file.
     """
     root = Path(os.path.abspath(root_dir))
+    if root.is_file():
+        root = read_part_config(root).directory
     manifest = Manifest.read(root)
     try:
         index = integer("partition_idx", partition_idx, 0, manifest.num_parts - 1, f"a partition of {root}")

@@ -110,6 +110,8 @@ def partition_graph(
         ImportError: If pymetis is needed and not there.
     """
     require_graph_name(graph_name)
+    if not isinstance(out_path, str | os.PathLike):
+        raise TypeError(f"out_path = {out_path!r}: expected the path of the directory to create")
     chosen, assigning = _method(part_method, objtype, options)
     edge_assign_strategy = arguments.strategy(edge_assign_strategy)
     _require_known(num_hops, graph_formats, use_graphbolt, edge_assign_strategy)
@@ -144,7 +146,7 @@ def _method(part_method: str, objtype: str, options: Mapping[str, Any]) -> tuple
     for name in options:
         if name in _NOT_HERE:
             raise TypeError(f"partition_graph has no argument {name}: {_NOT_HERE[name]}")
-    if part_method not in METHODS:
+    if not isinstance(part_method, str) or part_method not in METHODS:
         raise ValueError(f"part_method = {part_method!r}: expected one of {list(METHODS)}")
     if "objtype" in METHODS[part_method].options:
         return METHODS[part_method].load(), {"objtype": objtype}

@@ -8,7 +8,7 @@ import pytest
 from partition_world import hetero_world
 
 from glt.errors import PartitionError
-from glt.partition import Manifest, RandomPartitioner, read_part_config
+from glt.partition import Manifest, RandomPartitioner, load_partition, read_part_config
 from glt.partition.importers.dgl_config import DglConfig
 from glt.partition.part_config import write_part_config
 
@@ -49,7 +49,10 @@ def test_without_new_ids_it_names_the_books(directory):
 
 def test_the_file_and_the_directory_mean_the_same(hetero):
     assert read_part_config(hetero / "typed.json") == read_part_config(hetero) == (hetero, "typed")
+    assert load_partition(hetero / "typed.json", 1).manifest == load_partition(hetero, 1).manifest
     (hetero / "other.json").write_text("{}")
+    with pytest.raises(PartitionError, match=r"other\.json is no part_config: expected the JSON file"):
+        load_partition(hetero / "other.json", 1)
     assert read_part_config(str(hetero)).graph_name == "typed"
     (hetero / "typed.json").unlink()
     assert read_part_config(hetero).graph_name == "typed", "the directory's own"

@@ -178,6 +178,8 @@ def test_pieces_of_typed_partitions_and_what_goes_with_whole_ones(tmp_path):
         ({"graph_formats": ["coo", "csc"]}, ValueError, r"graph_formats = \['coo', 'csc'\]: expected 'csc'"),
         ({"graph_formats": "csc", "edge_assign_strategy": "by_src"}, ValueError, "graph_formats = 'csc': expected 'cs"),
         ({"objtype": "vol"}, ValueError, "objtype = 'vol' is METIS's objective, but part_method = 'random'"),
+        ({"part_method": ["random"]}, ValueError, r"part_method = \['random'\]: expected one of"),
+        ({"out_path": None}, TypeError, "out_path = None: expected the path of the directory to create"),
         ({"part_method": "parmetis"}, ValueError, r"part_method = 'parmetis': expected one of \['random', "),
         ({"n_jobs": 4}, TypeError, "partition_graph has no argument n_jobs: say num_threads"),
         ({"store_eids": True}, TypeError, "partition_graph has no argument store_eids: partitions always have"),
