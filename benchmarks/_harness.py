@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import json
 import multiprocessing
@@ -60,11 +61,21 @@ class Timing:
 def interleave(contestants: dict[str, Callable[[], float]], rounds: int, warmup: int = 1) -> dict[str, Timing]:
     """Runs ``warmup`` unmeasured rounds, then ``rounds`` measured ones, taking turns: A B C A B C ...
 
-    A contestant does one round of work and returns how many units that was.
+    A contestant does one round of work and returns how many units that was. Garbage is collected between rounds only,
+    as timeit does: whose round a collection falls into is chance, and it walks all objects of torch.
     """
     timings = {name: Timing() for name in contestants}
+    with collection_off():
+        _take_turns(contestants, rounds, warmup, timings)
+    return timings
+
+
+def _take_turns(
+    contestants: dict[str, Callable[[], float]], rounds: int, warmup: int, timings: dict[str, Timing]
+) -> None:
     for number in range(warmup + rounds):
         for name, contestant in contestants.items():
+            gc.collect()
             faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             start, cpu_start = time.perf_counter(), time.process_time()
             work = contestant()
@@ -74,7 +85,18 @@ def interleave(contestants: dict[str, Callable[[], float]], rounds: int, warmup:
                 timings[name].cpu_seconds.append(cpu_seconds)
                 timings[name].work.append(work)
                 timings[name].page_faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
-    return timings
+
+
+@contextlib.contextmanager
+def collection_off() -> Iterator[None]:
+    """Without Python's garbage collection, which is as it was afterwards."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def in_fresh_process(function: Callable[..., Any], *args: Any) -> Any:
