@@ -78,7 +78,7 @@ def attempts(rank: int, folder: Path, spills: bool) -> list[tuple[str, str, floa
         found.append((type(raised.value).__name__, str(raised.value), time.monotonic()))
         if rank == 1:
             told.say(name)
-    assert calls == (rank == 2)
+    assert calls <= 1  # it hears between two batches, or before its first
     got = infer_layerwise([double, double], X, spill_dir=folder if spills else None)
     assert torch.equal(got[torch.arange(NUM_NODES)], 4 * X)
     glt.distributed.barrier(60.0)
