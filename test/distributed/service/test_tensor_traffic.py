@@ -125,6 +125,7 @@ def traffic(trainer: Trainer, path: Path, seed: int, folder: Path) -> None:
     del replays, replay
     graph.barrier(60.0)
     assert eventually(lambda: not anonymous(world)), anonymous(world)
+    graph.barrier(120.0)  # what comes next makes one more, which the other must not see while it looks
     die_or_watch(trainer, world)
 
 
