@@ -41,8 +41,9 @@ from glt.distributed.store.handles import Handles
 from glt.distributed.world import StandaloneWorld, World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
 from glt.launch.hosts import read_hosts
+from glt.partition import layout
 from glt.partition.manifest import Manifest
-from glt.partition.part_config import PartConfig, read_part_config
+from glt.partition.part_config import PartConfig, graph_names, read_part_config
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class _Job:
     num_workers: int
     timeout_s: float
     pid: int
+    part_config: str | os.PathLike[str] | None  # as given here, or to the first DistGraph
     server: HostServer | None = None
 
 
@@ -132,7 +134,7 @@ def initialize(
                 "glt.distributed.finalize() in between"
             )
         place = _placed(read_place(), ip_config)
-        _job = _Job(place, given, num_workers, rpc_timeout, os.getpid())
+        _job = _Job(place, given, num_workers, rpc_timeout, os.getpid(), part_config)
         try:
             _begin(_job, part_config)
         except BaseException:
@@ -274,7 +276,7 @@ def open_world(name: str, part_config: str | os.PathLike[str] | None) -> World:
         world = current_world()
         if _job is None:
             raise RuntimeError("call glt.distributed.initialize() first")
-        _require_name(name, part_config or _job.given["part_config"])
+        _require_name(name, part_config or _job.part_config)
         if world is None or world.data is None:
             if part_config is None:
                 raise ValueError(
@@ -282,6 +284,7 @@ def open_world(name: str, part_config: str | os.PathLike[str] | None) -> World:
                     "glt.distributed.initialize"
                 )
             _start(_job, part_config)
+            _job.part_config = part_config
             return require_world()
         if part_config is not None:
             _require_same(world, part_config)
@@ -289,12 +292,18 @@ def open_world(name: str, part_config: str | os.PathLike[str] | None) -> World:
 
 
 def _require_name(name: str, part_config: str | os.PathLike[str] | None) -> None:
-    """A part_config says what the graph is called; a directory does not, and may not be on this host."""
-    if part_config is None or not os.path.isfile(part_config):
+    """Part_configs say what the graph is called; where there are none, or none on this host, any name will do."""
+    if part_config is None:
         return
-    known = read_part_config(part_config).graph_name
-    if known != name:
-        raise ValueError(f"name = {name!r}: {os.fspath(part_config)} is of the graph {known!r}")
+    path = Path(part_config)
+    if path.is_file():
+        known = [read_part_config(path).graph_name]
+    elif (path / layout.MANIFEST).is_file():
+        known = graph_names(path, Manifest.read(path))
+    else:
+        return
+    if known and name not in known:
+        raise ValueError(f"name = {name!r}: {os.fspath(part_config)} is of the graph {' or '.join(map(repr, known))}")
 
 
 def _require_same(world: World, part_config: str | os.PathLike[str]) -> None:

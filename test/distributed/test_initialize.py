@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from glt.distributed.served_world import ServedWorld
 from glt.distributed.world import StandaloneWorld, current_world
 from glt.errors import RendezvousError
 from glt.launch.hosts import Host
+from glt.partition.part_config import write_part_config
 
 SERVED = {"GLT_NUM_SERVERS": "4", "GLT_NUM_TRAINERS": "8", "GLT_MASTER_ADDR": "10.0.0.1", "GLT_MASTER_PORT": "30050"}
 TORCHRUN = {
@@ -128,6 +130,26 @@ def test_a_process_alone(world: Callable[..., World]) -> None:
     assert current_world() is None and glt.distributed.get_context() is None
     glt.distributed.initialize(part_config=made.path)
     assert glt.distributed.DistGraph("small").num_nodes() == NUM_NODES
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("told", ["initialize", "the first graph"])
+@pytest.mark.parametrize("as_file", [False, True])
+def test_the_name_is_that_of_the_part_config(
+    world: Callable[..., World], tmp_path: Path, told: str, as_file: bool
+) -> None:
+    directory = tmp_path / "parts"
+    shutil.copytree(world(1).path, directory)
+    file = write_part_config(directory, "papers", "random")
+    given = file if as_file else directory
+    if told == "initialize":
+        glt.distributed.initialize(part_config=given)
+    else:
+        glt.distributed.initialize()
+        glt.distributed.DistGraph("papers", given)
+    with pytest.raises(ValueError, match=r"name = 'paper': .* is of the graph 'papers'"):
+        glt.distributed.DistGraph("paper")
+    assert glt.distributed.DistGraph("papers").num_nodes() == NUM_NODES
 
 
 @pytest.mark.usefixtures("alone")
