@@ -8,8 +8,8 @@
 namespace glt {
 
 // How far ahead to ask, and for what. Few lines are under way at a time: a core can wait for some 10 to 20, and asking
-// for many more (16 rows of 512 bytes) gained nothing on an Emerald Rapids and cost up to a sixth in three of four runs.
-// Of long rows the first lines are enough: the processor sees the pattern and fetches the rest.
+// for many more (16 rows of 512 bytes) gained nothing on an Emerald Rapids and cost up to a sixth in three of four
+// runs. Of long rows the first lines are enough: the processor sees the pattern and fetches the rest.
 class RowAhead {
  public:
   explicit RowAhead(int64_t row_bytes)
