@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +43,14 @@ class Cable:
             yield
         finally:
             ip(*set_link, "up")
+            self._wait_until_connected()
+
+    def _wait_until_connected(self, timeout_s: float = 30.0) -> None:
+        """A link that is up carries nothing for a moment, and a host that was not found is not asked for at once."""
+        deadline = time.monotonic() + timeout_s
+        connect = f"import socket; socket.create_connection(('{THERE}', {self.server.port}), 2)"
+        while (done := subprocess.run([*self.before, sys.executable, "-c", connect], capture_output=True)).returncode:
+            assert time.monotonic() < deadline, done.stderr.decode()
 
 
 def ip(*words: str) -> None:

@@ -71,7 +71,7 @@ class Launched:
         for line in self.process.stdout:
             if text in line:
                 return line
-        raise AssertionError(f"{text!r} was not said")
+        raise AssertionError(f"{text!r} was not said, but:\n{self._told()}")
 
     def wait_for_all(self, *texts: str) -> str:
         """Reads stdout until each text was said, in any order; returns all that was read."""
@@ -81,7 +81,12 @@ class Launched:
             lines += line
             if all(text in lines for text in texts):
                 return lines
-        raise AssertionError(f"not all of {texts} was said:\n{lines}")
+        raise AssertionError(f"not all of {texts} was said:\n{lines}\n{self._told()}")
+
+    def _told(self) -> str:
+        """What stderr said, once the launcher has closed stdout."""
+        _, self.err = self.process.communicate(timeout=DEADLINE_S)
+        return self.err
 
     def wait_for_error(self, text: str) -> None:
         """Reads stderr to the line with ``text``."""
