@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections import deque
+from collections.abc import Sequence
 from typing import TextIO
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -31,15 +32,16 @@ class Console:
         self._last: dict[str, deque[str]] = {}
         self._colour: dict[str, int] = {}
 
-    def line(self, who: str, text: str, is_err: bool) -> None:
-        """Prints ``who | text``.
+    def lines(self, who: str, texts: Sequence[str], is_err: bool) -> None:
+        """Prints ``who | text`` for each text, all at once.
 
         Raises:
             OutputLost: If nobody reads it any more, or the disk is full; once, then what goes there is dropped.
         """
-        self._last.setdefault(who, deque(maxlen=_NUM_LAST)).append(text[:_MAX_LAST])
+        self._last.setdefault(who, deque(maxlen=_NUM_LAST)).extend(text[:_MAX_LAST] for text in texts[-_NUM_LAST:])
         file = self._err if is_err else self._out
-        if error := self._print(file, f"{self._marked(who, file)} | {text}"):
+        mark = self._marked(who, file)
+        if error := self._print(file, "\n".join(f"{mark} | {text}" for text in texts)):
             raise OutputLost("" if isinstance(error, BrokenPipeError) else f"output cannot be written: {error}")
 
     def say(self, text: str) -> None:

@@ -15,7 +15,7 @@ from glt.launch.hosts import Host
 from glt.launch.job_plan import ProcessPlan
 from glt.launch.reach import Reach
 
-_MAX_QUEUED: Final = 10_000  # events; beyond that hosts wait until they are printed
+_MAX_QUEUED: Final = 1000  # events, each of 64 KiB at most; beyond that hosts wait until they are printed
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,7 @@ class HostLink:
                 except ValueError:
                     known = False
                 if not known:  # what the shell there prints at its start
-                    text = line.decode(errors="replace").rstrip()
-                    told = {"event": "line", "name": "", "err": True, "text": text}
+                    told = _said(line.decode(errors="replace").rstrip())
                 self._events.put(Event(self._at, told))
         self._events.put(Event(self._at, None))
 
@@ -118,4 +117,9 @@ class HostLink:
             for line in pipe:
                 text = line.decode(errors="replace").rstrip()
                 self.errors.append(text)
-                self._events.put(Event(self._at, {"event": "line", "name": "", "err": True, "text": text}))
+                self._events.put(Event(self._at, _said(text)))
+
+
+def _said(text: str) -> dict[str, Any]:
+    """A line of nobody's, in the keeper's words."""
+    return {"event": "lines", "name": "", "err": True, "texts": [text]}

@@ -104,7 +104,7 @@ class Job:
     def _hear(self) -> None:
         try:
             self._take(self._events.get(timeout=_POLL_S))
-            for _ in range(1000):  # then it looks at the clock
+            for _ in range(100):  # then it looks at the clock
                 self._take(self._events.get_nowait())
         except queue.Empty:
             return
@@ -123,14 +123,14 @@ class Job:
         kind = told.pop("event")
         who = f"{told.get('name', '')}@{link.host.name}".lstrip("@")
         handle: Callable[..., None] | None = {
-            "line": self._line, "started": self._started, "report": self._trainer_failed, "ended": self._ended,
+            "lines": self._lines, "started": self._started, "report": self._trainer_failed, "ended": self._ended,
             "left": self._left_behind, "done": self._done,
         }.get(kind)  # fmt: skip
         assert handle is not None, f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
         handle(link, who, told)
 
-    def _line(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
-        self._console.line(who, told["text"], told["err"])
+    def _lines(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
+        self._console.lines(who, told["texts"], told["err"])
 
     def _started(self, link: HostLink, who: str, told: dict[str, Any]) -> None:
         self._pids[who] = told["pid"]

@@ -5,7 +5,7 @@ stdin: first the plan, then ``{"beat": 1}`` now and then, and ``{"stop": seconds
 launcher is gone. It writes one JSON object per line on stdout, ``"event"`` being
 
 * ``started``: ``name`` and ``pid`` of a process;
-* ``line``: ``text`` that ``name`` wrote, to stderr if ``err``;
+* ``lines``: ``texts`` that ``name`` wrote, to stderr if ``err``, as many as one read gave;
 * ``report``: what ``name`` says of a process of its own, as torchrun of a trainer that failed;
 * ``ended``: ``name`` and ``code``, as of ``subprocess``, and whether it was ``stopped``, that is told to end before;
 * ``left``: ``pids`` that could not be ended; ``done``: nothing follows, and nothing is left.
@@ -181,7 +181,7 @@ class Keeper:
             try:
                 self._start_one(spec)
             except OSError as error:
-                self.say(event="line", name=spec["name"], err=True, text=f"cannot be started: {error}")
+                self.say(event="lines", name=spec["name"], err=True, texts=[f"cannot be started: {error}"])
                 self.say(event="started", name=spec["name"], pid=0)
                 self.say(event="ended", name=spec["name"], code=127, stopped=False)
 
@@ -247,12 +247,12 @@ class Keeper:
         except BlockingIOError:
             return False
         self.read_s = time.monotonic()
-        for text in pipe.take(data):
-            if pipe.is_report:
-                self._read_last_words(pipe.name)
-                self.say(event="report", name=pipe.name, report=json.loads(text))
-            else:
-                self.say(event="line", name=pipe.name, err=pipe.is_err, text=text)
+        texts = pipe.take(data)
+        if texts and not pipe.is_report:
+            self.say(event="lines", name=pipe.name, err=pipe.is_err, texts=texts)
+        for text in texts if pipe.is_report else ():
+            self._read_last_words(pipe.name)
+            self.say(event="report", name=pipe.name, report=json.loads(text))
         if not data:
             self._unwatch(pipe)
             os.close(pipe.fd)

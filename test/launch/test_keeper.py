@@ -44,13 +44,13 @@ def test_what_a_process_left_behind_ends() -> None:
     left = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', '''{}''']); print('bye')"
     sleep = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     _, told = run_keeper(left.format(sleep), {})
-    assert [each["event"] for each in told] == ["started", "line", "ended", "done"] and told[2]["code"] == 0
+    assert [each["event"] for each in told] == ["started", "lines", "ended", "done"] and told[2]["code"] == 0
 
 
 def test_a_flood_of_output_is_whole() -> None:
     """Also for a reader that takes its time, longer than processes have to close their pipes."""
     _, told = run_keeper("for i in range(50_000): print(i)\nprint('x' * 200_000, end='')", {}, wait_s=3.0)
-    lines = [each["text"] for each in told if each["event"] == "line"]
+    lines = [text for each in told if each["event"] == "lines" for text in each["texts"]]
     assert lines[:50_000] == [str(number) for number in range(50_000)]
     assert "".join(lines[50_000:]) == "x" * 200_000  # in pieces: memory is bounded
 
@@ -61,7 +61,7 @@ def test_a_command_that_there_is_not() -> None:
     text = json.dumps({"processes": [spec], "stop_s": 1.0, "silent_s": None}).encode() + b"\n"
     done = subprocess.run(command, input=begin + text, capture_output=True, timeout=60, check=True)
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["event"] for each in told] == ["line", "started", "ended", "done"] and told[2]["code"] == 127
+    assert [each["event"] for each in told] == ["lines", "started", "ended", "done"] and told[2]["code"] == 127
 
 
 def test_lines_of_a_pipe() -> None:

@@ -69,12 +69,12 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     terminal, file = Terminal(), io.StringIO()
     console = Console(terminal, file)
-    console.line("a@h", "x", False)
-    console.line("a@h", "y", True)
-    assert terminal.getvalue() == "\033[36ma@h\033[0m | x\n" and file.getvalue() == "a@h | y\n"
-    assert console.last_lines("a@h") == ("x", "y") and console.last_lines("b@h") == ()
+    console.lines("a@h", ["w", "x"], False)
+    console.lines("a@h", ["y"], True)
+    assert terminal.getvalue() == "\033[36ma@h\033[0m | w\n\033[36ma@h\033[0m | x\n" and file.getvalue() == "a@h | y\n"
+    assert console.last_lines("a@h") == ("w", "x", "y") and console.last_lines("b@h") == ()
     monkeypatch.setenv("NO_COLOR", "1")
-    console.line("a@h", "z", False)
+    console.lines("a@h", ["z"], False)
     assert terminal.getvalue().endswith("\na@h | z\n")
 
 
