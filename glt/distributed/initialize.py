@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -10,6 +9,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass, replace
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ _POLL_S = 0.5
 
 _lock = threading.RLock()
 _job: _Job | None = None
+_leaves_at_exit: int | None = None  # the process that has said so
 
 
 @dataclass
@@ -105,7 +106,7 @@ def initialize(
         glt.errors.PartitionError: If partitions are damaged or missing.
         glt.errors.RendezvousError: If this host is not in ``ip_config``, or the others are not reached in time.
     """
-    global _job
+    global _job, _leaves_at_exit
     check_transport(None, None, rpc_timeout)
     if num_workers is None:
         text = os.environ.get("GLT_NUM_WORKERS") or "0"
@@ -141,7 +142,11 @@ def initialize(
             _end(_job, 0.0)
             _job = None
             raise
-        atexit.register(_at_exit, os.getpid())
+        if _leaves_at_exit != os.getpid():
+            # Of multiprocessing, not of atexit, which forked children never come to: trainers may be those, too. Before
+            # loaders' samplers are waited for.
+            util.Finalize(None, _at_exit, exitpriority=2)
+            _leaves_at_exit = os.getpid()
 
 
 def _placed(place: JobPlace, ip_config: str | os.PathLike[str] | None) -> JobPlace:
@@ -372,15 +377,21 @@ def _forget() -> None:
     leave()
 
 
-def _at_exit(pid: int) -> None:
-    if os.getpid() != pid:
-        return
+def _at_exit() -> None:
     # After an exception nobody is waited for: the others cannot go on without this process, and are told at once.
-    failure = getattr(sys, "last_value", None)
+    failure = _failure()
     if failure is None:
         finalize()
     else:
         _finalize(0.0, "".join(traceback.format_exception_only(failure)).strip())
+
+
+def _failure() -> BaseException | None:
+    """What ends this process, if that is an exception: of a program, or in flight in a child of multiprocessing."""
+    failure = getattr(sys, "last_value", None) or sys.exc_info()[1]
+    if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
+        return (failure.__context__ or failure) if failure.code else None
+    return failure
 
 
 def get_rank() -> int:

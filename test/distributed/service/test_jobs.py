@@ -251,3 +251,57 @@ def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: 
     finally:
         for process in started:
             process.kill()
+
+
+CHILDREN = """
+import multiprocessing, os, sys
+import glt
+
+def train(rank, fails, returned):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
+    if rank == 0:
+        if fails:
+            raise ValueError("a bug")
+        returned.set()
+        return
+    if fails:
+        glt.distributed.barrier(200.0)
+    assert returned.wait(100)
+    rows = glt.distributed.DistGraph("small").ndata["x"]
+    print(f"rows: {len(rows[range(len(rows))])}")
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[3])
+    returned = context.Event()
+    trainers = [context.Process(target=train, args=(rank, sys.argv[4:] == ["fails"], returned)) for rank in (0, 1)]
+    for trainer in trainers:
+        trainer.start()
+    for trainer in trainers:
+        trainer.join()
+    sys.exit(max(trainer.exitcode for trainer in trainers))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_children_of_multiprocessing_end_like_programs(
+    world: Callable[..., World], tmp_path: Path, method: str, fails: bool
+) -> None:
+    """What has returned serves the other until that is done; what has failed tells the other why."""
+    (tmp_path / "children.py").write_text(CHILDREN)
+    (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
+    command = [
+        sys.executable,
+        "children.py",
+        "hosts",
+        str(world(2, "out", "xye").path),
+        method,
+        *["fails"][: int(fails)],
+    ]
+    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+    if fails:
+        assert done.returncode == 1 and "which runs it, has failed: ValueError: a bug" in done.stderr, done
+    else:
+        assert (done.returncode, done.stdout) == (0, f"rows: {NUM_NODES}\n"), done
