@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from glt.distributed.service.session import Session
 from glt.errors import RendezvousError
@@ -102,6 +103,23 @@ class Attendance:
             self._left |= dict.fromkeys(new)
             self._changed.notify_all()
             return new
+
+    def turn_away(self, hello: Mapping[str, Any]) -> None:
+        """Takes note of a client that came too late, and was told so."""
+        with self._changed:
+            self._left[hello["group"], hello["rank"]] = None
+            self._changed.notify_all()
+
+    def wait_for_latecomers(self, timeout_s: float) -> None:
+        """Waits until every client has come once, or been turned away, but no longer than so many seconds."""
+        with self._changed:
+            self._changed.wait_for(self._have_all_come, timeout_s)
+
+    def _have_all_come(self) -> bool:
+        if self.num_clients is None:
+            return True
+        places = {(each.group, each.rank) for each in self._sessions.values()} | self._left.keys()
+        return min(Counter(group for group, _ in places).values(), default=0) >= self.num_clients
 
     def admit_no_more(self) -> None:
         """From now on nobody is taken in, and waits end."""

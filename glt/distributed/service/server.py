@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 _MAX_SESSION_BYTES = 16 << 30
 _MOST_WHY = 2000  # characters of what a failure is called
 _GOODBYE_S = 1.0
+_LATE_S = 10.0  # in which those who are still on their way to a server that has failed are told why
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class DistServer:
         self.began_s = time.time()
         self.is_draining = False
         self._closed = False
+        self._failure = ""  # why it was shut down, if something has failed
         self._lock = threading.Lock()
         self._plan: ReadPlan | None = None
         self._planned: Mapping[int, ServerEntry] = {}  # the servers that it was made for
@@ -162,7 +164,7 @@ class DistServer:
     def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
         kind = hello.get("kind")
         if self._closed or self._membership is None:
-            refuse(connection, f"{self.entry} is shutting down", is_ending=True)
+            self._turn_away(connection, hello)
         elif kind == "server":
             self._membership.admit(connection, hello)
         elif kind == "client":
@@ -194,7 +196,7 @@ class DistServer:
             self._require_fit(hello)
             session = Session(connection, hello, self._find, self._calls)
             if not self.clients.admit(session):
-                refuse(connection, f"{self.entry} is shutting down", is_ending=True)
+                self._turn_away(connection, hello)
                 return
         except RendezvousError as error:
             logger.warning("refused: %s", error)
@@ -213,6 +215,14 @@ class DistServer:
             why = str(error)
         finally:
             self._end_session(session, why)
+
+    def _turn_away(self, connection: Connection, hello: dict[str, Any]) -> None:
+        if not self._failure:
+            refuse(connection, f"{self.entry} is shutting down", is_ending=True)
+            return
+        refuse(connection, self._failure)  # nobody takes its place
+        if hello.get("kind") == "client":
+            self.clients.turn_away(hello)
 
     def _require_fit(self, hello: dict[str, Any]) -> None:
         for name in ("num_servers", "num_clients"):
@@ -354,16 +364,18 @@ class DistServer:
         """Ends the server, its samplers and its connections. May be called again.
 
         Args:
-            why: What clients are told of it, if something has failed.
+            why: What clients are told of it, if something has failed; those that are still to come, too: this waits for
+                them, but not for long.
         """
-        with self._lock:
-            already, self._closed = self._closed, True
-        if already:
-            return
         text = f"{self.entry} was shut down{': ' if why else ''}{why[:_MOST_WHY]}"
+        with self._lock:
+            if self._closed:
+                return
+            self._failure, self._closed = text if why else "", True
         self.clients.admit_no_more()
         self.loaders.open_no_more()
-        self.listener.close()
+        if not why:
+            self.listener.close()
         sessions = self.clients.sessions()
         deadline = time.monotonic() + _GOODBYE_S  # for all: some may take nothing
         for session in sessions:
@@ -379,6 +391,9 @@ class DistServer:
             self.metrics.close()
         self.pool.close()
         self._calls.shutdown(1.0)
+        if why:
+            self.clients.wait_for_latecomers(_LATE_S)
+            self.listener.close()
         logger.info("%s has ended", self.entry)
 
 

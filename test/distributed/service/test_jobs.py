@@ -223,31 +223,39 @@ import glt
 
 if __name__ == "__main__":
     glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
+    if sys.argv[3] == "together":
+        glt.distributed.barrier(200.0)
     if glt.distributed.get_rank() == 0:
         raise ValueError("a bug")
     glt.distributed.barrier(200.0)
 """
 
 
-def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["together", "late"])
+def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: Path, other: str) -> None:
+    """Also for a trainer that comes when the one whose host serves has failed."""
     (tmp_path / "bug.py").write_text(BUG)
     (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
-    command = [sys.executable, "bug.py", "hosts", str(world(1).path)]
+    command = [sys.executable, "bug.py", "hosts", str(world(1).path), other]
     env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
-    started = [
-        subprocess.Popen(
-            command, cwd=tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
+    started = []
     try:
+        for rank in (0, 1):
+            started.append(subprocess.Popen(
+                command, cwd=tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE,
+                text=True,
+            ))  # fmt: skip
+            if other == "late" and rank == 0:
+                assert started[0].stderr is not None
+                assert any("ValueError: a bug" in line for line in started[0].stderr)
         told = [process.communicate(timeout=150)[1] for process in started]
         assert [process.returncode for process in started] == [1, 1]
-        assert "ValueError: a bug" in told[0], told
         lost = told[1].splitlines()[-1]
-        assert "PeerLost: server 0 (partition 0" in lost and "trainer 0, which runs it, has failed" in lost, told
-        assert "ValueError: a bug" in lost
+        if other == "late":
+            assert "RendezvousError: server 0 at 127.0.0.1" in lost and "refused: server 0 (partition 0" in lost, told
+        else:
+            assert "PeerLost: server 0 (partition 0" in lost and "ValueError: a bug" in told[0], told
+        assert "trainer 0, which runs it, has failed: ValueError: a bug" in lost, told
     finally:
         for process in started:
             process.kill()
