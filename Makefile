@@ -11,7 +11,7 @@ demo: $(VENV)/built
 	$(BIN)/glt demo
 
 test: lint
-	$(BIN)/python -m pytest -q -rs --durations=10
+	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile
 
 bench: $(VENV)/built
 	$(BIN)/python -m benchmarks

@@ -28,8 +28,9 @@ def test_reads_writes_and_adds_as_numpy(num_rows, width, n, num_threads, data):
     native.add(ids, 0, more, dtype, num_threads)
     for row, value in zip(ids, values, strict=True):
         expected[row] = value
-    for row, value in zip(ids, more, strict=True):  # one after the other, as halves round
-        expected[row] += value
+    with np.errstate(over="ignore"):  # enough of them in one row are more than a half holds: infinite, for both
+        for row, value in zip(ids, more, strict=True):  # one after the other, as halves round
+            expected[row] += value
     np.testing.assert_array_equal(table, expected)
     out = np.empty((n, width), dtype)
     native.read(ids, 0, out, num_threads)
