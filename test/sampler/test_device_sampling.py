@@ -84,14 +84,20 @@ def test_ids_keep_the_dtype_of_the_users():
     assert out.node.dtype == out.row.dtype == out.col.dtype == out.edge.dtype == torch.int32
 
 
+SRC_WEIGHT = torch.rand(80, generator=torch.Generator().manual_seed(3)) + 0.1
 LINK_OPTIONS = [
     ({"exclude_edges": "self"}, None),
     ({"exclude_edges": "reverse"}, NegativeSampling("binary", 1.5)),
     ({"exclude_edges": "reverse", "disjoint": True}, NegativeSampling("triplet", 2)),
-    ({"exclude_edges": "self", "weight_attr": "edge_weight"}, NegativeSampling("binary", 1, torch.rand(80) + 0.1)),
+    ({"exclude_edges": "self", "weight_attr": "edge_weight"}, NegativeSampling("binary", 1, SRC_WEIGHT)),
     ({"time_attr": "time", "exclude_edges": "self"}, NegativeSampling("triplet", 1)),
     ({"time_attr": "time", "temporal_strategy": "last", "exclude_edges": "self"}, NegativeSampling("binary", 1)),
 ]
+
+
+def named(value):
+    """Without the weights, which are long."""
+    return f"{value.mode.value}-{value.amount}" if isinstance(value, NegativeSampling) else str(value)
 
 
 def link_case(options, input_type=None):
@@ -109,7 +115,7 @@ def assert_same_links(one, other):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a is b
 
 
-@pytest.mark.parametrize(("options", "neg_sampling"), LINK_OPTIONS, ids=str)
+@pytest.mark.parametrize(("options", "neg_sampling"), LINK_OPTIONS, ids=named)
 def test_link_batches_give_what_the_cpu_gives(options, neg_sampling, monkeypatch):
     sampler, index = link_case(options)
     expected = sampler.sample_from_edges(index, neg_sampling, batch_key=3)
@@ -138,7 +144,7 @@ def test_link_batches_of_every_edge_type(exclude, monkeypatch):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
-@pytest.mark.parametrize(("options", "neg_sampling"), LINK_OPTIONS, ids=str)
+@pytest.mark.parametrize(("options", "neg_sampling"), LINK_OPTIONS, ids=named)
 def test_link_batches_on_a_gpu_give_what_the_cpu_gives(options, neg_sampling, mode):
     if missing_for_cuda() is not None:
         pytest.skip(f"needs a GPU: {missing_for_cuda()}")
