@@ -8,16 +8,18 @@
 
 #include "core/check.h"
 #include "core/row_ahead.h"
+#include "core/row_copy.h"
 #include "core/team.h"
 
 namespace glt {
 namespace {
 
-constexpr int64_t kChunkRows = 256;
+constexpr int64_t kMinChunkRows = 256, kMaxChunkRows = 2048;
 
 class Chunk {
  public:
-  Chunk(const GatherSpec& spec, int64_t first, int64_t last) : spec_(spec), first_(first), n_(last - first) {
+  Chunk(const GatherSpec& spec, RowCopy copy, int64_t first, int64_t last)
+      : spec_(spec), copy_(copy), first_(first), n_(last - first) {
     for (int64_t i = 0; i < n_; ++i) {
       const int64_t id = spec.ids ? spec.ids[first + i] : first + i;
       if (spec.row_of) {
@@ -69,19 +71,20 @@ class Chunk {
 
   void copy_rows() const {
     const int64_t bytes = spec_.row_bytes;
+    if (!spec_.positions) return copy_(spec_.table, bytes, row_, n_, spec_.out + first_ * bytes);
     const RowAhead ahead(bytes);
     const auto fetch = [&](int64_t i) { ahead.fetch(spec_.table + row_[i] * bytes); };
     for (int64_t i = 0; i < std::min(ahead.rows, n_); ++i) fetch(i);
     for (int64_t i = 0; i < n_; ++i) {
       if (i + ahead.rows < n_) fetch(i + ahead.rows);
-      // Stores that bypass the cache lost to these at every size measured, up to twice the L3 cache.
       std::memcpy(spec_.out + out_row(i) * bytes, spec_.table + row_[i] * bytes, bytes);
     }
   }
 
   const GatherSpec& spec_;
+  const RowCopy copy_;
   int64_t first_, n_;
-  int64_t row_[kChunkRows];
+  int64_t row_[kMaxChunkRows];
 };
 
 }  // namespace
@@ -89,13 +92,16 @@ class Chunk {
 void gather_rows(const GatherSpec& spec, int num_threads) {
   if (spec.n == 0) return;
   require(spec.positions || spec.n <= spec.num_out, "out has ", spec.num_out, " rows: expected at least ", spec.n);
+  const RowCopy copy = row_copy_for(spec.row_bytes, spec.n * spec.row_bytes);
+  // At the start of a chunk nothing has been asked for ahead; but threads are to end at the same time.
+  const int64_t chunk_rows = std::clamp(spec.n / (8 * std::max(num_threads, 1)), kMinChunkRows, kMaxChunkRows);
   std::atomic<int64_t> next{0};
   std::mutex mutex;
   std::exception_ptr error;
   const auto work = [&] {
     try {
-      for (int64_t first; (first = next.fetch_add(kChunkRows)) < spec.n;)
-        Chunk(spec, first, std::min(spec.n, first + kChunkRows)).copy();
+      for (int64_t first; (first = next.fetch_add(chunk_rows)) < spec.n;)
+        Chunk(spec, copy, first, std::min(spec.n, first + chunk_rows)).copy();
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();

@@ -7,9 +7,10 @@
 
 namespace glt {
 
-// How far ahead to ask, and for what. Few lines are under way at a time: a core can wait for some 10 to 20, and asking
-// for many more (16 rows of 512 bytes) gained nothing on an Emerald Rapids and cost up to a sixth in three of four
-// runs. Of long rows the first lines are enough: the processor sees the pattern and fetches the rest.
+// How far ahead to ask, and for what. Into the second cache, not the first: of the 10 to 16 lines that the first can
+// wait for, the copies need theirs, while the second takes hundreds: rows of 512 bytes by 1.2 to 1.6 times faster than
+// without asking on an Emerald Rapids, where asking for the first cache won nothing. Of long rows the first lines are
+// enough: the processor sees the pattern and fetches the rest.
 class RowAhead {
  public:
   explicit RowAhead(int64_t row_bytes)
@@ -17,13 +18,13 @@ class RowAhead {
         bytes_(std::min(row_bytes, kRowLines * kLine)) {}
 
   void fetch(const std::byte* row) const {
-    for (int64_t b = 0; b < bytes_; b += kLine) __builtin_prefetch(row + b, 0, 3);
+    for (int64_t b = 0; b < bytes_; b += kLine) __builtin_prefetch(row + b, 0, 2);
   }
 
   const int64_t rows;  // between the row asked for and the one copied
 
  private:
-  static constexpr int64_t kLine = 64, kRowLines = 4, kLinesAhead = 32;
+  static constexpr int64_t kLine = 64, kRowLines = 8, kLinesAhead = 256;
   const int64_t bytes_;
 };
 
