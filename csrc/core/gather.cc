@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <exception>
 #include <mutex>
 
 #include "core/check.h"
-#include "core/row_ahead.h"
 #include "core/row_copy.h"
 #include "core/team.h"
 
@@ -70,15 +68,9 @@ class Chunk {
   }
 
   void copy_rows() const {
-    const int64_t bytes = spec_.row_bytes;
-    if (!spec_.positions) return copy_(spec_.table, bytes, row_, n_, spec_.out + first_ * bytes);
-    const RowAhead ahead(bytes);
-    const auto fetch = [&](int64_t i) { ahead.fetch(spec_.table + row_[i] * bytes); };
-    for (int64_t i = 0; i < std::min(ahead.rows, n_); ++i) fetch(i);
-    for (int64_t i = 0; i < n_; ++i) {
-      if (i + ahead.rows < n_) fetch(i + ahead.rows);
-      std::memcpy(spec_.out + out_row(i) * bytes, spec_.table + row_[i] * bytes, bytes);
-    }
+    const uint32_t* positions = spec_.positions ? spec_.positions + first_ : nullptr;
+    std::byte* out = spec_.out + (positions ? 0 : first_ * spec_.row_bytes);
+    copy_({spec_.table, spec_.row_bytes, row_, positions, n_}, out);
   }
 
   const GatherSpec& spec_;
@@ -92,7 +84,7 @@ class Chunk {
 void gather_rows(const GatherSpec& spec, int num_threads) {
   if (spec.n == 0) return;
   require(spec.positions || spec.n <= spec.num_out, "out has ", spec.num_out, " rows: expected at least ", spec.n);
-  const RowCopy copy = row_copy_for(spec.row_bytes, spec.n * spec.row_bytes);
+  const RowCopy copy = row_copy_for(spec.row_bytes, spec.n * spec.row_bytes, !spec.positions);
   // At the start of a chunk nothing has been asked for ahead; but threads are to end at the same time.
   const int64_t chunk_rows = std::clamp(spec.n / (8 * std::max(num_threads, 1)), kMinChunkRows, kMaxChunkRows);
   std::atomic<int64_t> next{0};

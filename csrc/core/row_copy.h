@@ -1,4 +1,4 @@
-// Copying picked rows, one after the other, to one piece of memory.
+// Copying picked rows of a table to one piece of memory.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,18 @@
 
 namespace glt {
 
-// Copies rows[0], ..., rows[n - 1] of a table to `out`, which has room for n rows.
-using RowCopy = void (*)(const std::byte* table, int64_t row_bytes, const int64_t* rows, int64_t n, std::byte* out);
+struct PickedRows {
+  const std::byte* table;
+  int64_t row_bytes;
+  const int64_t* rows;        // [n]
+  const uint32_t* positions;  // [n], which row of the output each becomes; null: 0, 1, 2, ...
+  int64_t n;
+};
 
-// The fastest on this processor; `total_bytes` is what one caller copies, in however many pieces.
-RowCopy row_copy_for(int64_t row_bytes, int64_t total_bytes);
+using RowCopy = void (*)(const PickedRows& from, std::byte* out);
+
+// The fastest on this processor. `total_bytes` is what one caller copies, in however many pieces; with no positions, it
+// is in order.
+RowCopy row_copy_for(int64_t row_bytes, int64_t total_bytes, bool is_in_order);
 
 }  // namespace glt
