@@ -84,7 +84,7 @@ class Chunk {
 void gather_rows(const GatherSpec& spec, int num_threads) {
   if (spec.n == 0) return;
   require(spec.positions || spec.n <= spec.num_out, "out has ", spec.num_out, " rows: expected at least ", spec.n);
-  const RowCopy copy = row_copy_for(spec.row_bytes, spec.n * spec.row_bytes, !spec.positions);
+  const RowCopy copy = row_copy_for(spec.row_bytes, spec.num_out * spec.row_bytes, !spec.positions, spec.out);
   // At the start of a chunk nothing has been asked for ahead; but threads are to end at the same time.
   const int64_t chunk_rows = std::clamp(spec.n / (8 * std::max(num_threads, 1)), kMinChunkRows, kMaxChunkRows);
   std::atomic<int64_t> next{0};

@@ -55,40 +55,42 @@ GLT_WIDE inline void stream_lines(const std::byte*& from, const std::byte* end, 
 }
 
 // Past the caches: memory is not read for lines that are overwritten as a whole. Only whole lines go this way: rows
-// that end inside one leave it to the next row.
+// that end inside one leave it to the next row, so with positions no row may.
 GLT_WIDE void copy_streamed(const PickedRows& from, std::byte* out) {
   const auto& [table, row_bytes, rows, positions, n] = from;
   const RowAhead ahead(row_bytes);
   alignas(kLine) std::byte line[kLine];
+  std::byte* to = out;
   int64_t filled = 0, before_first_line = -reinterpret_cast<intptr_t>(out) & (kLine - 1);
   for (int64_t i = 0; i < std::min(ahead.rows, n); ++i) ahead.fetch(table + rows[i] * row_bytes);
   for (int64_t i = 0; i < n; ++i) {
     if (i + ahead.rows < n) ahead.fetch(table + rows[i + ahead.rows] * row_bytes);
     const std::byte* row = table + rows[i] * row_bytes;
     const std::byte* const end = row + row_bytes;
+    if (positions) to = out + positions[i] * row_bytes;
     if (before_first_line > 0) {
       const int64_t bytes = std::min(before_first_line, row_bytes);
-      std::memcpy(out, row, bytes);
-      out += bytes, row += bytes, before_first_line -= bytes;
+      std::memcpy(to, row, bytes);
+      to += bytes, row += bytes, before_first_line -= bytes;
     }
     if (filled > 0) {
       const int64_t bytes = std::min(kLine - filled, end - row);
       std::memcpy(line + filled, row, bytes);
       filled += bytes, row += bytes;
       if (filled == kLine) {
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(out), _mm512_load_si512(line));
-        out += kLine, filled = 0;
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_load_si512(line));
+        to += kLine, filled = 0;
       }
     }
-    stream_lines<8>(row, end, out);
-    stream_lines<4>(row, end, out);
-    stream_lines<1>(row, end, out);
+    stream_lines<8>(row, end, to);
+    stream_lines<4>(row, end, to);
+    stream_lines<1>(row, end, to);
     if (row < end) {
       filled = end - row;
       std::memcpy(line, row, filled);
     }
   }
-  std::memcpy(out, line, filled);
+  std::memcpy(to, line, filled);
   _mm_sfence();  // before any other thread is told that the rows are there
 }
 
@@ -110,9 +112,11 @@ bool is_worth_streaming() {
 
 }  // namespace
 
-RowCopy row_copy_for(int64_t row_bytes, int64_t total_bytes, bool is_in_order) {
+RowCopy row_copy_for(int64_t row_bytes, int64_t total_bytes, bool is_in_order, const std::byte* out) {
 #if defined(__x86_64__)
-  if (is_in_order && row_bytes >= kLine && total_bytes >= kStreamedBytes && is_worth_streaming()) return copy_streamed;
+  const bool ends_in_lines = row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0;
+  const bool is_large = row_bytes >= kLine && total_bytes >= kStreamedBytes;
+  if (is_large && (is_in_order || ends_in_lines) && is_worth_streaming()) return copy_streamed;
   if (row_bytes >= kLine && is_wide()) return copy_wide;
 #endif
   return copy_plain;

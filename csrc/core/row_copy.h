@@ -16,8 +16,8 @@ struct PickedRows {
 
 using RowCopy = void (*)(const PickedRows& from, std::byte* out);
 
-// The fastest on this processor. `total_bytes` is what one caller copies, in however many pieces; with no positions, it
-// is in order.
-RowCopy row_copy_for(int64_t row_bytes, int64_t total_bytes, bool is_in_order);
+// The fastest on this processor, for an output of `total_bytes` at `out`, filled in however many pieces; in order if
+// there are no positions.
+RowCopy row_copy_for(int64_t row_bytes, int64_t total_bytes, bool is_in_order, const std::byte* out);
 
 }  // namespace glt

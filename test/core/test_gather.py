@@ -65,14 +65,19 @@ def test_tables_of_any_number_of_dimensions(shape):
     assert np.array_equal(out, table[ids])
 
 
-@pytest.mark.parametrize("row_bytes", [4, 8, 48, 512])
+@pytest.mark.parametrize(
+    ("row_bytes", "n"), [(4, 3000), (8, 3000), (48, 3000), (512, 3000), (512, 17_000), (500, 17_000)]
+)
+@pytest.mark.parametrize("offset", [0, 8])
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_positions_scatter_and_row_of_translates(row_bytes, num_threads):
+def test_positions_scatter_and_row_of_translates(row_bytes, n, offset, num_threads):
     rng = np.random.default_rng(4)
-    table, n = table_of(1000, row_bytes), 3000
+    table = table_of(1000, row_bytes)
     row_of = rng.permutation(1000).astype(np.uint32)
     ids, positions = rng.integers(0, 1000, n), rng.permutation(2 * n)[:n].astype(np.uint32)
-    out = np.full((2 * n, row_bytes), 255, np.uint8)
+    memory = np.full(2 * n * row_bytes + 128, 255, np.uint8)
+    begin = -memory.ctypes.data % 64 + offset
+    out = memory[begin : begin + 2 * n * row_bytes].reshape(2 * n, row_bytes)
     expected = out.copy()
     expected[positions] = table[row_of[ids]]
     _core.gather_rows(table, ids, out, row_of, positions, num_threads)
