@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class _Job:
     pid: int
     part_config: str | os.PathLike[str] | None  # as given here, or to the first DistGraph
     server: HostServer | None = None
+    errors_before: set[int] = field(default_factory=lambda: {id(each) for each in _errors()})
 
 
 def initialize(
@@ -388,10 +389,17 @@ def _at_exit() -> None:
 
 def _failure() -> BaseException | None:
     """What ends this process, if that is an exception: of a program, or in flight in a child of multiprocessing."""
-    failure = getattr(sys, "last_value", None) or sys.exc_info()[1]
+    # A fork has what its parent had, such as the error of a notebook's last cell.
+    known = set() if _job is None else _job.errors_before
+    failure = next((each for each in _errors() if id(each) not in known), None)
     if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
         return (failure.__context__ or failure) if failure.code else None
     return failure
+
+
+def _errors() -> list[BaseException]:
+    """What ended the interpreter, or a cell of it, and what is in flight."""
+    return [each for each in (getattr(sys, "last_value", None), sys.exc_info()[1]) if each is not None]
 
 
 def get_rank() -> int:

@@ -15,7 +15,7 @@ from glt.launch.hosts import Host
 from glt.launch.job_plan import ProcessPlan
 from glt.launch.reach import Reach
 
-_MAX_QUEUED: Final = 1000  # events, each of 64 KiB at most; beyond that hosts wait until they are printed
+_MAX_QUEUED: Final = 16  # events, each of 8 KiB of output; beyond that hosts wait until they are printed
 
 
 @dataclass(frozen=True)

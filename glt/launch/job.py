@@ -104,7 +104,8 @@ class Job:
     def _hear(self) -> None:
         try:
             self._take(self._events.get(timeout=_POLL_S))
-            for _ in range(100):  # then it looks at the clock
+            begin = time.monotonic()
+            while time.monotonic() - begin < _POLL_S:  # printing may take long: then it looks after the rest
                 self._take(self._events.get_nowait())
         except queue.Empty:
             return

@@ -33,9 +33,10 @@ from typing import Any
 _POLL_S = 0.05
 _DRAIN_S = 2.0  # for output that is still in the pipes, and for processes that are about to end by themselves
 _KILL_S = 10.0  # until a process that SIGKILL does not end, since the kernel holds it, is given up
-_FULL_BYTES = 1 << 20  # of output that nobody takes: then no more is read
+_FULL_BYTES = 1 << 18  # of output that nobody takes: then no more is read
 _MAX_LINE_BYTES = 1 << 16
-_PIPE_READS = 16  # of 64 KiB; a pipe holds one, unless somebody made it larger
+_READ_BYTES = 1 << 13  # becomes one message: the launcher looks at its clock after each that it has printed
+_PIPE_READS = 128  # a pipe holds 64 KiB, unless somebody made it larger
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -235,7 +236,7 @@ class Keeper:
             self.selector.register(pipe.fd, selectors.EVENT_READ, lambda: self._read(pipe))
 
     def _unwatch(self, pipe: Pipe) -> None:
-        if pipe.fd in self.selector.get_map():
+        if pipe.fd >= 0 and pipe.fd in self.selector.get_map():
             self.selector.unregister(pipe.fd)
 
     def _read(self, pipe: Pipe) -> bool:
@@ -243,7 +244,7 @@ class Keeper:
         if pipe.fd < 0:  # closed in this turn
             return False
         try:
-            data = os.read(pipe.fd, 1 << 16)
+            data = os.read(pipe.fd, _READ_BYTES)
         except BlockingIOError:
             return False
         self.read_s = time.monotonic()

@@ -55,6 +55,12 @@ def test_a_flood_of_output_is_whole() -> None:
     assert "".join(lines[50_000:]) == "x" * 200_000  # in pieces: memory is bounded
 
 
+def test_a_flood_after_one_pipe_was_closed() -> None:
+    _, told = run_keeper("import os; os.close(2)\nfor i in range(300_000): print(i)", {}, wait_s=3.0)
+    lines = [text for each in told if each["event"] == "lines" for text in each["texts"]]
+    assert lines == [str(number) for number in range(300_000)] and told[-2]["code"] == 0
+
+
 def test_a_command_that_there_is_not() -> None:
     command, begin = Reach(over_ssh=False).run_program(THIS_HOST, "keeper")
     spec = {"name": "it", "argv": ["/no/such"], "env": {}, "cwd": "/"}

@@ -220,9 +220,13 @@ class DistServer:
         if not self._failure:
             refuse(connection, f"{self.entry} is shutting down", is_ending=True)
             return
-        refuse(connection, self._failure)  # nobody takes its place
-        if hello.get("kind") == "client":
-            self.clients.turn_away(hello)
+        try:
+            if hello.get("kind") == "client":
+                self._require_fit(hello)
+                self.clients.turn_away(hello)
+            refuse(connection, self._failure)  # nobody takes its place
+        except RendezvousError as error:  # of another job: it is not waited for
+            refuse(connection, str(error))
 
     def _require_fit(self, hello: dict[str, Any]) -> None:
         for name in ("num_servers", "num_clients"):
