@@ -380,12 +380,13 @@ class DistServer:
         self.loaders.open_no_more()
         if not why:
             self.listener.close()
+        # Before anyone is told: the first who is told hangs up, and the others would hear that it is gone instead of why.
+        self.meetings.close(text)
         sessions = self.clients.sessions()
         deadline = time.monotonic() + _GOODBYE_S  # for all: some may take nothing
         for session in sessions:
             left_s = max(0.0, deadline - time.monotonic())
             session.say({"closing": text, "has_data": False}, timeout_s=left_s)
-        self.meetings.close(text)
         self.loaders.close_all(text)
         if self._membership is not None:
             self._membership.close()

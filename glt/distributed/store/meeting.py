@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from glt.errors import GltError, PeerLost
+from glt.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Meetings:
         arrival.future.set_running_or_notify_cancel()
         with self._changed:
             if self._closed is not None:
-                raise GltError(self._closed)
+                raise PeerLost(self._closed)
             group = self._groups.get(who.group)
             if group is None or who.id not in group.present:
                 raise PeerLost(f"{who} is gone, or never came: it takes part in no meeting")

@@ -218,12 +218,25 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
 
 
 BUG = """
+import os
 import sys
+import time
 import glt
+from glt.distributed.service.session import Session
+
+said = Session.say
+
+def say(self, value, *args, **options):
+    said(self, value, *args, **options)
+    if "was shut down" in value.get("closing", ""):
+        time.sleep(1.0)
 
 if __name__ == "__main__":
+    if sys.argv[3] == "slowly":  # and rank 0 is the first to come, and to be told
+        Session.say = say
+        time.sleep(2.0 * int(os.environ["RANK"]))
     glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
-    if sys.argv[3] == "together":
+    if sys.argv[3] != "late":
         glt.distributed.barrier(200.0)
     if glt.distributed.get_rank() == 0:
         raise ValueError("a bug")
@@ -231,9 +244,12 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("other", ["together", "late"])
+@pytest.mark.parametrize("other", ["together", "slowly", "late"])
 def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: Path, other: str) -> None:
-    """Also for a trainer that comes when the one whose host serves has failed."""
+    """Also for a trainer that comes when the one whose host serves has failed.
+
+    And for one that is told after another has hung up: what it hears is why, not that the other is gone.
+    """
     (tmp_path / "bug.py").write_text(BUG)
     (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
     command = [sys.executable, "bug.py", "hosts", str(world(1).path), other]
