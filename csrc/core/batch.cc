@@ -59,10 +59,10 @@ void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint
   for (NodeSet& nodes : nodes_) nodes.end_hop();
 }
 
-void Batch::sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spec, int num_threads) {
+void Batch::sample(const std::vector<PartedCsr>& graphs, const BatchSpec& spec, int num_threads) {
   const size_t num_types = edges_.size();
   require(nodes_.empty() || nodes_[0].num_sampled().size() == 1, "sample makes a whole batch: call start before it");
-  require_graphs(csrs);
+  require_graphs(graphs);
   require(spec.num_neighbors.size() == num_types, "num_neighbors has ", spec.num_neighbors.size(),
           " lists: expected one per edge type, ", num_types);
   num_threads_ = num_threads;
@@ -86,20 +86,20 @@ void Batch::sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spe
   }
   for (size_t hop = 0; hop < num_hops; ++hop) {
     for (size_t r = 0; r < num_types; ++r)
-      if (csrs[r] && spec.num_neighbors[r][hop] != 0)
-        expand(static_cast<int>(r), *csrs[r], hop_spec(r, hop), num_threads);
+      if (graphs[r].has_edges() && spec.num_neighbors[r][hop] != 0)
+        expand(static_cast<int>(r), graphs[r], hop_spec(r, hop), num_threads);
     end_hop();
   }
 }
 
-void Batch::require_graphs(const std::vector<const CsrView*>& csrs) const {
-  require(csrs.size() == edges_.size(), "csrs has ", csrs.size(), " elements: expected one per edge type, ",
+void Batch::require_graphs(const std::vector<PartedCsr>& graphs) const {
+  require(graphs.size() == edges_.size(), "csrs has ", graphs.size(), " elements: expected one per edge type, ",
           edges_.size());
-  for (size_t r = 0; r < csrs.size(); ++r) {
-    if (!csrs[r]) continue;
+  for (size_t r = 0; r < graphs.size(); ++r) {
+    if (!graphs[r].has_edges()) continue;
     const int64_t centers = nodes_[edges_[r].expanded].num_nodes(), neighbors = nodes_[edges_[r].neighbor].num_nodes();
-    require(csrs[r]->num_nodes == centers && csrs[r]->num_neighbor_nodes == neighbors, "the graph of edge type ", r,
-            " has ", csrs[r]->num_nodes, " nodes with ", csrs[r]->num_neighbor_nodes,
+    require(graphs[r].num_nodes() == centers && graphs[r].num_neighbor_nodes() == neighbors, "the graph of edge type ",
+            r, " has ", graphs[r].num_nodes(), " nodes with ", graphs[r].num_neighbor_nodes(),
             " possible neighbours, the batch was made for ", centers, " with ", neighbors);
   }
 }
@@ -111,7 +111,7 @@ void Batch::require_not_expanded(int edge_type) const {
           " was expanded before in this hop: call end_hop first");
 }
 
-void Batch::expand(int edge_type, const CsrView& csr, const HopSpec& spec, int num_threads) {
+void Batch::expand(int edge_type, const PartedCsr& graph, const HopSpec& spec, int num_threads) {
   EdgeSet& edges = edges_[edge_type];
   const NodeSet& centers = nodes_[edges.expanded];
   require_not_expanded(edge_type);
@@ -130,7 +130,7 @@ void Batch::expand(int edge_type, const CsrView& csr, const HopSpec& spec, int n
     rows.seed_time = frontier_time_.data();
   }
   sample_in_order(
-      csr, rows, spec, num_threads, slots_, "frontier",
+      graph, rows, spec, num_threads, slots_, "frontier",
       [&](const RowSamples& rows, int64_t first, int64_t count) { take_rows(edges, rows, begin + first, count); });
 }
 
@@ -172,16 +172,16 @@ void Batch::begin_induce() {
   induced_ = true;
 }
 
-void Batch::induce(const std::vector<const CsrView*>& csrs, int num_threads) {
-  require_graphs(csrs);
+void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
+  require_graphs(graphs);
   begin_induce();
   num_threads_ = num_threads;
-  for (size_t r = 0; r < csrs.size(); ++r) {
-    if (!csrs[r]) continue;
+  for (size_t r = 0; r < graphs.size(); ++r) {
+    if (!graphs[r].has_edges()) continue;
     EdgeSet& edges = edges_[r];
     const NodeSet &centers = nodes_[edges.expanded], &neighbors = nodes_[edges.neighbor];
     induce_in_order(
-        *csrs[r], {centers.node(), centers.size()}, with_edge_, true, num_threads, slots_, "nodes",
+        graphs[r], {centers.node(), centers.size()}, with_edge_, true, num_threads, slots_, "nodes",
         [&](const auto* ids, int64_t n, uint32_t* local) { neighbors.find(ids, n, local); },
         [&](const RowSamples& rows, int64_t, int64_t num_rows) {
           const int64_t num_edges = rows.neighbor.size();

@@ -12,6 +12,7 @@
 #include "core/csr.h"
 #include "core/edge_set.h"
 #include "core/node_set.h"
+#include "core/parted_csr.h"
 #include "core/sample.h"
 #include "core/stitch.h"
 
@@ -48,8 +49,8 @@ class Batch {
   void start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint, const int64_t* seed_time,
              int64_t num_times);
 
-  // All hops of a batch that was just started. A null graph has no edges of its type.
-  void sample(const std::vector<const CsrView*>& csrs, const BatchSpec& spec, int num_threads);
+  // All hops of a batch that was just started, of one graph per edge type.
+  void sample(const std::vector<PartedCsr>& graphs, const BatchSpec& spec, int num_threads);
 
   // One hop of one edge type that others sampled; together the parts cover the frontier exactly once.
   void expand_from(int edge_type, const std::vector<RowsPart>& parts);
@@ -57,7 +58,7 @@ class Batch {
 
   // Replaces the sampled edges by all edges among the sampled nodes, in order of the expanded end and then of its row.
   // Each row of a duplicate seed has all its edges, and an edge from a duplicate seed comes from its first row.
-  void induce(const std::vector<const CsrView*>& csrs, int num_threads);
+  void induce(const std::vector<PartedCsr>& graphs, int num_threads);
 
   // The same from what others found: begin_induce, then for each edge type that has edges, parts that cover all nodes
   // of its expanded type exactly once.
@@ -74,8 +75,8 @@ class Batch {
   int num_threads() const { return num_threads_; }
 
  private:
-  void require_graphs(const std::vector<const CsrView*>& csrs) const;
-  void expand(int edge_type, const CsrView& csr, const HopSpec& spec, int num_threads);
+  void require_graphs(const std::vector<PartedCsr>& graphs) const;
+  void expand(int edge_type, const PartedCsr& graph, const HopSpec& spec, int num_threads);
   void require_not_expanded(int edge_type) const;
   void take_rows(EdgeSet& edges, const RowSamples& rows, int64_t first, int64_t num_rows);
 

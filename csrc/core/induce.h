@@ -55,12 +55,15 @@ void induce_rows(const CsrView& csr, const Rows& rows, bool with_edge, bool loca
 
 // The same for many rows on several threads, handed in order to consume(rows, first, count) on the calling one.
 template <typename Find, typename Consume>
-void induce_in_order(const CsrView& csr, const Rows& rows, bool with_edge, bool local_ids, int num_threads,
+void induce_in_order(const PartedCsr& graph, const Rows& rows, bool with_edge, bool local_ids, int num_threads,
                      ChunkSlots& slots, const char* name, const Find& find, const Consume& consume) {
-  const auto read = [&](int64_t first, int64_t count, RowSamples& out) {
-    induce_rows(csr, rows.slice(first, count), with_edge, local_ids, out, name, first, find);
+  const auto induce = [&](const CsrView& csr, const Rows& some, RowSamples& out, const char* name, int64_t first) {
+    induce_rows(csr, some, with_edge, local_ids, out, name, first, find);
   };
-  read_in_order(rows.n, num_threads, slots, read, consume);
+  const auto read = [&](int64_t first, int64_t count, ChunkSlot& slot) {
+    graph.read_rows(rows.slice(first, count), slot.parts, slot.rows, name, first, induce);
+  };
+  read_in_order(rows.n, graph.chunk_rows(), num_threads, slots, read, consume);
 }
 
 }  // namespace glt

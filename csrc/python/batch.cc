@@ -38,22 +38,38 @@ void start(Batch& self, const std::vector<std::pair<int, py::array>>& seeds, boo
   self.start(views, with_edge, disjoint, times, num_times);
 }
 
-std::vector<const CsrView*> views_of(const std::vector<std::shared_ptr<Csr>>& csrs) {
-  std::vector<const CsrView*> views;
-  for (const auto& csr : csrs) views.push_back(csr ? &csr->view() : nullptr);
-  return views;
+// Of an edge type: nothing, all its rows, or those of its partitions.
+using CsrArg = std::variant<std::shared_ptr<Csr>, std::vector<std::shared_ptr<Csr>>>;
+
+PartedCsr graph_of(const std::shared_ptr<Csr>& csr) {
+  return csr ? PartedCsr(csr->view()) : PartedCsr();
 }
 
-void sample(Batch& self, const std::vector<std::shared_ptr<Csr>>& csrs, std::vector<std::vector<int64_t>> num_neighbors,
-            bool replace, uint64_t batch_key, bool last,
-            const std::optional<std::vector<std::shared_ptr<Exclusions>>>& exclusions, int num_threads) {
+PartedCsr graph_of(const std::vector<std::shared_ptr<Csr>>& parts) {
+  std::vector<CsrView> views;
+  for (const auto& csr : parts) {
+    require(csr != nullptr, "csrs: None is no partition of a graph: expected a Csr of each");
+    views.push_back(csr->view());
+  }
+  return PartedCsr(std::move(views));
+}
+
+std::vector<PartedCsr> graphs_of(const std::vector<CsrArg>& csrs) {
+  std::vector<PartedCsr> graphs;
+  for (const CsrArg& csr : csrs) graphs.push_back(std::visit([](const auto& given) { return graph_of(given); }, csr));
+  return graphs;
+}
+
+void sample(Batch& self, const std::vector<CsrArg>& csrs, std::vector<std::vector<int64_t>> num_neighbors, bool replace,
+            uint64_t batch_key, bool last, const std::optional<std::vector<std::shared_ptr<Exclusions>>>& exclusions,
+            int num_threads) {
   checked_threads(num_threads);
-  const std::vector<const CsrView*> views = views_of(csrs);
+  const std::vector<PartedCsr> graphs = graphs_of(csrs);
   BatchSpec spec{std::move(num_neighbors), replace, batch_key, last, {}};
   if (exclusions)
     for (const auto& excluded : *exclusions) spec.exclusions.push_back(excluded.get());
   py::gil_scoped_release nogil;
-  self.sample(views, spec, num_threads);
+  self.sample(graphs, spec, num_threads);
 }
 
 void copy_nodes(const Batch& self, int node_type, py::array node, std::optional<py::array> tree) {
@@ -100,9 +116,12 @@ void register_batch(py::module_& m) {
            "tree.",
            py::arg("seeds"), py::arg("with_edge") = true, py::arg("disjoint") = false,
            py::arg("seed_time") = py::none())
-      .def("sample", &sample, "All hops: num_neighbors[edge type][hop]; no graph: no edges of its type.",
-           py::arg("csrs"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace"), py::arg("batch_key"),
-           py::arg("last") = false, py::arg("exclusions") = py::none(), py::arg("num_threads") = 1)
+      .def(
+          "sample", &sample,
+          "All hops: num_neighbors[edge type][hop]. csrs: by edge type the graph, its partitions by index, or None: no "
+          "edges.",
+          py::arg("csrs"), py::arg("num_neighbors"), py::kw_only(), py::arg("replace"), py::arg("batch_key"),
+          py::arg("last") = false, py::arg("exclusions") = py::none(), py::arg("num_threads") = 1)
       .def(
           "expand_from",
           [](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
@@ -118,11 +137,11 @@ void register_batch(py::module_& m) {
            py::call_guard<py::gil_scoped_release>())
       .def(
           "induce",
-          [](Batch& self, const std::vector<std::shared_ptr<Csr>>& csrs, int num_threads) {
+          [](Batch& self, const std::vector<CsrArg>& csrs, int num_threads) {
             checked_threads(num_threads);
-            const std::vector<const CsrView*> views = views_of(csrs);
+            const std::vector<PartedCsr> graphs = graphs_of(csrs);
             py::gil_scoped_release nogil;
-            self.induce(views, num_threads);
+            self.induce(graphs, num_threads);
           },
           "Replaces the sampled edges by all edges among the sampled nodes.", py::arg("csrs"),
           py::arg("num_threads") = 1)

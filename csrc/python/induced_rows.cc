@@ -27,7 +27,7 @@ class InducedRows : public RowsAnswer {
       for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i]);
       for (int64_t i = 0; i < n; ++i) local[i] = table.find(ids[i]);
     };
-    induce_in_order(csr.view(), rows, with_edge, false, num_threads, slots, "nodes", find,
+    induce_in_order(PartedCsr(csr.view()), rows, with_edge, false, num_threads, slots, "nodes", find,
                     [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
   }
 };

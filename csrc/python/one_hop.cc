@@ -12,7 +12,7 @@ class OneHop : public RowsAnswer {
       : RowsAnswer(spec.with_edge) {
     py::gil_scoped_release nogil;
     ChunkSlots slots;
-    sample_in_order(csr.view(), asked, spec, num_threads, slots, name.c_str(),
+    sample_in_order(PartedCsr(csr.view()), asked, spec, num_threads, slots, name.c_str(),
                     [&](const RowSamples& rows, int64_t, int64_t) { append(rows); });
   }
 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,10 @@ class DistDataset:
                 f"partition {partition_idx} in {os.fspath(graph_dir)!r} is of run {part.manifest.run_id}: expected "
                 f"{self.manifest.run_id}, the run of partition {self.partition_idx}"
             )
-        return LocalPartition.of(part, self._placing, self._labelled)
+        # Who owns what is read in one copy only, the one that was verified.
+        nodes = tuple(replace(n, book=book) for n, book in zip(part.nodes, self.node_books, strict=True))
+        edges = tuple(replace(e, book=book) for e, book in zip(part.edges, self.edge_books, strict=True))
+        return LocalPartition.of(replace(part, nodes=nodes, edges=edges), self._placing, self._labelled)
 
     @property
     def sampling_device(self) -> str | int | None:

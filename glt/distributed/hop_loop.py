@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ class HopLoop:
             batch_key: Key of the draws.
             stats: Of the batch; adds its times and bytes.
         """
-        if self.dataset.num_partitions == 1:
+        if not self.partitions.elsewhere:
             await self.partitions.timed(stats, "sampling_s", LONG, self._sample_here, batch, start, batch_key)
         else:
             await self._sample_everywhere(batch, start, batch_key, stats)
@@ -53,17 +54,30 @@ class HopLoop:
         batch.start(seeds, self.with_edge, self.config.disjoint, time)
 
     def _sample_here(self, batch: _core.Batch, start: BatchStart, batch_key: int) -> None:
-        config, own = self.config, self.dataset.own
+        config = self.config
         exclusions: list[_core.Exclusions | None] = [None] * self._num_edge_types
         for r, pairs in start.exclusions.items():
             exclusions[r] = _core.Exclusions(*(side.numpy() for side in pairs))
         self._begin(batch, start)
         batch.sample(
-            [own.csr(r, config.weighted, config.temporal is not None) for r in range(self._num_edge_types)],
-            config.num_neighbors, replace=config.replace, batch_key=batch_key, last=config.last, exclusions=exclusions,
+            self._graphs, config.num_neighbors, replace=config.replace, batch_key=batch_key, last=config.last,
+            exclusions=exclusions,
         )  # fmt: skip
         if config.subgraph_type == "induced":
-            batch.induce([own.csr(r, False, False) for r in range(self._num_edge_types)])
+            batch.induce(self._whole_rows)
+
+    @cached_property
+    def _graphs(self) -> list[list[_core.Csr]]:
+        """Of all partitions, by edge type: what hops are sampled from."""
+        return self._of_all(self.config.weighted, self.config.temporal is not None)
+
+    @cached_property
+    def _whole_rows(self) -> list[list[_core.Csr]]:
+        return self._of_all(False, False)
+
+    def _of_all(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
+        parts = [self.partitions.local[part] for part in range(self.dataset.num_partitions)]
+        return [[part.csr(r, weighted, timed) for part in parts] for r in range(self._num_edge_types)]
 
     async def _sample_everywhere(
         self, batch: _core.Batch, start: BatchStart, batch_key: int, stats: dict[str, float]

@@ -37,6 +37,10 @@ class Partitions:
     All methods that wait raise :class:`glt.errors.PeerLost` if a process that owns what is asked for is gone, and
     :class:`glt.errors.RemoteError` if it raised an exception, with its traceback.
 
+    Attributes:
+        local: The partitions that are read here, by index.
+        elsewhere: The others.
+
     Args:
         dataset: The partition here.
         others: Further partitions that are read here, by index.
@@ -56,9 +60,9 @@ class Partitions:
     ) -> None:
         self.dataset, self.router, self.loop = dataset, router, loop
         self.local = {dataset.partition_idx: dataset.own, **others}
-        elsewhere = sorted(set(range(dataset.num_partitions)) - set(self.local))
-        if router is None and elsewhere:
-            raise ValueError(f"partitions {elsewhere} are not read here: a router to them is needed")
+        self.elsewhere = sorted(set(range(dataset.num_partitions)) - set(self.local))
+        if router is None and self.elsewhere:
+            raise ValueError(f"partitions {self.elsewhere} are not read here: a router to them is needed")
 
     async def edges(self, wanted: Sequence[EdgesWanted], size: int, stats: dict[str, float]) -> list[list[RowsPart]]:
         """Returns, by edge type, what partitions answered: those elsewhere are asked at once, those here are read
@@ -152,8 +156,7 @@ class Partitions:
     async def earliest_node(self, node_type: int) -> tuple[int, int] | None:
         """The node of the smallest time of the whole graph, the first of several, and that time; None without times."""
         request = EarliestRequest(node_type)
-        elsewhere = [part for part in range(self.dataset.num_partitions) if part not in self.local]
-        asked = [self.ask(part, [request])[0] for part in elsewhere]
+        asked = [self.ask(part, [request])[0] for part in self.elsewhere]
         found = [each for part in self.local.values() if (each := part.earliest_node(request)) is not None]
         for reply in asked:
             node_and_time = tensors_of(await reply)["earliest"].tolist()

@@ -66,22 +66,27 @@ def random_world(seed, largest=25, edges=150, layout="CSC", timed=False, weighte
     return TypedWorld(num_nodes, edges_of, csrs)
 
 
-def csr_of(edges, num_centers, num_neighbors):
+def csr_of(edges, num_centers, num_neighbors, mine=None, rows=None, **part):
+    """All edges, or those of a partition: which of them, the row of each, and what else its ``Csr`` is given.
+
+    ``num_centers`` is the number of rows.
+    """
+    mine = np.arange(len(edges.center)) if mine is None else mine
+    rows = edges.center if rows is None else rows
     indptr = np.zeros(num_centers + 1, np.int64)
-    indices, edge_ids = np.zeros((2, len(edges.center)), np.int64)
-    _core.build_csr(edges.center, edges.neighbor, num_centers, num_neighbors, indptr, indices, edge_ids)
-    extra = {}
+    indices, edge_ids = np.zeros((2, len(mine)), np.int64)
+    _core.build_csr(rows, edges.neighbor[mine], num_centers, num_neighbors, indptr, indices, edge_ids, mine)
     if edges.time is not None:
         order = np.zeros(len(indices), np.int64)
         _core.sort_rows_by_time(indptr, edges.time[edge_ids], order)
         indices, edge_ids = indices[order], edge_ids[order]
-        extra["time"] = edges.time[edge_ids]
+        part["time"] = edges.time[edge_ids]
     if edges.weight is not None:
         sums = np.zeros(len(indices), np.uint64)
         guide = np.zeros(_core.weight_guide_size(num_centers, len(indices)), np.uint32)
         _core.build_weights(indptr, edges.weight[edge_ids], sums, guide)
-        extra |= {"weight_sum": sums, "weight_guide": guide}
-    return _core.Csr(indptr, indices, edge_ids, num_neighbor_nodes=num_neighbors, **extra)
+        part |= {"weight_sum": sums, "weight_guide": guide}
+    return _core.Csr(indptr, indices, edge_ids, num_neighbor_nodes=num_neighbors, **part)
 
 
 def native_exclusions(pairs):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,3 +91,20 @@ def test_a_book_without_a_row_for_each_owner_is_refused() -> None:
 
 def test_a_table_without_owner_is_read_as_before() -> None:
     assert Feature(torch.tensor([7.0, 8.0]))[torch.tensor([1])].tolist() == [8.0]
+
+
+def test_one_copy_of_the_book_says_who_owns_what(world: Callable[..., World], tmp_path: Path) -> None:
+    """Another trainer's directory is mapped without being verified: its book is not looked at."""
+    copy = tmp_path / "copy"
+    shutil.copytree(world(2).path, copy)
+    (owners,) = copy.glob("node_book/*.npy")
+    mapped = np.load(owners, mmap_mode="r+")
+    mapped[:] = 1 - mapped
+    mapped.flush()
+    data = DistDataset().load(world(2).path, 1)
+    other = data.map_other(copy, 0)
+    assert other.nodes[0].book is data.node_books[0]
+    mine, _ = _split(data.node_books[0].owners(), 0)
+    features = other.tables("node", 0)["x"]
+    wanted = world(2).x
+    assert wanted is not None and torch.equal(features[mine], wanted[mine])
