@@ -380,7 +380,7 @@ class DistServer:
         self.loaders.open_no_more()
         if not why:
             self.listener.close()
-        # Before anyone is told: the first who is told hangs up, and the others would hear that it is gone instead of why.
+        # First: whoever is told hangs up, and others at a meeting would hear that it is gone instead of why.
         self.meetings.close(text)
         sessions = self.clients.sessions()
         deadline = time.monotonic() + _GOODBYE_S  # for all: some may take nothing
