@@ -17,6 +17,7 @@ from glt.data.arrays import from_array
 from glt.data.feature import Feature
 from glt.data.saved import load_saved
 from glt.data.schema import EdgeType, NodeType, Schema
+from glt.distributed.last_words import keeping_touch
 from glt.distributed.local_graph import LocalGraph, require_for_gpu
 from glt.distributed.local_partition import LocalPartition, Placing
 from glt.errors import PartitionError
@@ -49,6 +50,7 @@ class DistDataset:
     def __init__(self) -> None:
         self._args: dict[str, Any] | None = None
 
+    @keeping_touch()
     def load(
         self,
         graph_dir: str | os.PathLike[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import torch.distributed as dist
+from glt.distributed.timed_store import KeyStore
 
 _MOST_CHARACTERS = 2000
 
@@ -23,7 +23,7 @@ class Failures:
         others: The other ones.
     """
 
-    def __init__(self, store: dist.Store, rank: int, others: Sequence[int]) -> None:
+    def __init__(self, store: KeyStore, rank: int, others: Sequence[int]) -> None:
         self._store, self._rank, self._others = store, rank, tuple(others)
         self._heard: dict[int, str] = {}
 
@@ -36,7 +36,7 @@ class Failures:
         self._store.set(f"failed/{self._rank}", f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS])
         self._store.set("failed", "1")  # one key to look at for all of them
 
-    def listen(self, store: dist.Store) -> None:
+    def listen(self, store: KeyStore) -> None:
         """Takes note of new reports.
 
         Args:
@@ -70,12 +70,12 @@ class Failures:
         return [rank for rank in ranks if not any(self._store.check([end.format(rank)]) for end in ends)]
 
 
-def reason_of(store: dist.Store, rank: int) -> str:
+def reason_of(store: KeyStore, rank: int) -> str:
     """The report of a trainer that has failed."""
     return str(store.get(f"failed/{rank}").decode())
 
 
-def trainer_name(store: dist.Store, rank: int) -> str:
+def trainer_name(store: KeyStore, rank: int) -> str:
     """The trainer, as errors name it."""
     key = f"trainer/{rank}"
     if not store.check([key]):

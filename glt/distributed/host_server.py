@@ -7,9 +7,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -18,12 +17,14 @@ from glt.distributed.job_place import JobPlace
 from glt.distributed.rendezvous import connect
 from glt.distributed.service.address import own_address
 from glt.distributed.service.server import DistServer, ServerOptions, default_buffer_limit
+from glt.distributed.timed_store import KeyStore, TimedStore
 from glt.errors import RendezvousError
 
 logger = logging.getLogger(__name__)
 
 _TRIES = 5  # for a port that was free a moment ago
 _POLL_S = 0.5
+_LOOK_S = 0.05
 _SAY_S = 10.0  # between two words about who is waited for
 _ALONE_S = 60.0  # a trainer that was lost may come back within it
 _FAILED = "failed "
@@ -106,7 +107,7 @@ def serve_at_free_port(place: JobPlace, data: DistDataset, num_workers: int, tim
     raise AssertionError("the last try returns or raises")
 
 
-def open_store(place: JobPlace, timeout_s: float) -> dist.Store | None:
+def open_store(place: JobPlace, timeout_s: float) -> TimedStore | None:
     """A store of the job, where trainers tell each other where server 0 is; None if there is none.
 
     Each time another part of it: what was told of a job that has ended since does not count.
@@ -116,14 +117,14 @@ def open_store(place: JobPlace, timeout_s: float) -> dist.Store | None:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefix = f"glt/initialize/{attempt}/{_num_opened}"
     if dist.is_initialized():
-        return dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
+        return TimedStore(dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store()), timeout_s)
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None  # who opened one now would be in the way of init_process_group
-    return connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), prefix, timeout_s)
+    return TimedStore(connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), prefix, timeout_s), timeout_s)
 
 
 @contextmanager
-def telling_failures(store: dist.Store) -> Iterator[None]:
+def telling_failures(store: KeyStore) -> Iterator[None]:
     """If server 0 cannot be made, those who wait to hear where it is are told why."""
     try:
         yield
@@ -132,25 +133,38 @@ def telling_failures(store: dist.Store) -> Iterator[None]:
         raise
 
 
-def tell_port(store: dist.Store, port: int) -> None:
+def tell_port(store: KeyStore, port: int) -> None:
     """Server 0 tells where it listens."""
     store.set("port", str(port))
 
 
-def hear_port(store: dist.Store, timeout_s: float) -> int:
+def hear_port(store: KeyStore, timeout_s: float, look: Callable[[], None] = lambda: None) -> int:
     """Waits until server 0 has told.
+
+    Args:
+        store: Where it tells.
+        timeout_s: Deadline in seconds.
+        look: Called again and again until then; raises if it never will.
 
     Raises:
         glt.errors.RendezvousError: If it does not in time, or has failed; says why.
     """
+    deadline = time.monotonic() + timeout_s
     try:
-        store.wait(["port"], timedelta(seconds=timeout_s))
-    except RuntimeError as error:
+        while not store.check(["port"]):
+            look()
+            if time.monotonic() > deadline:
+                raise RendezvousError(
+                    f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it "
+                    "call glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
+                )
+            time.sleep(_LOOK_S)
+        told = store.get("port").decode(errors="replace")
+    except dist.DistError as error:
         raise RendezvousError(
-            f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
-            "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
+            "lost the store of torch.distributed, through which the trainer of rank 0 tells where its server is: that "
+            f"trainer, or whoever hosts the store, has ended, or left its process group ({str(error).splitlines()[0]})"
         ) from error
-    told = store.get("port").decode(errors="replace")
     if told.startswith(_FAILED):
         raise RendezvousError(f"the server of the first host could not be made: {told.removeprefix(_FAILED)}")
     return int(told)

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from dataclasses import dataclass, field, replace
 from multiprocessing import util
 from pathlib import Path
@@ -17,6 +16,7 @@ from glt.distributed.argument_checks import check_path
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_tensor import flush_all
+from glt.distributed.ending import Ending
 from glt.distributed.host_server import (
     HostServer,
     hear_port,
@@ -27,6 +27,7 @@ from glt.distributed.host_server import (
 )
 from glt.distributed.ip_config import DEFAULT_PORT, find_this_host
 from glt.distributed.job_place import JobPlace, JobRole, read_place
+from glt.distributed.last_words import LastWordsListener, leave_last_words
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
 from glt.distributed.served_world import ServedWorld
 from glt.distributed.server_client import (
@@ -66,7 +67,7 @@ class _Job:
     pid: int
     part_config: str | os.PathLike[str] | None  # as given here, or to the first DistGraph
     server: HostServer | None = None
-    errors_before: set[int] = field(default_factory=lambda: {id(each) for each in _errors()})
+    ending: Ending = field(default_factory=Ending)
 
 
 def initialize(
@@ -135,6 +136,7 @@ def initialize(
                 f"glt.distributed.initialize was called with {_job.given}, and now with {given}: call "
                 "glt.distributed.finalize() in between"
             )
+        leave_last_words()
         place = _placed(read_place(), ip_config)
         _job = _Job(place, given, num_workers, rpc_timeout, os.getpid(), part_config)
         try:
@@ -250,7 +252,8 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
         tell_port(store, port)
     elif port is None:
         assert store is not None
-        port = hear_port(store, timeout_s)
+        words = LastWordsListener(f"trainer {place.rank}", place.num_trainers, place.rank)
+        port = hear_port(store, timeout_s, lambda: words.look([0]))
     if serves and job.server is None:
         data = _loaded(part_config, place.host_index)
         job.server = HostServer(place, data, (address, port), job.num_workers, timeout_s)
@@ -380,26 +383,11 @@ def _forget() -> None:
 
 def _at_exit() -> None:
     # After an exception nobody is waited for: the others cannot go on without this process, and are told at once.
-    failure = _failure()
-    if failure is None:
-        finalize()
+    why = "" if _job is None else _job.ending.why()
+    if why:
+        _finalize(0.0, why)
     else:
-        _finalize(0.0, "".join(traceback.format_exception_only(failure)).strip())
-
-
-def _failure() -> BaseException | None:
-    """What ends this process, if that is an exception: of a program, or in flight in a child of multiprocessing."""
-    # A fork has what its parent had, such as the error of a notebook's last cell.
-    known = set() if _job is None else _job.errors_before
-    failure = next((each for each in _errors() if id(each) not in known), None)
-    if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
-        return (failure.__context__ or failure) if failure.code else None
-    return failure
-
-
-def _errors() -> list[BaseException]:
-    """What ended the interpreter, or a cell of it, and what is in flight."""
-    return [each for each in (getattr(sys, "last_value", None), sys.exc_info()[1]) if each is not None]
+        finalize()
 
 
 def get_rank() -> int:

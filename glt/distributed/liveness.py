@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from glt.distributed.failures import reason_of, trainer_name
 from glt.distributed.lifeline import Lifeline, answers
 from glt.distributed.native_pool import NativePool
+from glt.distributed.timed_store import KeyStore
 from glt.errors import PeerLost, RendezvousError
 
 POLL_S = 0.05
@@ -63,7 +64,7 @@ class Heartbeat:
     """
 
     def __init__(
-        self, store: dist.Store, rank: int, address: str, listen: Callable[[dist.Store], None] = lambda store: None
+        self, store: KeyStore, rank: int, address: str, listen: Callable[[KeyStore], None] = lambda store: None
     ) -> None:
         self._stop = threading.Event()
         self._listen = listen
@@ -72,7 +73,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, args=(store, rank), name="glt-heartbeat", daemon=True)
         self._thread.start()
 
-    def _run(self, store: dist.Store, rank: int) -> None:
+    def _run(self, store: KeyStore, rank: int) -> None:
         count = 0
         try:
             while not self._stop.wait(BEAT_S if count else 0):
@@ -107,10 +108,11 @@ class Watch:
     Args:
         store: The loader's.
         me: This process, as errors name it.
+        look: Called again and again with those who have not come yet; raises if one never will.
     """
 
-    def __init__(self, store: dist.Store, me: str) -> None:
-        self._store, self._me = store, me
+    def __init__(self, store: KeyStore, me: str, look: Callable[[Sequence[int]], None] = lambda ranks: None) -> None:
+        self._store, self._me, self._look = store, me, look
         self._seen: dict[int, _Seen] = {}
 
     def is_alive(self, rank: int) -> bool:
@@ -161,6 +163,7 @@ class Watch:
                 if self._store.check(["clash"]):
                     raise RendezvousError(f"{self._me}: {self._store.get('clash').decode()}")
                 ranks = sorted({keys[key] for key in missing})
+                self._look(ranks)
                 hint.give(f"{self._me}: trainers of rank {ranks} did not {what} yet")
                 if time.monotonic() > deadline:
                     raise RendezvousError(
@@ -198,8 +201,8 @@ class Watch:
             yield
         except dist.DistError as error:
             raise PeerLost(
-                f"{self._me}: lost the store of the loader, which is in the process of trainer 0: that trainer died or "
-                f"gave up; its output says why ({str(error).splitlines()[0]})"
+                f"{self._me}: lost the store of the loader, which is in the process of trainer 0: that trainer died, "
+                f"was stopped or gave up; its output says why ({str(error).splitlines()[0]})"
             ) from error
 
     def _check(self, rank: int) -> None:

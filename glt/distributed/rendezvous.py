@@ -23,7 +23,9 @@ import torch.distributed as dist
 
 from glt.distributed.context import DistContext
 from glt.distributed.failures import Failures
+from glt.distributed.last_words import LastWordsListener
 from glt.distributed.liveness import POLL_S, Heartbeat, Hint, Watch
+from glt.distributed.timed_store import TimedStore
 from glt.errors import GltError, PeerLost, RendezvousError
 
 _READ_S = 6.0  # for the others to read why the trainer that hosts the store gave up: a beat, unless it is overloaded
@@ -55,6 +57,7 @@ class Rendezvous:
         self.context = context
         self.timeout_s = timeout_s
         self._has_given_up = False
+        self._last_words = LastWordsListener(context.worker_name, context.world_size, context.rank)
         self.addr = master_addr or os.environ.get("MASTER_ADDR") or "localhost"
         global _num_created
         with _lock:
@@ -63,12 +66,13 @@ class Rendezvous:
         if context.rank == 0:
             self.port = _host(master_port)
             if master_port is None and context.world_size > 1:
-                _job_store().set(f"{self.prefix}/port", str(self.port))
+                self._tell_port()
         else:
             self.port = self._published_port() if master_port is None else master_port
-        self.store = connect(self.addr, self.port, self.prefix, timeout_s)
+        first = connect(self.addr, self.port, self.prefix, timeout_s, lambda: self._last_words.look([0]))
+        self.store = TimedStore(first)
         self._take_place()
-        self._watch = Watch(self.store, context.worker_name)
+        self._watch = Watch(self.store, context.worker_name, self._last_words.look)
         self._failures = Failures(self.store, context.rank, self._others())
         address = _own_address(self.addr, self.port)
         self._heartbeat = Heartbeat(self.connect(), context.rank, address, self._failures.listen)
@@ -118,17 +122,39 @@ class Rendezvous:
             return error
         return PeerLost("; ".join([str(error), *told]))
 
-    def _published_port(self) -> int:
-        key = f"{self.prefix}/port"
-        store = _job_store()
+    def _tell_port(self) -> None:
         try:
-            store.wait([key], timedelta(seconds=self.timeout_s))
-        except RuntimeError as error:
-            raise RendezvousError(
-                f"{self.context.worker_name}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it "
-                "create its loaders in the same order?"
-            ) from error
-        return int(store.get(key))
+            _job_store(self.timeout_s).set(self._port_key, str(self.port))
+        except dist.DistError as error:
+            raise self._lost_job_store(error) from error
+
+    def _published_port(self) -> int:
+        name, store = self.context.worker_name, _job_store(self.timeout_s)
+        deadline, hint = time.monotonic() + self.timeout_s, Hint(self.timeout_s)
+        try:
+            while not store.check([self._port_key]):
+                self._last_words.look([0])
+                if time.monotonic() > deadline:
+                    raise RendezvousError(
+                        f"{name}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it create its "
+                        "loaders in the same order?"
+                    )
+                hint.give(f"{name}: the trainer of rank 0 has opened no port for this loader yet")
+                time.sleep(POLL_S)
+            return int(store.get(self._port_key))
+        except dist.DistError as error:
+            raise self._lost_job_store(error) from error
+
+    @property
+    def _port_key(self) -> str:
+        return f"{self.prefix}/port"
+
+    def _lost_job_store(self, error: Exception) -> RendezvousError:
+        return RendezvousError(
+            f"{self.context.worker_name}: lost the store of torch.distributed, through which trainer 0 tells its port: "
+            f"that trainer, or whoever hosts the store, has ended, or left its process group "
+            f"({str(error).splitlines()[0]})"
+        )
 
     def exchange(self, value: dict[str, Any], topic: str = "trainer") -> list[dict[str, Any]]:
         """Shares a small JSON value with all trainers and returns everyone's, by rank. Once per topic.
@@ -213,8 +239,13 @@ class Rendezvous:
             time.sleep(POLL_S)
 
 
-def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
+def connect(addr: str, port: int, prefix: str, timeout_s: float, look: Callable[[], None] = lambda: None) -> dist.Store:
     """Returns the store at ``addr:port``, restricted to keys under ``prefix``.
+
+    Args:
+        addr, port, prefix: Where it is, and what of it.
+        timeout_s: Deadline in seconds for it to be there.
+        look: Called again and again while it is not; raises if it will never be.
 
     Raises:
         RendezvousError: If nothing listens there within ``timeout_s``, or something that is no store.
@@ -228,6 +259,7 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
     while not _is_listening(addr, port):
         if time.monotonic() > deadline:
             raise RendezvousError(f"no store at {addr}:{port} within {timeout_s:g} s: {advice}")
+        look()
         hint.give(f"no store at {addr}:{port} yet: {advice}")
         time.sleep(POLL_S)
     handshake_s = min(timeout_s, _HANDSHAKE_S)
@@ -291,14 +323,14 @@ def _host(master_port: int | None) -> int:
         return int(store.port)
 
 
-def _job_store() -> dist.Store:
-    """The store that ``torch.distributed`` connected the trainers with."""
+def _job_store(answer_s: float) -> TimedStore:
+    """The store that ``torch.distributed`` connected the trainers with; others of this process may be using it."""
     if not dist.is_initialized():
         raise RendezvousError(
             "the trainers do not know each other yet: give worker_options a master_addr and master_port, or call "
             "torch.distributed.init_process_group before creating the loader, and a port will be found"
         )
-    return dist.distributed_c10d._get_default_store()
+    return TimedStore(dist.distributed_c10d._get_default_store(), answer_s)
 
 
 def require_equal(values: list[dict[str, Any]], context: DistContext) -> None:

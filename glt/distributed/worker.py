@@ -49,6 +49,7 @@ from glt.distributed.router import PartitionRouter
 from glt.distributed.rpc_transport import RpcTransport
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.seeds import seeds_from_json
+from glt.distributed.timed_store import TimedStore
 from glt.distributed.transport import Peer
 from glt.sampler.config import SamplingConfig
 from glt.sampler.seed_order import SeedOrder
@@ -157,7 +158,7 @@ class Worker:
             for worker in range(spec.num_workers)
         }
         # Before the transport is opened, which waits for all of them and cannot say who is missing.
-        found = Watch(store, self.me.name).wait_for(ranks, "bring up their workers", spec.timeout_s)
+        found = Watch(TimedStore(store), self.me.name).wait_for(ranks, "bring up their workers", spec.timeout_s)
         index = spec.rank * spec.num_workers + spec.worker
         transport = RpcTransport(
             self.me, PartitionService(self.dataset).handlers(), index, spec.num_trainers * spec.num_workers, store,

@@ -1,0 +1,29 @@
+"""What ends this process, if that is an exception."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+
+class Ending:
+    """Tells, at exit, why this process ends.
+
+    Errors that were there before it was made do not count: a fork has what its parent had, such as the error of a
+    notebook's last cell.
+    """
+
+    def __init__(self) -> None:
+        self._before = {id(error) for error in _errors()}
+
+    def why(self) -> str:
+        """The exception that ends this process, of a program or in flight in a child of multiprocessing; "" if none."""
+        failure = next((each for each in _errors() if id(each) not in self._before), None)
+        if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
+            failure = (failure.__context__ or failure) if failure.code else None
+        return "" if failure is None else "".join(traceback.format_exception_only(failure)).strip()
+
+
+def _errors() -> list[BaseException]:
+    """What ended the interpreter, or a cell of it, and what is in flight."""
+    return [each for each in (getattr(sys, "last_value", None), sys.exc_info()[1]) if each is not None]

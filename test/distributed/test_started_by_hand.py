@@ -1,0 +1,139 @@
+"""Trainers that nothing but ``init_process_group`` connects: what ends one before it comes to the others is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from dist_world import World
+from promptness import expect_prompt
+
+import glt
+from glt.testing_cluster import free_port
+
+TRAINER = """
+import multiprocessing, os, sys, time
+import torch
+import torch.distributed as dist
+import glt
+
+rank, path, master, what = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4].split()
+port = int(sys.argv[5]) if "given" in what else None
+
+def load(partition):
+    return glt.distributed.DistDataset().load(path, partition)
+
+def main():
+    if f"loads{rank}" in what:
+        time.sleep(4.0)  # the other one waits meanwhile
+        print(time.monotonic(), flush=True)
+        load(9)
+    data = load(rank)
+    glt.distributed.init_worker_group(2, rank)
+    if f"bug{rank}" in what:
+        time.sleep(4.0)
+        print(time.monotonic(), flush=True)
+        raise ZeroDivisionError("a bug")
+    if "retries" in what:
+        try:
+            load(9)
+        except glt.errors.PartitionError as error:
+            kept = error
+        load(rank)
+    if f"forks{rank}" in what:
+        child = multiprocessing.get_context("fork").Process(target=load, args=(9,))
+        child.start()
+        child.join()
+        assert child.exitcode == 1
+    if "leaves" in what and rank == 0:
+        dist.destroy_process_group()
+    if f"late{rank}" in what:
+        time.sleep(4.0)
+    if f"stops{rank}" in what:
+        print("stop me", flush=True)
+        time.sleep(100.0)
+    options = glt.distributed.CollocatedDistSamplingWorkerOptions(
+        master_addr="localhost", master_port=port, rpc_timeout=100.0 if "short" not in what else 5.0
+    )
+    with glt.distributed.DistNeighborLoader(
+        data, [2], torch.arange(20), batch_size=5, worker_options=options
+    ) as loader:
+        print(len(list(loader)), flush=True)
+
+dist.init_process_group("gloo", f"tcp://127.0.0.1:{master}", rank=rank, world_size=2)
+try:
+    main()
+finally:
+    if "tidy" in what and dist.is_initialized():
+        dist.destroy_process_group()
+"""
+
+
+@contextmanager
+def trainers(path: Path, what: str) -> Iterator[list[subprocess.Popen[str]]]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
+    env["PYTHONPATH"] = str(Path(glt.__file__).parents[1])
+    ports = str(free_port()), str(free_port())
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", TRAINER, str(rank), str(path), ports[0], what, ports[1]], env=env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        yield started
+    finally:
+        for each in started:
+            each.kill()
+            each.communicate()
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("loads0 tidy", "PartitionError: "),
+        ("loads1", "PartitionError: "),
+        ("loads1 given tidy", "PartitionError: "),
+        ("bug0 given", "ZeroDivisionError: a bug"),
+    ],
+)
+def test_who_waits_hears_why_another_one_ended(world: Callable[..., World], what: str, why: str) -> None:
+    culprit = int(what.split()[0][-1])
+    with trainers(world(2).path, what) as started:
+        _, told = started[1 - culprit].communicate(timeout=90)
+        ended = time.monotonic()
+        said, own = started[culprit].communicate(timeout=90)
+    lost = told.strip().splitlines()[-1]
+    assert f"glt.errors.PeerLost: distributed-worker-{1 - culprit}: trainer {culprit} (host " in lost, told
+    assert "has ended before it came to the others" in lost and why in lost, told
+    expect_prompt(ended - float(said), "to hear it")
+    assert why in own, own
+    assert [each.returncode for each in started] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["retries forks1 late1 tidy", "forks0 late0 given", "leaves late1 given", "leaves late0 given tidy"],
+)
+def test_nothing_is_told_of_a_job_in_which_nothing_fails(world: Callable[..., World], what: str) -> None:
+    with trainers(world(2).path, what) as started:
+        for each in started:
+            said, told = each.communicate(timeout=90)
+            assert (each.returncode, said.strip()) == (0, "4"), told
+            assert "terminate" not in told and "PeerLost" not in told, told
+
+
+def test_a_wait_ends_though_the_trainer_that_is_asked_is_stopped(world: Callable[..., World]) -> None:
+    with trainers(world(2).path, "stops0 short") as started:
+        assert started[0].stdout is not None and started[0].stdout.readline() == "stop me\n"
+        started[0].send_signal(signal.SIGSTOP)
+        _, told = started[1].communicate(timeout=60)
+        assert "lost the store of torch.distributed" in told and "gave no answer within 5 s" in told, told
