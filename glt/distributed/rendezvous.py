@@ -271,12 +271,16 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float, look: Callable[
         except RuntimeError as error:
             opened.put(error)
 
-    # On a thread, since against a program that accepts and says nothing torch waits forever, whatever its timeout.
-    threading.Thread(target=open_store, name="glt-connect", daemon=True).start()
-    try:
-        store = opened.get(timeout=handshake_s + 1)
-    except queue.Empty:
-        store = RuntimeError("it accepts connections and says nothing")
+    # On a thread, since against a program that accepts and says nothing torch waits forever, whatever its timeout. On a
+    # second one, since once in some hundred starts, on a busy machine, a store left a connection without an answer.
+    store: dist.Store | RuntimeError = RuntimeError("it accepts connections and says nothing")
+    for wait_s in (handshake_s / 2, handshake_s / 2 + 1):
+        threading.Thread(target=open_store, name="glt-connect", daemon=True).start()
+        try:
+            store = opened.get(timeout=wait_s)
+            break
+        except queue.Empty:
+            continue
     if isinstance(store, RuntimeError):
         raise RendezvousError(
             f"what listens at {addr}:{port} is no store, or did not answer within {handshake_s:g} s: {advice}, and not "
