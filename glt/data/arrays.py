@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt.data.npy_array import map_npy
+
 # The core moves rows as bytes, so a dtype that NumPy lacks travels as an integer of the same size.
 _CARRIER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
@@ -141,12 +143,7 @@ def as_rows(value: Any, name: str) -> Tensor:
         ValueError: If it has no rows, or the file is no ``.npy`` file.
     """
     if isinstance(value, str | os.PathLike):
-        try:
-            value = np.load(value, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise ValueError(f"{name} = {os.fspath(value)!r} is not a readable .npy file: {error}") from error
-        if not isinstance(value, np.ndarray):
-            raise ValueError(f"{name} is an .npz file of several arrays: expected an .npy file of one")
+        value = map_npy(value, f"{name} = {os.fspath(value)!r}", "r")
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biufc":
             raise TypeError(f"{name} has dtype {value.dtype}: expected numbers")

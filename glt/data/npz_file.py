@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from glt.data.npy_array import BAD_HEADER
 
 
 class NpzFile:
@@ -27,7 +30,7 @@ class NpzFile:
             raise FileNotFoundError(f"{reader}: {self.path} does not exist or is not a file")
         try:
             arrays = np.load(self.path, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
+        except (*BAD_HEADER, OSError, zipfile.BadZipFile) as error:
             raise ValueError(f"{reader}: {self.path} is not a readable .npz file: {error}") from error
         if not isinstance(arrays, np.lib.npyio.NpzFile):
             raise ValueError(f"{reader}: {self.path} holds one array, expected an .npz file of named arrays")

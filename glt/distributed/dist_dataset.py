@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.arrays import from_array
+from glt.data.arrays import as_rows, from_array
 from glt.data.feature import Feature
+from glt.data.npy_array import map_npy
 from glt.data.saved import load_saved
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.last_words import keeping_touch
@@ -360,7 +361,7 @@ def _read_labels(path: Path, schema: Schema, node_type: int, num_nodes: int) -> 
     if not path.exists():
         raise ValueError(f"whole_node_label_file = {str(path)!r} does not exist")
     if path.suffix == ".npy":
-        labels = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+        labels = as_rows(map_npy(path, f"whole_node_label_file = {str(path)!r}"), "whole_node_label_file")
     else:
         labels = load_saved(path, f"whole_node_label_file = {str(path)!r}", "a tensor", mmap=True)
     what = f"node of type {schema.node_types[node_type]!r}" if schema.is_hetero else "node"

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
+from glt.data.npy_array import map_npy
 from glt.data.schema import NodeType
 from glt.errors import PartitionError
 from glt.partition import layout
@@ -146,7 +145,7 @@ def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unread
         values: list[ValueCount] = []
         for name, files in paths.items():
             if unreadable.isdisjoint(files):
-                arrays = [np.load(root / path, mmap_mode="r", allow_pickle=False) for path in files]
+                arrays = [map_npy(root / path, mode="r") for path in files]
                 values += count_values(name, arrays)
         yield NodeReport(
             entry.node_type,

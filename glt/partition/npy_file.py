@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from glt import _core
+from glt.data.npy_array import map_npy
 from glt.errors import PartitionError
 from glt.partition.rows import is_storage_of, torch_dtype_name
 
@@ -138,9 +139,9 @@ def map_file(
                 )
             advance(min(block_bytes, num_bytes - block * block_bytes))
     try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, SyntaxError, EOFError) as error:
-        raise PartitionError(f"{path} has a damaged .npy header ({error}): {again}") from error
+        array = map_npy(path)
+    except ValueError as error:
+        raise PartitionError(f"{error}: {again}") from error
     if array.shape != entry.shape or array.dtype.str != entry.dtype or not array.flags.c_contiguous:
         raise PartitionError(
             f"{path} holds {array.dtype.str} {list(array.shape)}, the manifest says {entry.dtype} "

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from glt.data.npy_array import load_npy
+
 _LABELS = ("label", "y")
 
 
@@ -83,7 +85,7 @@ def _seeds(graph: Mapping[str, Any], given: str) -> tuple[str | None, np.ndarray
     if name.endswith(".npy"):
         if not Path(name).is_file():
             raise ValueError(f"--seeds: {name} does not exist")
-        seeds = np.load(name, allow_pickle=False)
+        seeds = load_npy(name, f"--seeds {given}")
     else:
         table = _table(graph, name, node_type)
         if table is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from glt.channel.size import parse_size
-from glt.partition.inputs.fields import map_npy
+from glt.data.npy_array import map_npy
 
 
 @dataclass(frozen=True)

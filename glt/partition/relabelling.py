@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from glt import _core
+from glt.data.npy_array import map_npy
 from glt.data.schema import NodeType
 from glt.partition import layout
 from glt.partition.book import Book, id_dtype
@@ -42,4 +43,4 @@ def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts:
         num_threads=writer.num_threads, tick=writer.advance,
     )  # fmt: skip
     writer.close([original, new])
-    return np.load(new.path, mmap_mode="r", allow_pickle=False)
+    return map_npy(new.path, mode="r")

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt.data.arrays import as_rows
+from glt.data.npy_array import load_npy
 from glt.data.saved import load_saved
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.local_partition import LocalPartition
@@ -83,10 +85,7 @@ class SeedSource:
         if full.suffix != ".npy":
             found: Any = load_saved(full, f"input_nodes = {path!r}", "a tensor")
         else:
-            try:
-                found = torch.from_numpy(np.load(full, allow_pickle=False))
-            except (OSError, ValueError, EOFError, TypeError) as error:
-                raise ValueError(f"input_nodes = {path!r}: expected a tensor of ids in .npy form ({error})") from error
+            found = as_rows(load_npy(full, f"input_nodes = {path!r}"), f"input_nodes = {path!r}")
         if not isinstance(found, Tensor):
             raise ValueError(f"input_nodes = {path!r} holds a {type(found).__name__}: expected a tensor")
         return found

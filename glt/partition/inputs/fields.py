@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from glt.data.npy_array import map_npy
 from glt.partition.inputs.scratch import ScratchRows, blank
 from glt.partition.inputs.table_files import TableFiles, require_arrow
 
@@ -37,21 +38,6 @@ class Field:
         """Maps the ``.npy`` file."""
         assert self.path is not None
         return map_npy(self.path)
-
-
-def map_npy(path: Path) -> np.ndarray:
-    """Maps an ``.npy`` file, copy-on-write.
-
-    Raises:
-        ValueError: If it is no such file; names it.
-    """
-    try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path} is not a readable .npy file: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path} holds several arrays: expected an .npy file of one")
-    return array
 
 
 def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -> dict[str, np.ndarray]:

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from glt.data.npy_array import map_npy
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType
 from glt.partition.inputs.collected import FoundEdges, FoundNodes, arguments_of
-from glt.partition.inputs.fields import map_npy
 
 _NODE: Final = {"node_feat": "feat", "node_label": "label", "node_time": "time"}
 _EDGE: Final = {"edge_feat": "feat", "edge_weight": "weight", "edge_time": "time"}

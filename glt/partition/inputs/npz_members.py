@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from glt.data.npy_array import BAD_HEADER
 from glt.partition.inputs.scratch import CHUNK_BYTES, ScratchRows
 
 
@@ -20,7 +21,7 @@ def npz_members(path: Path, scratch: Path) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy"): _member(archive, name, scratch) for name in archive.namelist()}
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+    except (zipfile.BadZipFile, *BAD_HEADER) as error:
         raise ValueError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
 
 
