@@ -14,14 +14,25 @@ class Ending:
     """
 
     def __init__(self) -> None:
-        self._before = {id(error) for error in _errors()}
+        # Not the errors themselves, which hold the frames that they went through.
+        self._before = {(id(error), text_of(error)) for error in _errors()}
+
+    def failure(self) -> BaseException | None:
+        """The exception that ends this process: of a program, or in flight in a child of multiprocessing."""
+        failure = next((each for each in _errors() if (id(each), text_of(each)) not in self._before), None)
+        if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
+            return (failure.__context__ or failure) if failure.code else None
+        return failure
 
     def why(self) -> str:
-        """The exception that ends this process, of a program or in flight in a child of multiprocessing; "" if none."""
-        failure = next((each for each in _errors() if id(each) not in self._before), None)
-        if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
-            failure = (failure.__context__ or failure) if failure.code else None
-        return "" if failure is None else "".join(traceback.format_exception_only(failure)).strip()
+        """That in words; "" if there is none."""
+        failure = self.failure()
+        return "" if failure is None else text_of(failure)
+
+
+def text_of(error: BaseException) -> str:
+    """The last line of a traceback, or lines."""
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def _errors() -> list[BaseException]:

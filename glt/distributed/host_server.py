@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 _TRIES = 5  # for a port that was free a moment ago
 _POLL_S = 0.5
-_LOOK_S = 0.05
 _SAY_S = 10.0  # between two words about who is waited for
 _ALONE_S = 60.0  # a trainer that was lost may come back within it
 _FAILED = "failed "
@@ -138,7 +137,7 @@ def tell_port(store: KeyStore, port: int) -> None:
     store.set("port", str(port))
 
 
-def hear_port(store: KeyStore, timeout_s: float, look: Callable[[], None] = lambda: None) -> int:
+def hear_port(store: TimedStore, timeout_s: float, look: Callable[[], None] = lambda: None) -> int:
     """Waits until server 0 has told.
 
     Args:
@@ -149,22 +148,19 @@ def hear_port(store: KeyStore, timeout_s: float, look: Callable[[], None] = lamb
     Raises:
         glt.errors.RendezvousError: If it does not in time, or has failed; says why.
     """
-    deadline = time.monotonic() + timeout_s
     try:
-        while not store.check(["port"]):
-            look()
-            if time.monotonic() > deadline:
-                raise RendezvousError(
-                    f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it "
-                    "call glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
-                )
-            time.sleep(_LOOK_S)
-        told = store.get("port").decode(errors="replace")
+        told = store.wait_for("port", timeout_s, look)
     except dist.DistError as error:
         raise RendezvousError(
             "lost the store of torch.distributed, through which the trainer of rank 0 tells where its server is: that "
             f"trainer, or whoever hosts the store, has ended, or left its process group ({str(error).splitlines()[0]})"
         ) from error
-    if told.startswith(_FAILED):
-        raise RendezvousError(f"the server of the first host could not be made: {told.removeprefix(_FAILED)}")
-    return int(told)
+    if told is None:
+        raise RendezvousError(
+            f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
+            "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
+        )
+    text = told.decode(errors="replace")
+    if text.startswith(_FAILED):
+        raise RendezvousError(f"the server of the first host could not be made: {text.removeprefix(_FAILED)}")
+    return int(text)

@@ -17,53 +17,31 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from multiprocessing import parent_process, util
+from multiprocessing import util
 
 import torch.distributed as dist
 
-from glt.distributed.ending import Ending
-from glt.distributed.timed_store import TimedStore
+from glt.distributed.ending import Ending, text_of
+from glt.distributed.native_pool import NativePool
 from glt.errors import PeerLost
 
-LOOK_S = 1.0  # between two looks
+_LOOK_S = 1.0  # between two looks
 _ANSWER_S = 3.0
 _READ_S = 6.0  # for the others to read it, if the store may end with this process
+_STIR_S = 2.5  # and for one that has waited at some time to show that it waits now
 _POLL_S = 0.05
 _MOST_CHARACTERS = 2000
+_MOST_CAUSES = 100
 
 logger = logging.getLogger(__name__)
 
 
-class LastWords:
-    """What this process may tell at its end, and through what.
-
-    Attributes:
-        pid: Of the process: a fork tells nothing of its parent.
-        store: The store of a process group that there was when something failed, which the program may take down
-            before its end; None: the one that there is at the end.
-    """
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.store: _JobStore | None = None
-        self._ending = Ending()
-        util.Finalize(None, self._leave, exitpriority=3)  # before loaders and jobs say goodbye, which may take long
-
-    def _leave(self) -> None:
-        why = self._ending.why()
-        store = self.store or _JobStore.find()
-        if not why or store is None:
-            return
-        # On a thread, for as long as this may take: another one may be waiting on the same connection.
-        thread = threading.Thread(target=store.tell, args=(why,), name="glt-last-words", daemon=True)
-        thread.start()
-        thread.join(_ANSWER_S + _READ_S)
-
-
 class _JobStore:
-    """The part of ``torch.distributed``'s store that is for last words.
+    """The part of ``torch.distributed``'s store that is for last words. Its methods may wait.
 
     Attributes:
         world_size, rank: Of the process group.
@@ -71,11 +49,14 @@ class _JobStore:
 
     def __init__(self, store: dist.Store) -> None:
         self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
-        self._store = TimedStore(dist.PrefixStore("glt/last-words", store), _ANSWER_S)
+        self._store = dist.PrefixStore("glt/last-words", store)
 
     @staticmethod
     def find() -> _JobStore | None:
-        """That of this process; None if it has none, or not one that is of this process and this attempt only."""
+        """That of this process; None if it has none, or not one that is of this process and this attempt only.
+
+        Not to be kept: in a process that hosts it, whoever ends the process group means to end the store.
+        """
         if not dist.is_initialized() or dist.is_torchelastic_launched():
             return None
         if id(dist.distributed_c10d._get_default_group()) == _inherited:
@@ -86,35 +67,71 @@ class _JobStore:
         return _JobStore(store) if isinstance(inner, dist.TCPStore) else None
 
     def tell(self, why: str) -> None:
-        """Leaves word. Trainer 0, whose process usually hosts the store, waits for others to read it.
-
-        Of a child of multiprocessing only those who wait already: its parent may be about to end them all.
-        """
+        """Leaves word. Trainer 0, whose process usually hosts the store, waits for those who wait for it to read it."""
         who = f"trainer {self.rank} (host {socket.gethostname()}, pid {os.getpid()})"
-        text = f"{who} has ended before it came to the others: {why}"[:_MOST_CHARACTERS]
         try:
-            self._store.set(f"ended/{self.rank}", text)
-            deadline = time.monotonic() + _READ_S
-            while self.rank == 0 and time.monotonic() < deadline and self._is_waited_for():
-                time.sleep(_POLL_S)
+            self._store.set(f"ended/{self.rank}", f"{who} has ended: {why}"[:_MOST_CHARACTERS])
+            if self.rank == 0:
+                self._wait_for_readers()
         except RuntimeError as error:
             logger.info("could not tell the other trainers: %s", error)
 
-    def _is_waited_for(self) -> bool:
-        others = [rank for rank in range(self.world_size) if rank != self.rank]
-        if parent_process() is not None:
-            others = [rank for rank in others if self._store.check([f"waits/{rank}"])]
-        return not all(self._store.check([f"read/{self.rank}/{rank}"]) for rank in others)
+    def _wait_for_readers(self) -> None:
+        looks = self._looks()  # of those who have ever waited; who waits now looks again
+        began = time.monotonic()
+        while looks and time.monotonic() < began + _READ_S:
+            now = self._looks()
+            is_over = time.monotonic() > began + _STIR_S
+            unread = [rank for rank in now if not self._store.check([f"read/{self.rank}/{rank}"])]
+            if not [rank for rank in unread if not is_over or now[rank] != looks.get(rank)]:
+                return
+            time.sleep(_POLL_S)
 
-    def hear(self, ranks: Iterable[int]) -> str | None:
-        """What one of these trainers has left; None if nothing."""
-        self._store.set(f"waits/{self.rank}", "1")
+    def _looks(self) -> dict[int, int]:
+        """How often each of the others has looked so far."""
+        others = (rank for rank in range(self.world_size) if rank != self.rank)
+        return {rank: self._store.add(f"looks/{rank}", 0) for rank in others if self._store.check([f"looks/{rank}"])}
+
+    def hear(self, ranks: Sequence[int]) -> tuple[int, str] | None:
+        """Which of these trainers has left word, and what; None if nobody has."""
+        self._store.add(f"looks/{self.rank}", 1)
         for rank in ranks:
             if self._store.check([f"ended/{rank}"]):
-                text = self._store.get(f"ended/{rank}").decode(errors="replace")
+                text: str = self._store.get(f"ended/{rank}").decode(errors="replace")
                 self._store.set(f"read/{rank}/{self.rank}", "1")
-                return text
+                return rank, text
         return None
+
+
+class LastWords:
+    """What this process may tell at its end.
+
+    Attributes:
+        pid: Of the process: a fork tells nothing of its parent.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._ending = Ending()
+        self._pool: NativePool | None = None
+        util.Finalize(None, self._leave, exitpriority=3)  # before loaders and jobs say goodbye, which may take long
+
+    def prepare(self) -> None:
+        """Starts the thread that tells, if there is anyone to tell: at exit Python 3.12 starts none any more."""
+        if self._pool is None and _JobStore.find() is not None:
+            self._pool = NativePool(1, "glt-last-words")
+
+    def _leave(self) -> None:
+        failure = self._ending.failure()
+        store = None if failure is None else (_store_of(failure) or _JobStore.find())
+        if failure is None or store is None:
+            return
+        try:
+            # On a thread, and for so long at most: another one may be waiting for a value on the same connection.
+            pool = self._pool or NativePool(1, "glt-last-words")
+            pool.submit(store.tell, text_of(failure)).result(_ANSWER_S + _READ_S)
+        except (RuntimeError, TimeoutError) as error:
+            logger.info("could not tell the other trainers: %s", error)
 
 
 class LastWordsListener:
@@ -123,39 +140,46 @@ class LastWordsListener:
     Args:
         me: This process, as errors name it.
         world_size, rank: The place of this trainer. Nothing is heard unless its process group gives it the same.
+
+    Attributes:
+        ended: The trainer that has left word, if one has.
     """
 
     def __init__(self, me: str, world_size: int, rank: int) -> None:
-        self._me = me
-        found = _JobStore.find()
-        self._store = found if found is not None and (found.world_size, found.rank) == (world_size, rank) else None
-        self._asks: threading.Thread | None = None
-        self._heard: str | None = None
+        self._me, self._place = me, (world_size, rank)
+        self._pool: NativePool | None = None
+        self._asked: Future[tuple[int, str] | None] | None = None
+        self.ended: int | None = None
         self._asked_s = -math.inf
 
-    def look(self, ranks: Iterable[int]) -> None:
+    def look(self, ranks: Sequence[int]) -> None:
         """To be called again and again while these trainers are waited for.
 
         Raises:
             glt.errors.PeerLost: If one of them has left word; with it.
         """
-        if self._heard is not None:
-            raise PeerLost(f"{self._me}: {self._heard}")
-        store, now = self._store, time.monotonic()
-        if store is None or now < self._asked_s + LOOK_S or (self._asks is not None and self._asks.is_alive()):
+        if self._asked is not None:
+            if not self._asked.done():
+                return  # whoever hosts the store may be stopped, or another thread waits for a value
+            asked, self._asked = self._asked, None
+            try:
+                heard = asked.result()
+            except RuntimeError as error:  # who hosted it may have taken down its group, and be on its way
+                logger.info("%s hears nothing through torch.distributed: %s", self._me, error)
+                heard = None
+            if heard is not None:
+                self.ended, text = heard
+                raise PeerLost(f"{self._me}: {text}")
+        if time.monotonic() < self._asked_s + _LOOK_S:
             return
-        self._asked_s = now
-        wanted = list(ranks)
-        # On a thread: whoever hosts the store may be stopped, and others of this process may be waiting for a value.
-        self._asks = threading.Thread(target=self._ask, args=(store, wanted), name="glt-last-words", daemon=True)
-        self._asks.start()
-
-    def _ask(self, store: _JobStore, ranks: list[int]) -> None:
-        try:
-            self._heard = store.hear(ranks)
-        except RuntimeError as error:  # who hosted it may have taken down its group, and be on its way
-            logger.info("%s hears nothing more through torch.distributed: %s", self._me, error)
-            self._store = None
+        self._asked_s = time.monotonic()
+        store = _JobStore.find()
+        if store is None or (store.world_size, store.rank) != self._place:
+            return
+        if self._pool is None:
+            self._pool = NativePool(1, "glt-last-words")
+            weakref.finalize(self, self._pool.end).atexit = False
+        self._asked = self._pool.submit(store.hear, list(ranks))
 
 
 _lock = threading.Lock()
@@ -169,6 +193,7 @@ def leave_last_words() -> LastWords:
     with _lock:
         if _mine is None or _mine.pid != os.getpid():
             _mine = LastWords()
+        _mine.prepare()
         return _mine
 
 
@@ -176,15 +201,27 @@ def leave_last_words() -> LastWords:
 def keeping_touch() -> Iterator[None]:
     """Wraps what a trainer does before it comes to the others, as a decorator, too.
 
-    If that fails, the way to them is kept: a program may take down its process group before it ends.
+    If that fails, the error keeps the way to them, which the program may take down before it ends. Nobody else keeps
+    it: a program that goes on may make another process group, where torch would find the old store again.
     """
-    words = leave_last_words()
+    leave_last_words()
     try:
         yield
-    except Exception:
-        words.store = _JobStore.find()
+    except Exception as error:
+        error._glt_job_store = _JobStore.find()  # type: ignore[attr-defined]
         raise
-    words.store = None
+
+
+def _store_of(failure: BaseException) -> _JobStore | None:
+    """What the error has kept, or the one that led to it."""
+    error: BaseException | None = failure
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            break
+        if (store := getattr(error, "_glt_job_store", None)) is not None:
+            return store  # type: ignore[no-any-return]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _note_fork() -> None:

@@ -53,6 +53,18 @@ class Hint:
             logger.warning("%s; waiting for up to %g s", missing, self._timeout_s)
 
 
+@contextmanager
+def naming_the_host(me: str) -> Iterator[None]:
+    """Raises PeerLost, of trainer 0, if the store of the loader is lost; ``me`` is this process, as errors name it."""
+    try:
+        yield
+    except dist.DistError as error:
+        raise PeerLost(
+            f"{me}: lost the store of the loader, which is in the process of trainer 0: that trainer died, was stopped "
+            f"or gave up; its output says why ({str(error).splitlines()[0]})"
+        ) from error
+
+
 class Heartbeat:
     """Tells the others, every second, that this trainer is still there.
 
@@ -152,7 +164,7 @@ class Watch:
         deadline = time.monotonic() + timeout_s
         missing = list(keys)
         hint = Hint(timeout_s)
-        with self._naming_the_host():
+        with naming_the_host(self._me):
             while missing := [key for key in missing if not self._store.check([key])]:
                 for key in missing:
                     try:
@@ -175,7 +187,7 @@ class Watch:
 
     def check(self, ranks: Iterable[int]) -> None:
         """Raises PeerLost if one of these trainers gave up or died while the loader starts; names it."""
-        with self._naming_the_host():
+        with naming_the_host(self._me):
             for rank in ranks:
                 self._check(rank)
 
@@ -194,16 +206,6 @@ class Watch:
             return future.result()
         finally:
             pool.shutdown(0)
-
-    @contextmanager
-    def _naming_the_host(self) -> Iterator[None]:
-        try:
-            yield
-        except dist.DistError as error:
-            raise PeerLost(
-                f"{self._me}: lost the store of the loader, which is in the process of trainer 0: that trainer died, "
-                f"was stopped or gave up; its output says why ({str(error).splitlines()[0]})"
-            ) from error
 
     def _check(self, rank: int) -> None:
         if self._store.check([f"failed/{rank}"]):

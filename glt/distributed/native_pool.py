@@ -46,10 +46,14 @@ class NativePool:
         self._calls.put(run)
         return future
 
-    def shutdown(self, timeout_s: float) -> None:
-        """Ends the threads after the calls that were submitted; waits for each, ``timeout_s`` seconds at most."""
+    def end(self) -> None:
+        """Ends the threads after the calls that were submitted, and waits for none; any thread may say so."""
         for _ in self._threads:
             self._calls.put(None)
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Ends the threads after the calls that were submitted; waits for each, ``timeout_s`` seconds at most."""
+        self.end()
         for thread in self._threads:
             thread.join(timeout_s)
 

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from glt.distributed.context import DistContext
 from glt.distributed.failures import Failures
 from glt.distributed.last_words import LastWordsListener
-from glt.distributed.liveness import POLL_S, Heartbeat, Hint, Watch
-from glt.distributed.timed_store import TimedStore
+from glt.distributed.liveness import POLL_S, Heartbeat, Hint, Watch, naming_the_host
+from glt.distributed.timed_store import ANSWER_S, TimedStore
 from glt.errors import GltError, PeerLost, RendezvousError
 
 _READ_S = 6.0  # for the others to read why the trainer that hosts the store gave up: a beat, unless it is overloaded
@@ -70,12 +70,14 @@ class Rendezvous:
         else:
             self.port = self._published_port() if master_port is None else master_port
         first = connect(self.addr, self.port, self.prefix, timeout_s, lambda: self._last_words.look([0]))
-        self.store = TimedStore(first)
-        self._take_place()
+        self.store = TimedStore(first, min(ANSWER_S, max(timeout_s, _HANDSHAKE_S)))
+        with naming_the_host(context.worker_name):
+            self._take_place()
         self._watch = Watch(self.store, context.worker_name, self._last_words.look)
         self._failures = Failures(self.store, context.rank, self._others())
         address = _own_address(self.addr, self.port)
-        self._heartbeat = Heartbeat(self.connect(), context.rank, address, self._failures.listen)
+        with naming_the_host(context.worker_name):
+            self._heartbeat = Heartbeat(self.connect(), context.rank, address, self._failures.listen)
 
     def _take_place(self) -> None:
         """Raises if another process has come as this trainer: what it tells would be taken for what this one does."""
@@ -130,20 +132,22 @@ class Rendezvous:
 
     def _published_port(self) -> int:
         name, store = self.context.worker_name, _job_store(self.timeout_s)
-        deadline, hint = time.monotonic() + self.timeout_s, Hint(self.timeout_s)
+        hint = Hint(self.timeout_s)
+
+        def look() -> None:
+            self._last_words.look([0])
+            hint.give(f"{name}: the trainer of rank 0 has opened no port for this loader yet")
+
         try:
-            while not store.check([self._port_key]):
-                self._last_words.look([0])
-                if time.monotonic() > deadline:
-                    raise RendezvousError(
-                        f"{name}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it create its "
-                        "loaders in the same order?"
-                    )
-                hint.give(f"{name}: the trainer of rank 0 has opened no port for this loader yet")
-                time.sleep(POLL_S)
-            return int(store.get(self._port_key))
+            port = store.wait_for(self._port_key, self.timeout_s, look)
         except dist.DistError as error:
             raise self._lost_job_store(error) from error
+        if port is None:
+            raise RendezvousError(
+                f"{name}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it create its loaders "
+                "in the same order?"
+            )
+        return int(port)
 
     @property
     def _port_key(self) -> str:
@@ -233,7 +237,7 @@ class Rendezvous:
 
     def _wait_for_readers(self) -> None:
         deadline = time.monotonic() + _READ_S
-        waiting = self._others()
+        waiting = [rank for rank in self._others() if rank != self._last_words.ended]
         while waiting and time.monotonic() < deadline:
             waiting = [rank for rank in self._failures.unread_by(waiting) if self._watch.is_alive(rank)]
             time.sleep(POLL_S)
@@ -251,8 +255,8 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float, look: Callable[
         RendezvousError: If nothing listens there within ``timeout_s``, or something that is no store.
     """
     advice = (
-        "the trainer of rank 0 opens it when it creates the loader; check that it runs, and that master_addr and "
-        "master_port reach it"
+        "the trainer of rank 0 opens it when it creates the loader; check that it runs (and is not stopped), and that "
+        "master_addr and master_port reach it"
     )
     deadline = time.monotonic() + timeout_s
     hint = Hint(timeout_s)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from datetime import timedelta
+from typing import Protocol, TypeVar
 
 import torch.distributed as dist
 
+from glt.distributed.native_pool import NativePool
+from glt.errors import GltError
+
 ANSWER_S = 30.0  # a store answers at once, unless its host is overloaded
+_POLL_S = 0.05
 
 T = TypeVar("T")
 
@@ -28,8 +33,8 @@ class TimedStore:
     """Passes calls on to a store, and gives up on it when one is not answered.
 
     The deadline that torch has is one for values to be set. Where the process that hosts a store is stopped, or its
-    host cannot be reached any more, a call such as ``check`` never returns. So each is made on a thread of its own,
-    which is left behind then.
+    host cannot be reached any more, a call such as ``check`` never returns. So calls are made on another thread, which
+    is left behind then.
 
     Args:
         store: What is asked.
@@ -39,6 +44,9 @@ class TimedStore:
     def __init__(self, store: dist.Store, answer_s: float | None = None) -> None:
         self.store, self.answer_s = store, ANSWER_S if answer_s is None else answer_s
         self._silent = False
+        # Started now: at exit, when stores are asked too, Python 3.12 starts no threads any more.
+        self._pool = NativePool(1, "glt-ask-store")
+        weakref.finalize(self, self._pool.end).atexit = False
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of these are set; errors as of :meth:`ask`."""
@@ -56,31 +64,55 @@ class TimedStore:
         """Errors as of :meth:`ask`."""
         return self.ask(lambda: self.store.compare_set(key, expected, desired))
 
-    def ask(self, call: Callable[[], T]) -> T:
-        """Makes a call.
+    def wait_for(self, key: str, timeout_s: float, look: Callable[[], None] = lambda: None) -> bytes | None:
+        """Waits for a key to be set; errors as of :meth:`ask`.
+
+        Args:
+            key: Which one.
+            timeout_s: Deadline in seconds.
+            look: Called again and again until then; raises if it never will be.
+
+        Returns:
+            Its value; None if it is not set in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            while not self.check([key]):
+                look()
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(_POLL_S)
+        except GltError:
+            raise
+        except RuntimeError as error:
+            if isinstance(error, dist.DistError):
+                raise
+            return self._wait_for(key, timeout_s)  # a store of the user's own, which need not be able to check
+        return self.get(key)
+
+    def _wait_for(self, key: str, timeout_s: float) -> bytes | None:
+        def wait() -> bytes | None:
+            try:
+                self.store.wait([key], timedelta(seconds=timeout_s))
+            except RuntimeError:
+                return None
+            return self.store.get(key)
+
+        return self.ask(wait, timeout_s + self.answer_s)
+
+    def ask(self, call: Callable[[], T], answer_s: float | None = None) -> T:
+        """Makes a call; ``answer_s`` is its own deadline, if it has one.
 
         Raises:
             torch.distributed.DistError: If the store is lost, or gives no answer in time, now or earlier.
         """
         if self._silent:
             raise self._gives_no_answer()
-        answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                answer.put((True, call()))
-            except BaseException as error:
-                answer.put((False, error))
-
-        threading.Thread(target=run, name="glt-ask-store", daemon=True).start()
         try:
-            is_answered, value = answer.get(timeout=self.answer_s)
-        except queue.Empty:
+            return self._pool.submit(call).result(self.answer_s if answer_s is None else answer_s)
+        except TimeoutError:
             self._silent = True
             raise self._gives_no_answer() from None
-        if is_answered:
-            return value  # type: ignore[no-any-return]
-        raise value
 
     def _gives_no_answer(self) -> Exception:
         return dist.DistError(

@@ -19,6 +19,7 @@ from glt.distributed.host_server import hear_port, tell_port, telling_failures
 from glt.distributed.ip_config import find_this_host, local_addresses
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.served_world import ServedWorld
+from glt.distributed.timed_store import TimedStore
 from glt.distributed.world import StandaloneWorld, current_world
 from glt.errors import RendezvousError
 from glt.launch.hosts import Host
@@ -88,7 +89,7 @@ def test_this_host_is_found_or_its_addresses_named() -> None:
 
 
 def test_where_server_0_is_is_told_or_why_it_is_not() -> None:
-    store = dist.HashStore()
+    store = TimedStore(dist.HashStore())
     tell_port(store, 4711)
     assert hear_port(store, 1.0) == 4711
     with pytest.raises(PermissionError), telling_failures(store):
@@ -96,7 +97,7 @@ def test_where_server_0_is_is_told_or_why_it_is_not() -> None:
     with pytest.raises(RendezvousError, match="could not be made: PermissionError: no ports for you"):
         hear_port(store, 1.0)
     with pytest.raises(RendezvousError, match=r"has opened no server within 0.1 s"):
-        hear_port(dist.HashStore(), 0.1)
+        hear_port(TimedStore(dist.HashStore()), 0.1)
 
 
 @pytest.mark.usefixtures("alone")

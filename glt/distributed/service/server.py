@@ -378,6 +378,7 @@ class DistServer:
             self._failure, self._closed = text if why else "", True
         self.clients.admit_no_more()
         self.loaders.open_no_more()
+        self.listener.is_ending = True
         if not why:
             self.listener.close()
         # First: whoever is told hangs up, and others at a meeting would hear that it is gone instead of why.
