@@ -38,7 +38,8 @@ class Listener:
     Attributes:
         address: Host and port under which others reach it.
         listens_at: The address that it listens at, of one interface or of all.
-        is_ending: Whoever comes is only told that it is too late: one after the other, if there are no threads.
+        has_no_threads: The script has ended, and Python 3.12 starts no threads then: connections are passed on one
+            after the other, on the thread that takes them.
 
     Raises:
         glt.errors.RendezvousError: If it cannot listen there; says why and what to do.
@@ -59,7 +60,7 @@ class Listener:
         self._silent: dict[Connection, None] = {}  # those that have not said yet who they are, the oldest first
         self._num_greeted = 0  # those that have, and wait for the server
         self._opened = threading.Event()
-        self._closed = self.is_ending = False
+        self._closed = self.has_no_threads = False
         threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
 
     def open(self) -> None:
@@ -87,7 +88,8 @@ class Listener:
                     target=self._shake_hands, args=(connection,), name="glt-handshake", daemon=True
                 ).start()
             except RuntimeError as error:  # no thread is to be had: later ones may be
-                if self.is_ending:  # at exit Python 3.12 starts none any more
+                if not threading.main_thread().is_alive():
+                    self.has_no_threads = True
                     self._shake_hands(connection)
                     continue
                 logger.error("%s is turned away: %s; raise the limit of processes (ulimit -u)", connection.peer, error)

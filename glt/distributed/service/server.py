@@ -165,6 +165,12 @@ class DistServer:
         kind = hello.get("kind")
         if self._closed or self._membership is None:
             self._turn_away(connection, hello)
+        elif kind in ("server", "client") and self.listener.has_no_threads:
+            refuse(
+                connection,
+                f"the script of {self.entry} has ended, and Python 3.12 starts no threads then for those "
+                "who come late: let it end with glt.distributed.finalize(), or use another version of Python",
+            )
         elif kind == "server":
             self._membership.admit(connection, hello)
         elif kind == "client":
@@ -378,7 +384,6 @@ class DistServer:
             self._failure, self._closed = text if why else "", True
         self.clients.admit_no_more()
         self.loaders.open_no_more()
-        self.listener.is_ending = True
         if not why:
             self.listener.close()
         # First: whoever is told hangs up, and others at a meeting would hear that it is gone instead of why.
