@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from multiprocessing import util
+from multiprocessing import parent_process, util
 
 import torch.distributed as dist
 
@@ -66,19 +66,29 @@ class _JobStore:
             inner = inner.underlying_store
         return _JobStore(store) if isinstance(inner, dist.TCPStore) else None
 
-    def tell(self, why: str) -> None:
-        """Leaves word. Trainer 0, whose process usually hosts the store, waits for those who wait for it to read it."""
+    def tell(self, why: str, is_early: bool) -> None:
+        """Leaves word. Trainer 0, whose process usually hosts the store, waits for those who wait for it to read it.
+
+        Args:
+            why: What ended this process.
+            is_early: Whether that was before any loader: the others may be about to wait, and are waited for too, but
+                not by a child of multiprocessing, whose parent may be about to end them all.
+        """
         who = f"trainer {self.rank} (host {socket.gethostname()}, pid {os.getpid()})"
         try:
             self._store.set(f"ended/{self.rank}", f"{who} has ended: {why}"[:_MOST_CHARACTERS])
             if self.rank == 0:
-                self._wait_for_readers()
+                self._wait_for_readers(is_early and parent_process() is None)
         except RuntimeError as error:
             logger.info("could not tell the other trainers: %s", error)
 
-    def _wait_for_readers(self) -> None:
-        looks = self._looks()  # of those who have ever waited; who waits now looks again
+    def _wait_for_readers(self, all_of_them: bool) -> None:
         began = time.monotonic()
+        others = [rank for rank in range(self.world_size) if rank != self.rank] if all_of_them else []
+        while others and time.monotonic() < began + _READ_S:
+            others = [rank for rank in others if not self._store.check([f"read/{self.rank}/{rank}"])]
+            time.sleep(_POLL_S)
+        looks = {} if all_of_them else self._looks()  # of those who have ever waited; who waits now looks again
         while looks and time.monotonic() < began + _READ_S:
             now = self._looks()
             is_over = time.monotonic() > began + _STIR_S
@@ -129,7 +139,7 @@ class LastWords:
         try:
             # On a thread, and for so long at most: another one may be waiting for a value on the same connection.
             pool = self._pool or NativePool(1, "glt-last-words")
-            pool.submit(store.tell, text_of(failure)).result(_ANSWER_S + _READ_S)
+            pool.submit(store.tell, text_of(failure), _store_of(failure) is not None).result(_ANSWER_S + _READ_S)
         except (RuntimeError, TimeoutError) as error:
             logger.info("could not tell the other trainers: %s", error)
 
