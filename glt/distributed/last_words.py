@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from multiprocessing import parent_process, util
 
@@ -133,14 +134,17 @@ class LastWords:
 
     def _leave(self) -> None:
         failure = self._ending.failure()
-        store = None if failure is None else (_store_of(failure) or _JobStore.find())
-        if failure is None or store is None:
+        if failure is None:
+            return
+        kept = _store_of(failure)
+        store = kept or _JobStore.find()
+        if store is None:
             return
         try:
             # On a thread, and for so long at most: another one may be waiting for a value on the same connection.
             pool = self._pool or NativePool(1, "glt-last-words")
-            pool.submit(store.tell, text_of(failure), _store_of(failure) is not None).result(_ANSWER_S + _READ_S)
-        except (RuntimeError, TimeoutError) as error:
+            pool.submit(store.tell, text_of(failure), kept is not None).result(_ANSWER_S + _READ_S)
+        except (RuntimeError, FutureTimeout) as error:
             logger.info("could not tell the other trainers: %s", error)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
 import torch.distributed as dist
 
 from glt.distributed.native_pool import NativePool
-from glt.errors import GltError
 
 ANSWER_S = 30.0  # a store answers at once, unless its host is overloaded
 _POLL_S = 0.05
@@ -76,19 +76,18 @@ class TimedStore:
             Its value; None if it is not set in time.
         """
         deadline = time.monotonic() + timeout_s
-        try:
-            while not self.check([key]):
-                look()
-                if time.monotonic() > deadline:
-                    return None
-                time.sleep(_POLL_S)
-        except GltError:
-            raise
-        except RuntimeError as error:
-            if isinstance(error, dist.DistError):
+        while time.monotonic() <= deadline:
+            try:
+                is_set = self.check([key])
+            except dist.DistError:
                 raise
-            return self._wait_for(key, timeout_s)  # a store of the user's own, which need not be able to check
-        return self.get(key)
+            except RuntimeError:
+                return self._wait_for(key, timeout_s)  # a store of the user's own, which need not be able to check
+            if is_set:
+                return self.get(key)
+            look()
+            time.sleep(_POLL_S)
+        return None
 
     def _wait_for(self, key: str, timeout_s: float) -> bytes | None:
         def wait() -> bytes | None:
@@ -110,7 +109,7 @@ class TimedStore:
             raise self._gives_no_answer()
         try:
             return self._pool.submit(call).result(self.answer_s if answer_s is None else answer_s)
-        except TimeoutError:
+        except FutureTimeout:
             self._silent = True
             raise self._gives_no_answer() from None
 
