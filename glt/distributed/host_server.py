@@ -148,13 +148,7 @@ def hear_port(store: TimedStore, timeout_s: float, look: Callable[[], None] = la
     Raises:
         glt.errors.RendezvousError: If it does not in time, or has failed; says why.
     """
-    try:
-        told = store.wait_for("port", timeout_s, look)
-    except dist.DistError as error:
-        raise RendezvousError(
-            "lost the store of torch.distributed, through which the trainer of rank 0 tells where its server is: that "
-            f"trainer, or whoever hosts the store, has ended, or left its process group ({str(error).splitlines()[0]})"
-        ) from error
+    told = store.wait_for("port", timeout_s, look)
     if told is None:
         raise RendezvousError(
             f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "

@@ -29,6 +29,7 @@ from glt.distributed.ip_config import DEFAULT_PORT, find_this_host
 from glt.distributed.job_place import JobPlace, JobRole, read_place
 from glt.distributed.last_words import LastWordsListener, leave_last_words
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
+from glt.distributed.rendezvous import naming_the_job_store
 from glt.distributed.served_world import ServedWorld
 from glt.distributed.server_client import (
     get_server,
@@ -249,11 +250,13 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
         with telling_failures(store):
             job.server = serve_at_free_port(place, _loaded(part_config, 0), job.num_workers, timeout_s)
         port = job.server.server.address[1]
-        tell_port(store, port)
+        with naming_the_job_store(f"trainer {place.rank}"):
+            tell_port(store, port)
     elif port is None:
         assert store is not None
         words = LastWordsListener(f"trainer {place.rank}", place.num_trainers, place.rank)
-        port = hear_port(store, timeout_s, lambda: words.look([0]))
+        with naming_the_job_store(f"trainer {place.rank}"):
+            port = hear_port(store, timeout_s, lambda: words.look([0]))
     if serves and job.server is None:
         data = _loaded(part_config, place.host_index)
         job.server = HostServer(place, data, (address, port), job.num_workers, timeout_s)

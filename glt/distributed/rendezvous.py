@@ -14,7 +14,8 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing import util
 from typing import Any, TypeVar
@@ -125,10 +126,8 @@ class Rendezvous:
         return PeerLost("; ".join([str(error), *told]))
 
     def _tell_port(self) -> None:
-        try:
+        with naming_the_job_store(self.context.worker_name):
             _job_store(self.timeout_s).set(self._port_key, str(self.port))
-        except dist.DistError as error:
-            raise self._lost_job_store(error) from error
 
     def _published_port(self) -> int:
         name, store = self.context.worker_name, _job_store(self.timeout_s)
@@ -138,10 +137,8 @@ class Rendezvous:
             self._last_words.look([0])
             hint.give(f"{name}: the trainer of rank 0 has opened no port for this loader yet")
 
-        try:
+        with naming_the_job_store(name):
             port = store.wait_for(self._port_key, self.timeout_s, look)
-        except dist.DistError as error:
-            raise self._lost_job_store(error) from error
         if port is None:
             raise RendezvousError(
                 f"{name}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it create its loaders "
@@ -152,13 +149,6 @@ class Rendezvous:
     @property
     def _port_key(self) -> str:
         return f"{self.prefix}/port"
-
-    def _lost_job_store(self, error: Exception) -> RendezvousError:
-        return RendezvousError(
-            f"{self.context.worker_name}: lost the store of torch.distributed, through which trainer 0 tells its port: "
-            f"that trainer, or whoever hosts the store, has ended, or left its process group "
-            f"({str(error).splitlines()[0]})"
-        )
 
     def exchange(self, value: dict[str, Any], topic: str = "trainer") -> list[dict[str, Any]]:
         """Shares a small JSON value with all trainers and returns everyone's, by rank. Once per topic.
@@ -339,6 +329,18 @@ def _job_store(answer_s: float) -> TimedStore:
             "torch.distributed.init_process_group before creating the loader, and a port will be found"
         )
     return TimedStore(dist.distributed_c10d._get_default_store(), answer_s)
+
+
+@contextmanager
+def naming_the_job_store(me: str) -> Iterator[None]:
+    """Raises RendezvousError if the store of ``torch.distributed`` is lost; ``me``: this process, as errors name it."""
+    try:
+        yield
+    except dist.DistError as error:
+        raise RendezvousError(
+            f"{me}: lost the store of torch.distributed, through which trainer 0 tells its port: that trainer, or "
+            f"whoever hosts the store, has ended, or left its process group ({str(error).splitlines()[0]})"
+        ) from error
 
 
 def require_equal(values: list[dict[str, Any]], context: DistContext) -> None:

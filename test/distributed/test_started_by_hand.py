@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from glt.testing_cluster import free_port
 
 TRAINER = """
 import multiprocessing, os, sys, time
+from pathlib import Path
 import torch
 import torch.distributed as dist
 import glt
@@ -36,19 +38,30 @@ def connect():
 def connect_again():  # torch finds the old store if anyone keeps it
     dist.barrier()
     dist.destroy_process_group()
-    time.sleep(1.0)
+    is_gone = Path(sys.argv[6]) / "gone"
+    if rank == 0:
+        is_gone.touch()
+    while not is_gone.exists():
+        time.sleep(0.05)
     connect()
     dist.barrier()
 
+def until_the_other_waits():
+    store = dist.PrefixStore("glt/last-words", dist.distributed_c10d._get_default_store())
+    deadline = time.monotonic() + 60.0
+    while not store.check([f"looks/{1 - rank}"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
 def main():
     if f"loads{rank}" in what:
-        time.sleep(0.0 if "soon" in what else 4.0)  # the other one waits meanwhile
+        if "soon" not in what:
+            until_the_other_waits()
         print(time.monotonic(), flush=True)
         load(9)
     data = load(rank)
     glt.distributed.init_worker_group(2, rank)
     if f"bug{rank}" in what:
-        time.sleep(4.0)
+        until_the_other_waits()
         print(time.monotonic(), flush=True)
         raise ZeroDivisionError("a bug")
     if "retries" in what:
@@ -93,10 +106,11 @@ def trainers(path: Path, what: str) -> Iterator[list[subprocess.Popen[str]]]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
     env["PYTHONPATH"] = str(Path(glt.__file__).parents[1])
     ports = str(free_port()), str(free_port())
+    folder = tempfile.TemporaryDirectory()
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", TRAINER, str(rank), str(path), ports[0], what, ports[1]], env=env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, "-c", TRAINER, str(rank), str(path), ports[0], what, ports[1], folder.name],
+            env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for rank in (0, 1)
     ]  # fmt: skip
@@ -106,6 +120,7 @@ def trainers(path: Path, what: str) -> Iterator[list[subprocess.Popen[str]]]:
         for each in started:
             each.kill()
             each.communicate()
+        folder.cleanup()
 
 
 @pytest.mark.parametrize(
