@@ -213,6 +213,35 @@ def test_a_port_outlives_what_it_cannot_take(monkeypatch: pytest.MonkeyPatch) ->
             each.close()
 
 
+def test_a_port_without_threads_after_the_script_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Python 3.12: those who come are welcomed one after the other."""
+    start = threading.Thread.start
+
+    def no_thread(thread: threading.Thread) -> None:
+        if thread.name == "glt-handshake":
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    class Ended:
+        def is_alive(self) -> bool:
+            return False
+
+    def welcome(connection: Connection, hello: dict[str, Any]) -> None:
+        connection.send(introduce("client"))
+        connection.close()
+
+    here = Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0)
+    here.open()
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    monkeypatch.setattr(threading, "main_thread", Ended)
+    try:
+        for _ in range(2):
+            dial(here.address, "server", introduce("client"), 20.0, retry=False)[0].close()
+        assert here.has_no_threads and not here._silent and not here._num_greeted
+    finally:
+        here.close()
+
+
 def test_nobody_makes_room_who_has_said_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 2)
     here = Listener(

@@ -277,6 +277,61 @@ def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: 
             process.kill()
 
 
+ENDED = """
+import sys
+import threading
+import torch
+import glt
+
+start = threading.Thread.start
+
+def start_or_raise(thread):
+    if not threading.main_thread().is_alive():
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+    start(thread)
+
+if __name__ == "__main__":
+    threading.Thread.start = start_or_raise  # as Python 3.12 has it
+    glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
+    glt.distributed.barrier(200.0)
+    if glt.distributed.get_rank() == 1:
+        sys.stdin.readline()
+        options = glt.distributed.RemoteDistSamplingWorkerOptions()
+        with glt.distributed.DistNeighborLoader(
+            None, [2], torch.arange(60), batch_size=5, worker_options=options
+        ) as loader:
+            print(len(list(loader)))
+        glt.distributed.finalize()
+    print("the end", flush=True)
+"""
+
+
+def test_a_trainer_whose_script_has_ended_serves_on_without_new_threads(
+    world: Callable[..., World], tmp_path: Path
+) -> None:
+    (tmp_path / "ended.py").write_text(ENDED)
+    (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
+    command = [sys.executable, "ended.py", "hosts", str(world(1).path)]
+    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    started = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        assert started[0].stdout is not None and started[0].stdout.readline() == "the end\n"
+        said, told = started[1].communicate("go on\n", timeout=100)
+        assert said == "12\nthe end\n", told
+        _, told = started[0].communicate(timeout=100)
+        assert [process.returncode for process in started] == [0, 0], told
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
 CHILDREN = """
 import multiprocessing, os, sys
 import glt
