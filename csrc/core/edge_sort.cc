@@ -7,6 +7,7 @@
 
 #include "core/buckets.h"
 #include "core/check.h"
+#include "core/prefetch.h"
 #include "core/row_bucket.h"
 #include "core/row_stream.h"
 
@@ -160,7 +161,7 @@ int64_t count_rows(const EdgeList& edges, const RowOrder& order, int64_t* indptr
         cut += owner[row] != neighbor_owner[col];
         position[e - first] = order.position[row];
       });
-      for (int64_t i = 0; i < n; ++i) __builtin_prefetch(indptr + position[i] + 1, 1, 2);
+      for (int64_t i = 0; i < n; ++i) prefetch(indptr + position[i] + 1);
       for (int64_t i = 0; i < n;) {
         const uint32_t row = position[i];
         int64_t run = 1;  // edges often come sorted: those of one row are counted together

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "core/check.h"
+#include "core/prefetch.h"
 #include "core/row_copy.h"
 #include "core/team.h"
 
@@ -23,7 +24,7 @@ class Chunk {
       if (spec.row_of) {
         require_index(static_cast<uint64_t>(id) < static_cast<uint64_t>(spec.num_ids), "ids[", first + i, "] = ", id,
                       " is outside [0, ", spec.num_ids, ")");
-        __builtin_prefetch(spec.row_of + id, 0, 2);
+        prefetch(spec.row_of + id);
       }
       row_[i] = static_cast<int64_t>(static_cast<uint64_t>(id) - static_cast<uint64_t>(spec.first_id));
     }
@@ -63,7 +64,7 @@ class Chunk {
   void copy_elements() const {
     const T* table = reinterpret_cast<const T*>(spec_.table);
     T* out = reinterpret_cast<T*>(spec_.out);
-    for (int64_t i = 0; i < n_; ++i) __builtin_prefetch(table + row_[i], 0, 2);
+    for (int64_t i = 0; i < n_; ++i) prefetch(table + row_[i]);
     for (int64_t i = 0; i < n_; ++i) out[out_row(i)] = table[row_[i]];
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/prefetch.h"
 #include "core/row_spans.h"
 #include "core/sample.h"
 

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/hotness_rules.h"
+#include "core/prefetch.h"
 #include "core/team.h"
 
 namespace glt {
@@ -81,7 +82,7 @@ class HopSpread {
     const bool even = !at_.weighted || !csr_.weight_sum;
     const int64_t amount = even ? doubt_of(rules.taken(begin).once) : 0;
     for (int64_t e = begin; e < stop; ++e) {
-      prefetch(e + kAhead);
+      ask_ahead(e + kAhead);
       const int64_t u = indices_[e];
       if (found == at_.neighbor + u * at_.num_columns) continue;  // a loop finds nobody new
       const bool again = edge_bit(at_.repeated, e), back = at_.hop > 0 && edge_bit(at_.mutual, e);
@@ -89,12 +90,12 @@ class HopSpread {
     }
   }
 
-  void prefetch(int64_t e) const {
+  void ask_ahead(int64_t e) const {
     if (e >= csr_.num_edges) return;
-    __builtin_prefetch(doubt_ + indices_[e], 1, 2);
+    prefetch(doubt_ + indices_[e]);
     if (at_.hop == 0 || !at_.mutual) return;
-    __builtin_prefetch(at_.neighbor + indices_[e] * at_.num_columns, 0, 2);
-    __builtin_prefetch(at_.back->indptr + indices_[e], 0, 2);
+    prefetch(at_.neighbor + indices_[e] * at_.num_columns);
+    prefetch(at_.back->indptr + indices_[e]);
   }
 
   const HotnessHop& at_;

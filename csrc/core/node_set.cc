@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/row_chunks.h"
+
 namespace glt {
 
 void NodeSet::start(int64_t num_seeds, bool disjoint) {
@@ -46,18 +48,13 @@ void NodeSet::require_all_known(const int64_t* node, int64_t n) const {
 template <bool kDisjoint, typename Table>
 void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local) {
   constexpr int64_t kBlock = 64, kAhead = 64;  // look-ups per block; words on their way from memory
-  const auto prefetch_word = [&](int64_t i) {
+  const auto with_key = [&](int64_t i, const auto& call) {
     if constexpr (kDisjoint)
-      table.prefetch(node[i], tree[i]);
+      return call(node[i], tree[i]);
     else
-      table.prefetch(node[i]);
+      return call(node[i]);
   };
-  const auto find_word = [&](int64_t i) {
-    if constexpr (kDisjoint)
-      return table.find(node[i], tree[i]);
-    else
-      return table.find(node[i]);
-  };
+  const auto ask_ahead = [&](int64_t i) { with_key(i, [&](auto... key) { table.prefetch(key...); }); };
   require_all_known(node, n);
   node_.reserve_more(n);
   if constexpr (kDisjoint) tree_.reserve_more(n);
@@ -65,24 +62,28 @@ void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* 
   [[maybe_unused]] uint32_t* tree_of = tree_.data();
   const int64_t known = node_.size();
   int64_t next = known;
-  for (int64_t i = 0; i < std::min(kAhead, n); ++i) prefetch_word(i);
+  for (int64_t i = 0; i < std::min(kAhead, n); ++i) ask_ahead(i);
   for (int64_t first = 0; first < n; first += kBlock) {
     const int64_t end = std::min(first + kBlock, n);
-    for (int64_t i = first + kAhead; i < std::min(end + kAhead, n); ++i) prefetch_word(i);
+    for (int64_t i = first + kAhead; i < std::min(end + kAhead, n); ++i) ask_ahead(i);
+    const uint32_t base = table.base();
     int64_t unknown[kBlock], num_unknown = 0;
-    // Unconditional stores, conditional steps: first occurrences are unpredictable, branches would cost more.
+    // Unconditional stores, conditional steps: first occurrences are unpredictable, branches would cost more. What is
+    // stored for a node that is not found means nothing; the second pass stores anew.
     for (int64_t i = first; i < end; ++i) {
-      local[i] = find_word(i);
+      const uint32_t word = with_key(i, [&](auto... key) { return table.word(key...); });
+      local[i] = word - base;
       unknown[num_unknown] = i;
-      num_unknown += local[i] == kAbsent;
+      num_unknown += word < base;
     }
     for (int64_t u = 0; u < num_unknown; ++u) {
       const int64_t i = unknown[u];
+      const uint32_t to_give = static_cast<uint32_t>(next);
       uint32_t found;
       if constexpr (kDisjoint)
-        found = table.find_or_add(node[i], static_cast<uint32_t>(next), tree[i]);
+        found = table.find_or_add(node[i], to_give, tree[i]);
       else
-        found = table.find_or_add(node[i], static_cast<uint32_t>(next));
+        found = table.find_or_add(node[i], to_give);
       local[i] = found;
       node_of[next] = node[i];
       if constexpr (kDisjoint) tree_of[next] = tree[i];
@@ -106,6 +107,14 @@ void NodeSet::end_hop() {
   frontier_begin_ = frontier_end_;
   frontier_end_ = node_.size();
   num_sampled_.push_back(frontier_size());
+}
+
+void NodeSet::copy_to(int64_t* node_out, int64_t* tree_out, int num_threads) const {
+  constexpr int64_t kPiece = 8192;
+  for_row_chunks<kPiece>(size(), 1, num_threads, [&](int64_t first, int64_t last) {
+    std::copy(node() + first, node() + last, node_out + first);
+    if (tree_out) std::copy(tree() + first, tree() + last, tree_out + first);
+  });
 }
 
 }  // namespace glt

@@ -38,6 +38,9 @@ class NodeSet {
   // What has been added since the last call is the frontier now.
   void end_hop();
 
+  // Writes size() ids, and trees unless tree_out is null.
+  void copy_to(int64_t* node_out, int64_t* tree_out, int num_threads) const;
+
   int64_t num_nodes() const { return num_nodes_; }  // of the graph
   int64_t size() const { return node_.size(); }     // of the batch
   const int64_t* node() const { return node_.data(); }
@@ -74,7 +77,7 @@ void NodeSet::find(const Id* node, int64_t n, uint32_t* local) const {
       require_known(node[i]);
       table.prefetch(node[i]);
     }
-    for (int64_t i = 0; i < n; ++i) local[i] = table.find(node[i]);
+    for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, node[i]);
   };
   if (dense())
     look_up(dense_);

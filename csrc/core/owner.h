@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <variant>
 
+#include "core/prefetch.h"
+
 namespace glt {
 
 // Contiguous ids: partition p owns [offset[p], offset[p + 1]).
@@ -43,7 +45,7 @@ inline bool owns(const Ranges& owner, int64_t part, int64_t id) {
 
 template <typename T>
 void prefetch_owner(const T* owner, int64_t id) {
-  __builtin_prefetch(owner + id, 0, 2);
+  prefetch(owner + id);
 }
 inline void prefetch_owner(const Ranges&, int64_t) {}  // small enough to stay in the cache
 

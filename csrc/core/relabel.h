@@ -1,6 +1,7 @@
 // Global node ids to the local ids of one batch, in order of first occurrence.
 //
-// Both tables stamp their words: a word below the base of the batch at hand is empty, whatever it says.
+// Both tables stamp their words: base of the batch + local id. A word below the base of the batch at hand is empty,
+// whatever it says.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "core/buffer.h"
 #include "core/check.h"
+#include "core/prefetch.h"
 
 namespace glt {
 
@@ -32,7 +34,7 @@ class DenseTable {
     }
     used_ = 0;
   }
-  void prefetch(int64_t node) const { __builtin_prefetch(words_.data() + node, 1, 3); }
+  void prefetch(int64_t node) const { glt::prefetch(words_.data() + node); }
 
   // Local id of `node`; `next`, which it then gets, if this is its first occurrence.
   uint32_t find_or_add(int64_t node, uint32_t next) {
@@ -44,11 +46,9 @@ class DenseTable {
     return local;
   }
 
-  // Local id of `node`, or kAbsent. Adds nothing, so several threads may look up at the same time.
-  uint32_t find(int64_t node) const {
-    const uint32_t word = words_[node];
-    return word >= base_ ? word - static_cast<uint32_t>(base_) : kAbsent;
-  }
+  // Look-ups add nothing, so several threads may make them at the same time.
+  uint32_t base() const { return static_cast<uint32_t>(base_); }
+  uint32_t word(int64_t node) const { return words_[node]; }
 
  private:
   int64_t num_nodes_;
@@ -67,7 +67,7 @@ class HashTable {
     used_ = 0;
     num_entries_ = 0;
   }
-  void prefetch(int64_t node, uint32_t tree = 0) const { __builtin_prefetch(slots_.data() + home(node, tree), 1, 3); }
+  void prefetch(int64_t node, uint32_t tree = 0) const { glt::prefetch(slots_.data() + home(node, tree)); }
 
   uint32_t find_or_add(int64_t node, uint32_t next, uint32_t tree = 0) {
     require(used_ < UINT32_MAX / 2, "a batch has over 2^31 nodes: use smaller batches or fan-outs");
@@ -79,10 +79,8 @@ class HashTable {
     return next;
   }
 
-  uint32_t find(int64_t node, uint32_t tree = 0) const {
-    const uint32_t word = slots_[place(node, tree)].word;
-    return word >= base_ ? word - static_cast<uint32_t>(base_) : kAbsent;
-  }
+  uint32_t base() const { return static_cast<uint32_t>(base_); }
+  uint32_t word(int64_t node, uint32_t tree = 0) const { return slots_[place(node, tree)].word; }
 
  private:
   struct Slot {
@@ -125,5 +123,12 @@ class HashTable {
   uint64_t base_ = 1, used_ = 0;
   int64_t num_entries_ = 0;
 };
+
+// Local id of a node (and tree), or kAbsent.
+template <typename Table, typename... Key>
+uint32_t find_in(const Table& table, Key... key) {
+  const uint32_t word = table.word(key...), base = table.base();
+  return word >= base ? word - base : kAbsent;
+}
 
 }  // namespace glt

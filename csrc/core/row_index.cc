@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "core/check.h"
+#include "core/prefetch.h"
 
 namespace glt {
 
@@ -30,7 +31,7 @@ int64_t RowIndex::split(const int64_t* ids, const uint32_t* positions, int64_t n
     require_index(static_cast<uint64_t>(ids[i]) < static_cast<uint64_t>(num_ids_), "ids[", i, "] = ", ids[i],
                   " is outside [0, ", num_ids_, ")");
     if (i + kAhead < n && static_cast<uint64_t>(ids[i + kAhead]) < static_cast<uint64_t>(num_ids_))
-      __builtin_prefetch(blocks_.data() + (ids[i + kAhead] >> 6), 0, 2);
+      prefetch(blocks_.data() + (ids[i + kAhead] >> 6));
     const Block& block = blocks_[ids[i] >> 6];
     const uint64_t bit = uint64_t{1} << (ids[i] & 63);
     if (block.bits & bit) {

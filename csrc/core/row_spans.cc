@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/check.h"
+#include "core/prefetch.h"
 
 namespace glt {
 namespace {

@@ -9,10 +9,6 @@
 
 namespace glt {
 
-inline void prefetch(const void* p) {
-  __builtin_prefetch(p, 0, 2);
-}
-
 // The nodes whose edges are sampled, in order.
 struct Rows {
   const int64_t* node;  // [n]

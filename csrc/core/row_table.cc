@@ -11,6 +11,7 @@
 #include "core/buffer.h"
 #include "core/check.h"
 #include "core/halves.h"
+#include "core/prefetch.h"
 #include "core/row_ahead.h"
 #include "core/team.h"
 
@@ -111,7 +112,7 @@ template <typename T>
 void RowTable::read_elements(const SomeRows& some, int64_t first, int64_t last, T* out) const {
   T* table = reinterpret_cast<T*>(rows_);
   if (some.numbers)
-    for (int64_t i = first; i < last; ++i) __builtin_prefetch(table + some.numbers[i], 0, 2);
+    for (int64_t i = first; i < last; ++i) prefetch(table + some.numbers[i]);
   for (int64_t i = first; i < last; ++i) out[i] = __atomic_load_n(table + some[i], __ATOMIC_RELAXED);
 }
 

@@ -9,6 +9,7 @@
 #include "core/buffer.h"
 #include "core/check.h"
 #include "core/halves.h"
+#include "core/prefetch.h"
 #include "core/row_chunks.h"
 
 namespace glt {
@@ -108,7 +109,7 @@ void update_rows_of(const RowMerge& merge, RowTable& weights, const Step& step, 
     for (int64_t i = first; i < last; ++i) {
       const int64_t row = merge.row(i);
       if (i + 1 < last)
-        for (const RowTable* table : tables) __builtin_prefetch(table->row(merge.row(i + 1)), 1, 2);
+        for (const RowTable* table : tables) prefetch(table->row(merge.row(i + 1)));
       merge.sum(i, step.scale, grad);
       held.hold(row);
       const auto* at = reinterpret_cast<const Stored*>(weights.row(row));

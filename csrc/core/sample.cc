@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/floyd.h"
+#include "core/prefetch.h"
 #include "core/runs.h"
 #include "core/weighted_draws.h"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/floyd.h"
+#include "core/prefetch.h"
 #include "core/weighted_row.h"
 #include "core/weights.h"
 

@@ -84,8 +84,7 @@ void copy_nodes(const Batch& self, int node_type, py::array node, std::optional<
     tree_out = write<int64_t>(*tree, "tree");
   }
   py::gil_scoped_release nogil;
-  std::copy_n(nodes.node(), n, node_out);
-  if (tree_out) std::copy_n(nodes.tree(), n, tree_out);
+  nodes.copy_to(node_out, tree_out, self.num_threads());
 }
 
 void copy_edges(const Batch& self, int edge_type, py::array row, py::array col, std::optional<py::array> edge) {

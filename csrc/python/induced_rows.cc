@@ -25,7 +25,7 @@ class InducedRows : public RowsAnswer {
     ChunkSlots slots;
     const auto find = [&](const auto* ids, int64_t n, uint32_t* local) {
       for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i]);
-      for (int64_t i = 0; i < n; ++i) local[i] = table.find(ids[i]);
+      for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, ids[i]);
     };
     induce_in_order(PartedCsr(csr.view()), rows, with_edge, false, num_threads, slots, "nodes", find,
                     [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });

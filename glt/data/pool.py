@@ -43,5 +43,5 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     nbytes = prod(shape) * dtype.itemsize
     if nbytes < SMALL_BYTES:
         return torch.empty(shape, dtype=dtype)
-    flat = torch.from_numpy(process_pool().acquire(nbytes))
-    return flat.view(dtype).view(shape)
+    flat = torch.from_numpy(process_pool().acquire(nbytes)).view(dtype)
+    return flat if len(shape) == 1 else flat.view(shape)  # where caches are cold, a call of torch takes some microseconds

@@ -33,7 +33,7 @@ int check(Table& table, const char* what, uint64_t near_end) {
     uint32_t next = 0;
     for (int64_t i = 0, n = num_seeds + static_cast<int64_t>(rng() % 300); i < n; ++i) {
       const int64_t node = rng() % kNodes;
-      const uint32_t there = table.find(node);
+      const uint32_t there = glt::find_in(table, node);
       if (there != (known.count(node) ? known[node] : glt::kAbsent)) {
         std::printf("%s: batch %d, node %ld: found as %u\n", what, batch, long(node), there);
         return 1;
@@ -63,8 +63,8 @@ int check_trees(glt::HashTable& table) {
       const uint32_t tree = rng() % 2 ? rng() % 10 : UINT32_MAX - rng() % 10;
       const uint32_t next = static_cast<uint32_t>(known.size());
       const uint32_t expected = known.try_emplace({node, tree}, next).first->second;
-      if (table.find(node, tree) != (expected == next ? glt::kAbsent : expected) ||
-          table.find_or_add(node, next, tree) != expected || table.find(node, tree) != expected) {
+      if (glt::find_in(table, node, tree) != (expected == next ? glt::kAbsent : expected) ||
+          table.find_or_add(node, next, tree) != expected || glt::find_in(table, node, tree) != expected) {
         std::printf("trees: batch %d, node %ld, tree %u: expected %u\n", batch, long(node), tree, expected);
         return 1;
       }
