@@ -54,6 +54,12 @@ class Timing:
         """Median of the units of work per second."""
         return float(np.median(np.divide(self.work, self.seconds)))
 
+    def over(self, other: Timing) -> float:
+        """Median of how many times ``other``'s rate this is, round by round: rounds next to each other find the machine
+        equally busy, medians of whole runs need not."""
+        rate, base = np.divide(self.work, self.seconds), np.divide(other.work, other.seconds)
+        return float(np.median(rate / base))
+
     def best_rate(self) -> float:
         return float(np.max(np.divide(self.work, self.seconds)))
 

@@ -1,22 +1,27 @@
 """Sampling with relabelling: seeds in, a batch in local ids out.
 
 Claim: one thread, without replacement, edge ids on, graph M: at least 5x pyg-lib and 4x the best peer. Two threads, on
-one batch or on two in flight: at least 1.7x one.
+one batch or on two in flight: at least 1.7x one. Beside them two processes that share nothing, each with a graph of its
+own: what the machine, its neighbours at work, lets two threads be.
 
 Method: 1024 distinct seeds with edges per batch, the same seeds for all; one core; contestants take turns round by
-round; each batch includes handing node, row, col and edge ids over as int64 tensors. Peers get int64 columns, the only
-ones that they take; glt gets int32 columns, as its Topology stores them, and its output goes into fresh tensors, as
-theirs does. Before anything is timed, every contestant's batches are checked against the graph: each edge exists where
-its id says, no edge occurs twice, each node is expanded once and completely (min(k, degree) edges), nodes are distinct
-with the seeds first.
+round, and a ratio is the median of those of each round; each batch includes handing node, row, col and edge ids over as
+int64 tensors. Peers get int64 columns, the only ones that they take; glt gets int32 columns, as its Topology stores
+them, and its output goes into fresh tensors, as theirs does. Before anything is timed, every contestant's batches are
+checked against the graph: each edge exists where its id says, no edge occurs twice, each node is expanded once and
+completely (min(k, degree) edges), nodes are distinct with the seeds first.
 
     python -m benchmarks.bench_sampler [--rounds 7] [--toy]
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +33,7 @@ from glt.data import pool
 
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # node, row (neighbour), col (expanded node), edge id
 Sampler = Callable[[np.ndarray], Sample]
+PATIENCE = 300  # seconds
 CASES = [("S", [15, 10, 5]), ("M", [15, 10, 5]), ("M", [10, 10, 10]), ("M", [25, 10])]
 
 
@@ -114,14 +120,15 @@ def round_of(sampler: Sampler, batches: list[np.ndarray]) -> Callable[[], float]
 
 
 def round_in_threads(samplers: Sequence[Sampler], batches: list[np.ndarray]) -> Callable[[], float]:
-    """One round in which each sampler has a thread of its own and its share of the batches, all in flight at once."""
+    """One round in which each sampler has a thread of its own, that takes the next batch when it has done one."""
     edges = [0.0] * len(samplers)
 
-    def work(i: int) -> None:
-        edges[i] = round_of(samplers[i], batches[i :: len(samplers)])()
+    def work(i: int, left: Iterator[np.ndarray]) -> None:
+        edges[i] = float(sum(len(samplers[i](seeds)[1]) for seeds in left))
 
     def run() -> float:
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(samplers))]
+        left = iter(batches)
+        threads = [threading.Thread(target=work, args=(i, left)) for i in range(len(samplers))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -129,6 +136,61 @@ def round_in_threads(samplers: Sequence[Sampler], batches: list[np.ndarray]) -> 
         return sum(edges)
 
     return run
+
+
+@contextlib.contextmanager
+def round_in_processes(
+    graph: graphs.BenchGraph, num_neighbors: list[int], batches: list[np.ndarray]
+) -> Iterator[Callable[[], float]]:
+    """The same in this process and another one, that shares nothing with it but the number of the next batch."""
+    context = multiprocessing.get_context("spawn")
+    number = context.Value("q")
+    mine, theirs = context.Pipe()
+    given = (theirs, number, graph.name, num_neighbors, batches)
+    other = context.Process(target=serve_rounds, args=given, daemon=True)
+    other.start()
+    theirs.close()
+    sampler = GltSampler(csr_of(graph), num_neighbors, 1, pool.empty)
+
+    def answer() -> float:
+        if not mine.poll(PATIENCE):
+            raise TimeoutError(f"the other process has not answered for {PATIENCE} s")
+        return mine.recv()
+
+    def run() -> float:
+        number.value = 0
+        mine.send("round")
+        return share_of_round(sampler, number, batches) + answer()
+
+    try:
+        answer()
+        yield run
+    finally:
+        mine.close()  # it ends by that
+        other.join(PATIENCE)
+
+
+def serve_rounds(
+    asked: Connection, number: Any, graph_name: str, num_neighbors: list[int], batches: list[np.ndarray]
+) -> None:
+    """Takes part in a round for every message, and answers how many edges it has sampled, until nobody can ask."""
+    sampler = GltSampler(csr_of(graphs.load(graph_name)), num_neighbors, 1, pool.empty)
+    asked.send(0.0)
+    with contextlib.suppress(EOFError):
+        while asked.recv():
+            asked.send(share_of_round(sampler, number, batches))
+
+
+def share_of_round(sampler: Sampler, number: Any, batches: list[np.ndarray]) -> float:
+    """Samples the next batch, as long as there is one; ``number``: of batches taken by anybody, a shared counter."""
+    edges = 0.0
+    while True:
+        with number.get_lock():
+            taken = number.value
+            number.value += 1
+        if taken >= len(batches):
+            return edges
+        edges += len(sampler(batches[taken])[1])
 
 
 def bench_one_thread(
@@ -144,7 +206,7 @@ def bench_one_thread(
         timings = interleave({name: round_of(sampler, batches) for name, sampler in samplers.items()}, rounds)
     best_peer = max((timing.rate() for name, timing in timings.items() if name != "glt"), default=None)
     for name, timing in timings.items():
-        ratios = {"glt_over_this": timings["glt"].rate() / timing.rate(), "by_cpu": timing.cpu() / timings["glt"].cpu()}
+        ratios = {"glt_over_this": timings["glt"].over(timing), "by_cpu": timing.cpu() / timings["glt"].cpu()}
         add(report, graph, num_neighbors, name, timing, len(batches), **ratios)
     if best_peer is not None:
         report.rows[-len(timings)]["glt_over_best_peer"] = timings["glt"].rate() / best_peer
@@ -152,7 +214,8 @@ def bench_one_thread(
 
 def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int) -> None:
     csr = csr_of(graph)
-    batches = graph.seed_batches(32)  # rounds long enough for the kernel to spread new threads over the cores
+    # Rounds of some tenths of a second: the kernel takes its time to spread new threads over the cores.
+    batches = graph.seed_batches(128 if graph.name == "S" else 32)
     # Output goes where a loader's goes: threads that map and unmap fresh memory wait for each other in the kernel.
     one, both = GltSampler(csr, num_neighbors, 1, pool.empty), GltSampler(csr, num_neighbors, 2, pool.empty)
     check(graph, num_neighbors, batches[0], both(batches[0]), "glt, two threads")
@@ -161,15 +224,18 @@ def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: l
         if len(cores) < 2:
             print("two threads: not measured, one core only")
             return
-        contestants = {
-            "glt, one thread": round_of(one, batches),
-            "glt, two threads on one batch": round_of(both, batches),
-            "glt, two batches in flight": round_in_threads(flights, batches),
-        }
-        timings = interleave(contestants, rounds)
-    base = timings["glt, one thread"].rate()
+        with round_in_processes(graph, num_neighbors, batches) as in_processes:
+            contestants = {
+                "glt, one thread": round_of(one, batches),
+                "glt, two threads on one batch": round_of(both, batches),
+                "glt, two batches in flight": round_in_threads(flights, batches),
+                "glt, two processes, nothing shared": in_processes,
+            }
+            timings = interleave(contestants, 3 * rounds)
     for name, timing in timings.items():
-        add(report, graph, num_neighbors, name, timing, len(batches), over_one_thread=timing.rate() / base)
+        over_one = timing.over(timings["glt, one thread"])
+        add(report, graph, num_neighbors, name, timing, len(batches), over_one_thread=over_one)
+    report.rows[-1]["cpu_ms"] = None  # that of the other process is not known here
 
 
 def add(
