@@ -130,7 +130,7 @@ void Batch::expand(int edge_type, const PartedCsr& graph, const HopSpec& spec, i
     rows.seed_time = frontier_time_.data();
   }
   sample_in_order(
-      graph, rows, spec, num_threads, slots_, "frontier",
+      graph, rows, spec, num_threads, chunks_, "frontier",
       [&](const RowSamples& rows, int64_t first, int64_t count) { take_rows(edges, rows, begin + first, count); });
 }
 
@@ -181,7 +181,7 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
     EdgeSet& edges = edges_[r];
     const NodeSet &centers = nodes_[edges.expanded], &neighbors = nodes_[edges.neighbor];
     induce_in_order(
-        graphs[r], {centers.node(), centers.size()}, with_edge_, true, num_threads, slots_, "nodes",
+        graphs[r], {centers.node(), centers.size()}, with_edge_, true, num_threads, chunks_, "nodes",
         [&](const auto* ids, int64_t n, uint32_t* local) { neighbors.find(ids, n, local); },
         [&](const RowSamples& rows, int64_t, int64_t num_rows) {
           const int64_t num_edges = rows.neighbor.size();

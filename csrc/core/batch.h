@@ -89,7 +89,7 @@ class Batch {
   // Scratch. The frontier is copied, since the nodes may move while a hop adds to them.
   Buffer<int64_t> frontier_, frontier_time_;
   Buffer<uint32_t> frontier_tree_, edge_tree_;
-  ChunkSlots slots_;
+  Chunks chunks_;
   Stitch stitch_;
 };
 

@@ -19,16 +19,16 @@ constexpr int64_t kLookUpBlock = 256;
 // find(ids, n, local) does not answer with kAbsent. Neighbours are written as local ids when `local_ids`, else as
 // global ones. `find` is called from several threads at a time. Hubs cost their degree; their rows are only read.
 template <typename Find>
-void induce_rows(const CsrView& csr, const Rows& rows, bool with_edge, bool local_ids, RowSamples& out,
-                 const char* name, int64_t first_index, const Find& find) {
-  find_spans(csr, rows, nullptr, -1, out.spans, name, first_index);
+void induce_rows(const CsrView& csr, const Rows& rows, bool with_edge, bool local_ids, RowScratch& scratch,
+                 RowSamples& out, const char* name, int64_t first_index, const Find& find) {
+  find_spans(csr, rows, nullptr, -1, scratch.spans, name, first_index);
   out.count.reserve_more(rows.n);
   std::visit(
       [&](auto* indices, auto* edge_ids) {
         uint32_t local[kLookUpBlock];
         for (int64_t i = 0; i < rows.n; ++i) {
-          const int64_t end = out.spans.begin[i] + out.spans.degree[i], found_before = out.neighbor.size();
-          for (int64_t begin = out.spans.begin[i]; begin < end; begin += kLookUpBlock) {
+          const int64_t end = scratch.spans.begin[i] + scratch.spans.degree[i], found_before = out.neighbor.size();
+          for (int64_t begin = scratch.spans.begin[i]; begin < end; begin += kLookUpBlock) {
             const int64_t n = std::min(kLookUpBlock, end - begin);
             find(indices + begin, n, local);
             out.neighbor.reserve_more(n);
@@ -56,14 +56,14 @@ void induce_rows(const CsrView& csr, const Rows& rows, bool with_edge, bool loca
 // The same for many rows on several threads, handed in order to consume(rows, first, count) on the calling one.
 template <typename Find, typename Consume>
 void induce_in_order(const PartedCsr& graph, const Rows& rows, bool with_edge, bool local_ids, int num_threads,
-                     ChunkSlots& slots, const char* name, const Find& find, const Consume& consume) {
-  const auto induce = [&](const CsrView& csr, const Rows& some, RowSamples& out, const char* name, int64_t first) {
-    induce_rows(csr, some, with_edge, local_ids, out, name, first, find);
+                     Chunks& chunks, const char* name, const Find& find, const Consume& consume) {
+  const auto read = [&](int64_t first, int64_t count, ReadScratch& scratch, RowSamples& out) {
+    const auto induce = [&](const CsrView& csr, const Rows& some, RowSamples& found, const char* name, int64_t first) {
+      induce_rows(csr, some, with_edge, local_ids, scratch.rows, found, name, first, find);
+    };
+    graph.read_rows(rows.slice(first, count), scratch.parts, out, name, first, induce);
   };
-  const auto read = [&](int64_t first, int64_t count, ChunkSlot& slot) {
-    graph.read_rows(rows.slice(first, count), slot.parts, slot.rows, name, first, induce);
-  };
-  read_in_order(rows.n, graph.chunk_rows(), num_threads, slots, read, consume);
+  read_in_order(rows.n, graph.chunk_rows(), num_threads, chunks, read, consume);
 }
 
 }  // namespace glt

@@ -12,7 +12,7 @@ namespace glt {
 namespace {
 
 // The draws of the rows that need some: each as many as the others. False where they are better made row by row.
-bool draw_ahead(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowSamples& out) {
+bool draw_ahead(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch) {
   if (spec.num_neighbors > kCompareAll || spec.num_neighbors <= 0) return false;
   int64_t node[kChunkRows], n = 0;
   uint64_t key[kChunkRows];
@@ -20,25 +20,25 @@ bool draw_ahead(const Rows& rows, const HopSpec& spec, const uint32_t* counts, R
     // Whether a row has more edges than it gives is unpredictable: a branch would cost more than a store.
     if (rows.tree) key[n] = key_of(rows, i, spec);
     node[n] = rows.node[i];
-    n += spec.replace ? counts[i] > 0 : counts[i] < out.spans.num_eligible(i);
+    n += spec.replace ? counts[i] > 0 : counts[i] < scratch.spans.num_eligible(i);
   }
-  out.draws.fill(node, rows.tree ? key : nullptr, spec.batch_key, n, spec.hop, spec.edge_type, spec.num_neighbors);
+  scratch.draws.fill(node, rows.tree ? key : nullptr, spec.batch_key, n, spec.hop, spec.edge_type, spec.num_neighbors);
   return true;
 }
 
-// Writes the positions of out.count[i] picks of every row; every edge is equally likely.
-void pick_uniformly(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowSamples& out) {
+// Writes the positions of counts[i] picks of every row; every edge is equally likely.
+void pick_uniformly(const Rows& rows, const HopSpec& spec, const uint32_t* counts, RowScratch& scratch) {
   PickSet picks;
-  const bool drawn = draw_ahead(rows, spec, counts, out);
+  const bool drawn = draw_ahead(rows, spec, counts, scratch);
   int64_t num_drawn = 0;
-  int64_t* position = out.position.data();
+  int64_t* position = scratch.position.data();
   for (int64_t i = 0; i < rows.n; ++i) {
-    const int64_t begin = out.spans.begin[i], eligible = out.spans.num_eligible(i), count = counts[i];
+    const int64_t begin = scratch.spans.begin[i], eligible = scratch.spans.num_eligible(i), count = counts[i];
     const auto place = [&](uint64_t bits) { return pick_any(begin, eligible, bits); };
     if (count == 0 || takes_whole(eligible, count, spec.replace)) {
       write_run(position, count, [&](int64_t j) { return begin + j; });
     } else if (drawn) {
-      const uint64_t* bits = out.draws.of(num_drawn++);
+      const uint64_t* bits = scratch.draws.of(num_drawn++);
       if (spec.replace)
         for (int64_t j = 0; j < count; ++j) position[j] = place(bits[j]);
       else
@@ -50,7 +50,7 @@ void pick_uniformly(const Rows& rows, const HopSpec& spec, const uint32_t* count
       else
         floyd(begin, eligible, count, draws, 0, position, picks);
     }
-    if (out.spans.num_excluded(i) > 0) out.spans.skip_excluded(i, position, count);
+    if (scratch.spans.num_excluded(i) > 0) scratch.spans.skip_excluded(i, position, count);
     position += count;
   }
 }
@@ -66,31 +66,31 @@ void check_spec(const HopSpec& spec) {
   require(spec.edge_type < 65535, "edge_type = ", spec.edge_type, ": expected below 65535");
 }
 
-void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowSamples& out, const char* name,
-                 int64_t first_index) {
+void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowScratch& scratch, RowSamples& out,
+                 const char* name, int64_t first_index) {
   const int64_t k = spec.num_neighbors;
   const bool by_time = csr.time && (rows.seed_time || spec.last);
   require(!by_time || !csr.weight_sum,
           "seed_time or last was given for edges with times and weights: expected one of the two, leave out the other");
-  find_spans(csr, rows, spec.exclusions, by_time && spec.last ? k : -1, out.spans, name, first_index);
+  find_spans(csr, rows, spec.exclusions, by_time && spec.last ? k : -1, scratch.spans, name, first_index);
   out.count.reserve_more(rows.n);
   uint32_t* counts = out.count.end();
   int64_t total = 0;
   for (int64_t i = 0; i < rows.n; ++i) {
-    const int64_t eligible = out.spans.num_eligible(i);
+    const int64_t eligible = scratch.spans.num_eligible(i);
     const int64_t count = num_picks(eligible, k, spec.replace);
     require(count <= UINT32_MAX, name, "[", first_index + i, "] = ", rows.node[i], " has ", eligible,
             " edges: num_neighbors = -1 takes at most 2^32 - 1 of one node");
     counts[i] = static_cast<uint32_t>(count);
     total += count;
   }
-  out.position.resize(total + kRunSlack);
+  scratch.position.resize(total + kRunSlack);
   if (csr.weight_sum)
-    pick_by_weight(csr, rows, spec, counts, out);
+    pick_by_weight(csr, rows, spec, counts, scratch);
   else
-    pick_uniformly(rows, spec, counts, out);
+    pick_uniformly(rows, spec, counts, scratch);
 
-  const int64_t* position = out.position.data();
+  const int64_t* position = scratch.position.data();
   std::visit(
       [&](auto* indices, auto* edge_ids) {
         const bool fetch_ids = spec.with_edge && csr.has_edge_ids;

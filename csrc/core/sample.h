@@ -44,14 +44,18 @@ struct RowSamples {
   Buffer<uint32_t> count;    // [num_nodes]
   Buffer<int64_t> neighbor;  // [sum of count]
   Buffer<int64_t> edge;      // [sum of count], or empty
-  Buffer<int64_t> position;  // scratch: where in the edge arrays a pick is
-  RowSpans spans;            // scratch
-  RowDraws draws;            // scratch
   void clear() {
     count.clear();
     neighbor.clear();
     edge.clear();
   }
+};
+
+// What a thread reads rows with, one chunk after the other: in its own caches, unlike samples, which others consume.
+struct RowScratch {
+  Buffer<int64_t> position;  // where in the edge arrays a pick is
+  RowSpans spans;
+  RowDraws draws;
 };
 
 // Rows that are sampled together: enough loads in flight to hide memory latency, few enough to stay in the L2 cache.
@@ -60,7 +64,7 @@ constexpr int64_t kChunkRows = 64;
 // Appends the samples of `rows`, kChunkRows at most, to `out`. Without replacement by Floyd's algorithm (Bentley &
 // Floyd, CACM 30(9), 1987): exactly min(k, degree) draws, every subset equally likely. Throws std::out_of_range, naming
 // the first offender as `name`[first_index + i], when a node is outside the graph or has no row here.
-void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowSamples& out, const char* name,
-                 int64_t first_index);
+void sample_rows(const CsrView& csr, const Rows& rows, const HopSpec& spec, RowScratch& scratch, RowSamples& out,
+                 const char* name, int64_t first_index);
 
 }  // namespace glt

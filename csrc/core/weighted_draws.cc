@@ -121,11 +121,11 @@ void begin_row(DrawnRow& row, const CsrView& csr, const RowSpans& spans, bool is
 }  // namespace
 
 void pick_by_weight(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                    RowSamples& out) {
-  const RowSpans& spans = out.spans;
+                    RowScratch& scratch) {
+  const RowSpans& spans = scratch.spans;
   std::vector<DrawnRow> drawn;
   drawn.reserve(rows.n);
-  int64_t* position = out.position.data();
+  int64_t* position = scratch.position.data();
   for (int64_t i = 0; i < rows.n; position += counts[i], ++i) {
     const int64_t begin = spans.begin[i];
     if (counts[i] == 0) continue;

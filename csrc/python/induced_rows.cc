@@ -22,12 +22,12 @@ class InducedRows : public RowsAnswer {
                     " is outside [0, ", num_ids, ")");
       table.find_or_add(member[i], static_cast<uint32_t>(i));
     }
-    ChunkSlots slots;
+    Chunks chunks;
     const auto find = [&](const auto* ids, int64_t n, uint32_t* local) {
       for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i]);
       for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, ids[i]);
     };
-    induce_in_order(PartedCsr(csr.view()), rows, with_edge, false, num_threads, slots, "nodes", find,
+    induce_in_order(PartedCsr(csr.view()), rows, with_edge, false, num_threads, chunks, "nodes", find,
                     [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
   }
 };

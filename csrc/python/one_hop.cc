@@ -11,8 +11,8 @@ class OneHop : public RowsAnswer {
   OneHop(const Csr& csr, const Rows& asked, const HopSpec& spec, int num_threads, const std::string& name)
       : RowsAnswer(spec.with_edge) {
     py::gil_scoped_release nogil;
-    ChunkSlots slots;
-    sample_in_order(PartedCsr(csr.view()), asked, spec, num_threads, slots, name.c_str(),
+    Chunks chunks;
+    sample_in_order(PartedCsr(csr.view()), asked, spec, num_threads, chunks, name.c_str(),
                     [&](const RowSamples& rows, int64_t, int64_t) { append(rows); });
   }
 };
