@@ -123,7 +123,7 @@ def check_epoch(graph: graphs.BenchGraph, loader: Any, seeds: torch.Tensor) -> i
 def start_method() -> Any:
     """Processes are forked from one that has imported torch and glt: of new ones, most of the time is importing."""
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.bench_distributed", "torch_geometric.data"])
+    context.set_forkserver_preload(["glt", "benchmarks._harness", "torch_geometric.data"])
     return context
 
 
