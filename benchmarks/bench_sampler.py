@@ -150,19 +150,20 @@ def round_in_processes(
     other = context.Process(target=serve_rounds, args=given, daemon=True)
     other.start()
     theirs.close()
-    sampler = GltSampler(csr_of(graph), num_neighbors, 1, pool.empty)
 
     def answer() -> float:
         if not mine.poll(PATIENCE):
             raise TimeoutError(f"the other process has not answered for {PATIENCE} s")
         return mine.recv()
 
-    def run() -> float:
-        number.value = 0
-        mine.send("round")
-        return share_of_round(sampler, number, batches) + answer()
-
     try:
+        sampler = GltSampler(csr_of(graph), num_neighbors, 1, pool.empty)
+
+        def run() -> float:
+            number.value = 0
+            mine.send("round")
+            return share_of_round(sampler, number, batches) + answer()
+
         answer()
         yield run
     finally:
@@ -175,8 +176,8 @@ def serve_rounds(
 ) -> None:
     """Takes part in a round for every message, and answers how many edges it has sampled, until nobody can ask."""
     sampler = GltSampler(csr_of(graphs.load(graph_name)), num_neighbors, 1, pool.empty)
-    asked.send(0.0)
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, ConnectionError):
+        asked.send(0.0)
         while asked.recv():
             asked.send(share_of_round(sampler, number, batches))
 
@@ -185,9 +186,11 @@ def share_of_round(sampler: Sampler, number: Any, batches: list[np.ndarray]) -> 
     """Samples the next batch, as long as there is one; ``number``: of batches taken by anybody, a shared counter."""
     edges = 0.0
     while True:
-        with number.get_lock():
-            taken = number.value
-            number.value += 1
+        if not number.get_lock().acquire(timeout=PATIENCE):
+            raise TimeoutError(f"the other process has held the number of the next batch for {PATIENCE} s")
+        taken = number.value
+        number.value += 1
+        number.get_lock().release()
         if taken >= len(batches):
             return edges
         edges += len(sampler(batches[taken])[1])
