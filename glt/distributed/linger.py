@@ -75,17 +75,13 @@ def _start(backend: Backend, rendezvous: Rendezvous | None) -> threading.Thread:
         # forked. Registered here, since such a child forgets what its parent has registered.
         util.Finalize(None, _wait, exitpriority=1)
         _waited_for_by = os.getpid()
-    thread = threading.Thread(target=_linger, args=(backend, rendezvous), name="glt-linger", daemon=True)
+    thread = threading.Thread(target=_finish, args=(backend, rendezvous, None), name="glt-linger", daemon=True)
+    # Until it is dead, not until it has finished: it may be the last to let go of the samplers, and a daemon that frees
+    # a tensor while the interpreter ends takes the process with it ("terminate called without an active exception").
+    _lingering.difference_update([earlier for earlier in list(_lingering) if earlier.ident and not earlier.is_alive()])
     _lingering.add(thread)
     thread.start()
     return thread
-
-
-def _linger(backend: Backend, rendezvous: Rendezvous | None) -> None:
-    try:
-        _finish(backend, rendezvous, None)
-    finally:
-        _lingering.discard(threading.current_thread())
 
 
 def _finish(backend: Backend, rendezvous: Rendezvous | None, timeout_s: float | None) -> None:
