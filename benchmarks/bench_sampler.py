@@ -6,10 +6,10 @@ own: what the machine, its neighbours at work, lets two threads be.
 
 Method: 1024 distinct seeds with edges per batch, the same seeds for all; one core; contestants take turns round by
 round, and a ratio is the median of those of each round; each batch includes handing node, row, col and edge ids over as
-int64 tensors. Peers get int64 columns, the only ones that they take; glt gets int32 columns, as its Topology stores
-them, and its output goes into fresh tensors, as theirs does. Before anything is timed, every contestant's batches are
-checked against the graph: each edge exists where its id says, no edge occurs twice, each node is expanded once and
-completely (min(k, degree) edges), nodes are distinct with the seeds first.
+int64 arrays. Peers get int64 columns, the only ones that they take; glt gets int32 columns, as its Topology stores
+them. Output is where each puts it: theirs in fresh tensors, glt's in memory that earlier batches used. Before anything
+is timed, every contestant's batches are checked against the graph: each edge exists where its id says, no edge occurs
+twice, each node is expanded once and completely (min(k, degree) edges), nodes are distinct with the seeds first.
 
     python -m benchmarks.bench_sampler [--rounds 7] [--toy]
 """
@@ -29,7 +29,6 @@ import torch
 from benchmarks import graphs
 from benchmarks._harness import Report, Timing, arguments, find_peers, interleave, pinned
 from glt import _core
-from glt.data import pool
 
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # node, row (neighbour), col (expanded node), edge id
 Sampler = Callable[[np.ndarray], Sample]
@@ -40,10 +39,7 @@ CASES = [("S", [15, 10, 5]), ("M", [15, 10, 5]), ("M", [10, 10, 10]), ("M", [25,
 class GltSampler:
     """glt's native sampler with its state, as one thread uses it."""
 
-    def __init__(
-        self, csr: _core.Csr, num_neighbors: Sequence[int], num_threads: int = 1, empty: Callable = torch.empty
-    ) -> None:
-        self.empty = empty
+    def __init__(self, csr: _core.Csr, num_neighbors: Sequence[int], num_threads: int = 1) -> None:
         self.csr, self.num_neighbors, self.num_threads = csr, list(num_neighbors), num_threads
         self.batch = _core.Batch([csr.num_nodes], [(0, 0)])
         self.number = 0
@@ -54,13 +50,8 @@ class GltSampler:
         batch = self.batch
         batch.start([(0, seeds)])
         batch.sample([self.csr], [self.num_neighbors], replace=False, batch_key=key, num_threads=self.num_threads)
-        num_nodes, num_edges = batch.num_nodes(0), batch.num_edges(0)
-        sample = tuple(
-            self.empty((n,), dtype=torch.int64).numpy() for n in (num_nodes, num_edges, num_edges, num_edges)
-        )
-        batch.copy_nodes(0, sample[0])
-        batch.copy_edges(0, *sample[1:])
-        return sample
+        ((node, _),), ((ends, edge),) = batch.hand_over()
+        return node, ends[0], ends[1], edge
 
 
 def peer_samplers(graph: graphs.BenchGraph, num_neighbors: list[int], peers: Sequence[str]) -> dict[str, Sampler]:
@@ -157,7 +148,7 @@ def round_in_processes(
         return mine.recv()
 
     try:
-        sampler = GltSampler(csr_of(graph), num_neighbors, 1, pool.empty)
+        sampler = GltSampler(csr_of(graph), num_neighbors)
 
         def run() -> float:
             number.value = 0
@@ -175,7 +166,7 @@ def serve_rounds(
     asked: Connection, number: Any, graph_name: str, num_neighbors: list[int], batches: list[np.ndarray]
 ) -> None:
     """Takes part in a round for every message, and answers how many edges it has sampled, until nobody can ask."""
-    sampler = GltSampler(csr_of(graphs.load(graph_name)), num_neighbors, 1, pool.empty)
+    sampler = GltSampler(csr_of(graphs.load(graph_name)), num_neighbors)
     with contextlib.suppress(EOFError, ConnectionError):
         asked.send(0.0)
         while asked.recv():
@@ -219,10 +210,9 @@ def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: l
     csr = csr_of(graph)
     # Rounds of some tenths of a second: the kernel takes its time to spread new threads over the cores.
     batches = graph.seed_batches(128 if graph.name == "S" else 32)
-    # Output goes where a loader's goes: threads that map and unmap fresh memory wait for each other in the kernel.
-    one, both = GltSampler(csr, num_neighbors, 1, pool.empty), GltSampler(csr, num_neighbors, 2, pool.empty)
+    one, both = GltSampler(csr, num_neighbors), GltSampler(csr, num_neighbors, 2)
     check(graph, num_neighbors, batches[0], both(batches[0]), "glt, two threads")
-    flights = [GltSampler(csr, num_neighbors, 1, pool.empty) for _ in range(2)]
+    flights = [GltSampler(csr, num_neighbors) for _ in range(2)]
     with pinned(2) as cores:
         if len(cores) < 2:
             print("two threads: not measured, one core only")

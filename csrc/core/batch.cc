@@ -47,6 +47,7 @@ void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint
   disjoint_ = disjoint;
   has_time_ = seed_time != nullptr;
   induced_ = false;
+  handed_over_ = false;
   seed_time_.clear();
   if (has_time_) seed_time_.append(seed_time, num_times);
   for (size_t t = 0; t < nodes_.size(); ++t) nodes_[t].start(num_seeds[t], disjoint);
@@ -61,6 +62,7 @@ void Batch::start(const std::vector<Seeds>& seeds, bool with_edge, bool disjoint
 
 void Batch::sample(const std::vector<PartedCsr>& graphs, const BatchSpec& spec, int num_threads) {
   const size_t num_types = edges_.size();
+  require_whole();
   require(nodes_.empty() || nodes_[0].num_sampled().size() == 1, "sample makes a whole batch: call start before it");
   require_graphs(graphs);
   require(spec.num_neighbors.size() == num_types, "num_neighbors has ", spec.num_neighbors.size(),
@@ -106,6 +108,7 @@ void Batch::require_graphs(const std::vector<PartedCsr>& graphs) const {
 
 void Batch::require_not_expanded(int edge_type) const {
   const EdgeSet& edges = edges_[edge_type];
+  require_whole();
   require(!induced_, "the batch is induced and takes no further hop: call start first");
   require(edges.count.size() == nodes_[edges.expanded].frontier_begin(), "edge type ", edge_type,
           " was expanded before in this hop: call end_hop first");
@@ -161,12 +164,14 @@ void Batch::take_rows(EdgeSet& edges, const RowSamples& rows, int64_t first, int
 }
 
 void Batch::end_hop() {
+  require_whole();
   require(!induced_, "the batch is induced and takes no further hop: call start first");
   for (EdgeSet& edges : edges_) edges.end_hop(nodes_[edges.expanded].frontier_end());
   for (NodeSet& nodes : nodes_) nodes.end_hop();
 }
 
 void Batch::begin_induce() {
+  require_whole();
   require(!disjoint_, "an induced subgraph of a disjoint batch: expected disjoint = False");
   for (EdgeSet& edges : edges_) edges.start();
   induced_ = true;
@@ -185,9 +190,7 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
         [&](const auto* ids, int64_t n, uint32_t* local) { neighbors.find(ids, n, local); },
         [&](const RowSamples& rows, int64_t, int64_t num_rows) {
           const int64_t num_edges = rows.neighbor.size();
-          edges.row.reserve_more(num_edges);
-          std::copy_n(rows.neighbor.data(), num_edges, edges.row.end());
-          edges.row.added(num_edges);
+          edges.row.append(rows.neighbor.data(), num_edges);
           if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
           edges.count.append(rows.count.data(), num_rows);
         });
@@ -197,21 +200,37 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
 void Batch::induce_from(int edge_type, const std::vector<RowsPart>& parts) {
   EdgeSet& edges = edges_[edge_type];
   const NodeSet& neighbors = nodes_[edges.neighbor];
+  require_whole();
   require(induced_, "induce_from: call begin_induce first");
   require(edges.count.size() == 0, "edge type ", edge_type, " was induced before");
   stitch_.run(parts, nodes_[edges.expanded].size(), with_edge_, "batch",
               [&](const RowSamples& rows, int64_t, int64_t num_rows) {
                 const int64_t num_edges = rows.neighbor.size();
-                edges.row.reserve_more(num_edges);
-                uint32_t* local = edges.row.end();
-                neighbors.find(rows.neighbor.data(), num_edges, local);
+                local_.resize(num_edges);
+                const uint32_t* local = local_.data();
+                neighbors.find(rows.neighbor.data(), num_edges, local_.data());
                 for (int64_t e = 0; e < num_edges; ++e)
                   require(local[e] != kAbsent, "edge type ", edge_type, ": neighbour ", rows.neighbor[e],
                           " is not in the batch: expected edges among its nodes only");
+                edges.row.reserve_more(num_edges);
+                std::copy_n(local, num_edges, edges.row.end());
                 edges.row.added(num_edges);
                 if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
                 edges.count.append(rows.count.data(), num_rows);
               });
+}
+
+void Batch::begin_hand_over() {
+  require_whole();
+  handed_over_ = true;
+}
+
+BlockPool::Block Batch::hand_over_nodes(int node_type) {
+  return nodes_[node_type].hand_over();
+}
+
+std::pair<BlockPool::Block, BlockPool::Block> Batch::hand_over_edges(int edge_type) {
+  return edges_[edge_type].hand_over(num_threads_);
 }
 
 }  // namespace glt

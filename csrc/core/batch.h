@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/block_pool.h"
 #include "core/buffer.h"
+#include "core/check.h"
 #include "core/chunks.h"
 #include "core/csr.h"
 #include "core/edge_set.h"
@@ -65,6 +67,13 @@ class Batch {
   void begin_induce();
   void induce_from(int edge_type, const std::vector<RowsPart>& parts);
 
+  // The end of a batch: hands over the memory of what was made, type by type; see NodeSet and EdgeSet. After
+  // begin_hand_over it takes no calls but these, and start.
+  void begin_hand_over();
+  BlockPool::Block hand_over_nodes(int node_type);
+  std::pair<BlockPool::Block, BlockPool::Block> hand_over_edges(int edge_type);
+  void require_whole() const { require(!handed_over_, "the batch has been handed over: call start first"); }
+
   int num_node_types() const { return static_cast<int>(nodes_.size()); }
   int num_edge_types() const { return static_cast<int>(edges_.size()); }
   const NodeSet& nodes(int node_type) const { return nodes_[node_type]; }
@@ -82,13 +91,13 @@ class Batch {
 
   std::deque<NodeSet> nodes_;  // deque: neither moves nor copies what it holds
   std::deque<EdgeSet> edges_;
-  bool with_edge_ = true, disjoint_ = false, has_time_ = false, induced_ = false;
+  bool with_edge_ = true, disjoint_ = false, has_time_ = false, induced_ = false, handed_over_ = false;
   int num_threads_ = 1;
   Buffer<int64_t> seed_time_;  // per tree
 
   // Scratch. The frontier is copied, since the nodes may move while a hop adds to them.
   Buffer<int64_t> frontier_, frontier_time_;
-  Buffer<uint32_t> frontier_tree_, edge_tree_;
+  Buffer<uint32_t> frontier_tree_, edge_tree_, local_;
   Chunks chunks_;
   Stitch stitch_;
 };

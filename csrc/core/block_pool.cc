@@ -1,14 +1,19 @@
 #include "core/block_pool.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <bit>
 #include <new>
 #include <utility>
 
+#include "core/check.h"
+
 namespace glt {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr size_t kProcessLimit = size_t{1} << 30;
 
 // Eight sizes per power of two, so that batches of similar size reuse each other's memory; at most 1/8 is wasted.
 size_t size_class(size_t nbytes) {
@@ -17,7 +22,26 @@ size_t size_class(size_t nbytes) {
   return std::max(step, (nbytes + step - 1) / step * step);
 }
 
+// Made when the library is loaded and never destroyed: threads may let go of memory after static destruction.
+const std::shared_ptr<BlockPool>& process_pool = *new std::shared_ptr<BlockPool>(BlockPool::create(kProcessLimit));
+
 }  // namespace
+
+// A fork waits until nobody is in the middle of a change, so the child finds a pool that is whole and open. What is
+// free in it belongs to the parent, who would have to copy each page that it writes while the child keeps it.
+const int BlockPool::fork_handlers =
+    pthread_atfork([] { process_pool->mutex_.lock(); }, [] { process_pool->mutex_.unlock(); },
+                   [] {
+                     process_pool->by_size_.clear();
+                     process_pool->free_.clear();
+                     process_pool->stats_.free_bytes = 0;
+                     process_pool->mutex_.unlock();
+                   });
+
+const std::shared_ptr<BlockPool>& BlockPool::of_process() {
+  require(fork_handlers == 0, "pthread_atfork: error ", fork_handlers, " when glt was loaded; out of memory?");
+  return process_pool;
+}
 
 std::shared_ptr<BlockPool> BlockPool::create(size_t limit_bytes) {
   return std::shared_ptr<BlockPool>(new BlockPool(limit_bytes));
@@ -28,8 +52,9 @@ BlockPool::Block BlockPool::acquire(size_t nbytes) {
   {
     std::lock_guard lock(mutex_);
     ++stats_.acquired;
-    const auto best = by_size_.lower_bound(wanted);
+    auto best = by_size_.lower_bound(wanted);
     if (best != by_size_.end() && best->first <= std::max(wanted, nbytes + nbytes / 4)) {
+      best = std::prev(by_size_.upper_bound(best->first));  // used last: some of it may still be in a cache
       ++stats_.reused;
       stats_.free_bytes -= best->first;
       stats_.used_bytes += best->first;

@@ -45,6 +45,9 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
     size_t limit_bytes = 0;
   };
 
+  // The one of this process: what batches are made of. A forked child has an empty one.
+  static const std::shared_ptr<BlockPool>& of_process();
+
   // Keeps at most `limit_bytes` of free memory; beyond that the blocks unused for longest go back to the kernel.
   static std::shared_ptr<BlockPool> create(size_t limit_bytes);
 
@@ -57,6 +60,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   using Free = std::list<Mapping>;
 
   explicit BlockPool(size_t limit_bytes) { stats_.limit_bytes = limit_bytes; }
+
+  static const int fork_handlers;  // of the process's pool; 0: registered
   void give_back(Mapping mapping);
 
   mutable std::mutex mutex_;

@@ -46,7 +46,7 @@ void NodeSet::require_all_known(const int64_t* node, int64_t n) const {
 // In one pass each look-up would have to wait for the stores before it, since any of them may be to its word; the hubs
 // of a graph come up again and again, so they often are.
 template <bool kDisjoint, typename Table>
-void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local) {
+void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local) {
   constexpr int64_t kBlock = 64, kAhead = 64;  // look-ups per block; words on their way from memory
   const auto with_key = [&](int64_t i, const auto& call) {
     if constexpr (kDisjoint)
@@ -94,7 +94,7 @@ void NodeSet::find_or_add_in(Table& table, const int64_t* node, const uint32_t* 
   if constexpr (kDisjoint) tree_.added(next - known);
 }
 
-void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local) {
+void NodeSet::find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local) {
   if (disjoint_)
     find_or_add_in<true>(hash_, node, tree, n, local);
   else if (dense())

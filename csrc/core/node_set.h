@@ -6,6 +6,7 @@
 
 #include "core/buffer.h"
 #include "core/check.h"
+#include "core/pooled_buffer.h"
 #include "core/relabel.h"
 
 namespace glt {
@@ -28,7 +29,7 @@ class NodeSet {
 
   // Writes the local ids of node[0, n); those that are new get the next ones, in order. tree [n]: see start; null in a
   // batch that is not disjoint. Throws std::out_of_range, before anything is added, for an id outside the graph.
-  void find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local);
+  void find_or_add(const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
 
   // Writes the local ids of node[0, n), kAbsent for those that are not in the batch. Only reads, so several threads may
   // call it at a time. Not in a disjoint batch. Throws std::out_of_range for an id outside the graph.
@@ -40,6 +41,9 @@ class NodeSet {
 
   // Writes size() ids, and trees unless tree_out is null.
   void copy_to(int64_t* node_out, int64_t* tree_out, int num_threads) const;
+
+  // Hands over a block that begins with the ids. The set is empty afterwards, but for num_sampled and its trees.
+  BlockPool::Block hand_over() { return node_.hand_over(); }
 
   int64_t num_nodes() const { return num_nodes_; }  // of the graph
   int64_t size() const { return node_.size(); }     // of the batch
@@ -57,15 +61,15 @@ class NodeSet {
   }
   void require_all_known(const int64_t* node, int64_t n) const;
   template <bool kDisjoint, typename Table>
-  void find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, uint32_t* local);
+  void find_or_add_in(Table& table, const int64_t* node, const uint32_t* tree, int64_t n, int64_t* local);
   bool dense() const { return fits_dense_ && !disjoint_; }
 
   int64_t num_nodes_;
   bool fits_dense_, disjoint_ = false;
   DenseTable dense_;  // of the two tables the one that is not used takes no memory
   HashTable hash_;
-  Buffer<int64_t> node_;   // global id per local id
-  Buffer<uint32_t> tree_;  // tree per local id, when disjoint
+  PooledBuffer<int64_t> node_;  // global id per local id
+  Buffer<uint32_t> tree_;       // tree per local id, when disjoint
   int64_t frontier_begin_ = 0, frontier_end_ = 0;
   std::vector<int64_t> num_sampled_;  // per hop, seeds first
 };

@@ -2,6 +2,7 @@
 
 #include "python/arrays.h"
 #include "python/csr.h"
+#include "python/handed_over.h"
 #include "python/rows_part.h"
 
 namespace glt::python {
@@ -15,12 +16,14 @@ py::array_t<T> copy_of(const T* data, int64_t n) {
 const NodeSet& nodes_of(const Batch& batch, int type) {
   require_index(type >= 0 && type < batch.num_node_types(), "node_type = ", type, ": expected [0, ",
                 batch.num_node_types(), ")");
+  batch.require_whole();
   return batch.nodes(type);
 }
 
 const EdgeSet& edges_of(const Batch& batch, int type) {
   require_index(type >= 0 && type < batch.num_edge_types(), "edge_type = ", type, ": expected [0, ",
                 batch.num_edge_types(), ")");
+  batch.require_whole();
   return batch.edges(type);
 }
 
@@ -204,6 +207,9 @@ void register_batch(py::module_& m) {
       .def(
           "num_sampled_edges", [](const Batch& self, int type) { return edges_of(self, type).num_sampled; },
           py::arg("edge_type"))
+      .def("hand_over", &hand_over,
+           "([(ids, trees or None)] of node types, [(both ends [2, n], edge ids or None)] of edge types), int64: the "
+           "batch's own memory where it is much. It takes no call but start afterwards.")
       .def("copy_nodes", &copy_nodes, "Ids and, in a disjoint batch, trees, as int64.", py::arg("node_type"),
            py::arg("node"), py::arg("tree") = py::none())
       .def("copy_edges", &copy_edges, "Local ids of neighbours and of expanded nodes, and edge ids, as int64.",

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "python/bytes.h"
+#include "python/owned_array.h"
 
 namespace glt::python {
 
@@ -13,6 +13,7 @@ void register_block_pool(py::module_& m) {
              return BlockPool::create(static_cast<size_t>(limit_bytes));
            }),
            py::arg("limit_bytes"))
+      .def_static("of_process", &BlockPool::of_process, "The one of this process.")
       .def(
           "acquire",
           [](BlockPool& pool, int64_t nbytes) {

@@ -7,7 +7,7 @@
 #include "core/mapping.h"
 #include "core/ring_consumer.h"
 #include "core/ring_producer.h"
-#include "python/bytes.h"
+#include "python/owned_array.h"
 
 namespace glt::python {
 namespace {

@@ -4,9 +4,7 @@ A batch of a few megabytes from ``torch.empty`` is fresh memory from the kernel 
 fault per 4 KiB, several times the work of the copy itself. :func:`empty` hands out memory that earlier batches used.
 """
 
-import os
 from collections.abc import Sequence
-from functools import cache
 from math import prod
 
 import torch
@@ -14,21 +12,13 @@ from torch import Tensor
 
 from glt import _core
 
-RETAINED_BYTES = 1 << 30
-"""Free memory that a process keeps at most for reuse; what tensors use is not counted."""
-
 SMALL_BYTES = 64 << 10
 """Below this the allocator behind ``torch.empty`` reuses memory by itself."""
 
 
-@cache
-def process_pool() -> _core.BlockPool:
-    """Returns the one pool of this process."""
-    return _core.BlockPool(RETAINED_BYTES)
-
-
-# A forked child (a DataLoader worker, say) starts a pool of its own: another thread may have held the lock of this one.
-os.register_at_fork(after_in_child=process_pool.cache_clear)
+process_pool = _core.BlockPool.of_process
+"""Returns the one pool of this process. It keeps up to 1 GiB of free memory for reuse; what tensors use is not counted.
+A forked child (a DataLoader worker, say) starts with an empty one."""
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt import _core
-from glt.data import pool
 from glt.data.schema import EdgeType, Schema
 from glt.sampler.config import SamplingConfig
 
@@ -17,7 +17,7 @@ from glt.sampler.config import SamplingConfig
 def sampler_output(
     batch: _core.Batch, schema: Schema, edge_dir: str, config: SamplingConfig, id_dtype: torch.dtype = torch.int64
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """Copies a finished batch out.
+    """Hands a finished batch over: the tensors own its memory, and the batch takes no call but ``start``.
 
     Args:
         batch: Sampled, and induced where the options ask for it.
@@ -29,18 +29,6 @@ def sampler_output(
     Returns:
         Dicts with every type of the schema, or single tensors when homogeneous. Bidirectional edges are not made here.
     """
-    node: list[Tensor] = []
-    tree: list[Tensor | None] = []
-    for t in range(len(schema.node_types)):
-        node.append(pool.empty((batch.num_nodes(t),), torch.int64))
-        tree.append(pool.empty((batch.num_nodes(t),), torch.int64) if config.disjoint else None)
-        batch.copy_nodes(t, node[t].numpy(), _array(tree[t]))
-    edge_index: list[Tensor] = []
-    edge: list[Tensor | None] = []
-    for r in range(len(schema.edge_types)):
-        edge_index.append(pool.empty((2, batch.num_edges(r)), torch.int64))
-        edge.append(pool.empty((batch.num_edges(r),), torch.int64) if config.with_edge else None)
-        batch.copy_edges(r, edge_index[r][0].numpy(), edge_index[r][1].numpy(), _array(edge[r]))
     # Like PyG, no counts per hop of induced edges: they belong to none.
     counts = None
     if config.subgraph_type != "induced":
@@ -48,8 +36,12 @@ def sampler_output(
             [batch.num_sampled_nodes(t) for t in range(len(schema.node_types))],
             [batch.num_sampled_edges(r) for r in range(len(schema.edge_types))],
         )
-    ends = [(e[0], e[1]) for e in edge_index]
-    return typed_output(node, tree, ends, edge, counts, schema, edge_dir, config, id_dtype)
+    nodes, edges = batch.hand_over()
+    node, tree = [torch.from_numpy(ids) for ids, _ in nodes], [_tensor(trees) for _, trees in nodes]
+    ends = [(e[0], e[1]) for e in (torch.from_numpy(both) for both, _ in edges)]
+    return typed_output(
+        node, tree, ends, [_tensor(ids) for _, ids in edges], counts, schema, edge_dir, config, id_dtype
+    )
 
 
 def typed_output(
@@ -123,5 +115,5 @@ def require_distinct_reverses(schema: Schema, edge_dir: str) -> None:
         names[name] = edge_type
 
 
-def _array(tensor: Tensor | None) -> Any:
-    return None if tensor is None else tensor.numpy()
+def _tensor(array: np.ndarray | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)
