@@ -66,12 +66,29 @@ BlockPool::Block BlockPool::acquire(size_t nbytes) {
     stats_.used_bytes += wanted;
   }
   try {
-    return Block(weak_from_this(), Mapping::anonymous(wanted), nbytes);
+    return Block(weak_from_this(), fresh_mapping(wanted), nbytes);
   } catch (const std::bad_alloc&) {
     std::lock_guard lock(mutex_);
     stats_.used_bytes -= wanted;
     throw;
   }
+}
+
+Mapping BlockPool::fresh_mapping(size_t bytes) {
+  try {
+    return Mapping::anonymous(bytes);
+  } catch (const std::bad_alloc&) {
+    drop_free();  // none of it is large enough, or it would have been taken
+    return Mapping::anonymous(bytes);
+  }
+}
+
+void BlockPool::drop_free() {
+  Free dropped;  // unmapped after the lock is gone, as in give_back
+  const std::lock_guard lock(mutex_);
+  by_size_.clear();
+  dropped.swap(free_);
+  stats_.free_bytes = 0;
 }
 
 void BlockPool::give_back(Mapping mapping) {

@@ -45,14 +45,14 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
     size_t limit_bytes = 0;
   };
 
-  // The one of this process: what batches are made of. A forked child has an empty one.
+  // The one of this process: what batches are made of. A forked child has one without free memory.
   static const std::shared_ptr<BlockPool>& of_process();
 
   // Keeps at most `limit_bytes` of free memory; beyond that the blocks unused for longest go back to the kernel.
   static std::shared_ptr<BlockPool> create(size_t limit_bytes);
 
   // At least `nbytes` bytes of undefined content; at most a quarter more for anything above a few pages. Throws
-  // std::bad_alloc when the kernel has no more.
+  // std::bad_alloc when the kernel has no more, though it got back what is free here.
   Block acquire(size_t nbytes);
   Stats stats() const;
 
@@ -62,6 +62,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   explicit BlockPool(size_t limit_bytes) { stats_.limit_bytes = limit_bytes; }
 
   static const int fork_handlers;  // of the process's pool; 0: registered
+  Mapping fresh_mapping(size_t bytes);
+  void drop_free();
   void give_back(Mapping mapping);
 
   mutable std::mutex mutex_;

@@ -112,7 +112,7 @@ void NodeSet::end_hop() {
 void NodeSet::copy_to(int64_t* node_out, int64_t* tree_out, int num_threads) const {
   constexpr int64_t kPiece = 8192;
   for_row_chunks<kPiece>(size(), 1, num_threads, [&](int64_t first, int64_t last) {
-    std::copy(node() + first, node() + last, node_out + first);
+    if (node_out) std::copy(node() + first, node() + last, node_out + first);
     if (tree_out) std::copy(tree() + first, tree() + last, tree_out + first);
   });
 }

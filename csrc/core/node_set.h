@@ -39,7 +39,7 @@ class NodeSet {
   // What has been added since the last call is the frontier now.
   void end_hop();
 
-  // Writes size() ids, and trees unless tree_out is null.
+  // Writes size() ids and trees; null: not these.
   void copy_to(int64_t* node_out, int64_t* tree_out, int num_threads) const;
 
   // Hands over a block that begins with the ids. The set is empty afterwards, but for num_sampled and its trees.

@@ -22,7 +22,14 @@ class PooledBuffer {
   const T* data() const { return data_; }
   int64_t size() const { return size_; }
   T* end() { return data_ + size_; }
-  void clear() { size_ = 0; }
+  // Begins anew. Room for what the last ones needed, and some more, is kept or got at once, since a buffer that grows
+  // is copied; room that they have not needed for a while is not.
+  void clear() {
+    needed_ = std::max(needed_, size_);
+    expected_ = std::max(needed_ + needed_ / 8, expected_ - expected_ / 8);
+    needed_ = size_ = 0;
+    if (capacity_ > 2 * expected_ + kPage) drop();
+  }
 
   // Room for `more` elements behind the last; pointers into the buffer may move.
   void reserve_more(int64_t more) {
@@ -41,20 +48,24 @@ class PooledBuffer {
   // took.
   BlockPool::Block hand_over() {
     const size_t nbytes = size_ * sizeof(T);
-    // What the last ones needed, and some more: a buffer that grows is copied.
-    expected_ = std::max(size_ + size_ / 8, expected_ - expected_ / 8);
     BlockPool::Block block = block_ && block_->capacity() <= 2 * nbytes ? std::move(*block_) : copied_to(nbytes);
-    block_.reset();
-    data_ = nullptr;
-    size_ = capacity_ = 0;
+    needed_ = size_;
+    drop();
     return block;
   }
 
  private:
+  static constexpr int64_t kPage = 4096 / sizeof(T);  // which blocks are multiples of
+
   BlockPool::Block copied_to(size_t nbytes) const {
     BlockPool::Block fresh = BlockPool::of_process()->acquire(nbytes);
     if (size_) std::memcpy(fresh.data(), data_, size_ * sizeof(T));
     return fresh;
+  }
+  void drop() {
+    block_.reset();
+    data_ = nullptr;
+    size_ = capacity_ = 0;
   }
   void grow(int64_t needed) {
     const int64_t wanted = std::max({needed, capacity_ + capacity_ / 2, expected_});
@@ -67,7 +78,8 @@ class PooledBuffer {
 
   std::optional<BlockPool::Block> block_;
   T* data_ = nullptr;
-  int64_t size_ = 0, capacity_ = 0, expected_ = 0;
+  int64_t size_ = 0, capacity_ = 0;
+  int64_t needed_ = 0, expected_ = 0;  // elements of the last one; of the next one, at most, unless it is unusual
 };
 
 }  // namespace glt

@@ -6,8 +6,14 @@
 
 namespace glt::python {
 
-// Less than this is copied: the allocator behind NumPy reuses it by itself, and blocks are whole pages.
-constexpr int64_t kFewElements = 8192;
+// Sets of fewer are copied: the allocator behind NumPy reuses so little by itself, and blocks are whole pages.
+constexpr int64_t kFew = 4096;
+
+template <typename Call>
+auto without_gil(const Call& call) {
+  py::gil_scoped_release nogil;
+  return call();
+}
 
 inline py::array_t<int64_t> array_over(BlockPool::Block block, std::vector<py::ssize_t> shape) {
   auto* data = reinterpret_cast<int64_t*>(block.data());
@@ -17,37 +23,38 @@ inline py::array_t<int64_t> array_over(BlockPool::Block block, std::vector<py::s
 inline py::array_t<int64_t> take_nodes(Batch& batch, int type) {
   const NodeSet& nodes = batch.nodes(type);
   const int64_t n = nodes.size();
-  if (n < kFewElements) return py::array_t<int64_t>(n, nodes.node());
-  return array_over(batch.hand_over_nodes(type), {n});
+  if (n < kFew) return py::array_t<int64_t>(n, nodes.node());
+  return array_over(without_gil([&] { return batch.hand_over_nodes(type); }), {n});
 }
 
 inline py::array_t<int64_t> take_trees(const Batch& batch, int type) {
   const NodeSet& nodes = batch.nodes(type);
-  py::array_t<int64_t> out =
-      nodes.size() < kFewElements
-          ? py::array_t<int64_t>(nodes.size())
-          : array_over(BlockPool::of_process()->acquire(nodes.size() * sizeof(int64_t)), {nodes.size()});
-  std::copy_n(nodes.tree(), nodes.size(), out.mutable_data());
-  return out;
+  const int64_t n = nodes.size();
+  if (n < kFew) {
+    py::array_t<int64_t> trees(n);
+    nodes.copy_to(nullptr, trees.mutable_data(), 1);
+    return trees;
+  }
+  const auto widened = [&] {
+    BlockPool::Block block = BlockPool::of_process()->acquire(n * sizeof(int64_t));
+    nodes.copy_to(nullptr, reinterpret_cast<int64_t*>(block.data()), batch.num_threads());
+    return block;
+  };
+  return array_over(without_gil(widened), {n});
 }
 
 // Both ends [2, n], and edge ids or None.
 inline py::tuple take_edges(Batch& batch, int type) {
   const EdgeSet& edges = batch.edges(type);
   const int64_t n = edges.row.size();
-  if (2 * n < kFewElements) {
+  if (n < kFew) {
     py::array_t<int64_t> ends({int64_t{2}, n}), edge(batch.with_edge() ? n : 0);
     edges.copy_to(ends.mutable_data(), ends.mutable_data() + n, batch.with_edge() ? edge.mutable_data() : nullptr, 1);
     return py::make_tuple(ends, batch.with_edge() ? py::object(edge) : py::none());
   }
-  std::optional<std::pair<BlockPool::Block, BlockPool::Block>> blocks;
-  {
-    py::gil_scoped_release nogil;
-    blocks.emplace(batch.hand_over_edges(type));
-  }
-  py::object edge = py::none();
-  if (batch.with_edge()) edge = array_over(std::move(blocks->second), {n});
-  return py::make_tuple(array_over(std::move(blocks->first), {2, n}), edge);
+  auto [ends, edge] = without_gil([&] { return batch.hand_over_edges(type); });
+  const py::object ids = batch.with_edge() ? py::object(array_over(std::move(edge), {n})) : py::none();
+  return py::make_tuple(array_over(std::move(ends), {2, n}), ids);
 }
 
 // Of each node type its ids and, in a disjoint batch, its trees; of each edge type both ends and its ids.

@@ -18,7 +18,7 @@ SMALL_BYTES = 64 << 10
 
 process_pool = _core.BlockPool.of_process
 """Returns the one pool of this process. It keeps up to 1 GiB of free memory for reuse; what tensors use is not counted.
-A forked child (a DataLoader worker, say) starts with an empty one."""
+A forked child (a DataLoader worker, say) starts without any."""
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

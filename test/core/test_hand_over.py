@@ -121,6 +121,33 @@ def test_a_small_batch_does_not_keep_the_room_of_a_large_one(csr):
     assert used() - before <= 2 * nbytes + 20 * 4 * 4096
 
 
+@pytest.mark.parametrize("take", [handed, copied])
+def test_room_that_is_not_needed_for_a_while_is_let_go(csr, take):
+    """Of batches that are copied, and of those that are too small to be given away."""
+    used = lambda: _core.BlockPool.of_process().stats()["used_bytes"]  # noqa: E731
+    gc.collect()
+    batch, before = batch_of(csr), used()
+    take(sampled(batch, csr, 20_000, 0, 1, [15]))
+    for i in range(60):
+        take(sampled(batch, csr, 20, i))
+    assert used() - before <= 10 * 4096
+
+
+def test_memory_is_given_away_not_copied(csr):
+    """A batch takes a block for its nodes, one for both ends of its edges and one for their ids, once it knows about
+    how many there are; also some time after a batch that was far larger."""
+    acquired = lambda: _core.BlockPool.of_process().stats()["acquired"]  # noqa: E731
+    batch = batch_of(csr)
+    for num_seeds in (1500, 20_000):
+        handed(sampled(batch, csr, num_seeds, 0))
+        for i in range(30):
+            handed(sampled(batch, csr, 1500 + 10 * (i % 7), i))
+        before = acquired()
+        for i in range(30):
+            handed(sampled(batch, csr, 1500 + 10 * (i % 7), i))
+        assert acquired() - before == 3 * 30
+
+
 def test_a_steady_state_has_no_page_faults(csr):
     batch, kept = batch_of(csr), []
 

@@ -73,6 +73,16 @@ def test_similar_sizes_share_and_waste_is_bounded() -> None:
         del array
 
 
+def test_memory_that_was_used_last_is_handed_out_first() -> None:
+    blocks = _core.BlockPool(1 << 30)
+    kept = [blocks.acquire(100_000) for _ in range(5)]
+    addresses = [array.ctypes.data for array in kept]
+    for i in (0, 3, 1, 4, 2):
+        kept[i] = None
+    again = [blocks.acquire(100_000) for _ in range(5)]
+    assert [addresses.index(array.ctypes.data) for array in again] == [2, 4, 1, 3, 0]
+
+
 def test_free_memory_stays_below_the_limit() -> None:
     blocks = _core.BlockPool(3 << 20)
     arrays = [blocks.acquire(1 << 20) for _ in range(10)]
@@ -82,6 +92,24 @@ def test_free_memory_stays_below_the_limit() -> None:
     del arrays
     blocks.acquire(100 << 20)  # more than the limit by itself: goes straight back
     assert blocks.stats()["free_bytes"] == 3 << 20
+
+
+def test_free_memory_is_given_up_before_there_is_none() -> None:
+    """200 MB of free blocks, none of which is large enough, and a limit that leaves no room beside them."""
+    code = (
+        "import resource\n"
+        "from glt import _core\n"
+        "blocks = _core.BlockPool(1 << 30)\n"
+        "kept = [blocks.acquire(10_000_000) for _ in range(20)]\n"
+        "kept.clear()\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + 50_000_000, resource.RLIM_INFINITY))\n"
+        "large = blocks.acquire(150_000_000)\n"
+        "large[::4096] = 1\n"
+        "print(blocks.stats()['free_bytes'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 def test_blocks_outlive_their_pool() -> None:
