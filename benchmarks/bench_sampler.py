@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -105,28 +105,26 @@ def check(graph: graphs.BenchGraph, num_neighbors: list[int], seeds: np.ndarray,
     expect(int(drawn[first:].sum()) == 0, "a node of the last hop was expanded")
 
 
-def round_of(sampler: Sampler, batches: list[np.ndarray]) -> Callable[[], float]:
+def round_of(sampler: Sampler, batches: Iterable[np.ndarray]) -> Callable[[], float]:
     """One round: all batches in turn; returns the edges sampled."""
     return lambda: float(sum(len(sampler(seeds)[1]) for seeds in batches))
 
 
-def round_in_threads(samplers: Sequence[Sampler], batches: list[np.ndarray]) -> Callable[[], float]:
-    """One round in which each sampler has a thread of its own, that takes the next batch when it has done one."""
-    edges = [0.0] * len(samplers)
+@contextlib.contextmanager
+def round_in_threads(samplers: Sequence[Sampler], batches: list[np.ndarray]) -> Iterator[Callable[[], float]]:
+    """One round in which each sampler has a thread of its own, that takes the next batch when it has done one.
 
-    def work(i: int, left: Iterator[np.ndarray]) -> None:
-        edges[i] = float(sum(len(samplers[i](seeds)[1]) for seeds in left))
+    The threads stay from round to round, as a loader's do: the kernel takes milliseconds to spread new ones over cores.
+    """
+    with contextlib.ExitStack() as stack:
+        threads = [(sampler, stack.enter_context(ThreadPoolExecutor(1))) for sampler in samplers]
 
-    def run() -> float:
-        left = iter(batches)
-        threads = [threading.Thread(target=work, args=(i, left)) for i in range(len(samplers))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(edges)
+        def run() -> float:
+            left = iter(batches)
+            shares = [thread.submit(round_of(sampler, left)) for sampler, thread in threads]
+            return sum(share.result(PATIENCE) for share in shares)
 
-    return run
+        yield run
 
 
 @contextlib.contextmanager
@@ -208,8 +206,7 @@ def bench_one_thread(
 
 def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int) -> None:
     csr = csr_of(graph)
-    # Rounds of some tenths of a second: the kernel takes its time to spread new threads over the cores.
-    batches = graph.seed_batches(128 if graph.name == "S" else 32)
+    batches = graph.seed_batches(128 if graph.name == "S" else 32)  # rounds of a tenth of a second
     one, both = GltSampler(csr, num_neighbors), GltSampler(csr, num_neighbors, 2)
     check(graph, num_neighbors, batches[0], both(batches[0]), "glt, two threads")
     flights = [GltSampler(csr, num_neighbors) for _ in range(2)]
@@ -217,11 +214,14 @@ def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: l
         if len(cores) < 2:
             print("two threads: not measured, one core only")
             return
-        with round_in_processes(graph, num_neighbors, batches) as in_processes:
+        with (
+            round_in_threads(flights, batches) as in_threads,
+            round_in_processes(graph, num_neighbors, batches) as in_processes,
+        ):
             contestants = {
                 "glt, one thread": round_of(one, batches),
                 "glt, two threads on one batch": round_of(both, batches),
-                "glt, two batches in flight": round_in_threads(flights, batches),
+                "glt, two batches in flight": in_threads,
                 "glt, two processes, nothing shared": in_processes,
             }
             timings = interleave(contestants, 3 * rounds)
