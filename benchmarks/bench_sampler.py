@@ -206,7 +206,7 @@ def bench_one_thread(
 
 def bench_two_threads(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], rounds: int) -> None:
     csr = csr_of(graph)
-    batches = graph.seed_batches(128 if graph.name == "S" else 32)  # rounds of a tenth of a second
+    batches = graph.seed_batches(128 if graph.name == "S" else 32)  # rounds of a tenth of a second or two
     one, both = GltSampler(csr, num_neighbors), GltSampler(csr, num_neighbors, 2)
     check(graph, num_neighbors, batches[0], both(batches[0]), "glt, two threads")
     flights = [GltSampler(csr, num_neighbors) for _ in range(2)]

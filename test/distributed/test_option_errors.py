@@ -69,7 +69,10 @@ def test_worker_options_that_mean_nothing_are_named() -> None:
     """Text is true, "no" as well; and who has two workers needs room for both."""
     for given, kind in (
         ({"read_local": "no"}, TypeError), ({"pin_memory": "no"}, TypeError),
-        ({"channel_size": 1, "num_workers": 2}, ValueError),
+        ({"channel_size": 1, "num_workers": 2}, ValueError), ({"num_workers": 0}, ValueError),
+        ({"num_rpc_threads": 0}, ValueError), ({"num_rpc_threads": 1.5}, TypeError),
+        ({"worker_concurrency": 0}, ValueError), ({"rpc_timeout": 0}, ValueError), ({"rpc_timeout": "1"}, TypeError),
+        ({"master_port": 65536}, ValueError), ({"master_addr": 1}, TypeError),
     ):  # fmt: skip
         with pytest.raises(kind, match=rf"^{next(iter(given))} = .*expected"):
             glt.distributed.MpDistSamplingWorkerOptions(**given)
