@@ -22,6 +22,7 @@ class PooledBuffer {
   const T* data() const { return data_; }
   int64_t size() const { return size_; }
   T* end() { return data_ + size_; }
+
   // Begins anew. Room for what the last ones needed, and some more, is kept or got at once, since a buffer that grows
   // is copied; room that they have not needed for a while is not.
   void clear() {

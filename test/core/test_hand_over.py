@@ -1,14 +1,13 @@
 """A batch handed over is the one that would be copied out, and its memory is the receiver's."""
 
 import gc
-import os
 import resource
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from forking import holds_in_a_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typed_world import DENSE, HASHED, assert_same, random_world, result
@@ -46,6 +45,10 @@ def handed(batch):
     ((node, tree),), ((ends, edge),) = batch.hand_over()
     assert tree is None
     return [node, ends[0], ends[1], edge]
+
+
+def used_bytes():
+    return _core.BlockPool.of_process().stats()["used_bytes"]
 
 
 def flat(handed, world, with_edge, disjoint, counts):
@@ -98,45 +101,45 @@ def test_arrays_stay_as_they_are_while_the_batch_goes_on_and_when_it_is_gone(csr
 
 
 def test_memory_returns_when_the_last_view_is_gone(csr):
-    used = lambda: _core.BlockPool.of_process().stats()["used_bytes"]  # noqa: E731
     gc.collect()
-    before, batch = used(), batch_of(csr)
+    before, batch = used_bytes(), batch_of(csr)
     kept = [handed(sampled(batch, csr, 2000, i)) for i in range(5)]
     nbytes = sum(array.nbytes for arrays in kept for array in arrays)
-    assert nbytes <= used() - before <= 1.5 * nbytes, "a block is little larger than what is in it"
+    assert nbytes <= used_bytes() - before <= 1.5 * nbytes, "a block is little larger than what is in it"
     views = [arrays[3][10:20] for arrays in kept]
     del kept
-    assert 0 < used() - before <= 1.5 * nbytes
+    assert 0 < used_bytes() - before <= 1.5 * nbytes
     del views
-    assert used() == before, "a batch that was handed over keeps nothing"
+    assert used_bytes() == before, "a batch that was handed over keeps nothing"
 
 
 def test_a_small_batch_does_not_keep_the_room_of_a_large_one(csr):
-    used = lambda: _core.BlockPool.of_process().stats()["used_bytes"]  # noqa: E731
     gc.collect()
-    batch, before = batch_of(csr), used()
+    batch, before = batch_of(csr), used_bytes()
     handed(sampled(batch, csr, 20_000, 0, 1, [15]))
     small = [handed(sampled(batch, csr, 1500, i)) for i in range(20)]
     nbytes = sum(array.nbytes for arrays in small for array in arrays)
-    assert used() - before <= 2 * nbytes + 20 * 4 * 4096
+    assert used_bytes() - before <= 2 * nbytes + 20 * 4 * 4096
 
 
 @pytest.mark.parametrize("take", [handed, copied])
 def test_room_that_is_not_needed_for_a_while_is_let_go(csr, take):
     """Of batches that are copied, and of those that are too small to be given away."""
-    used = lambda: _core.BlockPool.of_process().stats()["used_bytes"]  # noqa: E731
     gc.collect()
-    batch, before = batch_of(csr), used()
+    batch, before = batch_of(csr), used_bytes()
     take(sampled(batch, csr, 20_000, 0, 1, [15]))
     for i in range(60):
         take(sampled(batch, csr, 20, i))
-    assert used() - before <= 10 * 4096
+    assert used_bytes() - before <= 10 * 4096
 
 
 def test_memory_is_given_away_not_copied(csr):
     """A batch takes a block for its nodes, one for both ends of its edges and one for their ids, once it knows about
     how many there are; also some time after a batch that was far larger."""
-    acquired = lambda: _core.BlockPool.of_process().stats()["acquired"]  # noqa: E731
+
+    def acquired():
+        return _core.BlockPool.of_process().stats()["acquired"]
+
     batch = batch_of(csr)
     for num_seeds in (1500, 20_000):
         handed(sampled(batch, csr, num_seeds, 0))
@@ -220,25 +223,21 @@ def test_a_fork_finds_a_pool_that_is_whole_open_and_empty(csr):
         while not stop.is_set():
             handed(sampled(batch, csr, 1500, 5))
 
-    batch, inherited = batch_of(csr), [handed(sampled(batch_of(csr), csr, 1500, 5))]
+    batch, inherited = batch_of(csr), handed(sampled(batch_of(csr), csr, 1500, 5))
+
+    def pool_is_sound():
+        empty = _core.BlockPool.of_process().stats()["free_bytes"] == 0
+        same = [np.array_equal(a, b) for a, b in zip(inherited, expected, strict=True)]
+        inherited.clear()
+        again = [handed(sampled(batch, csr, 1500, 5)) for _ in range(3)]
+        same += [np.array_equal(a, b) for arrays in again for a, b in zip(arrays, expected, strict=True)]
+        return empty and all(same)
+
     with ThreadPoolExecutor(2) as pool:
         try:
             sampling = [pool.submit(keep_sampling) for _ in range(2)]
             for _ in range(20):
-                pid = os.fork()
-                if pid == 0:
-                    status = 1
-                    try:
-                        signal.alarm(30)  # a child that hangs dies of it
-                        empty = _core.BlockPool.of_process().stats()["free_bytes"] == 0
-                        same = [np.array_equal(a, b) for a, b in zip(inherited[0], expected, strict=True)]
-                        inherited.clear()
-                        again = [handed(sampled(batch, csr, 1500, 5)) for _ in range(3)]
-                        same += [np.array_equal(a, b) for g in again for a, b in zip(g, expected, strict=True)]
-                        status = 0 if empty and all(same) else 2
-                    finally:
-                        os._exit(status)
-                assert os.waitpid(pid, 0)[1] == 0
+                assert holds_in_a_fork(pool_is_sound)
         finally:
             stop.set()
         for done in sampling:

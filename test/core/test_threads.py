@@ -1,12 +1,11 @@
 """Several Python threads, several native threads, and a fork in between."""
 
-import os
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from forking import holds_in_a_fork
 
 from glt import _core
 from glt.data import Topology
@@ -75,21 +74,7 @@ def test_a_forked_child_samples_with_threads_of_its_own(csr):
     """DataLoader workers are forks: the parent's helper threads do not exist there, its Batch objects do."""
     batch = batch_of(csr)
     expected = sample(batch, csr, 5, 2)  # the parent's helpers are running now
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = b"failed"
-        try:
-            signal.alarm(30)  # a child that hangs dies of it
-            same = [np.array_equal(sample(b, csr, 5, 2), expected) for b in (batch, batch_of(csr))]
-            status = b"equal" if all(same) else b"different"
-        finally:
-            os.write(write_end, status)
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        assert pipe.read() == b"equal"
-    os.waitpid(pid, 0)
+    assert holds_in_a_fork(lambda: all(np.array_equal(sample(b, csr, 5, 2), expected) for b in (batch, batch_of(csr))))
     assert np.array_equal(sample(batch, csr, 5, 2), expected)
 
 
@@ -109,15 +94,7 @@ def test_a_fork_while_other_threads_sample_never_hangs_the_child(csr):
         try:
             sampling = [pool.submit(keep_sampling) for _ in range(2)]
             for _ in range(20):
-                pid = os.fork()
-                if pid == 0:
-                    status = 1
-                    try:
-                        signal.alarm(30)  # a child that hangs dies of it
-                        status = 0 if np.array_equal(sample(batch, csr, 5, 2), expected) else 1
-                    finally:
-                        os._exit(status)
-                assert os.waitpid(pid, 0)[1] == 0
+                assert holds_in_a_fork(lambda: np.array_equal(sample(batch, csr, 5, 2), expected))
         finally:
             stop.set()
         for done in sampling:
