@@ -69,8 +69,6 @@ class Feature:
         self.tensor = tensor.detach().contiguous()
         self.row_of = row_of if owned is None else owned[0].row_of
         self.owned = owned
-        self._table = as_numpy(self.tensor)
-        self._row_of = None if self.row_of is None else self.row_of.numpy()
         self._first_id = 0 if owned is None else owned[0].first_id(owned[1])
         self.split_ratio, self.device = _checked_ratio(split_ratio), device
         self.device_group_list = tuple(device_group_list or ())
@@ -173,8 +171,10 @@ class Feature:
             out = pool.empty((len(ids), *self.row_shape), self.dtype)
         elif out.dtype != self.dtype:
             raise TypeError(f"out has dtype {out.dtype}: expected {self.dtype}, the table's")
+        # Looked at anew each time: torch may have moved the memory of both (see glt.data.native_view).
+        table, row_of = as_numpy(self.tensor), None if self.row_of is None else self.row_of.numpy()
         where = None if positions is None else positions.numpy()
-        _core.gather_rows(self._table, ids.numpy(), as_numpy(out), self._row_of, where, num_threads, self._first_id)
+        _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, where, num_threads, self._first_id)
         return out
 
     def __getitem__(self, ids: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import Packed, from_array
+from glt.data.native_view import NativeView
 
 
 class PartitionBook:
@@ -24,13 +25,11 @@ class PartitionBook:
         owner: Owner of each id ``[num_ids]``, uint8, uint16 or uint32; None with ranges.
         row_of: Row of each id in the arrays of its owner ``[num_ids]``, uint32; None with ranges.
         offset: With ranges, partition ``p`` owns the ids ``offset[p]`` to ``offset[p + 1] - 1``, int64; else None.
-        native: The view that the core reads.
     """
 
     owner: Tensor | None = None
     row_of: Tensor | None = None
     offset: Tensor | None = None
-    native: _core.Book
     num_ids: int
     num_parts: int
 
@@ -48,7 +47,7 @@ class PartitionBook:
                 f"row_of is {self.row_of.dtype} {list(self.row_of.shape)}: expected uint32, one row per owner, "
                 f"{list(self.owner.shape)}"
             )
-        self._open(_core.Book(self.owner.numpy(), num_parts))
+        self._open(num_parts)
         return self
 
     @classmethod
@@ -60,11 +59,23 @@ class PartitionBook:
         """
         self = cls.__new__(cls)
         self.offset = _tensor(np.asarray(offset, np.int64) if isinstance(offset, list | tuple) else offset)
-        self._open(_core.Book.of_ranges(self.offset.numpy()))
+        self._open(len(self.offset) - 1)
         return self
 
-    def _open(self, native: _core.Book) -> None:
-        self.native, self.num_ids, self.num_parts = native, native.num_ids, native.num_parts
+    def _open(self, num_parts: int) -> None:
+        self._view, self.num_parts = NativeView[_core.Book](), num_parts
+        self.num_ids = self.native.num_ids
+
+    @property
+    def native(self) -> _core.Book:
+        """The view that the core reads."""
+        return self._view.of((self.owner, self.offset), self._look)
+
+    def _look(self) -> _core.Book:
+        if self.offset is not None:
+            return _core.Book.of_ranges(self.offset.numpy())
+        assert self.owner is not None
+        return _core.Book(self.owner.numpy(), self.num_parts)
 
     @property
     def has_ranges(self) -> bool:
@@ -121,13 +132,8 @@ class PartitionBook:
         return {**arrays, "num_parts": self.num_parts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        num_parts = state.pop("num_parts")
         self.owner, self.row_of, self.offset = (Packed.open(state[name]) for name in ("owner", "row_of", "offset"))
-        self._open(
-            _core.Book(self.owner.numpy(), num_parts)
-            if self.owner is not None
-            else _core.Book.of_ranges(self.offset.numpy())  # type: ignore[union-attr]
-        )
+        self._open(state["num_parts"])
 
     def __repr__(self) -> str:
         kind = "ranges" if self.has_ranges else "arrays"

@@ -14,6 +14,7 @@ from glt.data.arrays import Packed, as_numpy, require_data
 from glt.data.edge_index import endpoints
 from glt.data.edge_times import TimedEdges, as_times
 from glt.data.edge_weights import EdgeWeights, as_weights
+from glt.data.native_view import NativeView
 from glt.data.partition_book import PartitionBook
 
 Size = tuple[int, int]
@@ -175,20 +176,20 @@ class Topology:
             by_time=self.by_time, trusted=True,
         )  # fmt: skip
 
-    @cached_property
+    @property
     def csr(self) -> _core.Csr:
         """The validated view that the native core samples from, with weights where there are any."""
         if self.weights is None:
-            return self._view(self.indices, self.edge_ids)
-        weight_sum, weight_guide = (array.numpy() for array in self.weights)
-        return self._view(self.indices, self.edge_ids, weight_sum=weight_sum, weight_guide=weight_guide)
+            return self.csr_unweighted
+        weight_sum, weight_guide = self.weights
+        return self._view("csr", self.indices, self.edge_ids, weight_sum=weight_sum, weight_guide=weight_guide)
 
-    @cached_property
+    @property
     def csr_unweighted(self) -> _core.Csr:
         """The view of samplers that draw uniformly, whether there are weights or not."""
-        return self.csr if self.weights is None else self._view(self.indices, self.edge_ids)
+        return self._view("csr_unweighted", self.indices, self.edge_ids)
 
-    @cached_property
+    @property
     def csr_by_time(self) -> _core.Csr:
         """The validated view that temporal sampling reads.
 
@@ -197,15 +198,25 @@ class Topology:
         """
         if self.by_time is None:
             raise ValueError("the edges have no times: expected a topology built with edge_time")
-        return self._view(self.by_time.indices, self.by_time.edge_ids, time=self.by_time.time.numpy())
+        return self._view("csr_by_time", self.by_time.indices, self.by_time.edge_ids, time=self.by_time.time)
 
-    def _view(self, indices: Tensor, edge_ids: Tensor | None, **columns: np.ndarray) -> _core.Csr:
-        row_of, book = (None, None) if self.book is None else (self.book.row_of, self.book.native)
-        ids, rows = (None if t is None else t.numpy() for t in (edge_ids, row_of))
-        return _core.Csr(
-            self.indptr.numpy(), indices.numpy(), ids, rows, self.num_nodes, self.num_neighbor_nodes,
-            not self._trusted, book, self.part, **columns,
-        )  # fmt: skip
+    def _view(self, name: str, indices: Tensor, edge_ids: Tensor | None, **columns: Tensor) -> _core.Csr:
+        book = self.book
+        row_of, owners = (None, ()) if book is None else (book.row_of, (book.owner, book.offset))
+
+        def look() -> _core.Csr:
+            ids, rows = (None if t is None else t.numpy() for t in (edge_ids, row_of))
+            return _core.Csr(
+                self.indptr.numpy(), indices.numpy(), ids, rows, self.num_nodes, self.num_neighbor_nodes,
+                not self._trusted, None if book is None else book.native, self.part,
+                **{key: column.numpy() for key, column in columns.items()},
+            )  # fmt: skip
+
+        return self._views[name].of((self.indptr, indices, edge_ids, row_of, *owners, *columns.values()), look)
+
+    @cached_property
+    def _views(self) -> dict[str, NativeView[_core.Csr]]:
+        return {name: NativeView() for name in ("csr", "csr_unweighted", "csr_by_time")}
 
     def coo(self) -> Tensor:
         """Returns sources and destinations ``[2, E]``, int64, in the order of the rows.
@@ -247,7 +258,7 @@ class Topology:
         return self.indptr[1:] - self.indptr[:-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {k: v for k, v in self.__dict__.items() if k not in ("csr", "csr_unweighted", "csr_by_time")}
+        state = {k: v for k, v in self.__dict__.items() if k != "_views"}
         if self.weights is not None:
             state["weights"] = tuple(Packed.of(array) for array in self.weights)
         return state

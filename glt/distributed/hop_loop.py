@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -59,23 +58,16 @@ class HopLoop:
         for r, pairs in start.exclusions.items():
             exclusions[r] = _core.Exclusions(*(side.numpy() for side in pairs))
         self._begin(batch, start)
+        rows = self._rows(config.weighted, config.temporal is not None)
         batch.sample(
-            self._graphs, config.num_neighbors, replace=config.replace, batch_key=batch_key, last=config.last,
+            rows, config.num_neighbors, replace=config.replace, batch_key=batch_key, last=config.last,
             exclusions=exclusions,
         )  # fmt: skip
         if config.subgraph_type == "induced":
-            batch.induce(self._whole_rows)
+            batch.induce(self._rows(False, False))
 
-    @cached_property
-    def _graphs(self) -> list[list[_core.Csr]]:
+    def _rows(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
         """Of all partitions, by edge type: what hops are sampled from."""
-        return self._of_all(self.config.weighted, self.config.temporal is not None)
-
-    @cached_property
-    def _whole_rows(self) -> list[list[_core.Csr]]:
-        return self._of_all(False, False)
-
-    def _of_all(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
         parts = [self.partitions.local[part] for part in range(self.dataset.num_partitions)]
         return [[part.csr(r, weighted, timed) for part in parts] for r in range(self._num_edge_types)]
 

@@ -167,7 +167,7 @@ class NeighborSampler(BaseSampler):
         return {
             k: v
             for k, v in self.__dict__.items()
-            if k not in ("_spare", "_lock", "_num_calls", "_csrs", "_links", "_facts", "on_device")
+            if k not in ("_spare", "_lock", "_num_calls", "_links", "_facts", "on_device")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -178,7 +178,7 @@ class NeighborSampler(BaseSampler):
     def _facts(self) -> list[sample_prob.EdgeFacts]:
         return sample_prob.find_facts(self.graph, self._csrs, self.num_threads)
 
-    @cached_property
+    @property
     def _csrs(self) -> list[_core.Csr]:
         return self.graph.csrs(self.config)
 
