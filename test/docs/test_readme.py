@@ -53,7 +53,8 @@ def run(tmp_path: Path) -> Run:
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    """Buffered, so that each process of a program writes its lines whole: several of them share one pipe."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
 
 
 def test_training_in_one_process_learns(run: Run) -> None:
