@@ -17,20 +17,20 @@ class NativeView(Generic[T]):
     (``mp.spawn``, ``mp.Queue``, a ``DataLoader`` that spawns) or by ``share_memory_()``; of any other tensor that
     shares its memory, too, such as the one that a user gave us. Whatever holds an address longer than a call asks here
     for it. A call under way while another thread does that is beyond this, as it is in torch.
+
+    Args:
+        tensors: All whose memory it reads.
+        make: Makes it of them; had better not hold who holds this, which would outlive its last use then.
     """
 
-    def __init__(self) -> None:
-        self._made: tuple[tuple[int, ...], T] | None = None
+    def __init__(self, tensors: Iterable[Tensor | None], make: Callable[[], T]) -> None:
+        self._tensors, self._make = [tensor for tensor in tensors if tensor is not None], make
+        self._made: tuple[list[int], T] | None = None
 
-    def of(self, tensors: Iterable[Tensor | None], make: Callable[[], T]) -> T:
-        """Returns the object.
-
-        Args:
-            tensors: All whose memory it reads.
-            make: Makes it of them.
-        """
-        places = tuple(0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    def get(self) -> T:
+        """Returns the object."""
+        places = [tensor.data_ptr() for tensor in self._tensors]
         made = self._made
         if made is None or made[0] != places:
-            made = self._made = places, make()
+            made = self._made = places, self._make()
         return made[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,19 +64,13 @@ class PartitionBook:
         return self
 
     def _open(self, num_parts: int) -> None:
-        self._view, self.num_parts = NativeView[_core.Book](), num_parts
-        self.num_ids = self.native.num_ids
+        self._view = NativeView((self.owner, self.offset), partial(_look, self.owner, self.offset, num_parts))
+        self.num_ids, self.num_parts = self.native.num_ids, num_parts
 
     @property
     def native(self) -> _core.Book:
         """The view that the core reads."""
-        return self._view.of((self.owner, self.offset), self._look)
-
-    def _look(self) -> _core.Book:
-        if self.offset is not None:
-            return _core.Book.of_ranges(self.offset.numpy())
-        assert self.owner is not None
-        return _core.Book(self.owner.numpy(), self.num_parts)
+        return self._view.get()
 
     @property
     def has_ranges(self) -> bool:
@@ -138,6 +133,13 @@ class PartitionBook:
     def __repr__(self) -> str:
         kind = "ranges" if self.has_ranges else "arrays"
         return f"PartitionBook({kind}, num_ids={self.num_ids}, num_parts={self.num_parts})"
+
+
+def _look(owner: Tensor | None, offset: Tensor | None, num_parts: int) -> _core.Book:
+    if offset is not None:
+        return _core.Book.of_ranges(offset.numpy())
+    assert owner is not None
+    return _core.Book(owner.numpy(), num_parts)
 
 
 def _tensor(array: Any) -> Tensor:

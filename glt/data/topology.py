@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -180,14 +180,13 @@ class Topology:
     def csr(self) -> _core.Csr:
         """The validated view that the native core samples from, with weights where there are any."""
         if self.weights is None:
-            return self.csr_unweighted
-        weight_sum, weight_guide = self.weights
-        return self._view("csr", self.indices, self.edge_ids, weight_sum=weight_sum, weight_guide=weight_guide)
+            return self._views["plain"].get()
+        return self._views["weighted"].get()
 
     @property
     def csr_unweighted(self) -> _core.Csr:
         """The view of samplers that draw uniformly, whether there are weights or not."""
-        return self._view("csr_unweighted", self.indices, self.edge_ids)
+        return self._views["plain"].get()
 
     @property
     def csr_by_time(self) -> _core.Csr:
@@ -198,25 +197,22 @@ class Topology:
         """
         if self.by_time is None:
             raise ValueError("the edges have no times: expected a topology built with edge_time")
-        return self._view("csr_by_time", self.by_time.indices, self.by_time.edge_ids, time=self.by_time.time)
-
-    def _view(self, name: str, indices: Tensor, edge_ids: Tensor | None, **columns: Tensor) -> _core.Csr:
-        book = self.book
-        row_of, owners = (None, ()) if book is None else (book.row_of, (book.owner, book.offset))
-
-        def look() -> _core.Csr:
-            ids, rows = (None if t is None else t.numpy() for t in (edge_ids, row_of))
-            return _core.Csr(
-                self.indptr.numpy(), indices.numpy(), ids, rows, self.num_nodes, self.num_neighbor_nodes,
-                not self._trusted, None if book is None else book.native, self.part,
-                **{key: column.numpy() for key, column in columns.items()},
-            )  # fmt: skip
-
-        return self._views[name].of((self.indptr, indices, edge_ids, row_of, *owners, *columns.values()), look)
+        return self._views["timed"].get()
 
     @cached_property
     def _views(self) -> dict[str, NativeView[_core.Csr]]:
-        return {name: NativeView() for name in ("csr", "csr_unweighted", "csr_by_time")}
+        plain = {"indptr": self.indptr, "indices": self.indices, "edge_ids": self.edge_ids}
+        columns: dict[str, dict[str, Tensor | None]] = {"plain": plain}
+        if self.weights is not None:
+            columns["weighted"] = {**plain, **self.weights._asdict()}
+        if self.by_time is not None:
+            columns["timed"] = {**plain, **self.by_time._asdict()}
+        numbers = self.num_nodes, self.num_neighbor_nodes, not self._trusted, self.book, self.part
+        owners = () if self.book is None else (self.book.owner, self.book.row_of, self.book.offset)
+        return {
+            name: NativeView((*of_view.values(), *owners), partial(_look, of_view, *numbers))
+            for name, of_view in columns.items()
+        }
 
     def coo(self) -> Tensor:
         """Returns sources and destinations ``[2, E]``, int64, in the order of the rows.
@@ -258,7 +254,7 @@ class Topology:
         return self.indptr[1:] - self.indptr[:-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {k: v for k, v in self.__dict__.items() if k != "_views"}
+        state = {k: v for k, v in dict(self.__dict__).items() if k != "_views"}  # another thread may add that meanwhile
         if self.weights is not None:
             state["weights"] = tuple(Packed.of(array) for array in self.weights)
         return state
@@ -271,6 +267,23 @@ class Topology:
     def __repr__(self) -> str:
         num_nodes = self.num_nodes if self.num_nodes == self.num_neighbor_nodes else self.size
         return f"Topology(num_nodes={num_nodes}, num_edges={self.num_edges}, layout={self.layout!r})"
+
+
+def _look(
+    columns: dict[str, Tensor | None],
+    num_nodes: int,
+    num_neighbor_nodes: int,
+    is_checked: bool,
+    book: PartitionBook | None,
+    part: int,
+) -> _core.Csr:
+    arrays = {name: column.numpy() for name, column in columns.items() if column is not None}
+    if book is not None and book.row_of is not None:
+        arrays["row_of"] = book.row_of.numpy()
+    return _core.Csr(
+        **arrays, num_nodes=num_nodes, num_neighbor_nodes=num_neighbor_nodes, check_indices=is_checked,
+        book=None if book is None else book.native, part=part,
+    )  # fmt: skip
 
 
 def layout_of(edge_dir: str) -> str:

@@ -116,13 +116,21 @@ class EdgeDirectory:
         end = name[2] if self.topology.edge_dir == "in" else name[0]
         return self.part.nodes[self.part.schema.node_index(end)].ids
 
-    @cached_property
+    @property
     def _by_id(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Ids of the edges, ascending, and where each is; None where they are in that order already."""
+        return (self._ids, None) if self._sorted is None else self._sorted
+
+    @property
+    def _ids(self) -> np.ndarray:
         assert self.topology.edge_ids is not None, "partitions have them"
-        ids = self.topology.edge_ids.numpy()
+        return self.topology.edge_ids.numpy()
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray] | None:
+        ids = self._ids
         if len(ids) == 0 or bool((ids[1:] > ids[:-1]).all()):
-            return ids, None
+            return None
         order = np.argsort(ids, kind="stable")
         narrow = np.uint32 if len(ids) <= np.iinfo(np.uint32).max else np.int64
         return ids[order], order.astype(narrow)

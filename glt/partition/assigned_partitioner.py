@@ -43,6 +43,7 @@ class AssignedPartitioner(PartitionerBase):
         **graph: Unpack[GraphArguments],
     ) -> None:
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
+        self.given.add("owners", owners)
         self.origin = dict(origin or {})
         schema = self.graph.schema
         self._owners = [

@@ -17,6 +17,7 @@ from glt.partition import arguments
 from glt.partition.balance import Balance
 from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
+from glt.partition.given_tensors import GivenTensors
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
 from glt.partition.load import load_id_map
@@ -228,6 +229,14 @@ class PartitionerBase(ABC):
             edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
             node_attrs, edge_attrs,
         )  # fmt: skip
+        self.given = GivenTensors()
+        for name, value in (
+            ("edge_index", edge_index), ("node_feat", node_feat), ("edge_feat", edge_feat), ("node_label", node_label),
+            ("edge_weight", edge_weight), ("edge_time", edge_time), ("node_time", node_time),
+            ("node_attrs", node_attrs), ("edge_attrs", edge_attrs), ("balance_ntypes", balance_ntypes),
+            (self.hotness_argument, hotness),
+        ):  # fmt: skip
+            self.given.add(name, value)
         self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
         for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
             if asked and name not in self.balances:
@@ -303,8 +312,10 @@ class PartitionerBase(ABC):
             TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, a partition has more than
                 2**32 - 1 rows of edge features, or a mapping is asked for where nothing is relabelled.
             OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
+            RuntimeError: If torch has moved a tensor since the constructor, which sending it to another process does.
         """
         self.require_relabel(return_mapping)
+        self.given.require_in_place()
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
         with staging(self.output_dir) as root:
             expected = self.forecast()

@@ -44,7 +44,7 @@ def moved(tensors: Iterable[Tensor | None], move: Callable[[Tensor], None] = sen
 def test_rows_of_a_feature(move: Callable[[Tensor], None]) -> None:
     x, row_of = torch.rand(40, 5), torch.arange(40).flip(0).to(torch.uint32)
     feature, indexed = Feature(x), Feature(x, row_of)
-    assert torch.equal(feature[IDS], x)
+    assert torch.equal(feature[IDS], x) and torch.equal(indexed[IDS], x.flip(0))
     moved([x], move)
     moved([row_of.view(torch.int32)], move)
     x += 1  # where it was, nobody writes any more

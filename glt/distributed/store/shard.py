@@ -11,6 +11,7 @@ from glt import _core
 from glt.available_memory import available_memory
 from glt.data import pool
 from glt.data.arrays import as_numpy
+from glt.data.native_view import NativeView
 
 Rows = Tensor | tuple[int, int]
 
@@ -29,13 +30,22 @@ class Shard:
 
     Attributes:
         tensor: The rows. What is not done through this class is not guarded, except under the locks of ``table``.
-        table: The native table over them.
     """
 
     def __init__(self, tensor: Tensor, is_borrowed: bool = False, num_threads: int = 1) -> None:
-        self.tensor, self.is_borrowed, self.num_threads = tensor.detach().contiguous(), is_borrowed, num_threads
-        self.table = _core.RowTable(as_numpy(self.tensor))
+        self.is_borrowed, self.num_threads = is_borrowed, num_threads
+        self._put(tensor.detach().contiguous())
         self._lock = threading.Lock()  # of the copy
+
+    def _put(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._view = NativeView([tensor], lambda: _core.RowTable(as_numpy(tensor)))
+        self._view.get()  # one for all threads: it has the locks
+
+    @property
+    def table(self) -> _core.RowTable:
+        """The native table over the rows."""
+        return self._view.get()
 
     def read(self, rows: Rows) -> Tensor:
         """Returns rows ``[n, ...]``.
@@ -83,8 +93,7 @@ class Shard:
                         f"the first write to mapped rows copies them, which takes {self.tensor.nbytes / 1e9:.3g} GB: "
                         f"{limit} is {room_bytes / 1e9:.3g} GB"
                     )
-                self.tensor = self.tensor.clone()
-                self.table = _core.RowTable(as_numpy(self.tensor))
+                self._put(self.tensor.clone())
                 self.is_borrowed = False
             return self.table
 

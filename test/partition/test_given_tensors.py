@@ -1,0 +1,54 @@
+"""Tensors that move between a partitioner's constructor and its work are refused: their old memory is gone."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, load_partition
+
+N, E = 30, 90
+
+
+def tables() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "edge_index": torch.randint(N, (2, E), generator=generator), "node_feat": torch.rand(N, 4, generator=generator),
+        "edge_feat": torch.rand(E, 2), "node_label": torch.arange(N), "edge_weight": torch.rand(E),
+        "edge_time": torch.arange(E),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", tables())
+def test_of_the_graph(tmp_path: Path, name: str) -> None:
+    given = tables()
+    made = RandomPartitioner(tmp_path / "parts", 2, N, **given)
+    given[name].share_memory_()
+    with pytest.raises(RuntimeError, match=rf"{name} has moved.*share_memory_\(\).*{name}.clone\(\)"):
+        made.partition()
+    assert not (tmp_path / "parts").exists()
+    RandomPartitioner(tmp_path / "parts", 2, N, **given).partition()  # made after that, of memory that stays
+    assert len(load_partition(tmp_path / "parts", 0).nodes[0].ids) == N // 2
+
+
+@pytest.mark.parametrize(("named", "where"), [
+    ("node_attrs", "mask"), ("edge_attrs", "mask"), ("probs", 1), ("owners", None), ("node_time", None),
+])  # fmt: skip
+def test_in_dicts_lists_and_what_one_partitioner_alone_has(tmp_path: Path, named: str, where: Any) -> None:
+    graph = {key: value for key, value in tables().items() if key == "edge_index"}
+    tensor = torch.rand(N if named != "edge_attrs" else E)
+    if named == "probs":
+        made: Any = FrequencyPartitioner(tmp_path / "parts", 2, N, probs=[torch.rand(N), tensor], **graph)
+    elif named == "owners":
+        tensor = torch.zeros(N, dtype=torch.uint8)
+        made = AssignedPartitioner(tmp_path / "parts", 2, N, owners=tensor, **graph)
+    elif named == "node_time":
+        tensor = torch.arange(N)
+        made = RandomPartitioner(tmp_path / "parts", 2, N, node_time=tensor, **graph)
+    else:
+        made = RandomPartitioner(tmp_path / "parts", 2, N, **graph, **{named: {where: tensor}})
+    tensor.share_memory_()
+    with pytest.raises(RuntimeError, match=re.escape(named if where is None else f"{named}[{where!r}]") + " has moved"):
+        made.partition()
