@@ -24,11 +24,13 @@ import torch
 
 import glt
 from benchmarks._harness import Report, Timing, arguments, interleave, pinned
-from benchmarks.bench_distributed import free_port, scratch_dir, start_method
+from benchmarks.bench_distributed import start_method
+from benchmarks.partitioned import scratch_dir
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.served_world import ServedWorld
 from glt.distributed.server_client import require_client
 from glt.distributed.store.shard import Shard
+from glt.testing_cluster import free_port
 
 WIDTH = 128  # floats: 512 bytes
 _CHUNK_BYTES = 1 << 20

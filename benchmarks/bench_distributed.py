@@ -10,6 +10,9 @@ of worker mode and one of collocated mode; who does not run is idle, and what id
 the partitions of a host are read directly; "asking" turns that off (``read_local=False``), so that half of each batch
 comes from the other trainer by RPC, as it would from another host.
 
+GLT's worker and collocated modes take part where GLT can be imported (see peer_jobs.py), with its own partitions of the
+same graph, the same seeds and as many workers.
+
 In the first epoch every batch is checked: its edges exist, features and labels are those of its nodes, each seed comes
 once. Wall time is per batch of the job: both trainers together. The stages are the loaders' own (see ``stats()``).
 
@@ -19,10 +22,8 @@ once. Wall time is per batch of the job: both trainers together. The stages are 
 from __future__ import annotations
 
 import contextlib
-import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,11 +35,11 @@ import torch
 import torch.multiprocessing as mp
 
 import glt
-from benchmarks import graphs
-from benchmarks._harness import Report, Timing, arguments
+from benchmarks import graphs, peer_jobs
+from benchmarks._harness import Report, Timing, arguments, find_peers
+from benchmarks.partitioned import NUM_PARTS, features_of, labels_of, scratch_dir, write_partitions
+from glt.testing_cluster import free_port
 
-NUM_PARTS = 2
-NUM_FEATURES = 128
 DEADLINE_S = 180  # for anything a trainer is asked to do
 
 
@@ -53,15 +54,6 @@ class Job:
     num_neighbors: list[int]
     batch_size: int
     master_port: int
-
-
-def features_of(nodes: torch.Tensor) -> torch.Tensor:
-    """Rows that can be recognised: the id of the node, then its multiples."""
-    return nodes[:, None].float() * torch.arange(1, NUM_FEATURES + 1)
-
-
-def labels_of(nodes: torch.Tensor) -> torch.Tensor:
-    return nodes % 47
 
 
 def trainer(rank: int, job: Job, commands: Connection) -> None:
@@ -186,26 +178,6 @@ class Trainers:
                 process.join()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def write_partitions(graph: graphs.BenchGraph, directory: Path, num_parts: int = NUM_PARTS) -> str:
-    nodes = torch.arange(graph.num_nodes)
-    glt.partition.RandomPartitioner(
-        output_dir=str(directory / "partitions"),
-        num_parts=num_parts,
-        num_nodes=graph.num_nodes,
-        edge_index=torch.from_numpy(graph.edge_index()),
-        node_feat=features_of(nodes),
-        node_label=labels_of(nodes),
-        edge_assign_strategy="by_dst",
-    ).partition()
-    return str(directory / "partitions")
-
-
 def local_loader(graph: graphs.BenchGraph, seeds: torch.Tensor, num_neighbors: list[int], batch_size: int) -> Any:
     from torch_geometric.data import Data
 
@@ -227,16 +199,24 @@ def measure(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], 
     loader = local_loader(graph, torch.cat(seeds), num_neighbors, batch_size)
     check_epoch(graph, loader, torch.cat(seeds))
     local = Timing()
-    modes = {mode: Timing() for mode in ("worker", "worker, asking", "collocated", "collocated, asking")}
+    jobs = {
+        mode: Job(mode, graph.name, partition_dir, seeds, num_neighbors, batch_size, free_port())
+        for mode in ("worker", "worker, asking", "collocated", "collocated, asking")
+    }
+    peers: list[peer_jobs.PeerJob] = []
+    if not report.toy and find_peers("graphlearn_torch"):
+        names = ["GLT, worker", "GLT, collocated"]
+        peers = peer_jobs.prepare(names, graph, NUM_PARTS, seeds, num_neighbors, batch_size, directory)
+    modes = {mode: Timing() for mode in (*jobs, *(peer.mode for peer in peers))}
     stats: dict[str, list[dict[str, Any]]] = {}
     idle: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
-        groups = {}
-        for mode in modes:
-            job = Job(mode, graph.name, partition_dir, seeds, num_neighbors, batch_size, free_port())
-            groups[mode] = Trainers(job)
-            stack.callback(groups[mode].stop)
-            groups[mode].ask("check")
+        groups = {mode: Trainers(job) for mode, job in jobs.items()}
+        groups |= {peer.mode: Trainers(peer, peer_jobs.trainer) for peer in peers}
+        for group in groups.values():
+            stack.callback(group.stop)
+        for group in groups.values():
+            group.ask("check")
         for _ in range(rounds):
             before = {mode: group.cpu_seconds() for mode, group in groups.items()}
             run_local(loader, local)
@@ -254,12 +234,15 @@ def measure(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], 
 
 
 def stages_of(stats: list[dict[str, Any]]) -> dict[str, float]:
-    """Milliseconds per batch of each stage, over all ranks, since the loaders were made (the checking epoch included).
+    """Milliseconds per batch of each stage, over all ranks, since the loaders were made (the checking epoch included);
+    of a peer nothing.
 
     Stages overlap: while a batch waits for remote rows (remote) or for room in its channel (blocked), others go on.
     """
+    if not any(stats):
+        return {}
     num_batches = sum(of_rank["num_batches"] for of_rank in stats)
-    names = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "wait_s", "collate_s") if stats else ()
+    names = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "wait_s", "collate_s")
     return {f"{name[:-2]}_ms": sum(of_rank[name] for of_rank in stats) / num_batches * 1e3 for name in names}
 
 
@@ -277,13 +260,6 @@ def run_group(group: Trainers, timing: Timing, command: str = "epoch") -> list[d
     timing.work.append(sum(num_batches for num_batches, _, _ in answers))
     timing.seconds.append(max(seconds for _, seconds, _ in answers))
     return [stats for _, _, stats in answers]
-
-
-@contextlib.contextmanager
-def scratch_dir() -> Iterator[Path]:
-    graphs.cache_dir().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=graphs.cache_dir()) as directory:
-        yield Path(directory)
 
 
 def main() -> None:

@@ -5,8 +5,9 @@ Claim: at least 1.3x torch.index_select into a reused buffer; no page faults in 
 Method: one core; four sets of ids per round, uniform over the rows; contestants take turns, each with the next four of
 forty sets, so that nobody finds in the cache what the one before it read: some processors cache all rows of four.
 "fresh" lets the contestant make its output, as `x[ids]` does; "reused" writes into one buffer; "recycled" is
-glt.data.Feature, which takes every output from glt's pool, as a loader does. Results are compared with plain indexing
-before anything is timed. Page faults are the median of a round of four.
+glt.data.Feature, which takes every output from glt's pool, as a loader does. The features of graphlearn_torch and
+dgl.graphbolt take part where those can be imported. Results are compared with plain indexing before anything is timed.
+Page faults are the median of a round of four.
 
     python -m benchmarks.bench_gather [--rounds 9] [--toy]
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from benchmarks._harness import Report, arguments, interleave, pinned
+from benchmarks._harness import Report, arguments, find_peers, interleave, pinned
 from glt import _core
 from glt.data import Feature
 
@@ -40,6 +41,13 @@ def contestants(table: torch.Tensor, num_ids: int) -> dict[str, Callable[[torch.
         np.take(rows, ids.numpy(), axis=0, out=reused.numpy(), mode="clip")  # any other mode buffers the output
         return reused
 
+    peers: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    for name, peer in find_peers("graphlearn_torch", "dgl.graphbolt").items():
+        if name == "graphlearn_torch":
+            own = table.clone()  # it moves what it is given into shared memory
+            peers["graphlearn_torch, fresh"] = peer.data.Feature(own, with_gpu=False).__getitem__
+        else:
+            peers["dgl.graphbolt, fresh"] = peer.TorchBasedFeature(table).read
     return {
         "glt, reused": glt_reused,
         "glt, recycled": Feature(table).gather,
@@ -47,6 +55,7 @@ def contestants(table: torch.Tensor, num_ids: int) -> dict[str, Callable[[torch.
         "torch.index_select, fresh": lambda ids: torch.index_select(table, 0, ids),
         "numpy take, reused": numpy_reused,
         "numpy take, fresh": lambda ids: torch.from_numpy(rows.take(ids.numpy(), axis=0)),
+        **peers,
     }
 
 

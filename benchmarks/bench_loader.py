@@ -3,7 +3,8 @@
 Claim: on graph M at least 4x torch_geometric.loader.NeighborLoader (with pyg-lib), in one process.
 
 Method: one core; 1024 distinct seeds per batch, fan-outs [15, 10, 5], the same PyG Data object for both loaders, both
-called with the same arguments. Loaders take turns, a round being a few batches of a running iteration. Each graph has a
+called with the same arguments. GLT's loader takes part where graphlearn_torch can be imported; it draws with
+replacement. Loaders take turns, a round being a few batches of a running iteration. Each graph has a
 fresh process: whether malloc returns large blocks to the kernel, which then costs thousands of page faults per batch,
 depends on what the process did before. A batch of each loader is checked first: its edges are those that e_id names,
 its features and labels are those of its nodes.
@@ -41,8 +42,9 @@ def data_of(graph: graphs.BenchGraph) -> Data:
 
 def check(data: Data, batch: Data, name: str) -> None:
     """Raises unless the batch's edges are those that it names and its rows are those of its nodes."""
-    edges_right = torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
-    if not (edges_right and torch.equal(batch.x, data.x[batch.n_id]) and torch.equal(batch.y, data.y[batch.n_id])):
+    node, edge = (batch.node, batch.edge) if name == "graphlearn_torch" else (batch.n_id, batch.e_id)
+    edges_right = torch.equal(data.edge_index[:, edge], node[batch.edge_index])
+    if not (edges_right and torch.equal(batch.x, data.x[node]) and torch.equal(batch.y, data.y[node])):
         raise ValueError(f"{name}: a batch does not agree with the graph; the figures would mean nothing")
 
 
@@ -60,7 +62,20 @@ def round_of(batches: Iterator[Data]) -> Callable[[], float]:
     return run
 
 
-def bench(graph_name: str, num_neighbors: list[int], rounds: int, with_pyg: bool) -> list[dict[str, Any]]:
+def peer_loader(data: Data, num_neighbors: list[int], seeds: torch.Tensor, batch_size: int) -> Any:
+    """GLT's, seeded: without a seed its sampler is slower by a factor of ten to twenty."""
+    import graphlearn_torch
+
+    dataset = graphlearn_torch.data.Dataset(edge_dir="in")
+    dataset.init_graph(data.edge_index, layout="COO", graph_mode="CPU")
+    dataset.init_node_features(data.x, with_gpu=False)
+    dataset.init_node_labels(data.y)
+    return graphlearn_torch.loader.NeighborLoader(
+        dataset, num_neighbors, seeds, batch_size=batch_size, with_edge=True, device=torch.device("cpu"), seed=1
+    )
+
+
+def bench(graph_name: str, num_neighbors: list[int], rounds: int, peers: list[str]) -> list[dict[str, Any]]:
     """The rows of the report for one graph."""
     graph = graphs.load(graph_name)
     data = data_of(graph)
@@ -68,10 +83,12 @@ def bench(graph_name: str, num_neighbors: list[int], rounds: int, with_pyg: bool
     batch_size = len(seeds) // 32
     options: dict[str, Any] = {"num_neighbors": num_neighbors, "input_nodes": seeds, "batch_size": batch_size}
     loaders = {"glt": glt.loader.NeighborLoader(data, shuffle=False, random_seed=0, **options)}
-    if with_pyg:
+    if "torch_geometric" in peers:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it recommends what is not installed
             loaders["torch_geometric"] = PygNeighborLoader(data, shuffle=False, **options)
+    if "graphlearn_torch" in peers:
+        loaders["graphlearn_torch"] = peer_loader(data, num_neighbors, seeds, batch_size)
     with pinned():
         iterators = {name: endless(loader) for name, loader in loaders.items()}
         for name, iterator in iterators.items():
@@ -91,11 +108,13 @@ def bench(graph_name: str, num_neighbors: list[int], rounds: int, with_pyg: bool
 def main() -> None:
     options = arguments(__doc__, rounds=7)
     report = Report("loader", options.toy)
-    with_pyg = bool(find_peers("pyg_lib", "torch_sparse"))  # PyG's loader needs one of them, and prefers the first
-    if not with_pyg:
+    peers = list(find_peers("graphlearn_torch"))
+    if find_peers("pyg_lib", "torch_sparse"):  # PyG's loader needs one of them, and prefers the first
+        peers.append("torch_geometric")
+    else:
         print("absent: torch_geometric.loader.NeighborLoader (it needs pyg_lib or torch_sparse)")
     for name, num_neighbors in [("toy", [5, 3])] if options.toy else [("S", [15, 10, 5]), ("M", [15, 10, 5])]:
-        for row in in_fresh_process(bench, name, num_neighbors, options.rounds, with_pyg):
+        for row in in_fresh_process(bench, name, num_neighbors, options.rounds, peers):
             report.add(**row)
     report.finish()
 

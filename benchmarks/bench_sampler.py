@@ -6,10 +6,11 @@ own: what the machine, its neighbours at work, lets two threads be.
 
 Method: 1024 distinct seeds with edges per batch, the same seeds for all; one core; contestants take turns round by
 round, and a ratio is the median of those of each round; each batch includes handing node, row, col and edge ids over as
-int64 arrays. Peers get int64 columns, the only ones that they take; glt gets int32 columns, as its Topology stores
-them. Output is where each puts it: theirs in fresh tensors, glt's in memory that earlier batches used. Before anything
-is timed, every contestant's batches are checked against the graph: each edge exists where its id says, no edge occurs
-twice, each node is expanded once and completely (min(k, degree) edges), nodes are distinct with the seeds first.
+int64 arrays, GraphBolt's all but the last as int32. glt and GraphBolt get int32 columns, the others int64, the only
+ones that they take. GLT draws with replacement, which is less work: it has no other way. Output is where each puts it:
+theirs in fresh tensors, glt's in memory that earlier batches used. Before anything is timed, every contestant's batches
+are checked against the graph: each edge exists where its id says, no edge occurs twice (GLT's may), each node is
+expanded once and completely (min(k, degree) edges), nodes are distinct with the seeds first.
 
     python -m benchmarks.bench_sampler [--rounds 7] [--toy]
 """
@@ -24,14 +25,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks import graphs
 from benchmarks._harness import Report, Timing, arguments, find_peers, interleave, pinned
+from benchmarks.peer_samplers import NAMES, WITH_REPLACEMENT, Sample, Sampler, peer_samplers
 from glt import _core
 
-Sample = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # node, row (neighbour), col (expanded node), edge id
-Sampler = Callable[[np.ndarray], Sample]
 PATIENCE = 300  # seconds
 CASES = [("S", [15, 10, 5]), ("M", [15, 10, 5]), ("M", [10, 10, 10]), ("M", [25, 10])]
 
@@ -54,34 +53,13 @@ class GltSampler:
         return node, ends[0], ends[1], edge
 
 
-def peer_samplers(graph: graphs.BenchGraph, num_neighbors: list[int], peers: Sequence[str]) -> dict[str, Sampler]:
-    if not peers:
-        return {}
-    indptr, indices = torch.from_numpy(np.array(graph.indptr)), torch.from_numpy(graph.indices.astype(np.int64))
-
-    def pyg_lib(seeds: np.ndarray) -> Sample:
-        row, col, node, edge, *_ = torch.ops.pyg.neighbor_sample(
-            indptr, indices, torch.from_numpy(seeds), num_neighbors, csc=True, replace=False, return_edge_id=True
-        )
-        return node.numpy(), row.numpy(), col.numpy(), edge.numpy()
-
-    def torch_sparse(seeds: np.ndarray) -> Sample:
-        node, row, col, edge = torch.ops.torch_sparse.neighbor_sample(
-            indptr, indices, torch.from_numpy(seeds), num_neighbors, False, True
-        )
-        return node.numpy(), row.numpy(), col.numpy(), edge.numpy()
-
-    samplers = {"pyg_lib": pyg_lib, "torch_sparse": torch_sparse}
-    return {name: samplers[name] for name in peers}
-
-
 def csr_of(graph: graphs.BenchGraph) -> _core.Csr:
     """The graph in memory with 2 MiB pages, as Topology makes its arrays and NumPy those of the peers."""
     return _core.Csr(np.array(graph.indptr), np.array(graph.indices))
 
 
 def check(graph: graphs.BenchGraph, num_neighbors: list[int], seeds: np.ndarray, sample: Sample, name: str) -> None:
-    """Raises unless ``sample`` is a batch without replacement of distinct ``seeds``."""
+    """Raises unless ``sample`` is a batch of distinct ``seeds``, without replacement if the sampler has that."""
     node, row, col, edge = sample
 
     def expect(holds: bool, what: str) -> None:
@@ -93,7 +71,7 @@ def check(graph: graphs.BenchGraph, num_neighbors: list[int], seeds: np.ndarray,
     expect(np.array_equal(graph.indices[edge], node[row]), "an edge does not come from the neighbour that it names")
     begin, end = graph.indptr[node[col]], graph.indptr[node[col] + 1]
     expect(bool(np.all((begin <= edge) & (edge < end))), "an edge does not belong to the node that was expanded")
-    expect(len(np.unique(edge)) == len(edge), "an edge was drawn twice")
+    expect(name in WITH_REPLACEMENT or len(np.unique(edge)) == len(edge), "an edge was drawn twice")
     degree, drawn = np.diff(graph.indptr)[node], np.bincount(col, minlength=len(node))
     first, last = 0, len(seeds)  # the frontier, in local ids: the nodes that the previous hop discovered
     for k in num_neighbors:
@@ -249,7 +227,7 @@ def add(
 def main() -> None:
     options = arguments(__doc__, rounds=7)
     report = Report("sampler", options.toy)
-    peers = list(find_peers("pyg_lib", "torch_sparse"))
+    peers = list(find_peers(*NAMES))
     for name, num_neighbors in [("toy", [5, 3])] if options.toy else CASES:
         bench_one_thread(report, graphs.load(name), num_neighbors, peers, options.rounds)
     for name, num_neighbors in [("toy", [5, 3])] if options.toy else CASES[:2]:

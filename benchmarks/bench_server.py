@@ -12,7 +12,7 @@ the time from asking to having it, nothing sampled ahead. "asking" turns reading
 Then 1, 2 and 4 clients of one server with one sampling process, each with as many batches; they do nothing else with
 them, so that the sampling process is the bottleneck: the rate of all clients together should hold.
 
-GLT's server mode takes part where GLT can be imported (see glt_server.py), with its own partitions of the same graph
+GLT's server mode takes part where GLT can be imported (see peer_jobs.py), with its own partitions of the same graph
 and the same seeds: two servers, two clients, each with a sampling process on its server and 8 batches at a time.
 
     python -m benchmarks.bench_server [--rounds 5] [--toy]
@@ -32,26 +32,15 @@ import numpy as np
 import torch
 
 import glt
-from benchmarks import glt_server, graphs
+from benchmarks import graphs, peer_jobs
 from benchmarks._harness import Report, Timing, arguments, find_peers
-from benchmarks.bench_distributed import (
-    DEADLINE_S,
-    Trainers,
-    check_epoch,
-    features_of,
-    free_port,
-    labels_of,
-    run_group,
-    scratch_dir,
-    stages_of,
-    start_method,
-    write_partitions,
-)
+from benchmarks.bench_distributed import DEADLINE_S, Trainers, check_epoch, run_group, stages_of, start_method
+from benchmarks.partitioned import NUM_PARTS, scratch_dir, write_partitions
+from benchmarks.peer_jobs import NUM_LATENCIES
+from glt.testing_cluster import free_port
 
-NUM_PARTS = 2
 MODES = ("worker", "server", "worker, asking", "server, asking")
 CLIENTS = (1, 2, 4)
-NUM_LATENCIES = 20
 
 
 @dataclass(frozen=True)
@@ -146,13 +135,13 @@ def start(job: Job) -> Trainers:
     return Trainers(job, trainer, len(job.seeds))
 
 
-def measure_modes(report: Report, job: Job, peer: glt_server.PeerJob | None, rounds: int) -> None:
+def measure_modes(report: Report, job: Job, peer: peer_jobs.PeerJob | None, rounds: int) -> None:
     """Server mode against worker mode."""
     modes = MODES[:2] if report.toy else MODES
     with contextlib.ExitStack() as stack:
         groups = {mode: start(replace(job, mode=mode, port=free_port())) for mode in modes}
         if peer is not None:
-            groups[peer.mode] = Served(peer, glt_server)
+            groups[peer.mode] = Served(peer, peer_jobs)
         epochs = {mode: Timing() for mode in groups}
         for group in groups.values():
             stack.callback(group.stop)
@@ -172,7 +161,7 @@ def measure_modes(report: Report, job: Job, peer: glt_server.PeerJob | None, rou
         row |= {"wall_ms_per_batch": timing.quartiles(1e3)[1] / timing.work[0]}
         row |= {"latency_ms": singles[mode].quartiles(1e3)[1] / NUM_LATENCIES}
         row |= {"cpu_ms_per_batch": per_batch, "over_worker_ms": per_batch - rival.cpu(1e3) / rival.work[0]}
-        report.add(graph=job.graph_name, **row, **(stages_of(stats[mode]) if stats[mode][0] else {}))
+        report.add(graph=job.graph_name, **row, **stages_of(stats[mode]))
 
 
 def measure_clients(report: Report, job: Job, rounds: int) -> None:
@@ -214,7 +203,7 @@ def main() -> None:
         job = Job("", graph.name, write_partitions(graph, directory), NUM_PARTS, seeds, neighbors, batch_size, 0)
         peer = None
         if not options.toy and find_peers("graphlearn_torch"):
-            peer = glt_server.prepare(job, graph.edge_index(), features_of, labels_of, directory, free_port)
+            (peer,) = peer_jobs.prepare(["GLT, server"], graph, NUM_PARTS, seeds, neighbors, batch_size, directory)
         measure_modes(report, job, peer, options.rounds)
         whole = write_partitions(graph, directory / "whole", 1)
         measure_clients(report, replace(job, partition_dir=whole), options.rounds)
