@@ -60,12 +60,12 @@ class PartitionBook:
         """
         self = cls.__new__(cls)
         self.offset = _tensor(np.asarray(offset, np.int64) if isinstance(offset, list | tuple) else offset)
-        self._open(len(self.offset) - 1)
+        self._open()
         return self
 
-    def _open(self, num_parts: int) -> None:
+    def _open(self, num_parts: int = 0) -> None:
         self._view = NativeView((self.owner, self.offset), partial(_look, self.owner, self.offset, num_parts))
-        self.num_ids, self.num_parts = self.native.num_ids, num_parts
+        self.num_ids, self.num_parts = self.native.num_ids, self.native.num_parts
 
     @property
     def native(self) -> _core.Book:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,7 +43,6 @@ class AssignedPartitioner(PartitionerBase):
         **graph: Unpack[GraphArguments],
     ) -> None:
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
-        self.given.add("owners", owners)
         self.origin = dict(origin or {})
         schema = self.graph.schema
         self._owners = [
@@ -56,6 +55,11 @@ class AssignedPartitioner(PartitionerBase):
             )
             for nodes, value in zip(self.graph.nodes, schema.per_node_type("owners", owners), strict=True)
         ]
+
+    def given_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        yield from super().given_arrays()
+        for owner in self._owners:
+            yield "owners", owner
 
     def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
         return self._owners[node_type]

@@ -1,41 +1,30 @@
-"""The tensors that a partitioner was given: they have to stay where they are until it has partitioned."""
+"""Arrays that a partitioner reads in the memory of tensors that it was given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 
-class GivenTensors:
-    """Where the memory of tensors was when they were given.
+def require_in_place(name: str, array: np.ndarray) -> None:
+    """Raises RuntimeError if torch has moved the memory of an array away. It does so, in place, with a tensor that is
+    sent to another process, and by ``share_memory_()``, and frees where it was (see
+    :class:`glt.data.native_view.NativeView`). What was copied from a tensor stays, and is fine.
 
-    A partitioner reads that memory later, without a copy. torch moves it in place when a tensor is sent to another
-    process, or by ``share_memory_()`` (see :class:`glt.data.native_view.NativeView`), and frees where it was.
+    Args:
+        name: The argument that the array came as, for messages.
+        array: A NumPy view of a tensor, or any other array.
     """
-
-    def __init__(self) -> None:
-        self._places: list[tuple[str, Tensor, int]] = []
-
-    def add(self, name: str, value: Any) -> None:
-        """Takes note of the tensors in an argument, in its dicts and lists, too."""
-        if isinstance(value, Mapping):
-            for key, each in value.items():
-                self.add(f"{name}[{key!r}]", each)
-        elif isinstance(value, list | tuple):
-            for at, each in enumerate(value):
-                self.add(f"{name}[{at}]", each)
-        elif isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu":
-            self._places.append((name, value, value.data_ptr()))
-
-    def require_in_place(self) -> None:
-        """Raises RuntimeError if one has moved; names the first."""
-        for name, tensor, place in self._places:
-            if tensor.data_ptr() != place:
-                raise RuntimeError(
-                    f"{name} has moved since the partitioner was made: it was sent to another process, or "
-                    "share_memory_() was called, which frees the memory that it had. Make the partitioner after that, "
-                    f"or of {name}.clone()"
-                )
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base, Tensor) or array.size == 0:
+        return
+    memory = base.untyped_storage()
+    if not memory.data_ptr() <= array.ctypes.data < memory.data_ptr() + memory.nbytes():
+        raise RuntimeError(
+            f"{name} has moved since the partitioner was made: it was sent to another process, or share_memory_() was "
+            f"called, which frees the memory that it had. Make the partitioner after that, or of {name}.clone()"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -120,6 +120,19 @@ class GraphInput:
         if any(edges.time is not None for edges in self.edges):
             return "edge"
         return "node" if any(nodes.time is not None for nodes in self.nodes) else None
+
+    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields all arrays of the graph, and the arguments that they came as."""
+        for nodes in self.nodes:
+            of_nodes = {"node_feat": nodes.feat, "node_label": nodes.label}
+            attrs = {f"node_attrs[{name!r}]": rows for name, rows in nodes.attrs.items()}
+            yield from _arrays({**of_nodes, **attrs}, node_time=nodes.time)
+        for edges in self.edges:
+            attrs = {f"edge_attrs[{name!r}]": rows for name, rows in edges.attrs.items()}
+            yield from _arrays(
+                {"edge_feat": edges.feat, **attrs}, edge_index=edges.edge_index, edge_weight=edges.weight,
+                edge_time=edges.time,
+            )  # fmt: skip
 
     @classmethod
     def of(
@@ -253,3 +266,8 @@ def _edges(
         time=None if time is None else arguments.time(f"edge_time{of_type}", time, num_edges, "edge"),
         neighbor_time=nodes[neighbor].time,
     )
+
+
+def _arrays(tables: dict[str, Rows | None], **columns: np.ndarray | None) -> Iterator[tuple[str, np.ndarray]]:
+    yield from ((name, rows.array) for name, rows in tables.items() if rows is not None)
+    yield from ((name, column) for name, column in columns.items() if column is not None)

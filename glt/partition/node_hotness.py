@@ -61,17 +61,17 @@ class WholeHotness(NodeHotness):
     """
 
     def __init__(self, of_parts: Sequence[np.ndarray]) -> None:
-        self._of_parts = tuple(of_parts)
-        self.num_parts = len(self._of_parts)
+        self.arrays = tuple(of_parts)
+        self.num_parts = len(self.arrays)
 
     def is_read(self) -> np.ndarray:
-        return any_read(self._of_parts)
+        return any_read(self.arrays)
 
     def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-        return map_rows(self._of_parts, nodes, of)
+        return map_rows(self.arrays, nodes, of)
 
     def columns(self) -> Iterator[tuple[int, np.ndarray]]:
-        yield from enumerate(self._of_parts)
+        yield from enumerate(self.arrays)
 
     def of_all_parts(self, found: Mapping[int, Any]) -> list[Any]:
         return [found[idx] for idx in range(self.num_parts)]

@@ -4,11 +4,12 @@ import json
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 
+import numpy as np
 import torch
 
 from glt.data.arrays import from_array
@@ -17,14 +18,14 @@ from glt.partition import arguments
 from glt.partition.balance import Balance
 from glt.partition.book import Book, owner_dtype
 from glt.partition.forecast import Forecast, forecast
-from glt.partition.given_tensors import GivenTensors
+from glt.partition.given_tensors import require_in_place
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.graph_writer import write_graph
 from glt.partition.load import load_id_map
 from glt.partition.manifest import Manifest, installed_version
 from glt.partition.manifest_entries import edge_entry, node_entry
 from glt.partition.node_cache import CacheInput, CachePlan
-from glt.partition.node_hotness import HotnessByType, NodeHotness
+from glt.partition.node_hotness import HotnessByType, NodeHotness, WholeHotness
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry
 from glt.partition.partition_writer import PartitionWriter, edge_tables, node_tables
 from glt.partition.read_forecast import ReadForecast
@@ -229,14 +230,6 @@ class PartitionerBase(ABC):
             edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
             node_attrs, edge_attrs,
         )  # fmt: skip
-        self.given = GivenTensors()
-        for name, value in (
-            ("edge_index", edge_index), ("node_feat", node_feat), ("edge_feat", edge_feat), ("node_label", node_label),
-            ("edge_weight", edge_weight), ("edge_time", edge_time), ("node_time", node_time),
-            ("node_attrs", node_attrs), ("edge_attrs", edge_attrs), ("balance_ntypes", balance_ntypes),
-            (self.hotness_argument, hotness),
-        ):  # fmt: skip
-            self.given.add(name, value)
         self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
         for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
             if asked and name not in self.balances:
@@ -315,7 +308,7 @@ class PartitionerBase(ABC):
             RuntimeError: If torch has moved a tensor since the constructor, which sending it to another process does.
         """
         self.require_relabel(return_mapping)
-        self.given.require_in_place()
+        self._require_in_place()
         strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
         with staging(self.output_dir) as root:
             expected = self.forecast()
@@ -343,7 +336,19 @@ class PartitionerBase(ABC):
 
     def books(self) -> list[Book]:
         """Returns the book of each node type, from :meth:`assign_nodes`."""
+        self._require_in_place()
         return [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
+
+    def given_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the arrays that :meth:`partition` will read, and the arguments that they came as."""
+        yield from self.graph.arrays()
+        for hotness in self.hotness:
+            for array in hotness.arrays if isinstance(hotness, WholeHotness) else ():
+                yield self.hotness_argument, array
+
+    def _require_in_place(self) -> None:
+        for name, array in self.given_arrays():
+            require_in_place(name, array)
 
     def _book(self, at: int, nodes: NodeInput) -> Book:
         name = f"what {type(self).__name__}.assign_nodes returned"

@@ -1,11 +1,15 @@
 """Tensors that move between a partitioner's constructor and its work are refused: their old memory is gone."""
 
+import copy
+import pickle
 import re
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch_geometric import EdgeIndex
 
 from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, load_partition
 
@@ -50,5 +54,34 @@ def test_in_dicts_lists_and_what_one_partitioner_alone_has(tmp_path: Path, named
     else:
         made = RandomPartitioner(tmp_path / "parts", 2, N, **graph, **{named: {where: tensor}})
     tensor.share_memory_()
-    with pytest.raises(RuntimeError, match=re.escape(named if where is None else f"{named}[{where!r}]") + " has moved"):
+    if named == "owners":
+        with pytest.raises(RuntimeError, match="owners has moved"):
+            made.books()
+    name = f"{named}[{where!r}]" if isinstance(where, str) else named
+    with pytest.raises(RuntimeError, match=re.escape(name) + " has moved"):
+        made.partition()
+
+
+def test_what_was_copied_may_move(tmp_path: Path) -> None:
+    """Nothing of these is read any more when they move, nor is it kept."""
+    pairs, owners, weight = torch.arange(2 * N).view(N, 2) % N, torch.zeros(N, dtype=torch.int64), torch.ones(N).half()
+    made = AssignedPartitioner(tmp_path / "parts", 1, N, pairs.t(), owners=owners, edge_weight=weight)
+    for tensor in (pairs, owners, weight):
+        tensor.share_memory_()
+    made.partition()
+
+
+def test_copies_of_a_partitioner_have_memory_of_their_own(tmp_path: Path) -> None:
+    made = RandomPartitioner(tmp_path / "parts", 2, N, **tables())
+    copies = copy.deepcopy(made), pickle.loads(ForkingPickler.dumps(made))
+    for at, each in enumerate((made, *copies)):
+        each.output_dir = tmp_path / str(at)
+        each.partition()
+
+
+def test_edges_of_a_class_of_pygs(tmp_path: Path) -> None:
+    ends = torch.arange(2 * N).view(2, N) % N
+    made = RandomPartitioner(tmp_path / "parts", 2, N, EdgeIndex(ends))
+    ends.share_memory_()
+    with pytest.raises(RuntimeError, match="edge_index has moved"):
         made.partition()

@@ -38,9 +38,9 @@ class Shard:
         self._lock = threading.Lock()  # of the copy
 
     def _put(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self._view = NativeView([tensor], lambda: _core.RowTable(as_numpy(tensor)))
-        self._view.get()  # one for all threads: it has the locks
+        view = NativeView([tensor], lambda: _core.RowTable(as_numpy(tensor)))
+        view.get()  # before another thread can: there has to be one for all, since it has the locks
+        self.tensor, self._view = tensor, view
 
     @property
     def table(self) -> _core.RowTable:

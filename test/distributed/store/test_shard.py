@@ -1,5 +1,6 @@
 """Rows that belong to somebody else are copied before they are changed."""
 
+import sys
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from store_world import Servers, graph
 
+from glt import _core
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.store.shard import Shard
 from glt.distributed.store.stored_table import StoredTable
@@ -48,6 +50,32 @@ def test_threads_that_change_it_first_copy_it_once():
     for thread in threads:
         thread.join()
     assert shard.read((0, 50)).eq(9).all() and mapped.eq(1).all()
+
+
+def test_threads_that_read_while_it_is_copied_share_its_locks(monkeypatch):
+    """There is one table for all of them: it has the locks of the rows."""
+    tables, real = [], _core.RowTable
+    monkeypatch.setattr(_core, "RowTable", lambda array: tables.append(1) or real(array))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for number in range(1, 101):
+            shard, done = Shard(torch.ones(4, 2), is_borrowed=True), threading.Event()
+
+            def read(shard=shard, done=done):
+                while not done.is_set():
+                    shard.read((0, 4))
+
+            readers = [threading.Thread(target=read) for _ in range(2)]
+            for reader in readers:
+                reader.start()
+            table = shard.own()
+            done.set()
+            for reader in readers:
+                reader.join()
+            assert shard.table is table and len(tables) == 2 * number, "one of what was borrowed, one of the copy"
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("rows, values, error, text", [
