@@ -59,7 +59,7 @@ def test_threads_that_read_while_it_is_copied_share_its_locks(monkeypatch):
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for number in range(1, 101):
+        for number in range(1, 251):
             shard, done = Shard(torch.ones(4, 2), is_borrowed=True), threading.Event()
 
             def read(shard=shard, done=done):
