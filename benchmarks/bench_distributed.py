@@ -211,11 +211,10 @@ def measure(report: Report, graph: graphs.BenchGraph, num_neighbors: list[int], 
     stats: dict[str, list[dict[str, Any]]] = {}
     idle: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
-        groups = {mode: Trainers(job) for mode, job in jobs.items()}
-        groups |= {peer.mode: Trainers(peer, peer_jobs.trainer) for peer in peers}
-        for group in groups.values():
+        groups: dict[str, Trainers] = {}
+        for job in (*jobs.values(), *peers):
+            groups[job.mode] = group = Trainers(job, trainer if isinstance(job, Job) else peer_jobs.trainer)
             stack.callback(group.stop)
-        for group in groups.values():
             group.ask("check")
         for _ in range(rounds):
             before = {mode: group.cpu_seconds() for mode, group in groups.items()}
