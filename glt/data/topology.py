@@ -142,6 +142,9 @@ class Topology:
             IndexError: If a neighbour id is out of range; names the first.
             TypeError, ValueError: If dtypes or shapes do not fit, ``indptr`` falls, or the layout is unknown.
         """
+        for name, column in (("indptr", indptr), ("indices", indices), ("edge_ids", edge_ids)):
+            if column is not None and column.layout != torch.strided:
+                raise TypeError(f"{name} has layout {column.layout}: expected a dense tensor, that of .to_dense()")
         self = cls.__new__(cls)
         self.layout = _checked_layout(layout)
         if num_nodes is None:

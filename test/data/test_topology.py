@@ -104,6 +104,8 @@ def test_existing_rows_are_wrapped_without_a_copy_and_checked():
         Topology.from_rows(torch.tensor([0, 2, 3]), indices)
     with pytest.raises(ValueError, match="layout = 'csr'"):
         Topology.from_rows(indptr, indices, layout="csr")
+    with pytest.raises(TypeError, match=r"indices has layout torch.sparse_coo: expected a dense tensor"):
+        Topology.from_rows(indptr, indices.to_sparse())
 
 
 def test_a_topology_survives_pickling():
