@@ -40,6 +40,7 @@ class DeviceTopology:
         self.topology, self.device, self.mode = topology, device, mode
         self._pages = pages
         self._pins: list[PinnedMemory] = []
+        self._in_place: list[tuple[Tensor, int]] = []  # columns that are not copied, and where they were
         # By where they are: columns by time may be the plain ones.
         self._brought: dict[tuple[int, torch.dtype], Tensor] = {}
         try:
@@ -68,6 +69,7 @@ class DeviceTopology:
             if key not in self._brought:
                 self._brought[key] = brought(column, self.device)
             return self._brought[key]
+        self._in_place.append((column, column.data_ptr()))
         if self.device.type == "cpu" and self._pages is None:
             return column  # the host in the place of a GPU reads it as it is
         pin = PinnedMemory(column, self.device, f"the {name} of {self.topology!r}", self._pages)
@@ -76,6 +78,12 @@ class DeviceTopology:
 
     def _optional(self, column: Tensor | None, name: str) -> Tensor | None:
         return None if column is None else self._column(column, name)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether torch has put a column elsewhere that is read in place (see :mod:`glt.data.native_view`): what is
+        here is of no use then."""
+        return any(column.data_ptr() != address for column, address in self._in_place)
 
     def close(self) -> None:
         """Unpins the columns, after the work under way; nothing may sample from here any more."""

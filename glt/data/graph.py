@@ -54,7 +54,8 @@ class Graph:
         self._lock = threading.Lock()
 
     def placed(self, device: Accelerator | torch.device | int | str | None = None) -> DeviceTopology:
-        """Returns the edges as samplers on a GPU read them; places them there the first time, which takes a while.
+        """Returns the edges as samplers on a GPU read them; places them there the first time, which takes a while, and
+        again when torch has moved the memory that these read.
 
         Args:
             device: The GPU. Default: the graph's.
@@ -69,6 +70,8 @@ class Graph:
         wanted = self.device if device is None and is_accelerator(self.device, "device") else device
         place = require_accelerator("cuda" if wanted is None else wanted, "device")
         with self._lock:
+            if place in self._placed and self._placed[place].has_moved:
+                self._placed.pop(place).close()
             if place not in self._placed:
                 self._placed[place] = DeviceTopology(self.topology, place.device, self.mode)
             return self._placed[place]

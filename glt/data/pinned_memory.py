@@ -55,7 +55,7 @@ def brought(tensor: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor to a device, also where some of its pages are registered here and others are not."""
     if device.type == "cuda" and process_pages().has_any(tensor.data_ptr(), tensor.nbytes):
         tensor = tensor.clone()
-    return tensor.to(device)
+    return tensor.to(device, copy=True)  # also where the host plays the GPU
 
 
 class PinnedMemory:
@@ -71,6 +71,9 @@ class PinnedMemory:
     first would be copied (:mod:`glt.data.shared_map`). What torch pinned already
     (``tensor.pin_memory()``) is left as it is. Pinned pages cannot be swapped out or reclaimed, and pinning takes about
     0.1 s per GB. Fork workers before pinning private memory: the kernel copies such pages at a fork.
+
+    torch may move the memory of a tensor (see :mod:`glt.data.native_view`), and other memory come to be where it was,
+    which CUDA would take for the old. :attr:`has_moved` tells, and whatever else is pinned then closes this one first.
 
     Not yet run on a GPU: without one, the tests cover the counting of pages and what happens on failure.
 
@@ -118,11 +121,17 @@ class PinnedMemory:
                     "the container; pages of a mapped file may be refused by the kernel: then copy them into shared "
                     f"memory first ({name}.clone().share_memory_())"
                 ) from error
+        self._address = self.tensor.data_ptr()
         self._release = weakref.finalize(self, registry.release, chunks)
+        if chunks:
+            registry.add_owner(self)
 
     def _registered(self, registry: PinnedPages, index: int, writable: bool) -> list[Any]:
         """Registers the memory; of a file that is mapped privately, the file's own pages in place of copies of them."""
         address, nbytes = self.tensor.data_ptr(), self.nbytes
+        for other in registry.owners():
+            if other.has_moved:
+                other.close()
         mapped = None if writable or registry.has_any(address, nbytes) else shared_map(address, nbytes)
         if mapped is not None:
             try:
@@ -139,6 +148,11 @@ class PinnedMemory:
         """Whether torch pinned it. Memory that was registered here tells CUDA the same, but somebody else's claim to it
         ends when it likes, and may cover a part of it only."""
         return bool(self.nbytes) and not registry.has_any(tensor.data_ptr(), self.nbytes) and tensor.is_pinned()
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether torch has put the tensor elsewhere: what GPUs would read is gone, and this is to be closed."""
+        return self.tensor.data_ptr() != self._address
 
     def close(self) -> None:
         """Unregisters what nobody else uses, after the work under way on the GPU. May be called twice.

@@ -6,9 +6,11 @@ import bisect
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 CHUNK_BYTES = 64 << 30
 """Most bytes of one registration: drivers (r580) refuse 512 GiB at once."""
@@ -21,6 +23,15 @@ class _Chunk:
     device: int  # whose context registered it
     num_users: int = 0
     readers: set[int] = field(default_factory=set)  # the devices that have used it
+
+
+class Owner(Protocol):
+    """Whoever holds registrations: :class:`glt.data.pinned_memory.PinnedMemory`."""
+
+    @property
+    def has_moved(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class PinnedPages:
@@ -51,6 +62,7 @@ class PinnedPages:
         self._holder: int | None = None  # the thread that has the lock
         self._late: list[list[_Chunk]] = []  # released meanwhile, by the collector in that same thread
         self._pid = os.getpid()
+        self._owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
     def acquire(self, address: int, num_bytes: int, device: int) -> list[_Chunk]:
         """Registers the pages of ``[address, address + num_bytes)`` that are not yet; all or none.
@@ -78,6 +90,16 @@ class PinnedPages:
                 chunk.num_users += 1
                 chunk.readers.add(device)
             return used
+
+    def add_owner(self, owner: Owner) -> None:
+        """Has an owner among :meth:`owners` for as long as it lives."""
+        with self._held():
+            self._owners.add(owner)
+
+    def owners(self) -> list[Owner]:
+        """Returns those that may hold registrations."""
+        with self._held():
+            return list(self._owners)
 
     def has_any(self, address: int, num_bytes: int) -> bool:
         """Whether a page of ``[address, address + num_bytes)`` is registered here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import as_numpy, from_array
+from glt.data.arrays import from_array
 from glt.data.gather_errors import GatherErrors
 from glt.data.pinned_memory import PinnedMemory, brought
 
@@ -73,25 +74,24 @@ class TieredRows:
             for peer in group:
                 _core.cuda_enable_peer(device.index, peer.index)
         self._hot = [] if parts is None else parts
-        self._pins: list[PinnedMemory] = []
-        self._cold: list[Tensor] = []
-        ordered: list[Tensor] = []
+        # In the order of the kernel's tiers: a part in device memory, or a table in host memory and its first cold row.
+        self._tiers: list[Tensor | tuple[Tensor, int]] = []
         places: list[np.ndarray] = []
         num_rows, is_ordered = 0, False
         for rows, n, hot_of in zip(map(_rows_of, tables), hot_counts, hotness_of, strict=True):
             order = None
             place = np.arange(num_rows, num_rows + len(rows), dtype=np.int64)
-            hot, cold = rows[:n], rows[n:]
+            hot, first_cold = rows[:n], n
             if hot_of is not None and 0 < n < len(rows):  # of all rows none need be told apart
                 # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
                 order = torch.argsort(hot_of, descending=True, stable=True)[:n]
                 place += n
                 place[order.numpy()] = np.arange(num_rows, num_rows + n)
-                hot, cold, is_ordered = rows[order], rows, True
+                hot, first_cold, is_ordered = rows[order], 0, True
             places.append(place)
             if several:
                 self._hot.append(brought(hot, device))
-                ordered.append(self._hot[-1])
+                self._tiers.append(self._hot[-1])
             else:
                 if not self._hot:
                     bounds = [n * i // len(group) for i in range(len(group) + 1)]
@@ -100,37 +100,51 @@ class TieredRows:
                     for member in group:
                         if member.type == "cuda":
                             torch.cuda.synchronize(member)
-                ordered += self._hot
-            ordered.append(self._pinned(cold, name))
-            num_rows += len(hot) + len(cold)
+                self._tiers += self._hot
+            self._tiers.append((rows, first_cold))
+            num_rows += len(hot) + len(rows) - first_cold
         if is_ordered:
             row_of = from_array(_composed(row_of, np.concatenate(places)))
         self._row_of = None if row_of is None else brought(row_of, device)
         if scale is not None and order is not None:  # then there is one table
             scale = torch.cat([scale[order], scale])
-        self._scale = None if scale is None else scale.to(device)
-        width = _rows_of(tensor).shape[1]
-        tiers = [(part.data_ptr(), len(part), width) for part in ordered]
+        self._scale = None if scale is None else brought(scale, device)
+        self._width, self._first_id, self._name = _rows_of(tensor).shape[1], first_id, name
+        self._pins: list[PinnedMemory] = []
+        self._addresses: list[int] | None = None  # of the tables that are pinned, if they are
+        self._errors = GatherErrors(device)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Has the kernel read the rows where they are now: torch may move them, see :mod:`glt.data.native_view`."""
+        self.close()
+        self._pins, places = [], []
+        for tier in self._tiers:
+            part = tier if isinstance(tier, Tensor) else self._pinned(tier[0][tier[1] :])
+            places.append((part.data_ptr(), len(part), self._width))
         index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
 
         def table(**options: int | str) -> _core.TieredTable:
-            return _core.TieredTable(width, tiers, row_of=index, first_id=first_id, **options)  # type: ignore[arg-type]
+            return _core.TieredTable(self._width, places, row_of=index, first_id=self._first_id, **options)  # type: ignore[arg-type]
 
         self._table = table()
         self._widened: _core.TieredTable | None = None
-        if tensor.dtype in _WIDENED:
+        if self.dtype in _WIDENED:
             factor = 0 if self._scale is None else self._scale.data_ptr()
-            self._widened = table(widen=_WIDENED[tensor.dtype], scale=factor)
-        self._errors = GatherErrors(device)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # gathers come on any stream
+            self._widened = table(widen=_WIDENED[self.dtype], scale=factor)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # gathers come on any stream
+        self._addresses = self._now_at()
 
-    def _pinned(self, part: Tensor, name: str) -> Tensor:
-        """The rows of a part where the device reads them in host memory; they are kept."""
+    def _now_at(self) -> list[int]:
+        """Where the tables in host memory are."""
+        return [tier[0].data_ptr() for tier in self._tiers if not isinstance(tier, Tensor)]
+
+    def _pinned(self, part: Tensor) -> Tensor:
+        """The rows of a part where the device reads them in host memory."""
         if self.device.type == "cuda" and len(part):
-            self._pins.append(PinnedMemory(part, self.device, name))
-            part = self._pins[-1].tensor
-        self._cold.append(part)
+            self._pins.append(PinnedMemory(part, self.device, self._name))
+            return self._pins[-1].tensor
         return part
 
     def gather(
@@ -162,8 +176,7 @@ class TieredRows:
                 raises the error that names it.
         """
         dtype = self.dtype if dtype is None else dtype
-        table = self._table if dtype == self.dtype else self._widened
-        if table is None or dtype not in (self.dtype, torch.float32):
+        if dtype != self.dtype and (dtype != torch.float32 or self.dtype not in _WIDENED):
             raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
         if out is None:
             out = torch.empty((len(ids), *self.row_shape), dtype=dtype, device=self.device)
@@ -185,6 +198,9 @@ class TieredRows:
             explain(ids.cpu(), None if positions is None else positions.cpu(), num_out)
 
         with self._errors.lock:
+            if self._now_at() != self._addresses:
+                self._bind()
+            table = self._table if dtype == self.dtype or self._widened is None else self._widened
             if trusted:
                 self._errors.trust(launch)
                 return out
@@ -203,11 +219,13 @@ class TieredRows:
         return sum(len(part) for part in self._hot)
 
     def close(self) -> None:
-        """Unpins the rows, after the work under way; gathers are no longer possible."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
-        for pin in self._pins:
-            pin.close()
+        """Unpins the rows, after the work under way; they are pinned again when a gather comes."""
+        with self._errors.lock:
+            self._addresses = None
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
+            for pin in self._pins:
+                pin.close()
 
 
 def widening_of(dtype: torch.dtype) -> str:
@@ -217,11 +235,7 @@ def widening_of(dtype: torch.dtype) -> str:
 
 def _rows_of(tensor: Tensor) -> Tensor:
     """The rows as bytes ``[num_rows, row_bytes]``, sharing memory: any dtype and shape moves alike."""
-    array = as_numpy(tensor)
-    width = int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
-    if width == 0 or len(array) == 0:
-        return from_array(np.empty((len(array), width), np.uint8))
-    return from_array(array.reshape(len(array), -1).view(np.uint8))
+    return tensor.detach().reshape(len(tensor), math.prod(tensor.shape[1:])).view(torch.uint8)
 
 
 def _composed(row_of: Tensor | None, place: np.ndarray) -> np.ndarray:

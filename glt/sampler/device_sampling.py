@@ -52,7 +52,8 @@ class DeviceSampling:
         graph: What to sample.
         config: How. ``num_neighbors`` is read anew for each batch.
         device: Where; results are there.
-        place: Returns where the arrays of the i-th edge type are: ``Graph.placed`` on a GPU.
+        place: Returns where the arrays of the i-th edge type are: ``Graph.placed`` on a GPU. Asked before each batch,
+            since torch may have moved them.
         options: For tests: of :class:`~glt.sampler.device_batch.DeviceBatch`.
 
     Raises:
@@ -73,17 +74,28 @@ class DeviceSampling:
                 "partitions on the CPU"
             )
         self.graph, self.device, self._options = graph, device, options
-        self._columns = [place(r) for r in range(len(graph.topologies))]
-        self._placed = [self._place(r, config) for r in range(len(graph.topologies))]
+        self._config, self._place = config, place
+        self._found = self._find()
         self._spare: dict[int, list[DeviceBatch]] = {}  # by stream: their memory is used in its order
         self._lock = threading.Lock()
         self._executor = {name: options[name] for name in ("order", "shuffle_seed", "num_threads") if name in options}
         self._negatives = DeviceNegatives(device, **self._executor)
         self._hotness: DeviceHotness | None = None
 
-    def _place(self, edge_type: int, config: SamplingConfig) -> PlacedRows:
+    def _rows(self) -> list[PlacedRows]:
+        """Rows by edge type, where they are now."""
+        columns, rows = self._found
+        if any(self._place(r) is not known for r, known in enumerate(columns)):
+            columns, rows = self._found = self._find()
+        return rows
+
+    def _find(self) -> tuple[list[Columns], list[PlacedRows]]:
+        columns = [self._place(r) for r in range(len(self.graph.topologies))]
+        return columns, [self._rows_of(r, each) for r, each in enumerate(columns)]
+
+    def _rows_of(self, edge_type: int, columns: Columns) -> PlacedRows:
         """As :meth:`SampledGraph.csrs`: by time, with weights, or plain."""
-        columns = self._columns[edge_type]
+        config = self._config
         num_neighbor_nodes = self.graph.topologies[edge_type].num_neighbor_nodes
         if config.temporal is not None and columns.by_time is not None:
             indices, edge_ids, time = columns.by_time
@@ -113,7 +125,7 @@ class DeviceSampling:
         self, config: SamplingConfig, seeds: Tensor, num_neighbors: int, edge_type: int, batch_key: int
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Returns neighbours, counts per seed and edge ids, as :class:`~glt.sampler.NeighborOutput` has them."""
-        counts = [(num_neighbors if r == edge_type else 0,) for r in range(len(self._placed))]
+        counts = [(num_neighbors if r == edge_type else 0,) for r in range(len(self.graph.topologies))]
         expanded, found = self.graph.ends[edge_type]
         one_hop = replace(config, num_neighbors=tuple(counts), disjoint=False)
         batch = self._sampled(one_hop, [(expanded, seeds)], None, batch_key)
@@ -157,10 +169,10 @@ class DeviceSampling:
             times = torch.zeros(int(places.max()) + 1 if len(places) else 0, dtype=torch.int64)
             times[places] = seed_time
         expanded, found = self.graph.ends[edge_type]
-        counts = tuple((num_neighbors if r == edge_type else 0,) for r in range(len(self._placed)))
+        counts = tuple((num_neighbors if r == edge_type else 0,) for r in range(len(self.graph.topologies)))
         exclusions = None
         if excluded is not None:
-            exclusions = [excluded if r == edge_type else None for r in range(len(self._placed))]
+            exclusions = [excluded if r == edge_type else None for r in range(len(counts))]
         one_hop = replace(config, num_neighbors=counts)
         batch = self._sampled(one_hop, [(expanded, nodes)], times, batch_key, exclusions, tree=tree, first_hop=hop)
         row, col, edge = batch.edges(edge_type, config.with_edge)
@@ -175,8 +187,9 @@ class DeviceSampling:
         Callable[[list[tuple[int, np.ndarray]], int], list[Tensor]],
     ]:
         """Returns what passes on probabilities and what samples, for :mod:`glt.sampler.sample_prob`."""
-        if self._hotness is None or self._hotness.facts is not facts:
-            self._hotness = DeviceHotness(self.device, self._placed, self.graph.ends, facts, **self._executor)
+        rows = self._rows()
+        if self._hotness is None or self._hotness.facts is not facts or self._hotness.placed is not rows:
+            self._hotness = DeviceHotness(self.device, rows, self.graph.ends, facts, **self._executor)
         plain = replace(config, with_edge=False, exclude_edges=None)
 
         def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
@@ -191,7 +204,7 @@ class DeviceSampling:
     def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
         """Answers the rounds of a link batch, ``times`` being those of sources and destinations; see
         :meth:`DeviceNegatives.finish`."""
-        rows = None if edge_type is None else self._placed[edge_type]
+        rows = None if edge_type is None else self._rows()[edge_type]
         src_time, dst_time = (None if time is None else time.numpy() for time in times)
         self._negatives.finish(rounds, rows, self.graph.edge_dir, src_time, dst_time)
 
@@ -212,7 +225,7 @@ class DeviceSampling:
         if batch is None:
             batch = DeviceBatch(self.graph.num_nodes, self.graph.ends, self.device, **self._options)
         batch.launch(
-            self._placed, seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time,
+            self._rows(), seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time,
             replace=config.replace, last=config.last, with_edge=config.with_edge, disjoint=config.disjoint,
             exclusions=exclusions, trees=tree, first_hop=first_hop,
         )  # fmt: skip

@@ -19,13 +19,16 @@ from glt.distributed.store.shard import Shard
 from glt.partition import RandomPartitioner
 
 
-def test_a_collocated_loader(monkeypatch: pytest.MonkeyPatch, world: Callable[..., World]) -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_collocated_loader(on_device: bool, monkeypatch: pytest.MonkeyPatch, world: Callable[..., World]) -> None:
+    """On a device, which the host plays, columns and rows are read in place too."""
     monkeypatch.setattr(context, "_context", None)
     glt.distributed.init_worker_group(1, 0, "alone")
-    data = DistDataset().load(world(1).path, 0)
+    load, given = ({"graph_mode": "ZERO_COPY"}, {"device": "host"}) if on_device else ({}, {})
+    data = DistDataset().load(world(1).path, 0, **load)
     with glt.distributed.DistNeighborLoader(
         data, [3, 2], torch.arange(200), 50, collect_features=True,
-        worker_options=CollocatedDistSamplingWorkerOptions(),
+        worker_options=CollocatedDistSamplingWorkerOptions(**given),
     ) as loader:  # fmt: skip
         assert any(batch.n_id[batch.edge_index[0]].any() for batch in loader)
         topology, x = data.graph.topology, data.node_features.tensor

@@ -1,0 +1,237 @@
+"""What a GPU reads in place, torch may move; the host plays the GPU, and where there is one it does so too."""
+
+from __future__ import annotations
+
+import mmap
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing
+from torch import Tensor
+
+import glt
+from glt.data import Dataset, Feature, Graph, Topology
+from glt.data.cuda_device import missing_for_cuda
+from glt.data.device_topology import DeviceTopology
+from glt.data.pinned_memory import SMALL_BYTES, PinnedMemory, process_pages
+from glt.data.pinned_pages import PinnedPages
+from glt.data.tiered_rows import TieredRows
+from glt.sampler import NeighborSampler
+from glt.testing import random_graph
+
+CPU = torch.device("cpu")
+PAGE = mmap.PAGESIZE
+GPU = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.cuda,
+        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
+    ],
+)
+DEVICES = ["host", GPU]
+IDS = torch.arange(40)
+
+
+def moved(*tensors: Tensor | None) -> None:
+    for tensor in tensors:
+        if tensor is not None:
+            before = tensor.data_ptr()
+            ForkingPickler.dumps(tensor)  # as mp.spawn and mp.Queue do
+            assert tensor.data_ptr() != before, "torch has not moved it: this tests nothing"
+
+
+def as_words(tensor: Tensor) -> Tensor:
+    """The same memory in a dtype that torch sends and computes with."""
+    return tensor.view(torch.int64 if tensor.element_size() == 8 else torch.int32)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+@pytest.mark.parametrize("split_ratio", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("hotness", [None, torch.arange(40.0)])
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_of_a_feature(device: str, hotness: Tensor | None, split_ratio: float, dtype: torch.dtype | None) -> None:
+    """A table that GPUs pin where it is: those below SMALL_BYTES they copy."""
+    num_words = 3 if device == "host" else SMALL_BYTES // 40
+    x = torch.randn(40, num_words).to(torch.bfloat16)
+    feature = Feature(x, device=device, split_ratio=split_ratio, hotness=hotness)
+    kept = x.clone()  # of hot rows there is a copy
+    is_hot = torch.zeros(40, dtype=torch.bool)
+    by_hotness = IDS if hotness is None else hotness.argsort(descending=True)
+    is_hot[by_hotness[: round(40 * split_ratio)]] = True
+    where = IDS.to("cpu" if device == "host" else device)
+    for step in range(3):
+        expected = torch.where(is_hot[:, None], kept, x)
+        found = feature.gather_on(device, where, dtype=dtype).cpu()
+        assert torch.equal(found, expected.to(dtype or x.dtype))
+        if step == 0:
+            moved(x)
+        x += 1  # where it was, nobody writes any more
+    feature.close()
+    assert torch.equal(feature.gather_on(device, where).cpu()[~is_hot], x[~is_hot])  # placed again
+    feature.close()
+
+
+def test_rows_of_one_of_several_tables() -> None:
+    tables = [torch.rand(n, 2) for n in (3, 4)]
+    rows = TieredRows(tables, CPU, num_hot=[1, 0])
+    moved(tables[1])
+    tables[1] += 1
+    found = rows.gather(torch.arange(7), explain=lambda *_: None)
+    assert torch.equal(found, torch.cat(tables))
+
+
+def test_rows_are_pinned_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(40, 2)
+    feature = Feature(x, device="host")
+    feature.gather_on("host", IDS)
+    moved(x)
+    x += 1
+    rows = feature.placed("host")
+
+    def refused(part: Tensor) -> Tensor:
+        raise RuntimeError("cudaErrorMemoryAllocation")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rows, "_pinned", refused)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
+                feature.gather_on("host", IDS)
+    assert torch.equal(feature.gather_on("host", IDS), x)
+
+
+COLUMNS = ["indices", "edge_ids", "weight_sum", "weight_guide", "timed indices", "timed edge_ids", "time"]
+
+
+def columns_of(topology: Topology) -> dict[str, Tensor]:
+    assert topology.weights is not None and topology.by_time is not None and topology.edge_ids is not None
+    columns = [topology.indices, topology.edge_ids, *topology.weights, *topology.by_time]
+    return dict(zip(COLUMNS, [as_words(column) for column in columns if column is not None], strict=True))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_each_column_of_a_topology(name: str) -> None:
+    """The graph is placed again when it alone has moved; not in device memory, where nothing moves."""
+    ends = random_graph(50, 400).edge_index
+    graph = Graph(Topology(ends, 50, edge_weight=torch.rand(400), edge_time=torch.arange(400).flip(0)), "ZERO_COPY")
+    in_memory = Graph(graph.topology, "CUDA", "host")
+    placed, kept = graph.placed("host"), in_memory.placed()
+    assert graph.placed("host") is placed
+    moved(graph.topology.indptr, columns_of(graph.topology)[name])
+    again = graph.placed("host")
+    assert again is not placed and graph.placed("host") is again and in_memory.placed() is kept
+    indices = kept.indices.clone()
+    graph.topology.indices.zero_()
+    assert torch.equal(kept.indices, indices) and not again.indices.any()
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"subgraph_type": "induced"},
+    {"weight_attr": "edge_weight"},
+    {"time_attr": "edge_time", "input_time": torch.full((500,), 2500)},
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["ZERO_COPY", "CUDA"])
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda given: "-".join(given))
+def test_a_loader_goes_on(options: dict[str, Any], mode: str, device: str) -> None:
+    data = random_graph(500, 5000).to_data()
+    data.edge_time, data.edge_weight = torch.arange(5000), torch.rand(5000)
+    attrs = {name: options.get(name) for name in ("time_attr", "weight_attr")}
+
+    datasets = [Dataset.from_pyg(data.clone(), **attrs).with_mode(mode, device) for _ in range(2)]
+    loader, unmoved = (
+        glt.loader.NeighborLoader(dataset, [4, 3], batch_size=50, random_seed=1, device=device, **options)
+        for dataset in datasets
+    )
+    graph, topology = datasets[0].graphs[0], datasets[0].graphs[0].topology
+    before = topology.indices.data_ptr()
+    for each in (loader, unmoved):
+        assert len(list(each)) == 10  # so that batches are captured and repeated
+    ForkingPickler.dumps(datasets[0])
+    assert topology.indices.data_ptr() != before
+    trash = [torch.full((5000,), 7) for _ in range(50)]  # takes the memory that is free now
+    for batch, expected in zip(loader, unmoved, strict=True):
+        assert torch.equal(batch.n_id, expected.n_id) and torch.equal(batch.edge_index, expected.edge_index)
+        assert torch.equal(batch.x, expected.x) and torch.equal(batch.e_id, expected.e_id)
+    del trash
+    if device == "host" and mode == "ZERO_COPY" and not options:
+        topology.indices.zero_()  # where it was, nobody writes any more
+        for batch in loader:
+            assert batch.num_edges and not batch.n_id[batch.edge_index[0]].any()
+    graph.close()
+    assert len(list(loader)) == 10  # placed again
+
+
+def test_hotness_of_a_sampler_that_goes_on() -> None:
+    data = Dataset.from_pyg(random_graph(500, 5000).to_data()).with_mode("ZERO_COPY", "host")
+    sampler = NeighborSampler(data, [4, 3], random_seed=1, device="host")
+    before = sampler.sample_prob(torch.arange(100), num_batches=0)
+    assert (before[100:] > 0).sum() > 1
+    topology = data.graphs[0].topology
+    moved(topology.indices)
+    topology.indices.zero_()
+    after = sampler.sample_prob(torch.arange(100), num_batches=0)
+    assert (after[100:] > 0).sum() == 0
+
+
+class Driver:
+    """Registers like CUDA, never a page twice."""
+
+    def __init__(self) -> None:
+        self.registered: dict[int, int] = {}
+        self.pages = PinnedPages(self.register, self.unregister, lambda device: None)
+
+    def register(self, address: int, num_bytes: int, device: int) -> None:
+        assert not any(a < address + num_bytes and address < a + n for a, n in self.registered.items())
+        self.registered[address] = num_bytes
+
+    def unregister(self, address: int, device: int) -> None:
+        del self.registered[address]
+
+
+def test_memory_that_comes_to_be_where_moved_memory_was_is_pinned_itself() -> None:
+    """CUDA knows it as the old, whose pages it has."""
+    driver = Driver()
+    memory = mmap.mmap(-1, 4 * PAGE)  # who holds it stands for whoever is given the address next
+    first = torch.frombuffer(memory, dtype=torch.uint8)
+    address = first.data_ptr()
+    pinned = PinnedMemory(first, CPU, pages=driver.pages)
+    assert not pinned.has_moved and driver.registered == {address: 4 * PAGE}
+    chunks = list(driver.pages._chunks)
+    moved(first)
+    assert pinned.has_moved
+    second = torch.frombuffer(memory, dtype=torch.uint8)
+    assert second.data_ptr() == address
+    with PinnedMemory(second, CPU, pages=driver.pages):
+        assert driver.registered == {address: 4 * PAGE} and driver.pages._chunks[0] is not chunks[0]
+    assert not driver.registered
+    pinned.close()  # twice is once
+
+
+def test_a_topology_that_moved_gives_its_pages_back() -> None:
+    driver = Driver()
+    topology = Topology(random_graph(50, 400).edge_index, 50)
+    placed = DeviceTopology(topology, CPU, "ZERO_COPY", driver.pages)
+    assert driver.registered and not placed.has_moved
+    moved(topology.indices)
+    assert placed.has_moved
+    placed.close()
+    assert not driver.registered
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+def test_nothing_stays_registered_where_memory_was() -> None:
+    x = torch.rand(SMALL_BYTES // 4, 2)
+    feature, before = Feature(x, device=0), process_pages().num_bytes
+    feature.gather_on(0, torch.arange(10, device="cuda"))
+    address = x.data_ptr()
+    moved(x)
+    feature.gather_on(0, torch.arange(10, device="cuda"))
+    assert not process_pages().has_any(address, x.nbytes) and process_pages().has_any(x.data_ptr(), x.nbytes)
+    feature.close()
+    assert process_pages().num_bytes == before
