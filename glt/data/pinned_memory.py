@@ -53,9 +53,24 @@ os.register_at_fork(after_in_child=process_buffers.cache_clear)
 
 def brought(tensor: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor to a device, also where some of its pages are registered here and others are not."""
-    if device.type == "cuda" and process_pages().has_any(tensor.data_ptr(), tensor.nbytes):
-        tensor = tensor.clone()
+    if device.type == "cuda":
+        close_moved(process_pages())  # else the clone may lie where CUDA still has other memory
+        if process_pages().has_any(tensor.data_ptr(), tensor.nbytes):
+            tensor = tensor.clone()
     return tensor.to(device, copy=True)  # also where the host plays the GPU
+
+
+def close_moved(registry: PinnedPages) -> None:
+    """Unregisters what torch has put elsewhere, see :attr:`PinnedMemory.has_moved`."""
+    failure = None
+    for owner in registry.owners():
+        if owner.has_moved:
+            try:
+                owner.close()
+            except RuntimeError as error:
+                failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 class PinnedMemory:
@@ -108,6 +123,7 @@ class PinnedMemory:
         self.nbytes = (last + 1) * tensor.element_size() if tensor.numel() else 0
         chunks: list[Any] = []
         registry = pages or (process_buffers() if writable else process_pages())
+        close_moved(registry)  # small ones, too, may lie where CUDA still has other memory
         if pages is None and self._is_torchs(tensor, registry):
             pass
         elif pages is None and not writable and 0 < self.nbytes < SMALL_BYTES:
@@ -129,9 +145,6 @@ class PinnedMemory:
     def _registered(self, registry: PinnedPages, index: int, writable: bool) -> list[Any]:
         """Registers the memory; of a file that is mapped privately, the file's own pages in place of copies of them."""
         address, nbytes = self.tensor.data_ptr(), self.nbytes
-        for other in registry.owners():
-            if other.has_moved:
-                other.close()
         mapped = None if writable or registry.has_any(address, nbytes) else shared_map(address, nbytes)
         if mapped is not None:
             try:

@@ -118,7 +118,7 @@ class TieredRows:
     def _bind(self) -> None:
         """Has the kernel read the rows where they are now: torch may move them, see :mod:`glt.data.native_view`."""
         self.close()
-        self._pins, places = [], []
+        self._pins, places, addresses = [], [], self._now_at()
         for tier in self._tiers:
             part = tier if isinstance(tier, Tensor) else self._pinned(tier[0][tier[1] :])
             places.append((part.data_ptr(), len(part), self._width))
@@ -134,7 +134,7 @@ class TieredRows:
             self._widened = table(widen=_WIDENED[self.dtype], scale=factor)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # gathers come on any stream
-        self._addresses = self._now_at()
+        self._addresses = addresses
 
     def _now_at(self) -> list[int]:
         """Where the tables in host memory are."""
@@ -235,7 +235,9 @@ def widening_of(dtype: torch.dtype) -> str:
 
 def _rows_of(tensor: Tensor) -> Tensor:
     """The rows as bytes ``[num_rows, row_bytes]``, sharing memory: any dtype and shape moves alike."""
-    return tensor.detach().reshape(len(tensor), math.prod(tensor.shape[1:])).view(torch.uint8)
+    width = math.prod(tensor.shape[1:]) * tensor.element_size()
+    # Flat first: of one column the strides may be any.
+    return tensor.detach().reshape(-1).view(torch.uint8).view(len(tensor), width)
 
 
 def _composed(row_of: Tensor | None, place: np.ndarray) -> np.ndarray:

@@ -75,23 +75,22 @@ class DeviceSampling:
             )
         self.graph, self.device, self._options = graph, device, options
         self._config, self._place = config, place
-        self._found = self._find()
+        self._found: tuple[list[Columns], list[PlacedRows]] | None = None
         self._spare: dict[int, list[DeviceBatch]] = {}  # by stream: their memory is used in its order
         self._lock = threading.Lock()
         self._executor = {name: options[name] for name in ("order", "shuffle_seed", "num_threads") if name in options}
         self._negatives = DeviceNegatives(device, **self._executor)
         self._hotness: DeviceHotness | None = None
+        self._rows()  # says now what cannot be placed
 
     def _rows(self) -> list[PlacedRows]:
         """Rows by edge type, where they are now."""
-        columns, rows = self._found
-        if any(self._place(r) is not known for r, known in enumerate(columns)):
-            columns, rows = self._found = self._find()
-        return rows
-
-    def _find(self) -> tuple[list[Columns], list[PlacedRows]]:
-        columns = [self._place(r) for r in range(len(self.graph.topologies))]
-        return columns, [self._rows_of(r, each) for r, each in enumerate(columns)]
+        found = self._found
+        if found is None or any(self._place(r) is not known for r, known in enumerate(found[0])):
+            self._found = found = self._hotness = None  # which keep device memory
+            columns = [self._place(r) for r in range(len(self.graph.topologies))]
+            found = self._found = columns, [self._rows_of(r, each) for r, each in enumerate(columns)]
+        return found[1]
 
     def _rows_of(self, edge_type: int, columns: Columns) -> PlacedRows:
         """As :meth:`SampledGraph.csrs`: by time, with weights, or plain."""
@@ -188,8 +187,10 @@ class DeviceSampling:
     ]:
         """Returns what passes on probabilities and what samples, for :mod:`glt.sampler.sample_prob`."""
         rows = self._rows()
-        if self._hotness is None or self._hotness.facts is not facts or self._hotness.placed is not rows:
-            self._hotness = DeviceHotness(self.device, rows, self.graph.ends, facts, **self._executor)
+        hotness = self._hotness
+        if hotness is None or hotness.facts is not facts or hotness.placed is not rows:
+            hotness = DeviceHotness(self.device, rows, self.graph.ends, facts, **self._executor)
+            self._hotness = hotness
         plain = replace(config, with_edge=False, exclude_edges=None)
 
         def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
@@ -199,7 +200,7 @@ class DeviceSampling:
             self._give_back(batch)
             return nodes
 
-        return partial(self._hotness.doubts, config), sampled
+        return partial(hotness.doubts, config), sampled
 
     def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
         """Answers the rounds of a link batch, ``times`` being those of sources and destinations; see

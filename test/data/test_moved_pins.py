@@ -53,7 +53,7 @@ def as_words(tensor: Tensor) -> Tensor:
 @pytest.mark.parametrize("device", DEVICES)
 def test_rows_of_a_feature(device: str, hotness: Tensor | None, split_ratio: float, dtype: torch.dtype | None) -> None:
     """A table that GPUs pin where it is: those below SMALL_BYTES they copy."""
-    num_words = 3 if device == "host" else SMALL_BYTES // 40
+    num_words = 3 if device == "host" else SMALL_BYTES // 32  # half of it is still to be pinned in place
     x = torch.randn(40, num_words).to(torch.bfloat16)
     feature = Feature(x, device=device, split_ratio=split_ratio, hotness=hotness)
     kept = x.clone()  # of hot rows there is a copy
@@ -71,6 +71,12 @@ def test_rows_of_a_feature(device: str, hotness: Tensor | None, split_ratio: flo
     feature.close()
     assert torch.equal(feature.gather_on(device, where).cpu()[~is_hot], x[~is_hot])  # placed again
     feature.close()
+
+
+def test_rows_of_one_column_whose_strides_are_any() -> None:
+    x = torch.rand(1, 5).t()
+    assert x.is_contiguous() and x.stride(1) != 1
+    assert torch.equal(Feature(x, device="host").gather_on("host", torch.arange(5)), x)
 
 
 def test_rows_of_one_of_several_tables() -> None:
@@ -227,11 +233,11 @@ def test_a_topology_that_moved_gives_its_pages_back() -> None:
 @pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
 def test_nothing_stays_registered_where_memory_was() -> None:
     x = torch.rand(SMALL_BYTES // 4, 2)
-    feature, before = Feature(x, device=0), process_pages().num_bytes
+    feature = Feature(x, device=0)
     feature.gather_on(0, torch.arange(10, device="cuda"))
     address = x.data_ptr()
     moved(x)
     feature.gather_on(0, torch.arange(10, device="cuda"))
     assert not process_pages().has_any(address, x.nbytes) and process_pages().has_any(x.data_ptr(), x.nbytes)
     feature.close()
-    assert process_pages().num_bytes == before
+    assert not process_pages().has_any(x.data_ptr(), x.nbytes)

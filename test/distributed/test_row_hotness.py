@@ -97,7 +97,7 @@ def test_where_all_rows_are_kept_none_are_told_apart(tmp_path: Path) -> None:
     tables.gather(HOST, "node", 0, "x", torch.arange(NUM_NODES), out)
     (placed,) = tables._placed.values()
     assert torch.equal(out, GRAPH.x) and placed.num_hot == NUM_NODES
-    assert data.node_features.hotness is None and not any(len(cold) for cold in placed._cold)
+    assert data.node_features.hotness is None and not any(len(rows) - n for rows, n in placed._tiers[1:])
 
 
 def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
