@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ _LOOK_S = 0.1  # how often a wait looks whether the other side is still there
 _JOIN_S = 10.0
 
 Item = tuple[Any, Event] | Exception
+Begin = Callable[[Any], Callable[[], Any]]
 Make = Callable[[Sequence[Any]], Iterable[Any]]
 
 
@@ -41,13 +42,15 @@ class AheadOptions:
 class BatchesAhead:
     """Iterates over batches that a thread makes, at most so many ahead.
 
-    The thread asks for the kernels of a batch on a stream of its own, and it alone waits for its counts. The trainer
-    waits for nothing: its stream is told to wait for the event after the batch.
+    The thread asks for the kernels of a batch on a stream of its own, and it alone waits for its counts; before that it
+    asks for those of the next, so that the GPU is not idle while the host sees to a batch. The trainer waits for
+    nothing: its stream is told to wait for the event after the batch.
 
     Args:
         indices: What the batches are, in order.
         num_batches: How many these are, for ``len``; None: unknown.
-        make: Makes the batches of some indices, in the thread and on its stream; for one that fails, its exception.
+        begin: Begins the sample of an index and returns what ends it; in the thread and on its stream, as ``make``.
+        make: Makes the batches of some samples; in the place of those that failed are exceptions, and remain.
         finish: Called with a batch by the one who iterates, on that one's stream.
         options: How far ahead.
     """
@@ -56,6 +59,7 @@ class BatchesAhead:
         self,
         indices: Iterator[Any],
         num_batches: int | None,
+        begin: Begin,
         make: Make,
         finish: Callable[[Any], Any],
         options: AheadOptions,
@@ -64,9 +68,8 @@ class BatchesAhead:
         self._made: queue.Queue[Item | None] = queue.Queue(options.num_batches)
         self._stop = threading.Event()
         # The thread knows nothing of this object, which ends it when it is dropped half-way.
-        self._thread = threading.Thread(
-            target=_work, args=(indices, make, options, self._made, self._stop), name="glt-ahead", daemon=True
-        )
+        work = _samples(indices, begin), make, options, self._made, self._stop
+        self._thread = threading.Thread(target=_work, args=work, name="glt-ahead", daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._stop, self._thread)
         self._thread.start()
 
@@ -105,8 +108,35 @@ class BatchesAhead:
         self._finalizer()
 
 
+def _samples(indices: Iterator[Any], begin: Begin) -> Iterator[Any]:
+    """The sample of each index, or the exception that there is in its place; the next is begun before one is ended."""
+    for begun, _ in pairwise(chain(_begun(indices, begin), (None,))):
+        yield _ended(begun)
+
+
+def _begun(indices: Iterator[Any], begin: Begin) -> Iterator[Any]:
+    try:
+        for index in indices:
+            try:
+                begun: Any = begin(index)
+            except Exception as error:
+                begun = error
+            yield begun
+    except Exception as error:  # of the indices: nothing can follow
+        yield error
+
+
+def _ended(begun: Any) -> Any:
+    if isinstance(begun, Exception):
+        return begun
+    try:
+        return begun()
+    except Exception as error:
+        return error
+
+
 def _work(
-    indices: Iterator[Any], make: Make, options: AheadOptions, made: queue.Queue[Item | None], stop: threading.Event
+    samples: Iterator[Any], make: Make, options: AheadOptions, made: queue.Queue[Item | None], stop: threading.Event
 ) -> None:
     accelerator = options.accelerator
 
@@ -121,11 +151,11 @@ def _work(
 
     with accelerator.on(options.stream):
         try:
-            while not stop.is_set() and (window := list(islice(indices, options.window))):
+            while not stop.is_set() and (window := list(islice(samples, options.window))):
                 for batch in make(window):
                     if not put(batch if isinstance(batch, Exception) else (batch, accelerator.record())):
                         return
-        except Exception as error:  # of the indices, or of all batches of a window: nothing can follow
+        except Exception as error:  # of all batches of a window
             put(error)
         put(None)
 

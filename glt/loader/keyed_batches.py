@@ -18,6 +18,7 @@ from glt.data.window_gather import WindowGather
 from glt.loader.batch_features import BatchFeatures
 from glt.loader.batches_ahead import AheadOptions, BatchesAhead
 from glt.sampler.neighbor_sampler import NeighborSampler
+from glt.sampler.output import Finish
 from glt.sampler.position import Begun, Position
 from glt.sampler.resumable import Resumable, as_json, crc32_of
 from glt.sampler.seed_order import BatchIndex, SeedOrder, check_random_seed, draw_random_seed
@@ -130,13 +131,18 @@ class KeyedBatches(Resumable):
         num_batches = self._num_batches()
         left = None if num_batches is None else num_batches - self._begun.first
         make = partial(self._make, {})  # iterators that run at the same time share no windows
-        return BatchesAhead(iter(self._index_sampler), left, make, self._transformed, self._ahead)
+        return BatchesAhead(iter(self._index_sampler), left, self._begin, make, self._transformed, self._ahead)
 
-    def _make(self, windows: dict[int, WindowGather], indices: Sequence[BatchIndex]) -> Iterator[Any]:
-        """Batches of the GPU's sampler, on its device, but for the user's transform; exceptions in the place of those
-        that fail."""
+    def _begin(self, index: BatchIndex) -> Finish:
+        """Begins the sample of a batch on the GPU."""
+        finish, transform = self._begin_sample(index), self.transform_sampler_output
+        return finish if transform is None else lambda: transform(finish())
+
+    def _make(self, windows: dict[int, WindowGather], outs: Sequence[Any]) -> Iterator[Any]:
+        """Batches of samples, on their device, but for the user's transform; exceptions in the place of those that
+        fail."""
         assert self._ahead is not None
-        device, outs = self._ahead.accelerator.device, [self._tried(index) for index in indices]
+        device = self._ahead.accelerator.device
         good = [out for out in outs if not isinstance(out, Exception)]
         left = len(outs)
         try:
@@ -150,18 +156,11 @@ class KeyedBatches(Resumable):
         except Exception as error:
             yield from [error] * left
 
-    def _tried(self, index: BatchIndex) -> Any:
-        try:
-            out = self._sample(index)
-            return out if self.transform_sampler_output is None else self.transform_sampler_output(out)
-        except Exception as error:
-            return error
-
     def _transformed(self, data: Any) -> Any:
         return data if self.transform is None else self.transform(data)
 
-    def _sample(self, index: BatchIndex) -> Any:
-        """The sample of a batch."""
+    def _begin_sample(self, index: BatchIndex) -> Finish:
+        """Begins the sample of a batch, with a sampler of glt's."""
         raise NotImplementedError
 
     def _with_seeds(self, data: Any, out: Any) -> Any:

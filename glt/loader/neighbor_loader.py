@@ -21,6 +21,7 @@ from glt.loader.keyed_batches import KeyedBatches
 from glt.loader.pyg_source import as_pyg
 from glt.sampler import conflicts
 from glt.sampler.neighbor_sampler import NeighborSampler
+from glt.sampler.output import Finish
 from glt.sampler.seed_order import BatchIndex
 
 
@@ -49,6 +50,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             tables have a ``split_ratio``, else from pinned host memory. ``'host'``: for tests, as in the sampler.
             Default: as in :class:`glt.sampler.NeighborSampler`.
         batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
+            One more is being sampled: two at a time, each with 4 bytes per node of the graph.
         gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
             for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself.
         transform, transform_sampler_output, filter_per_worker, **kwargs: As in PyG: ``custom_cls``, ``input_id`` and
@@ -130,10 +132,12 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def _sample(self, index: BatchIndex) -> SamplerOutput | HeteroSamplerOutput:
-        inputs = self.input_data[index.input_id]
         if isinstance(self.node_sampler, NeighborSampler):
-            return self.node_sampler.sample_from_nodes(inputs, batch_key=index.key)
-        return self.node_sampler.sample_from_nodes(inputs)
+            return self._begin_sample(index)()
+        return self.node_sampler.sample_from_nodes(self.input_data[index.input_id])
+
+    def _begin_sample(self, index: BatchIndex) -> Finish:
+        return self.node_sampler.begin_from_nodes(self.input_data[index.input_id], batch_key=index.key)
 
     def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
         """Joins a sample with the features of its nodes and edges."""

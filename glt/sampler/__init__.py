@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from glt.sampler.config import SamplingConfig
 from glt.sampler.hotness import hotness_from_counts, hotness_from_degrees
+from glt.sampler.neighbor_output import NeighborOutput
 from glt.sampler.seed_order import BatchIndex, SeedOrder
 
 if TYPE_CHECKING:
-    from glt.sampler.neighbor_sampler import NeighborOutput, NeighborSampler
+    from glt.sampler.neighbor_sampler import NeighborSampler
 
 __all__ = [
     "BatchIndex",
@@ -21,8 +22,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("NeighborOutput", "NeighborSampler"):
-        from glt.sampler import neighbor_sampler
+    if name == "NeighborSampler":
+        from glt.sampler.neighbor_sampler import NeighborSampler
 
-        return getattr(neighbor_sampler, name)
+        return NeighborSampler
     raise AttributeError(f"module 'glt.sampler' has no attribute {name!r}")

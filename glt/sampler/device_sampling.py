@@ -27,6 +27,7 @@ from glt.sampler.sampled_graph import SampledGraph
 if TYPE_CHECKING:
     from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+    from glt.sampler.output import Finish
     from glt.sampler.sample_prob import EdgeFacts
 
 
@@ -43,8 +44,9 @@ class Columns(Protocol):
 class DeviceSampling:
     """Samples the batches of a :class:`~glt.sampler.NeighborSampler` on one device, bit for bit what the CPU samples.
 
-    Several threads may sample at the same time, each on its current stream. Memory per such thread: 4 bytes per node,
-    or 8 bytes per node of the batch when disjoint, and about 40 bytes for each time that a batch names a node.
+    Several threads may sample at the same time, each on its current stream. Memory for each batch that is under way at
+    the same time: 4 bytes per node, or 8 bytes per node of the batch when disjoint, and about 40 bytes for each time
+    that a batch names a node.
 
     Has not run on a GPU yet; on the device ``cpu`` it runs the kernels' bodies on the host.
 
@@ -113,12 +115,30 @@ class DeviceSampling:
         exclusions: Sequence[_core.Exclusions | None] | None = None,
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Samples one batch; see :meth:`glt.sampler.NeighborSampler.sample`. Tensors are on the device."""
-        batch = self._sampled(config, seeds, seed_time, batch_key, exclusions)
-        if config.subgraph_type == "induced":
-            batch.induce()
-        out = self._output(batch, config)
-        self._give_back(batch)
-        return out
+        return self.launch(config, seeds, seed_time, batch_key, exclusions)()
+
+    def launch(
+        self,
+        config: SamplingConfig,
+        seeds: Seeds,
+        seed_time: Tensor | None,
+        batch_key: int,
+        exclusions: Sequence[_core.Exclusions | None] | None = None,
+    ) -> Finish:
+        """Asks for the kernels of a batch of :meth:`sample`; what it returns waits for them, to be called on the same
+        stream."""
+        launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
+
+        def finish() -> SamplerOutput | HeteroSamplerOutput:
+            if not launched:
+                raise RuntimeError("the batch was ended before; begin another")
+            batch = launched.pop()
+            self._finished(batch, config)
+            out = self._output(batch, config)
+            self._give_back(batch)
+            return out
+
+        return finish
 
     def sample_one_hop(
         self, config: SamplingConfig, seeds: Tensor, num_neighbors: int, edge_type: int, batch_key: int
@@ -209,7 +229,12 @@ class DeviceSampling:
         src_time, dst_time = (None if time is None else time.numpy() for time in times)
         self._negatives.finish(rounds, rows, self.graph.edge_dir, src_time, dst_time)
 
-    def _sampled(
+    def _sampled(self, *arguments: Any, **named: Any) -> DeviceBatch:
+        batch = self._launched(*arguments, **named)
+        batch.finish()
+        return batch
+
+    def _launched(
         self,
         config: SamplingConfig,
         seeds: Seeds,
@@ -230,8 +255,12 @@ class DeviceSampling:
             replace=config.replace, last=config.last, with_edge=config.with_edge, disjoint=config.disjoint,
             exclusions=exclusions, trees=tree, first_hop=first_hop,
         )  # fmt: skip
-        batch.finish()
         return batch
+
+    def _finished(self, batch: DeviceBatch, config: SamplingConfig) -> None:
+        batch.finish()
+        if config.subgraph_type == "induced":
+            batch.induce()
 
     def _output(self, batch: DeviceBatch, config: SamplingConfig) -> SamplerOutput | HeteroSamplerOutput:
         schema = self.graph.schema
@@ -252,9 +281,8 @@ class DeviceSampling:
         self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any
     ) -> DeviceBatch:
         """Samples a batch for a caller who copies it out; then comes :meth:`end`, on the same stream."""
-        batch = self._sampled(config, seeds, seed_time, batch_key, *exclusions)
-        if config.subgraph_type == "induced":
-            batch.induce()
+        batch = self._launched(config, seeds, seed_time, batch_key, *exclusions)
+        self._finished(batch, config)
         return batch
 
     def end(self, batch: DeviceBatch) -> None:

@@ -16,6 +16,7 @@ from glt.sampler.link import exclusions, link_batch, reverse_edge_type
 from glt.sampler.linked_to_all import linked_to_all
 from glt.sampler.negative_options import require_amount
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, negative_rounds
+from glt.sampler.output import Finish
 
 if TYPE_CHECKING:
     from glt.sampler.neighbor_sampler import NeighborSampler
@@ -93,27 +94,32 @@ class LocalLinks:
                 "or use neg_sampling='binary', which draws sources too"
             )
 
-    def sample(
+    def begin(
         self,
         sampler: NeighborSampler,
         index: EdgeSamplerInput,
         neg_sampling: NegativeSampling | None,
         batch_key: int,
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples a link batch; see :meth:`NeighborSampler.sample_from_edges`."""
+    ) -> Finish:
+        """Begins a link batch, whose negatives are found now; see :meth:`NeighborSampler.begin_from_edges`."""
         ends = self.check(sampler, index, neg_sampling)
         negatives = None if neg_sampling is None else self._negatives(sampler, index, ends, neg_sampling, batch_key)
         batch = link_batch(index, ends, sampler.disjoint, neg_sampling, negatives)
         excluded = _exclusions(sampler, index)
-        out = sampler.sample(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
-        if batch.example is not None and isinstance(out, HeteroSamplerOutput):
-            out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
-        elif batch.example is not None:
-            out.batch = _examples(batch.example, out.batch)
-        if sampler.accelerator is not None:
-            batch.links = {name: value.to(sampler.on_device.device) for name, value in batch.links.items()}
-        out.metadata = batch.metadata(index.input_id, neg_sampling)
-        return out
+        sampled = sampler.begin(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
+
+        def with_links() -> SamplerOutput | HeteroSamplerOutput:
+            out = sampled()
+            if batch.example is not None and isinstance(out, HeteroSamplerOutput):
+                out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
+            elif batch.example is not None:
+                out.batch = _examples(batch.example, out.batch)
+            if sampler.accelerator is not None:
+                batch.links = {name: value.to(sampler.on_device.device) for name, value in batch.links.items()}
+            out.metadata = batch.metadata(index.input_id, neg_sampling)
+            return out
+
+        return with_links
 
     def _ends_of(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from dataclasses import replace as replace_option
 from functools import cached_property, partial
 from typing import Any
@@ -30,28 +29,15 @@ from glt.sampler.bidirectional import bidirectional
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
 from glt.sampler.device_sampling import DeviceSampling, sampling_device
 from glt.sampler.graph_sources import Source, sampled_graph
+from glt.sampler.local_hotness import LocalHotness
 from glt.sampler.local_links import LocalLinks
+from glt.sampler.neighbor_output import NeighborOutput
 from glt.sampler.num_neighbors import per_edge_type
-from glt.sampler.output import require_distinct_reverses, sampler_output
+from glt.sampler.output import Finish, require_distinct_reverses, sampler_output
 from glt.sampler.sampled_graph import SampledGraph
 from glt.sampler.seed_order import check_random_seed, draw_random_seed
 
 DIRECTIONS = {"forward": "in", "backward": "out"}
-
-
-@dataclass(frozen=True)
-class NeighborOutput:
-    """One hop: neighbours of the seeds, seed after seed.
-
-    Attributes:
-        nbr: Neighbour ids ``[E]``, int64.
-        nbr_num: Sampled edges per seed ``[S]``, int64; sums to E.
-        edge: Edge ids ``[E]``, int64, or None.
-    """
-
-    nbr: Tensor
-    nbr_num: Tensor
-    edge: Tensor | None
 
 
 class NeighborSampler(BaseSampler):
@@ -161,25 +147,22 @@ class NeighborSampler(BaseSampler):
         self._spare: list[_core.Batch] = []  # one per thread that samples at the same time, kept for their memory
         self._lock = threading.Lock()
         self._num_calls = 0
-        self._links = LocalLinks()
+        self._links, self._hotness = LocalLinks(), LocalHotness()
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             k: v
             for k, v in self.__dict__.items()
-            if k not in ("_spare", "_lock", "_num_calls", "_links", "_facts", "on_device")
+            if k not in ("_spare", "_lock", "_num_calls", "_links", "_hotness", "on_device")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
 
-    @cached_property
-    def _facts(self) -> list[sample_prob.EdgeFacts]:
-        return sample_prob.find_facts(self.graph, self._csrs, self.num_threads)
-
     @property
-    def _csrs(self) -> list[_core.Csr]:
+    def csrs(self) -> list[_core.Csr]:
+        """Native rows of each edge type, as they are sampled."""
         return self.graph.csrs(self.config)
 
     @cached_property
@@ -246,7 +229,7 @@ class NeighborSampler(BaseSampler):
         if self.accelerator is not None:
             return NeighborOutput(*self.on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
         hop = _core.OneHop(
-            self._csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
+            self.csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
             with_edge=self.config.with_edge, num_threads=self.num_threads, name="seeds",
         )  # fmt: skip
         count = torch.empty(len(seeds), dtype=torch.uint32)
@@ -274,6 +257,16 @@ class NeighborSampler(BaseSampler):
             IndexError: If a seed is outside the graph; names the first.
             KeyError, ValueError: If the node type or the times of ``index`` do not fit.
         """
+        return self.begin_from_nodes(index, batch_key=batch_key)()
+
+    def begin_from_nodes(self, index: NodeSamplerInput, *, batch_key: int | None = None) -> Finish:
+        """Begins a batch of :meth:`sample_from_nodes`. A GPU is told now what to do, and waited for by who calls what
+        this returns: it need not be idle in between, if the next batch is begun before one is ended.
+
+        Returns:
+            What returns the batch, or raises; to be called once, on the same thread and CUDA stream. On the CPU all
+            is done then. One that is never called takes nothing but the memory of its batch.
+        """
         if index.input_type is None and self.is_hetero:
             raise ValueError(f"input_type is None: expected one of {list(self.graph.schema.node_types)}")
         if index.input_type is not None and not self.is_hetero:
@@ -285,9 +278,14 @@ class NeighborSampler(BaseSampler):
             raise ValueError("seed times and no time_attr: expected a sampler with time_attr")
         if self.is_temporal and time is None:
             time = self.graph.seed_time(node_type, seeds)
-        out = self.sample([(node_type, seeds)], time, batch_key=batch_key)
-        out.metadata = (index.input_id, index.time)
-        return out
+        finish, metadata = self.begin([(node_type, seeds)], time, batch_key=batch_key), (index.input_id, index.time)
+
+        def with_metadata() -> SamplerOutput | HeteroSamplerOutput:
+            out = finish()
+            out.metadata = metadata
+            return out
+
+        return with_metadata
 
     def sample(
         self,
@@ -295,9 +293,26 @@ class NeighborSampler(BaseSampler):
         seed_time: Tensor | None = None,
         *,
         batch_key: int | None = None,
-        exclusions: list[_core.Exclusions | None] | None = None,
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples the neighbourhood of seeds of any types: what node and link sampling have in common.
+        """Samples the neighbourhood of seeds of any types.
+
+        Args:
+            seeds, seed_time, batch_key: As of :meth:`begin`.
+
+        Returns:
+            PyG's output, without ``metadata``.
+        """
+        return self.begin(seeds, seed_time, batch_key=batch_key)()
+
+    def begin(
+        self,
+        seeds: Sequence[tuple[int, Tensor]],
+        seed_time: Tensor | None = None,
+        *,
+        batch_key: int | None = None,
+        exclusions: list[_core.Exclusions | None] | None = None,
+    ) -> Finish:
+        """Begins what node and link sampling have in common.
 
         Args:
             seeds: Node ids ``[n]``, int64, by position of their node type. When disjoint, trees count through the list.
@@ -306,19 +321,24 @@ class NeighborSampler(BaseSampler):
             exclusions: Per edge type, edges that are not sampled.
 
         Returns:
-            PyG's output, without ``metadata``.
+            What returns PyG's output, without ``metadata``; see :meth:`begin_from_nodes`.
         """
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
-            out = self._sample_on_host(seeds, seed_time, key, exclusions)
+            finish: Finish = partial(self._sample_on_host, seeds, seed_time, key, exclusions)
         else:
-            out = self.on_device.sample(config, seeds, seed_time, key, exclusions)
-        if self._backward:
-            out = _forward_facing(out, graph)
-        if config.subgraph_type == "bidirectional":
-            out = bidirectional(out, self.keep_orig_edges)
-        return out
+            finish = self.on_device.launch(config, seeds, seed_time, key, exclusions)
+
+        def facing_as_asked() -> SamplerOutput | HeteroSamplerOutput:
+            out = finish()
+            if self._backward:
+                out = _forward_facing(out, graph)
+            if config.subgraph_type == "bidirectional":
+                out = bidirectional(out, self.keep_orig_edges)
+            return out
+
+        return facing_as_asked
 
     def _sample_on_host(
         self,
@@ -334,11 +354,11 @@ class NeighborSampler(BaseSampler):
         try:
             batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
             batch.sample(
-                self._csrs, [list(counts) for counts in config.num_neighbors], replace=config.replace, batch_key=key,
+                self.csrs, [list(counts) for counts in config.num_neighbors], replace=config.replace, batch_key=key,
                 last=config.last, exclusions=exclusions, num_threads=self.num_threads,
             )  # fmt: skip
             if config.subgraph_type == "induced":
-                batch.induce(self._csrs, self.num_threads)
+                batch.induce(self.csrs, self.num_threads)
         except MemoryError as error:
             raise MemoryError(config.no_room(sum(len(s) for _, s in seeds))) from error
         out = sampler_output(batch, graph.schema, graph.edge_dir, config, graph.id_dtype)
@@ -376,7 +396,17 @@ class NeighborSampler(BaseSampler):
             IndexError: If an end is outside the graph; names the first.
             KeyError, ValueError: If type, times or weights do not fit, or there is no negative to be found.
         """
-        return self._links.sample(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
+        return self.begin_from_edges(index, neg_sampling, batch_key=batch_key)()
+
+    def begin_from_edges(
+        self,
+        index: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None = None,
+        *,
+        batch_key: int | None = None,
+    ) -> Finish:
+        """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
+        return self._links.begin(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
 
     def sample_prob(
         self,
@@ -423,38 +453,7 @@ class NeighborSampler(BaseSampler):
             KeyError, TypeError, ValueError: If an argument does not fit, there are no seeds, or the sampler is
                 temporal, where :func:`glt.sampler.hotness_from_counts` serves.
         """
-        if self.is_temporal:
-            raise ValueError(
-                f"sample_prob with time_attr = {self.time_attr!r}: which edges are early enough depends on the seed; "
-                "use glt.sampler.hotness_from_counts(loader, num_nodes)"
-            )
-        if any(topology.book is not None for topology in self.graph.topologies):
-            raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
-        for name, value, low in (("batch_size", batch_size, 1), ("num_batches", num_batches, 0)):
-            if value is None and low == 0:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ValueError(f"{name} = {value!r}: expected an integer of at least {low}")
-        if num_batches == 1:
-            raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
-        schema = self.graph.schema
-        counts = sample_prob.counts_of_nodes(num_nodes, self.graph)
-        given = sample_prob.seeds_by_type(seeds, schema, counts)
-        doubts, sampled = self._hotness()
-        probs = sample_prob.computed(self.graph, self.config, given, counts, batch_size, doubts)
-        if num_batches is None:
-            num_batches = sample_prob.enough_batches(probs)
-        if num_batches > 0:
-            probs = sample_prob.corrected(probs, self.graph, given, batch_size, num_batches, sampled)
-        tensors = [torch.from_numpy(prob) for prob in probs]
-        return schema.by_node_type(tensors) if schema.is_hetero else tensors[0]
-
-    def _hotness(self) -> tuple[Any, Any]:
-        """Who passes on probabilities and who samples batches for :meth:`sample_prob`: a GPU, where this has one."""
-        if self.accelerator is not None and self.config.num_hops <= _core.most_hotness_hops:
-            return self.on_device.hotness(self.config, self._facts)
-        doubts = partial(sample_prob.doubts_on_host, self.graph, self._csrs, self.config, self._facts, self.num_threads)
-        return doubts, sample_prob.sampled_on_host(self.graph, self._csrs, self.config, self.num_threads)
+        return self._hotness.probabilities(self, seeds, num_nodes, batch_size, num_batches)
 
     def check_links(self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> None:
         """Raises what :meth:`sample_from_edges` would, but for negatives that are there and too rare to be drawn."""

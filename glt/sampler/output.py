@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from glt import _core
 from glt.data.schema import EdgeType, Schema
 from glt.sampler.config import SamplingConfig
+
+Finish = Callable[[], SamplerOutput | HeteroSamplerOutput]
+"""Ends a batch that was begun: waits for it and returns it, or raises what was wrong with it. For one call."""
 
 
 def sampler_output(

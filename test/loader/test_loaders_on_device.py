@@ -11,6 +11,8 @@ from glt.data.accelerator import Accelerator
 from glt.data.cuda_device import missing_for_cuda
 from glt.data.pinned_memory import process_pages
 from glt.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from glt.sampler import NeighborSampler
+from glt.sampler.device_batch import DeviceBatch
 from glt.testing import random_graph
 from glt.testing_hetero import random_hetero_graph
 
@@ -181,6 +183,69 @@ def test_what_fails_is_raised_in_the_place_of_its_batch(window):
         next(batches)
     assert [batch.input_id[0].item() for batch in batches] == [16, 20, 24, 28, 32, 36]
     assert not threads()
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_sample_is_asked_for_before_the_one_before_it_is_waited_for(window, monkeypatch):
+    asked, calls = [], []
+
+    def launch(batch, *arguments, launch=DeviceBatch.launch, **named):
+        calls.append(("asks", len(asked)))
+        asked.append(batch)
+        launch(batch, *arguments, **named)
+
+    def finish(batch, finish=DeviceBatch.finish):
+        # Its newest: memory goes from batch to batch once it is given back.
+        calls.append(("waits", max(at for at, each in enumerate(asked) if each is batch)))
+        finish(batch)
+
+    monkeypatch.setattr(DeviceBatch, "launch", launch)
+    monkeypatch.setattr(DeviceBatch, "finish", finish)
+    assert len(list(loader(gather_window=window))) == 10
+    between = [call for at in range(1, 10) for call in (("asks", at), ("waits", at - 1))]
+    assert calls == [("asks", 0), *between, ("waits", 9)]
+    assert len(set(asked)) == 2
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_what_cannot_be_begun_is_raised_in_the_place_of_its_batch(window, monkeypatch):
+    begin = NeighborSampler.begin_from_nodes
+
+    def failing(sampler, index, **named):
+        if index.node[0] in (0, 20, 24):
+            raise ZeroDivisionError("on purpose")
+        return begin(sampler, index, **named)
+
+    monkeypatch.setattr(NeighborSampler, "begin_from_nodes", failing)
+    batches, seen = iter(loader(gather_window=window)), []
+    for _ in range(10):
+        try:
+            seen.append(next(batches).input_id[0].item())
+        except ZeroDivisionError:
+            seen.append(None)
+    assert seen == [None, 4, 8, 12, 16, None, None, 28, 32, 36]
+    assert list(batches) == [] and not threads()
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_what_an_order_of_ones_own_raises_comes_after_the_batches_before_it(window):
+    def order():
+        yield from ([0, 1], [2, 3])
+        raise ZeroDivisionError("on purpose")
+
+    class Order:
+        def __iter__(self):
+            return order()
+
+    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
+    loaded = NeighborLoader(
+        dataset, [2], torch.arange(40), batch_sampler=Order(), random_seed=1, device="host", gather_window=window
+    )
+    batches = iter(loaded)
+    assert [next(batches).input_id.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        next(batches)
+    assert list(batches) == [] and not threads()
 
 
 def test_a_row_that_is_not_there_is_an_exception():

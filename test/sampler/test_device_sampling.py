@@ -19,6 +19,13 @@ HOMO = random_graph(80, 700, seed=3).to_data()
 HOMO.time = torch.arange(80) % 20
 HOMO.edge_weight = torch.rand(700, generator=torch.Generator().manual_seed(2))
 
+GPU = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.cuda,
+        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
+    ],
+)
 OPTIONS = [
     {},
     {"replace": True, "with_edge": False},
@@ -208,3 +215,33 @@ def test_a_sampler_on_a_gpu_gives_what_the_cpu_gives(options, mode):
         assert value is None or value.device.type == "cuda"
         setattr(out, name, None if value is None else value.cpu())
     assert_same(out, whole(on_cpu, [5, 5, 0, 79, 31]))
+
+
+@pytest.mark.parametrize("device", [None, "host", GPU])
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_batches_begun_are_ended_in_any_order(disjoint, device):
+    data = Dataset.from_pyg(HOMO)
+    expected = NeighborSampler(data, [3, -1], disjoint=disjoint, random_seed=1)
+    sampler = NeighborSampler(
+        data if device is None else data.with_mode("ZERO_COPY"), [3, -1], disjoint=disjoint, random_seed=1,
+        device=device,
+    )  # fmt: skip
+    nodes = [NodeSamplerInput(None, torch.arange(at, 80, 5)) for at in range(3)]
+    edges = [EdgeSamplerInput(None, *HOMO.edge_index[:, at:20]) for at in range(3)]
+    negatives = NegativeSampling("binary")
+    for _ in range(3):  # so that all memory is used again
+        begun = [sampler.begin_from_nodes(each, batch_key=at) for at, each in enumerate(nodes)]
+        begun += [sampler.begin_from_edges(each, negatives, batch_key=at) for at, each in enumerate(edges)]
+        known = [expected.sample_from_nodes(each, batch_key=at) for at, each in enumerate(nodes)]
+        known += [expected.sample_from_edges(each, negatives, batch_key=at) for at, each in enumerate(edges)]
+        for at in (4, 1, 0, 5, 2, 3):
+            out = begun[at]()
+            for name in ("node", "row", "col", "edge", "batch"):
+                a, b = getattr(out, name), getattr(known[at], name)
+                assert (a is None and b is None) or torch.equal(a.cpu(), b), name
+            assert out.num_sampled_nodes == known[at].num_sampled_nodes
+            for a, b in zip(out.metadata, known[at].metadata, strict=True):
+                assert a is b or torch.equal(a.cpu(), b)
+    if device is not None:
+        with pytest.raises(RuntimeError, match="the batch was ended before; begin another"):
+            begun[0]()
