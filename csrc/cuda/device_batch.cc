@@ -230,27 +230,44 @@ int64_t DeviceBatch::num_edges(int edge_type) const {
   return total;
 }
 
-void DeviceBatch::copy_nodes(int node_type, int64_t* node, int64_t* tree) {
-  const int64_t n = num_nodes(node_type);
-  const NodeType& type = types_[node_type];
-  require(!tree || spec_.disjoint, "trees were asked for, but the batch was not prepared with disjoint = True");
-  if (n > 0) launcher_->run(CopyNodes{type.node, type.tree, n, node, tree}, blocks_for(n), 1);
-}
-
-void DeviceBatch::copy_edges(int edge_type, int64_t* row, int64_t* col, int64_t* edge) {
+void DeviceBatch::copy_out(const std::vector<NodesOut>& nodes, const std::vector<EdgesOut>& edges) {
   require_done();
-  require(!edge || spec_.with_edge, "edge was asked for, but the batch was prepared without edge ids");
-  if (state_ == State::kInduced) return copy_induced(edge_type, row, col, edge);
-  const Counts counts = counts_at(counted_.data());
-  const Occurrences& found = types_[ends_[edge_type].second].found;
-  for (int64_t at = edge_type; at < num_hops_ * num_edge_types(); at += num_edge_types()) {
-    const int64_t begin = counts.edges_begin[at], n = counts.edges_end[at] - begin;
-    if (n == 0) continue;
-    launcher_->run(CopyEdges{found, begin, n, row, col, edge}, blocks_for(n), 1);
-    row += n;
-    col += n;
-    if (edge) edge += n;
+  require(nodes.size() == types_.size(), "nodes has ", nodes.size(), " elements: expected one per node type, ",
+          types_.size());
+  require(edges.size() == ends_.size(), "edges has ", edges.size(), " elements: expected one per edge type, ",
+          ends_.size());
+  std::vector<NodesOutTask> node_tasks;
+  int64_t most_nodes = 0;
+  for (int t = 0; t < num_node_types(); ++t) {
+    if (!nodes[t].node) continue;
+    require(!nodes[t].tree || spec_.disjoint, "trees were asked for, but the batch was not prepared with disjoint");
+    const int64_t n = known_nodes(t);
+    if (n > 0) node_tasks.push_back({types_[t].node, types_[t].tree, n, nodes[t].node, nodes[t].tree});
+    most_nodes = std::max(most_nodes, n);
   }
+  std::vector<EdgesOutTask> edge_tasks;
+  int64_t most_edges = 0;
+  const Counts counts = counts_at(counted_.data());
+  for (int r = 0; r < num_edge_types(); ++r) {
+    if (!edges[r].row) continue;
+    require(!edges[r].edge || spec_.with_edge, "edge ids were asked for, but the batch was prepared without");
+    if (state_ == State::kInduced) {
+      copy_induced(r, edges[r]);
+      continue;
+    }
+    EdgesOut out = edges[r];
+    for (int64_t h = 0; h < num_hops_; ++h) {
+      const int64_t at = h * num_edge_types() + r, begin = counts.edges_begin[at], n = counts.edges_end[at] - begin;
+      if (n == 0) continue;
+      edge_tasks.push_back({types_[ends_[r].second].found, begin, n, out.row, out.col, out.edge});
+      out = {out.row + n, out.col + n, out.edge ? out.edge + n : nullptr};
+      most_edges = std::max(most_edges, n);
+    }
+  }
+  run_tasks(*launcher_, CopyNodes{}, node_tasks.data(), static_cast<int64_t>(node_tasks.size()),
+            blocks_for(most_nodes));
+  run_tasks(*launcher_, CopyEdges{}, edge_tasks.data(), static_cast<int64_t>(edge_tasks.size()),
+            blocks_for(most_edges));
 }
 
 }  // namespace glt::cuda

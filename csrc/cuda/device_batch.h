@@ -43,6 +43,15 @@ struct DeviceNeeds {
   std::vector<int64_t> table_words;  // [node types], words of 4 bytes
 };
 
+// Where results go, in memory that kernels can write. Of one node type; node null: nothing of it is wanted.
+struct NodesOut {
+  int64_t *node, *tree;  // [num_nodes]; tree null: not wanted
+};
+// Of one edge type; row null: nothing of it is wanted.
+struct EdgesOut {
+  int64_t *row, *col, *edge;  // [num_edges]; edge null: not wanted
+};
+
 class DeviceBatch {
  public:
   // As Batch. first_room: occurrences of a type that the first batch has room for, if its bound is above.
@@ -68,9 +77,8 @@ class DeviceBatch {
   int64_t num_edges(int edge_type) const;
   std::vector<int64_t> num_sampled_nodes(int node_type) const;
   std::vector<int64_t> num_sampled_edges(int edge_type) const;
-  // Launch copies into memory that kernels can write; null: not wanted.
-  void copy_nodes(int node_type, int64_t* node, int64_t* tree);
-  void copy_edges(int edge_type, int64_t* row, int64_t* col, int64_t* edge);
+  // Launches copies of all results, by type.
+  void copy_out(const std::vector<NodesOut>& nodes, const std::vector<EdgesOut>& edges);
 
   int64_t num_replays() const { return launcher_->num_replays(); }  // of batches; see Launcher::sequence
   int num_node_types() const { return static_cast<int>(types_.size()); }
@@ -137,7 +145,7 @@ class DeviceBatch {
   void require_valid_ids();
   void require_done() const;
   int64_t lay_out_induced(std::byte* base);
-  void copy_induced(int edge_type, int64_t* row, int64_t* col, int64_t* edge);
+  void copy_induced(int edge_type, const EdgesOut& out);
   int64_t known_nodes(int node_type) const;
 
   std::vector<NodeType> types_;

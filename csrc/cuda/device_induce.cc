@@ -69,10 +69,10 @@ void DeviceBatch::wait_induced() {
   state_ = State::kInduced;
 }
 
-void DeviceBatch::copy_induced(int edge_type, int64_t* row, int64_t* col, int64_t* edge) {
+void DeviceBatch::copy_induced(int edge_type, const EdgesOut& out) {
   if (num_induced_[edge_type] == 0) return;
   const InduceTask& task = induce_tasks_[edge_type];
-  launcher_->run(WriteMembers{task, row, col, edge}, task.edge_tiles, 1);
+  launcher_->run(WriteMembers{task, out.row, out.col, out.edge}, task.edge_tiles, 1);
 }
 
 }  // namespace glt::cuda

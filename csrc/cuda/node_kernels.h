@@ -57,40 +57,51 @@ struct AddNew {
   }
 };
 
-// The edges of one type at one hop, in local ids.
-struct CopyEdges {
-  using Shared = NoShared;
+// The edges of one type at one hop, on their way out in local ids.
+struct EdgesOutTask {
   Occurrences found;
   int64_t begin, n;
-  int64_t *row, *col, *edge;  // [n]; null: not wanted
+  int64_t *row, *col, *edge;  // [n]; edge null: not wanted
+};
+
+struct CopyEdges {
+  using Shared = NoShared;
+  Tasks<EdgesOutTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    const EdgesOutTask& task = tasks[block.y()];
     block.each([&](int thread) {
       const int64_t i = int64_t{block.x()} * kThreads + thread;
-      if (i >= n) return;
-      const int64_t at = begin + i;
-      row[i] = found.local[found.first_of(at)];
-      col[i] = found.col[at];
-      if (edge) edge[i] = found.edge[at];
+      if (i >= task.n) return;
+      const int64_t at = task.begin + i;
+      task.row[i] = task.found.local[task.found.first_of(at)];
+      task.col[i] = task.found.col[at];
+      if (task.edge) task.edge[i] = task.found.edge[at];
     });
   }
 };
 
-struct CopyNodes {
-  using Shared = NoShared;
+// All nodes of one type, likewise.
+struct NodesOutTask {
   const int64_t* node;
   const uint32_t* tree;
   int64_t n;
-  int64_t *node_out, *tree_out;  // [n]; null: not wanted
+  int64_t *node_out, *tree_out;  // [n]; tree_out null: not wanted
+};
+
+struct CopyNodes {
+  using Shared = NoShared;
+  Tasks<NodesOutTask> tasks;
 
   template <typename Block>
   GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    const NodesOutTask& task = tasks[block.y()];
     block.each([&](int thread) {
       const int64_t i = int64_t{block.x()} * kThreads + thread;
-      if (i >= n) return;
-      node_out[i] = node[i];
-      if (tree_out) tree_out[i] = tree[i];
+      if (i >= task.n) return;
+      task.node_out[i] = task.node[i];
+      if (task.tree_out) task.tree_out[i] = task.tree[i];
     });
   }
 };

@@ -142,23 +142,20 @@ void register_device_batch(py::module_& m) {
           },
           py::arg("edge_type"))
       .def(
-          "copy_nodes",
-          [](KeptBatch& self, int type, uintptr_t node, uintptr_t tree) {
-            require_node_type(self, type);
+          "copy_out",
+          [](KeptBatch& self, const std::vector<std::pair<uintptr_t, uintptr_t>>& nodes,
+             const std::vector<std::tuple<uintptr_t, uintptr_t, uintptr_t>>& edges) {
+            std::vector<cuda::NodesOut> nodes_out;
+            for (const auto& [node, tree] : nodes) nodes_out.push_back({at<int64_t>(node), at<int64_t>(tree)});
+            std::vector<cuda::EdgesOut> edges_out;
+            for (const auto& [row, col, edge] : edges)
+              edges_out.push_back({at<int64_t>(row), at<int64_t>(col), at<int64_t>(edge)});
             py::gil_scoped_release nogil;
-            self.copy_nodes(type, at<int64_t>(node), at<int64_t>(tree));
+            self.copy_out(nodes_out, edges_out);
           },
-          "Ids and, in a disjoint batch, trees, as int64 [num_nodes].", py::arg("node_type"), py::arg("node"),
-          py::arg("tree") = 0)
-      .def(
-          "copy_edges",
-          [](KeptBatch& self, int type, uintptr_t row, uintptr_t col, uintptr_t edge) {
-            require_edge_type(self, type);
-            py::gil_scoped_release nogil;
-            self.copy_edges(type, at<int64_t>(row), at<int64_t>(col), at<int64_t>(edge));
-          },
-          "Local ids of neighbours and of expanded nodes, and edge ids, as int64 [num_edges].", py::arg("edge_type"),
-          py::arg("row"), py::arg("col"), py::arg("edge") = 0);
+          "Results to the addresses of int64 arrays, 0 for what is not wanted: of each node type (ids, trees), "
+          "[num_nodes]; of each edge type (local ids of neighbours, of expanded nodes, edge ids), [num_edges].",
+          py::arg("nodes"), py::arg("edges"));
 }
 
 }  // namespace glt::python

@@ -20,7 +20,7 @@ from glt.distributed.partitions import LONG
 from glt.distributed.router import PartitionRouter
 from glt.distributed.row_lookup import RowLookup, in_message
 from glt.sampler.config import SamplingConfig
-from glt.sampler.device_batch import DeviceBatch
+from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
 
 _Ids = dict[tuple[str, int], Tensor]
 
@@ -130,12 +130,11 @@ class DeviceNeighborSampler(DistNeighborSampler):
             return made[name]
 
         with place.on(self.stream):
+            nodes: dict[int, Nodes] = {}
+            edges: dict[int, Edges] = {}
             for t in range(self._num_node_types):
                 node, tree = room(f"n_id/n{t}"), room(f"batch/n{t}") if self.config.disjoint else None
-                batch.copy_nodes(t, node, tree)
-                if tree is not None and start.example is not None:
-                    tree.copy_(start.example.to(place.device, non_blocking=True)[tree])
-                ids["node", t] = node
+                nodes[t], ids["node", t] = (node, tree), node
             for r in range(self._num_edge_types):
                 row, col = room(f"edge_index/e{r}")
                 edge = None
@@ -143,7 +142,11 @@ class DeviceNeighborSampler(DistNeighborSampler):
                     given = self.config.with_edge
                     edge = room(f"e_id/e{r}") if given else torch.empty_like(row, memory_format=torch.contiguous_format)
                     ids["edge", r] = edge
-                batch.copy_edges(r, row, col, edge)
+                edges[r] = row, col, edge
+            batch.copy_out(nodes, edges)
+            for _, tree in nodes.values():
+                if tree is not None and start.example is not None:
+                    tree.copy_(start.example.to(place.device, non_blocking=True)[tree])
             for name, tensor in start.known.items():
                 out[name].copy_(tensor, non_blocking=True)
             for kind, type_, name in self._tables:

@@ -15,7 +15,7 @@ for bit, in whatever order blocks and threads run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from glt import _core
 from glt.sampler.device_rows import PlacedRows
 
 Seeds = Sequence[tuple[int, Tensor]]
+Nodes = tuple[Tensor, Tensor | None]
+Edges = tuple[Tensor, Tensor, Tensor | None]
 
 
 def current_stream(device: torch.device) -> int:
@@ -92,31 +94,31 @@ class DeviceBatch:
         self._inputs = [graphs, seeds, seed_time, trees]
         self._arguments = (
             [None if g is None else g.rows for g in graphs],
-            [(t, s.data_ptr(), len(s), tree) for t, s in on_device],
+            [(t, s.data_ptr(), s.numel(), tree) for t, s in on_device],
             [list(counts) for counts in num_neighbors],
         )
         self._options = options | {"batch_key": batch_key}
         if time is not None:
-            self._options |= {"seed_time": time.data_ptr(), "num_times": len(time)}
+            self._options |= {"seed_time": time.data_ptr(), "num_times": time.numel()}
         if exclusions is not None:
             self._options["exclusions"] = list(exclusions)
         self._launch()
 
     def _in_slot(self, name: int | str, given: Tensor) -> Tensor:
         """Copies ids, times or trees to where those of batches before were, behind what the stream does with them."""
-        slot = self._slots.get(name)
-        if slot is None or len(slot) < len(given):
-            room = max(256, 1 << (len(given) - 1).bit_length()) if len(given) else 256
+        slot, n = self._slots.get(name), given.numel()  # not len, which takes a microsecond
+        if slot is None or slot.numel() < n:
+            room = max(256, 1 << (n - 1).bit_length()) if n else 256
             slot = self._slots[name] = torch.empty(room, dtype=given.dtype, device=self.device)
-        return slot[: len(given)].copy_(given, non_blocking=True)
+        return slot[:n].copy_(given, non_blocking=True)
 
     def _launch(self) -> None:
         workspace_bytes, table_words = self._native.prepare(*self._arguments, **self._options)
-        if len(self._workspace) < workspace_bytes:
+        if self._workspace.numel() < workspace_bytes:
             self._workspace = torch.empty(0, dtype=torch.uint8, device=self.device)  # before asking for more
             self._workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=self.device)
         for t, words in enumerate(table_words):
-            if len(self._tables[t]) < words:  # smaller ones take part of it: addresses stay
+            if self._tables[t].numel() < words:  # smaller ones take part of it: addresses stay
                 self._tables[t] = torch.empty(words, dtype=torch.int32, device=self.device)
         tables = [t.data_ptr() for t in self._tables]
         self._native.launch(self._workspace.data_ptr(), tables, current_stream(self.device))
@@ -141,20 +143,52 @@ class DeviceBatch:
         self._native.induce(workspace.data_ptr())
         self._inputs.append(workspace)
 
-    def nodes(self, node_type: int, disjoint: bool) -> tuple[Tensor, Tensor | None]:
+    def nodes(self, node_type: int, disjoint: bool) -> Nodes:
         """Returns ids, and trees where disjoint, ``[N]`` each, int64, on the device."""
-        node = self._empty(self._native.num_nodes(node_type))
-        tree = torch.empty_like(node) if disjoint else None
-        self._native.copy_nodes(node_type, node.data_ptr(), 0 if tree is None else tree.data_ptr())
-        return node, tree
+        found = self._room_for_nodes(node_type, disjoint)
+        self.copy_out({node_type: found}, {})
+        return found
 
-    def edges(self, edge_type: int, with_edge: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    def edges(self, edge_type: int, with_edge: bool) -> Edges:
         """Returns local ids of neighbours and of expanded nodes, and edge ids, ``[E]`` each, int64, on the device."""
-        row = self._empty(self._native.num_edges(edge_type))
-        col = torch.empty_like(row)
-        edge = torch.empty_like(row) if with_edge else None
-        self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
-        return row, col, edge
+        found = self._room_for_edges(edge_type, with_edge)
+        self.copy_out({}, {edge_type: found})
+        return found
+
+    def results(self, disjoint: bool, with_edge: bool) -> tuple[list[Nodes], list[Edges]]:
+        """Returns :meth:`nodes` and :meth:`edges` of all types, in as few launches as there can be."""
+        num_node_types, num_edge_types = self._num_types
+        nodes = [self._room_for_nodes(t, disjoint) for t in range(num_node_types)]
+        edges = [self._room_for_edges(r, with_edge) for r in range(num_edge_types)]
+        self.copy_out(dict(enumerate(nodes)), dict(enumerate(edges)))
+        return nodes, edges
+
+    def copy_out(self, nodes: Mapping[int, Nodes], edges: Mapping[int, Edges]) -> None:
+        """As :meth:`results`, of some types and into contiguous tensors of the device.
+
+        Args:
+            nodes: Ids and trees by node type, ``[num_nodes]``, int64; None: not wanted.
+            edges: By edge type, as :meth:`edges` returns them.
+        """
+        num_types, num_edge_types = self._num_types
+        nothing = None, None, None
+        self._native.copy_out(
+            [(_address(node), _address(tree)) for node, tree in (nodes.get(t, nothing[:2]) for t in range(num_types))],
+            [
+                (_address(row), _address(col), _address(edge))
+                for row, col, edge in (edges.get(r, nothing) for r in range(num_edge_types))
+            ],
+        )
+
+    def _room_for_nodes(self, node_type: int, disjoint: bool) -> Nodes:
+        node = torch.empty(self.num_nodes(node_type), dtype=torch.int64, device=self.device)
+        return node, torch.empty_like(node) if disjoint else None
+
+    def _room_for_edges(self, edge_type: int, with_edge: bool) -> Edges:
+        # Rows of one tensor: edge_index, without another copy.
+        ends = torch.empty(2, self.num_edges(edge_type), dtype=torch.int64, device=self.device)
+        row, col = ends.unbind()
+        return row, col, torch.empty_like(row) if with_edge else None
 
     def num_nodes(self, node_type: int) -> int:
         """Number of nodes of a finished batch."""
@@ -163,14 +197,6 @@ class DeviceBatch:
     def num_edges(self, edge_type: int) -> int:
         """Number of edges of a finished batch."""
         return self._native.num_edges(edge_type)
-
-    def copy_nodes(self, node_type: int, node: Tensor, tree: Tensor | None) -> None:
-        """As :meth:`nodes`, into tensors of the device."""
-        self._native.copy_nodes(node_type, node.data_ptr(), 0 if tree is None else tree.data_ptr())
-
-    def copy_edges(self, edge_type: int, row: Tensor, col: Tensor, edge: Tensor | None) -> None:
-        """As :meth:`edges`, into tensors of the device."""
-        self._native.copy_edges(edge_type, row.data_ptr(), col.data_ptr(), 0 if edge is None else edge.data_ptr())
 
     @property
     def num_replays(self) -> int:
@@ -189,5 +215,6 @@ class DeviceBatch:
         """Lets go of the inputs. Torch reuses their memory in the order of the stream, so after the kernels."""
         self._inputs = []
 
-    def _empty(self, n: int) -> Tensor:
-        return torch.empty(n, dtype=torch.int64, device=self.device)
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

@@ -265,8 +265,7 @@ class DeviceSampling:
     def _output(self, batch: DeviceBatch, config: SamplingConfig) -> SamplerOutput | HeteroSamplerOutput:
         schema = self.graph.schema
         node_types, edge_types = range(len(schema.node_types)), range(len(schema.edge_types))
-        nodes = [batch.nodes(t, config.disjoint) for t in node_types]
-        edges = [batch.edges(r, config.with_edge) for r in edge_types]
+        nodes, edges = batch.results(config.disjoint, config.with_edge)
         counts = None
         if config.subgraph_type != "induced":
             counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
