@@ -4,6 +4,7 @@
 #include "python/csr.h"
 #include "python/handed_over.h"
 #include "python/rows_part.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -37,7 +38,7 @@ void start(Batch& self, const std::vector<std::pair<int, py::array>>& seeds, boo
   for (const auto& [type, nodes] : seeds) views.push_back({type, read<int64_t>(nodes, "seeds"), nodes.size()});
   const int64_t* times = seed_time ? read<int64_t>(*seed_time, "seed_time") : nullptr;
   const int64_t num_times = seed_time ? seed_time->size() : 0;
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   self.start(views, with_edge, disjoint, times, num_times);
 }
 
@@ -71,7 +72,7 @@ void sample(Batch& self, const std::vector<CsrArg>& csrs, std::vector<std::vecto
   BatchSpec spec{std::move(num_neighbors), replace, batch_key, last, {}};
   if (exclusions)
     for (const auto& excluded : *exclusions) spec.exclusions.push_back(excluded.get());
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   self.sample(graphs, spec, num_threads);
 }
 
@@ -86,7 +87,7 @@ void copy_nodes(const Batch& self, int node_type, py::array node, std::optional<
     require_size(*tree, "tree", n);
     tree_out = write<int64_t>(*tree, "tree");
   }
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   nodes.copy_to(node_out, tree_out, self.num_threads());
 }
 
@@ -103,7 +104,7 @@ void copy_edges(const Batch& self, int edge_type, py::array row, py::array col, 
     require_size(*edge, "edge", n);
     edge_out = write<int64_t>(*edge, "edge");
   }
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   edges.copy_to(row_out, col_out, edge_out, self.num_threads());
 }
 
@@ -129,20 +130,20 @@ void register_batch(py::module_& m) {
           [](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
             edges_of(self, edge_type);
             const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             self.expand_from(edge_type, views);
           },
           "One hop of an edge type that partitions sampled: tuples (position, count, neighbor, edge) that cover the "
           "frontier once.",
           py::arg("edge_type"), py::arg("parts"))
       .def("end_hop", &Batch::end_hop, "The nodes found since the last hop are the frontier now.",
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<WithoutGil>())
       .def(
           "induce",
           [](Batch& self, const std::vector<CsrArg>& csrs, int num_threads) {
             checked_threads(num_threads);
             const std::vector<PartedCsr> graphs = graphs_of(csrs);
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             self.induce(graphs, num_threads);
           },
           "Replaces the sampled edges by all edges among the sampled nodes.", py::arg("csrs"),
@@ -153,7 +154,7 @@ void register_batch(py::module_& m) {
           [](Batch& self, int edge_type, const std::vector<py::tuple>& parts) {
             edges_of(self, edge_type);
             const std::vector<RowsPart> views = rows_parts(parts, self.with_edge());
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             self.induce_from(edge_type, views);
           },
           "The edges of a type among the nodes: tuples as in expand_from, by position among all nodes.",

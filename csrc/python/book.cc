@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "python/without_gil.h"
+
 namespace glt::python {
 
 PartitionBook::PartitionBook(py::array owner, int64_t num_parts)
@@ -48,7 +50,7 @@ void register_book(py::module_& m) {
         int64_t *g = grouped.mutable_data(), *b = begin.mutable_data();
         uint32_t* pos = position.mutable_data();
         {
-          py::gil_scoped_release nogil;
+          WithoutGil nogil;
           group_by_owner(book.view(), p, n, g, pos, b);
         }
         return py::make_tuple(grouped, position, begin);
@@ -64,7 +66,7 @@ void register_book(py::module_& m) {
         py::array_t<int64_t> owners(n);
         int64_t* out = owners.mutable_data();
         {
-          py::gil_scoped_release nogil;
+          WithoutGil nogil;
           find_owners(book.view(), p, n, out);
         }
         return owners;
@@ -78,7 +80,7 @@ void register_book(py::module_& m) {
         const int64_t n = ids.size();
         require(part >= 0 && part < book.view().num_parts, "part = ", part, ": expected 0 to ",
                 book.view().num_parts - 1);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         require_owned(book.view(), p, n, part);
       },
       py::arg("book"), py::arg("ids"), py::arg("part"));

@@ -4,6 +4,7 @@
 #include "core/weights.h"
 #include "python/arrays.h"
 #include "python/csr.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -100,7 +101,7 @@ Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids,
     require_size(*time_, "time", view_.num_edges);
     view_.time = read<int64_t>(*time_, "time");
   }
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   validate(view_, check_indices);
 }
 
@@ -144,7 +145,7 @@ void register_csr(py::module_& m) {
           ids_in = read_ids(*edge_ids_in, "edge_ids_in");
         }
         const Ids r = read_ids(rows, row_name.c_str()), c = read_ids(cols, col_name.c_str());
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         build_indptr(row_name.c_str(), r, num_edges, row_map, num_nodes, num_rows, offsets);
         fill_rows(col_name.c_str(), r, c, ids_in, num_edges, row_map, num_rows, num_neighbor_nodes, offsets, out);
       },
@@ -163,7 +164,7 @@ void register_csr(py::module_& m) {
         const int64_t* offsets = read<int64_t>(indptr, "indptr");
         const int64_t* t = read<int64_t>(time, "time");
         int64_t* out = write<int64_t>(order, "order");
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         sort_rows_by_time(offsets, num_rows, t, out);
       },
       "Fills order [num_edges] int64 with the positions of each row's edges, earliest first; stable.",
@@ -182,7 +183,7 @@ void register_csr(py::module_& m) {
         const Weights w = read_weights(weight, name.c_str());
         uint64_t* sum = write<uint64_t>(weight_sum, "weight_sum");
         uint32_t* guide = write<uint32_t>(weight_guide, "weight_guide");
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         build_weights(offsets, num_rows, w, sum, guide, name.c_str());
       },
       "Fills weight_sum [num_edges] uint64 and weight_guide [weight_guide_size] uint32 from weights in row order.",
@@ -197,7 +198,7 @@ void register_csr(py::module_& m) {
         const int64_t* center = read<int64_t>(centers, "centers");
         const int64_t* neighbor = read<int64_t>(neighbors, "neighbors");
         uint8_t* found = write<uint8_t>(out, "out");
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         has_edges(csr.view(), center, neighbor, n, found, "centers");
       },
       "out[i] = 1 if centers[i] has an edge with neighbors[i], else 0.", py::arg("csr"), py::arg("centers"),

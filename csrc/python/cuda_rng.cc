@@ -3,6 +3,7 @@
 #include "cuda/draws.h"
 #include "cuda/error.h"
 #include "python/arrays.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -38,7 +39,7 @@ void register_cuda_rng(py::module_& m) {
         const auto* node = read<int64_t>(nodes, "nodes");
         const auto* bound = read<uint64_t>(bounds, "bounds");
         auto* result = write<uint64_t>(out, "out");
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         DeviceArray<int64_t> device_nodes(n);
         DeviceArray<uint64_t> device_bounds(n), device_out(n * draws);
         device_nodes.from_host(node);

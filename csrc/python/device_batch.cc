@@ -5,6 +5,7 @@
 
 #include "core/exclusions.h"
 #include "python/device.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -97,17 +98,16 @@ void register_device_batch(py::module_& m) {
           [](KeptBatch& self, uintptr_t workspace, const std::vector<uintptr_t>& tables, uintptr_t stream) {
             std::vector<uint32_t*> words;
             for (const uintptr_t table : tables) words.push_back(at<uint32_t>(table));
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             self.launch(at<void>(workspace), words, at<void>(stream));
           },
           "Launches the planned batch on a stream.", py::arg("workspace"), py::arg("tables"), py::arg("stream") = 0)
-      .def("wait", &DeviceBatch::wait, "Waits; False: too little room, prepare again.",
-           py::call_guard<py::gil_scoped_release>())
+      .def("wait", &DeviceBatch::wait, "Waits; False: too little room, prepare again.", py::call_guard<WithoutGil>())
       .def("induced_bytes", &DeviceBatch::induced_bytes, "Bytes of the workspace of induce.")
       .def(
           "induce",
           [](KeptBatch& self, uintptr_t workspace) {
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             self.induce(at<void>(workspace));
             self.wait_induced();
           },
@@ -150,7 +150,7 @@ void register_device_batch(py::module_& m) {
             std::vector<cuda::EdgesOut> edges_out;
             for (const auto& [row, col, edge] : edges)
               edges_out.push_back({at<int64_t>(row), at<int64_t>(col), at<int64_t>(edge)});
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             self.copy_out(nodes_out, edges_out);
           },
           "Results to the addresses of int64 arrays, 0 for what is not wanted: of each node type (ids, trees), "

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "python/device.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -63,7 +64,7 @@ void register_device_hotness(py::module_& m) {
               task.back_indptr = back->indptr;
               copy_counts(back_neighbors, "back_neighbors", hop, task.back_neighbors);
             }
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             self.add_doubt(task, at<void>(stream));
           },
           "Launches what one edge type contributes at one hop: add_doubt, in memory that kernels read.",

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "python/device.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -54,7 +55,7 @@ void register_device_negatives(py::module_& m) {
                                            max_attempts,
                                            {at<int64_t>(src_out), at<int64_t>(dst_out)},
                                            at<uint64_t>(gave_up)};
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             self.launch(find, num_slots, at<void>(stream));
           },
           "Writes the ends of each slot's negative, and to gave_up, 2^64 - 1 before, the lowest slot without one.",

@@ -1,6 +1,7 @@
 #include "core/exclusions.h"
 
 #include "python/arrays.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 
@@ -11,7 +12,7 @@ void register_exclusions(py::module_& m) {
              const int64_t* from = read<int64_t>(center, "center");
              const int64_t* to = read<int64_t>(neighbor, "neighbor");
              const int64_t n = center.size();
-             py::gil_scoped_release nogil;
+             WithoutGil nogil;
              return std::make_shared<Exclusions>(from, to, n);
            }),
            "Pairs (expanded node, neighbour) that are never sampled, with all parallel edges between them.",

@@ -6,6 +6,7 @@
 #include "core/parallel_edges.h"
 #include "core/rng.h"
 #include "python/arrays.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -66,7 +67,7 @@ void register_fennel(py::module_& m) {
         const Balance balance = read_balance(graph.num_nodes, num_parts, label, label_cap, edges, edge_cap);
         require_penalty(penalty);
         const Owners owners = write_owners(owner, graph.num_nodes, num_parts);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         return fennel_pass(graph, balance, penalty, is_first, derive_key(rng_seed, Purpose::kPartition, 0, 0), owners);
       },
       "Assigns every node once, by Fennel's score; returns the number of edges cut.", py::arg("indptr"),
@@ -81,7 +82,7 @@ void register_fennel(py::module_& m) {
         const Balance balance = read_balance(graph.num_nodes, num_parts, label, label_cap, edges, edge_cap);
         require_penalty(penalty);
         const Owners owners = write_owners(owner, graph.num_nodes, num_parts);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         return move_overfull(graph, balance, node_cap, penalty, derive_key(rng_seed, Purpose::kPartition, 0, 0),
                              owners);
       },
@@ -98,7 +99,7 @@ void register_fennel(py::module_& m) {
         require_size(merged_indptr, "merged_indptr", indptr.size());
         const MutableIds ids = write_neighbors(indices);
         int64_t* merged = write<int64_t>(merged_indptr, "merged_indptr");
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         sort_rows(graph.indptr, graph.num_nodes, ids, merged);
       },
       "Sorts each row in place and fills merged_indptr [num_rows + 1] with the offsets of its distinct neighbours.",
@@ -114,7 +115,7 @@ void register_fennel(py::module_& m) {
         require_size(weight, "weight", merged[graph.num_nodes]);
         const MutableIds ids = write_neighbors(indices);
         int64_t *neighbors = write<int64_t>(neighbor, "neighbor"), *weights = write<int64_t>(weight, "weight");
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         merge_rows(graph.indptr, graph.num_nodes, ids, merged, neighbors, weights);
       },
       "Fills neighbor and weight from the rows that sort_rows sorted: each neighbour once, and how often it was there.",

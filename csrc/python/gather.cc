@@ -1,6 +1,7 @@
 #include "core/gather.h"
 
 #include "python/arrays.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -44,7 +45,7 @@ void register_gather(py::module_& m) {
         }
         spec.out = static_cast<std::byte*>(out.mutable_data());
         spec.num_out = out.shape(0);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         gather_rows(spec, num_threads);
       },
       "out[positions[i]] = table[row_of[ids[i]]], or table[ids[i] - first_id]; without ids: the rows of table in "

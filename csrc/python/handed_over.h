@@ -3,6 +3,7 @@
 
 #include "core/batch.h"
 #include "python/owned_array.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 
@@ -11,7 +12,7 @@ constexpr int64_t kFew = 4096;
 
 template <typename Call>
 auto without_gil(const Call& call) {
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   return call();
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "python/csr.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -41,7 +42,7 @@ void register_hotness(py::module_& m) {
         require_size(mutual, "mutual", num_words(along.num_edges));
         uint64_t* bits = write<uint64_t>(mutual, "mutual");
         checked_threads(num_threads);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         find_mutual(along, against, bits, num_threads);
       },
       "Sets bit e of mutual [(num_edges + 63) // 64] uint64 where `back` has the reverse of edge e of csr.",
@@ -55,7 +56,7 @@ void register_hotness(py::module_& m) {
         require_size(repeated, "repeated", num_words(view.num_edges));
         uint64_t* bits = write<uint64_t>(repeated, "repeated");
         checked_threads(num_threads);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         find_repeated(view, bits, num_threads);
       },
       "Sets bit e of repeated [(num_edges + 63) // 64] uint64 where an edge before e has the same ends.",
@@ -98,7 +99,7 @@ void register_hotness(py::module_& m) {
         require_size(doubt, "doubt", view.num_neighbor_nodes);
         int64_t* sums = write<int64_t>(doubt, "doubt");
         checked_threads(num_threads);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         add_doubt(at, sums, num_threads);
       },
       "Adds what one edge type contributes at one hop; see csrc/core/hotness.h.", py::arg("csr"),

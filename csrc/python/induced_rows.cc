@@ -1,6 +1,7 @@
 #include "core/induce.h"
 #include "python/csr.h"
 #include "python/rows_answer.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -14,7 +15,7 @@ class InducedRows : public RowsAnswer {
     const int64_t* member = read<int64_t>(members, "members");
     const int64_t num_members = members.size(), num_ids = csr.view().num_neighbor_nodes;
     checked_threads(num_threads);
-    py::gil_scoped_release nogil;
+    WithoutGil nogil;
     HashTable table;
     table.begin(num_members);
     for (int64_t i = 0; i < num_members; ++i) {

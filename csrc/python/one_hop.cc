@@ -1,6 +1,7 @@
 #include "core/chunks.h"
 #include "python/csr.h"
 #include "python/rows_answer.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -10,7 +11,7 @@ class OneHop : public RowsAnswer {
  public:
   OneHop(const Csr& csr, const Rows& asked, const HopSpec& spec, int num_threads, const std::string& name)
       : RowsAnswer(spec.with_edge) {
-    py::gil_scoped_release nogil;
+    WithoutGil nogil;
     Chunks chunks;
     sample_in_order(PartedCsr(csr.view()), asked, spec, num_threads, chunks, name.c_str(),
                     [&](const RowSamples& rows, int64_t, int64_t) { append(rows); });

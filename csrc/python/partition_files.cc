@@ -11,6 +11,7 @@
 #include "core/edge_sort.h"
 #include "core/row_scatter.h"
 #include "python/tick.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -89,7 +90,7 @@ void register_files(py::module_& m) {
         require_contiguous(data, "data");
         const void* p = data.data();
         const size_t n = static_cast<size_t>(data.nbytes());
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         return crc32(p, n, crc);
       },
       "CRC-32 of the bytes of an array, as zlib.crc32.", py::arg("data"), py::arg("crc") = 0);
@@ -101,7 +102,7 @@ void register_files(py::module_& m) {
             require_contiguous(data, "data");
             const void* p = data.data();
             const int64_t n = data.nbytes();
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             file.write(offset, p, n);
           },
           py::arg("offset"), py::arg("data"))
@@ -146,7 +147,7 @@ void register_scatter(py::module_& m) {
         int64_t* counts = write<int64_t>(filled, "filled");
         const int threads = checked_threads(num_threads);
         const Tick told = tick_of(tick);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         scatter_rows(spec, counts, threads, told);
       },
       "Appends each row of table [n, ...] to the file of its owner, book[ids[i]] (without ids: book[first + i]); "
@@ -179,7 +180,7 @@ void register_numbers(py::module_& m) {
         spec.chunk_edges = chunk_edges;
         const int threads = checked_threads(num_threads);
         const Tick told = tick_of(tick);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         number_edges(spec, threads, told);
       },
       "Writes the old id of each new id of an edge, and the new id of each old one, as ints of id_width bytes. Edges "
@@ -220,7 +221,7 @@ void register_sort(py::module_& m) {
         int64_t* offsets = write<int64_t>(indptr, "indptr");
         const int threads = checked_threads(num_threads);
         const Tick told = tick_of(tick);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         return count_rows(edges, order, offsets, threads, told);
       },
       "Fills indptr [num_nodes + 1] int64 for rows by position, and returns how many edges are cut.", py::arg("rows"),
@@ -273,7 +274,7 @@ void register_sort(py::module_& m) {
         }
         const int threads = checked_threads(num_threads);
         const Tick told = tick_of(tick);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         PartGraphs graphs(std::move(out), std::move(first_row), offsets);
         sort_edges(edges, order, plan, indices_width, edge_ids_width, offsets, graphs, scratch, threads, told);
       },

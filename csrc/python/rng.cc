@@ -7,6 +7,7 @@
 #include "core/negatives.h"
 #include "core/shuffle.h"
 #include "python/arrays.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 
@@ -33,7 +34,7 @@ void register_rng(py::module_& m) {
       [](py::array items, uint64_t rng_seed, uint32_t epoch) {
         int64_t* p = write<int64_t>(items, "items");
         const int64_t n = items.size();
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         shuffle(p, n, derive_key(rng_seed, Purpose::kShuffle, epoch, 0));
       },
       py::arg("items"), py::arg("rng_seed"), py::arg("epoch"));
@@ -68,7 +69,7 @@ void register_rng(py::module_& m) {
         const int64_t* slot = read<int64_t>(slots, "slots");
         const int64_t n = slots.size();
         int64_t* node = write<int64_t>(out, "out");
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         draws.fill(slot, n, static_cast<uint32_t>(attempt), node);
       },
       "Candidates for negatives: out[i] is a function of (batch_key, side, slots[i], attempt), uniform in "

@@ -1,6 +1,7 @@
 #include "core/row_index.h"
 
 #include "python/arrays.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 
@@ -10,7 +11,7 @@ void register_row_index(py::module_& m) {
              require(num_ids >= 0, "num_ids = ", num_ids, ": expected at least 0");
              const int64_t* p = read<int64_t>(ids, "ids");
              const int64_t n = ids.size();
-             py::gil_scoped_release nogil;
+             WithoutGil nogil;
              return RowIndex(p, n, num_ids);
            }),
            py::arg("ids"), py::arg("num_ids"))
@@ -28,7 +29,7 @@ void register_row_index(py::module_& m) {
             int64_t *r = rows.mutable_data(), *s = rest.mutable_data(), found;
             uint32_t *rp = row_positions.mutable_data(), *sp = rest_positions.mutable_data();
             {
-              py::gil_scoped_release nogil;
+              WithoutGil nogil;
               found = self.split(id, position, n, r, rp, s, sp);
             }
             const py::slice yes(0, found, 1), no(0, n - found, 1);

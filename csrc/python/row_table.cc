@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/row_values.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -65,7 +66,7 @@ void PyRowTable::read(const std::optional<py::array>& rows, int64_t first, const
   const Rows to = checked(table_, out, "out", true);
   const SomeRows some = some_of(rows, first, to);
   checked_threads(num_threads);
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   table_.read(some, to.data, num_threads);
 }
 
@@ -73,7 +74,7 @@ void PyRowTable::write(const std::optional<py::array>& rows, int64_t first, cons
   const Rows from = checked(table_, values, "values", false);
   const SomeRows some = some_of(rows, first, from);
   checked_threads(num_threads);
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   table_.write(some, from.data, num_threads);
 }
 
@@ -83,7 +84,7 @@ void PyRowTable::add(const std::optional<py::array>& rows, int64_t first, const 
   const SomeRows some = some_of(rows, first, from);
   const Number number = number_of(dtype);
   checked_threads(num_threads);
-  py::gil_scoped_release nogil;
+  WithoutGil nogil;
   table_.add(some, from.data, number, num_threads);
 }
 
@@ -110,12 +111,12 @@ void register_row_table(py::module_& m) {
         const int64_t width = out.shape(1);
         if (py::isinstance<py::array_t<float>>(out)) {
           float* to = static_cast<float*>(out.mutable_data());
-          py::gil_scoped_release nogil;
+          WithoutGil nogil;
           fill_random(some, values, width, to, num_threads);
         } else {
           require(py::isinstance<py::array_t<double>>(out), "out: expected float32 or float64");
           double* to = static_cast<double*>(out.mutable_data());
-          py::gil_scoped_release nogil;
+          WithoutGil nogil;
           fill_random(some, values, width, to, num_threads);
         }
       },

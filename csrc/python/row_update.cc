@@ -2,6 +2,7 @@
 
 #include "python/arrays.h"
 #include "python/row_table.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -40,7 +41,7 @@ class PyRowMerge {
       require_contiguous(grads, "grads");
       views.push_back({read<int64_t>(rows, "rows"), static_cast<const float*>(grads.data()), rows.size()});
     }
-    py::gil_scoped_release nogil;
+    WithoutGil nogil;
     merge_.emplace(views, num_rows, dim);
   }
 
@@ -65,7 +66,7 @@ void register_row_update(py::module_& m) {
             require_size(rows, "rows", (*self).size());
             int64_t* out_rows = write<int64_t>(rows, "rows");
             float* out = matrix<float>(grads, "grads", (*self).size(), (*self).dim());
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             (*self).sum_all(scale, out_rows, out, num_threads);
           },
           "Writes the distinct rows, ascending, and scale times the sum of the gradients of each.", py::arg("rows"),
@@ -76,7 +77,7 @@ void register_row_update(py::module_& m) {
              float lr, float eps, int num_threads) {
             checked_threads(num_threads);
             const Number number = number_of_weights(dtype);
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             update_rows(*self, weights.table(), number, AdagradStep{sum.table(), scale, lr, eps}, num_threads);
           },
           py::arg("weights"), py::arg("dtype"), py::arg("sum"), py::arg("scale"), py::arg("lr"), py::arg("eps"),
@@ -89,7 +90,7 @@ void register_row_update(py::module_& m) {
             checked_threads(num_threads);
             const Number number = number_of_weights(dtype);
             const AdamStep step{mean.table(), square.table(), scale, step_size, one_less_beta1, one_less_beta2, eps};
-            py::gil_scoped_release nogil;
+            WithoutGil nogil;
             update_rows(*self, weights.table(), number, step, num_threads);
           },
           py::arg("weights"), py::arg("dtype"), py::arg("mean"), py::arg("square"), py::arg("scale"),

@@ -8,6 +8,7 @@
 #include "core/ring_consumer.h"
 #include "core/ring_producer.h"
 #include "python/owned_array.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -28,7 +29,7 @@ RingStatus wait_without_gil(Call call) {
   for (;;) {
     RingStatus status;
     {
-      py::gil_scoped_release nogil;
+      WithoutGil nogil;
       status = call();
     }
     if (status != RingStatus::kInterrupted) return status;
@@ -69,8 +70,8 @@ void register_shm_ring(py::module_& m) {
           "array",
           [](const std::shared_ptr<Reservation>& self) { return owned_bytes(self->data(), self->nbytes(), self); },
           "The message's memory, uint8 [nbytes], 64-byte aligned. Not to be written after commit() or abandon().")
-      .def("commit", &Reservation::commit, py::call_guard<py::gil_scoped_release>())
-      .def("abandon", &Reservation::abandon, py::call_guard<py::gil_scoped_release>());
+      .def("commit", &Reservation::commit, py::call_guard<WithoutGil>())
+      .def("abandon", &Reservation::abandon, py::call_guard<WithoutGil>());
 
   py::class_<RingProducer, std::shared_ptr<RingProducer>>(m, "RingProducer")
       .def(py::init([](SharedMapping region, std::shared_ptr<BlockPool> pool) {
@@ -90,7 +91,7 @@ void register_shm_ring(py::module_& m) {
           "(RingStatus, RingReservation or None)", py::arg("nbytes"), py::arg("timeout_s"))
       .def(
           "close", [](RingProducer& self, double timeout_s) { self.close(deadline_after(timeout_s)); },
-          py::arg("timeout_s"), py::call_guard<py::gil_scoped_release>());
+          py::arg("timeout_s"), py::call_guard<WithoutGil>());
 
   py::class_<RingConsumer, std::shared_ptr<RingConsumer>>(m, "RingConsumer")
       .def(py::init([](SharedMapping region, std::shared_ptr<BlockPool> pool) {

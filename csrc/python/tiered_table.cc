@@ -5,6 +5,7 @@
 
 #include "cuda/row_gather.h"
 #include "python/arrays.h"
+#include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
@@ -80,7 +81,7 @@ void register_tiered_table(py::module_& m) {
         require(num_threads >= 1 && num_threads % cuda::kMaxLanes == 0, "num_threads = ", num_threads,
                 ": expected a multiple of ", cuda::kMaxLanes);
         const cuda::Pieces pieces = cuda::pieces_of(table, call);
-        py::gil_scoped_release nogil;
+        WithoutGil nogil;
         cuda::with_move(table, pieces, [&]<typename Move>() {
           for (int thread = 0; thread < num_threads; ++thread)
             cuda::gather_of_thread<Move>(table, call, pieces, thread, num_threads);
