@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,20 +74,31 @@ def _graphbolt(indptr: torch.Tensor, indices: torch.Tensor, num_neighbors: list[
 
     narrow = torch.from_numpy(indices.numpy().astype(np.int32))  # memory of NumPy's has 2 MiB pages, torch's has not
     graph = graphbolt.fused_csc_sampling_graph(indptr, narrow)
-    fan_outs, none = [torch.tensor([k]) for k in num_neighbors], torch.empty(0, dtype=torch.int32)
 
     def sample(seeds: np.ndarray) -> Sample:
-        node, begin = torch.from_numpy(seeds).int(), 0
-        rows, cols, edges = [], [], []
-        for fan_out in fan_outs:
-            end = len(node)
-            hop = graph.sample_neighbors(node[begin:], fan_out)
-            frontier, neighbor = torch.arange(begin, end, dtype=torch.int32), hop.sampled_csc.indices
-            cols.append(graphbolt.expand_indptr(hop.sampled_csc.indptr, torch.int32, frontier, len(neighbor)))
-            ((node, row, *_),) = torch.ops.graphbolt.unique_and_compact_batched([neighbor], [none], [node], 0, 1)
-            rows.append(row)
-            edges.append(hop.original_edge_ids)
-            begin = end
-        return node.numpy(), torch.cat(rows).numpy(), torch.cat(cols).numpy(), torch.cat(edges).numpy()
+        node, row, col, edge = graphbolt_hops(graph, num_neighbors, torch.from_numpy(seeds).int())
+        return node.numpy(), row.numpy(), col.numpy(), edge.numpy()
 
     return sample
+
+
+def graphbolt_hops(
+    graph: Any, num_neighbors: Sequence[int], seeds: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A batch by GraphBolt's operations, in :data:`Sample`'s order, where ``seeds`` are; int32 but for edge ids."""
+    from dgl import graphbolt
+
+    node, begin = seeds, 0
+    none = seeds[:0]
+    rows, cols, edges = [], [], []
+    for k in num_neighbors:
+        end = len(node)
+        hop = graph.sample_neighbors(node[begin:], torch.tensor([k]))
+        neighbor = hop.sampled_csc.indices
+        frontier = torch.arange(begin, end, dtype=torch.int32, device=seeds.device)
+        cols.append(graphbolt.expand_indptr(hop.sampled_csc.indptr, torch.int32, frontier, len(neighbor)))
+        ((node, row, *_),) = torch.ops.graphbolt.unique_and_compact_batched([neighbor], [none], [node], 0, 1)
+        rows.append(row)
+        edges.append(hop.original_edge_ids)
+        begin = end
+    return node, torch.cat(rows), torch.cat(cols), torch.cat(edges)

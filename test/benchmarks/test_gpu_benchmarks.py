@@ -22,7 +22,15 @@ def test_every_part_runs_at_toy_size() -> None:
     done = run("--toy", *(part for part in PARTS if not part.startswith("training")))
     assert done.returncode == 0, done.stdout + done.stderr
     parts = ("M1 random reads", "M2 stamps", "M3 zero-copy reads", "M4 bulk reads", "M6 gaps", "M7 gather, glt")
-    for what in (*parts, "M6: not captured", "M8: by hash", "W0 sampling, glt", "link batches, glt", "M9 products"):
+    for what in (
+        *parts,
+        "M6: not captured",
+        "M8: by hash",
+        "W0 sampling, glt",
+        "link batches, glt",
+        "M9 products",
+        "rows of 400",
+    ):
         assert what in done.stdout
 
 
