@@ -90,6 +90,8 @@ struct NodesOutTask {
   int64_t *node_out, *tree_out;  // [n]; tree_out null: not wanted
 };
 
+static_assert(sizeof(Tasks<EdgesOutTask>) < 4000 && sizeof(Tasks<NodesOutTask>) < 4000);
+
 struct CopyNodes {
   using Shared = NoShared;
   Tasks<NodesOutTask> tasks;

@@ -160,14 +160,13 @@ class DeviceNeighborSampler(DistNeighborSampler):
             for key, tensor in ids.items() if self.staged else ():
                 there = f"{'n_id/n' if key[0] == 'node' else 'e_id/e'}{key[1]}"
                 ids[key] = out[there] if there in out else tensor.cpu()
-            self._sampling.end(batch)
-            ready = place.record()
-        if "num_sampled_nodes" in out:
-            num_nodes = [batch.num_sampled_nodes(t) for t in range(self._num_node_types)]
-            num_edges = [batch.num_sampled_edges(r) for r in range(self._num_edge_types)]
-            for name, counts in (("num_sampled_nodes", num_nodes), ("num_sampled_edges", num_edges)):
-                out[name].copy_(torch.tensor(counts, dtype=torch.int64).view(out[name].shape))
-        return ready
+            if "num_sampled_nodes" in out:
+                num_nodes = [batch.num_sampled_nodes(t) for t in range(self._num_node_types)]
+                num_edges = [batch.num_sampled_edges(r) for r in range(self._num_edge_types)]
+                for name, counts in (("num_sampled_nodes", num_nodes), ("num_sampled_edges", num_edges)):
+                    out[name].copy_(torch.tensor(counts, dtype=torch.int64).view(out[name].shape))
+            self._sampling.end(batch)  # from now on it may be another thread's
+            return place.record()
 
     def _is_hot(self, kind: str, type_: int, name: str) -> bool:
         """Whether rows of a table are in device memory."""

@@ -31,19 +31,23 @@ class AheadOptions:
         stream: In what order: memory of the sampler goes from batch to batch on it, also of different epochs.
         num_batches: Batches that wait for the trainer.
         window: Batches whose rows are fetched together.
+        overlaps: Whether a sample is begun before the one before it is ended. False if the next index may be long in
+            coming.
     """
 
     accelerator: Accelerator
     stream: torch.cuda.Stream | None
     num_batches: int
     window: int
+    overlaps: bool = True
 
 
 class BatchesAhead:
     """Iterates over batches that a thread makes, at most so many ahead.
 
     The thread asks for the kernels of a batch on a stream of its own, and it alone waits for its counts; before that it
-    asks for those of the next, so that the GPU is not idle while the host sees to a batch. The trainer waits for
+    asks for those of the next, so that the GPU is not idle while the host sees to a batch. (Negatives, induced and
+    bidirectional edges and windows take waits more, which then are for the next batch as well.) The trainer waits for
     nothing: its stream is told to wait for the event after the batch.
 
     Args:
@@ -68,7 +72,7 @@ class BatchesAhead:
         self._made: queue.Queue[Item | None] = queue.Queue(options.num_batches)
         self._stop = threading.Event()
         # The thread knows nothing of this object, which ends it when it is dropped half-way.
-        work = _samples(indices, begin), make, options, self._made, self._stop
+        work = _samples(indices, begin, options.overlaps), make, options, self._made, self._stop
         self._thread = threading.Thread(target=_work, args=work, name="glt-ahead", daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._stop, self._thread)
         self._thread.start()
@@ -108,9 +112,12 @@ class BatchesAhead:
         self._finalizer()
 
 
-def _samples(indices: Iterator[Any], begin: Begin) -> Iterator[Any]:
-    """The sample of each index, or the exception that there is in its place; the next is begun before one is ended."""
-    for begun, _ in pairwise(chain(_begun(indices, begin), (None,))):
+def _samples(indices: Iterator[Any], begin: Begin, overlaps: bool) -> Iterator[Any]:
+    """The sample of each index, or the exception that there is in its place."""
+    if not overlaps:
+        yield from map(_ended, _begun(indices, begin))
+        return
+    for begun, _ in pairwise(chain(_begun(indices, begin), (None,))):  # the next is begun before one is ended
         yield _ended(begun)
 
 
@@ -151,10 +158,14 @@ def _work(
 
     with accelerator.on(options.stream):
         try:
-            while not stop.is_set() and (window := list(islice(samples, options.window))):
+            while not stop.is_set():
+                window = list(islice(samples, options.window))
+                if not window:
+                    break
                 for batch in make(window):
                     if not put(batch if isinstance(batch, Exception) else (batch, accelerator.record())):
                         return
+                del window, batch  # not to be in memory while the next are sampled
         except Exception as error:  # of all batches of a window
             put(error)
         put(None)

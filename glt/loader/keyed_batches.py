@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import RandomSampler
+from torch.utils.data import BatchSampler, RandomSampler
 
 from glt import _core
 from glt.data.accelerator import accelerator_of
@@ -131,7 +131,11 @@ class KeyedBatches(Resumable):
         num_batches = self._num_batches()
         left = None if num_batches is None else num_batches - self._begun.first
         make = partial(self._make, {})  # iterators that run at the same time share no windows
-        return BatchesAhead(iter(self._index_sampler), left, self._begin, make, self._transformed, self._ahead)
+        options = replace(self._ahead, overlaps=self._own_order or _waits_for_nobody(self._order_of_indices()))
+        return BatchesAhead(iter(self._index_sampler), left, self._begin, make, self._transformed, options)
+
+    def _order_of_indices(self) -> Any:
+        return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
 
     def _begin(self, index: BatchIndex) -> Finish:
         """Begins the sample of a batch on the GPU."""
@@ -198,7 +202,7 @@ class KeyedBatches(Resumable):
             fields |= sampler.config.to_json()
             fields["num_nodes"] = [int(n) for n in sampler.graph.num_nodes]
             fields["num_edges"] = [int(topology.num_edges) for topology in sampler.graph.topologies]
-        brought = self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
+        brought = self._order_of_indices()
         return as_json(
             {
                 "loader": type(self).__name__,
@@ -303,6 +307,13 @@ class _Deliveries:
         self._position.deliver(self._begun, self._index)
         self._index += 1
         return batch
+
+
+def _waits_for_nobody(order: Any) -> bool:
+    """Whether an order is of torch's make: one of the user's may wait for what the trainer does with a batch."""
+    while type(order) is BatchSampler:
+        order = order.sampler
+    return type(order).__module__.startswith("torch.utils.data.")
 
 
 class _Positions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             tables have a ``split_ratio``, else from pinned host memory. ``'host'``: for tests, as in the sampler.
             Default: as in :class:`glt.sampler.NeighborSampler`.
         batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
-            One more is being sampled: two at a time, each with 4 bytes per node of the graph.
+            Two more are being sampled, each with 4 bytes per node of the graph.
         gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
             for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself.
         neighbor_sampler: Another sampler with PyG's interface. A :class:`glt.sampler.NeighborSampler` brings its own
@@ -181,11 +182,14 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def _sample(self, index: BatchIndex) -> SamplerOutput | HeteroSamplerOutput:
+        inputs = self.input_data[index.input_id]
         if isinstance(self.link_sampler, NeighborSampler):
-            return self._begin_sample(index)()
-        return self.link_sampler.sample_from_edges(self.input_data[index.input_id], neg_sampling=self.neg_sampling)
+            return self.link_sampler.sample_from_edges(inputs, self.neg_sampling, batch_key=index.key)
+        return self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
 
     def _begin_sample(self, index: BatchIndex) -> Finish:
+        if type(self.link_sampler).sample_from_edges is not NeighborSampler.sample_from_edges:
+            return partial(self._sample, index)  # the user's own
         inputs = self.input_data[index.input_id]
         return self.link_sampler.begin_from_edges(inputs, self.neg_sampling, batch_key=index.key)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
             tables have a ``split_ratio``, else from pinned host memory. ``'host'``: for tests, as in the sampler.
             Default: as in :class:`glt.sampler.NeighborSampler`.
         batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
-            One more is being sampled: two at a time, each with 4 bytes per node of the graph.
+            Two more are being sampled, each with 4 bytes per node of the graph.
         gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
             for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself.
         transform, transform_sampler_output, filter_per_worker, **kwargs: As in PyG: ``custom_cls``, ``input_id`` and
@@ -132,11 +133,14 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def _sample(self, index: BatchIndex) -> SamplerOutput | HeteroSamplerOutput:
+        inputs = self.input_data[index.input_id]
         if isinstance(self.node_sampler, NeighborSampler):
-            return self._begin_sample(index)()
-        return self.node_sampler.sample_from_nodes(self.input_data[index.input_id])
+            return self.node_sampler.sample_from_nodes(inputs, batch_key=index.key)
+        return self.node_sampler.sample_from_nodes(inputs)
 
     def _begin_sample(self, index: BatchIndex) -> Finish:
+        if type(self.node_sampler).sample_from_nodes is not NeighborSampler.sample_from_nodes:
+            return partial(self._sample, index)  # the user's own
         return self.node_sampler.begin_from_nodes(self.input_data[index.input_id], batch_key=index.key)
 
     def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:

@@ -15,7 +15,7 @@ for bit, in whatever order blocks and threads run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,12 +56,14 @@ class DeviceBatch:
         self, num_nodes: Sequence[int], ends: Sequence[tuple[int, int]], device: torch.device, **options: Any
     ) -> None:
         self.device = device
+        # Goes first when this goes: it waits for kernels that nobody has waited for, which use what is below.
         self._native = _core.DeviceBatch(list(num_nodes), list(ends), device=device_index(device), **options)
         self._num_types = len(num_nodes), len(ends)
         self._workspace = torch.empty(0, dtype=torch.uint8, device=device)
         self._tables = [torch.empty(0, dtype=torch.int32, device=device) for _ in num_nodes]
         self._slots: dict[int | str, Tensor] = {}  # where kernels find what callers give: the addresses stay
-        self._inputs: list[Any] = []  # kept until the kernels that read them are done
+        self._graphs: Sequence[PlacedRows | None] = ()
+        self._inputs: list[Any] = []  # kept, as graphs, until the kernels that read them are done
 
     def launch(
         self,
@@ -91,9 +93,8 @@ class DeviceBatch:
         on_device = [(t, self._in_slot(at, s)) for at, (t, s) in enumerate(seeds)]
         time = None if seed_time is None else self._in_slot("seed_time", seed_time)
         tree = 0 if trees is None else self._in_slot("trees", trees).data_ptr()
-        self._inputs = [graphs, seeds, seed_time, trees]
+        self._graphs, self._inputs = graphs, [seeds, seed_time, trees]
         self._arguments = (
-            [None if g is None else g.rows for g in graphs],
             [(t, s.data_ptr(), s.numel(), tree) for t, s in on_device],
             [list(counts) for counts in num_neighbors],
         )
@@ -113,7 +114,8 @@ class DeviceBatch:
         return slot[:n].copy_(given, non_blocking=True)
 
     def _launch(self) -> None:
-        workspace_bytes, table_words = self._native.prepare(*self._arguments, **self._options)
+        rows = [None if each is None else each.rows for each in self._graphs]
+        workspace_bytes, table_words = self._native.prepare(rows, *self._arguments, **self._options)
         if self._workspace.numel() < workspace_bytes:
             self._workspace = torch.empty(0, dtype=torch.uint8, device=self.device)  # before asking for more
             self._workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=self.device)
@@ -123,14 +125,29 @@ class DeviceBatch:
         tables = [t.data_ptr() for t in self._tables]
         self._native.launch(self._workspace.data_ptr(), tables, current_stream(self.device))
 
-    def finish(self) -> None:
+    def finish(self, placed: Callable[[], Sequence[PlacedRows | None]] | None = None) -> None:
         """Waits for the batch; what had too little room is made anew, which gives the same.
+
+        Args:
+            placed: Returns the graphs as they are placed now. Where they are not those of the launch, since torch has
+                moved them meanwhile, the batch is made anew too. Default: they have not moved.
 
         Raises:
             IndexError: If a seed is outside the graph; names the first.
             RuntimeError: If CUDA reports an error; names it.
         """
-        while not self._native.wait():
+        while True:
+            found: IndexError | None = None
+            try:
+                is_made = self._native.wait()
+            except IndexError as error:
+                is_made, found = True, error
+            graphs = self._graphs if placed is None else placed()
+            if is_made and graphs is self._graphs:
+                if found is not None:
+                    raise found
+                return
+            self._graphs = graphs
             self._launch()
 
     def induce(self) -> None:
@@ -213,7 +230,7 @@ class DeviceBatch:
 
     def end(self) -> None:
         """Lets go of the inputs. Torch reuses their memory in the order of the stream, so after the kernels."""
-        self._inputs = []
+        self._graphs, self._inputs = (), []
 
 
 def _address(tensor: Tensor | None) -> int:

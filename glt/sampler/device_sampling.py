@@ -128,10 +128,13 @@ class DeviceSampling:
         """Asks for the kernels of a batch of :meth:`sample`; what it returns waits for them, to be called on the same
         stream."""
         launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
+        stream = current_stream(self.device)
 
         def finish() -> SamplerOutput | HeteroSamplerOutput:
             if not launched:
                 raise RuntimeError("the batch was ended before; begin another")
+            if current_stream(self.device) != stream:
+                raise RuntimeError("the batch was begun on another CUDA stream: end it on the same")
             batch = launched.pop()
             self._finished(batch, config)
             out = self._output(batch, config)
@@ -231,7 +234,7 @@ class DeviceSampling:
 
     def _sampled(self, *arguments: Any, **named: Any) -> DeviceBatch:
         batch = self._launched(*arguments, **named)
-        batch.finish()
+        batch.finish(self._rows)
         return batch
 
     def _launched(
@@ -258,7 +261,7 @@ class DeviceSampling:
         return batch
 
     def _finished(self, batch: DeviceBatch, config: SamplingConfig) -> None:
-        batch.finish()
+        batch.finish(self._rows)
         if config.subgraph_type == "induced":
             batch.induce()
 

@@ -115,7 +115,8 @@ class LocalLinks:
             elif batch.example is not None:
                 out.batch = _examples(batch.example, out.batch)
             if sampler.accelerator is not None:
-                batch.links = {name: value.to(sampler.on_device.device) for name, value in batch.links.items()}
+                device = sampler.on_device.device
+                batch.links = {name: value.to(device, non_blocking=True) for name, value in batch.links.items()}
             out.metadata = batch.metadata(index.input_id, neg_sampling)
             return out
 

@@ -264,8 +264,9 @@ class NeighborSampler(BaseSampler):
         this returns: it need not be idle in between, if the next batch is begun before one is ended.
 
         Returns:
-            What returns the batch, or raises; to be called once, on the same thread and CUDA stream. On the CPU all
-            is done then. One that is never called takes nothing but the memory of its batch.
+            What returns the batch, or raises; to be called once, on the same CUDA stream. On the CPU all is done then:
+            seeds must stay as they are. One that is dropped uncalled waits for its kernels, and the next batch needs
+            memory of its own anew.
         """
         if index.input_type is None and self.is_hetero:
             raise ValueError(f"input_type is None: expected one of {list(self.graph.schema.node_types)}")
@@ -326,7 +327,7 @@ class NeighborSampler(BaseSampler):
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
-            finish: Finish = partial(self._sample_on_host, seeds, seed_time, key, exclusions)
+            finish: Finish = partial(self._sample_on_host, config, seeds, seed_time, key, exclusions)
         else:
             finish = self.on_device.launch(config, seeds, seed_time, key, exclusions)
 
@@ -342,12 +343,13 @@ class NeighborSampler(BaseSampler):
 
     def _sample_on_host(
         self,
+        config: SamplingConfig,
         seeds: Sequence[tuple[int, Tensor]],
         seed_time: Tensor | None,
         key: int,
         exclusions: list[_core.Exclusions | None] | None,
     ) -> SamplerOutput | HeteroSamplerOutput:
-        config, graph = self.config, self.graph
+        graph = self.graph
         with self._lock:
             batch = self._spare.pop() if self._spare else _core.Batch(list(graph.num_nodes), list(graph.ends))
         time = None if seed_time is None else as_ids(seed_time, "seed times").numpy()

@@ -13,12 +13,14 @@ from torch import Tensor
 
 import glt
 from glt.data import Dataset, Feature, Graph, Topology
+from glt.data.accelerator import Accelerator
 from glt.data.cuda_device import missing_for_cuda
 from glt.data.device_topology import DeviceTopology
 from glt.data.pinned_memory import SMALL_BYTES, PinnedMemory, process_pages
 from glt.data.pinned_pages import PinnedPages
 from glt.data.tiered_rows import TieredRows
 from glt.sampler import NeighborSampler
+from glt.sampler.device_sampling import DeviceSampling
 from glt.testing import random_graph
 
 CPU = torch.device("cpu")
@@ -241,3 +243,27 @@ def test_nothing_stays_registered_where_memory_was() -> None:
     assert not process_pages().has_any(address, x.nbytes) and process_pages().has_any(x.data_ptr(), x.nbytes)
     feature.close()
     assert not process_pages().has_any(x.data_ptr(), x.nbytes)
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+@pytest.mark.parametrize("first_room", [1, 1 << 22])
+def test_a_batch_that_was_begun_before_its_graph_moved(first_room: int, subgraph_type: str) -> None:
+    data = random_graph(500, 5000).to_data()
+    expected = NeighborSampler(data, [4, 3], subgraph_type=subgraph_type, random_seed=1)
+    seeds = [(0, torch.arange(0, 500, 7))]
+    known = expected.sample(seeds, batch_key=3)
+
+    graph = Graph(Topology(data.edge_index.clone(), 500, layout="CSC"), "ZERO_COPY")
+    sampler = NeighborSampler(graph, [4, 3], subgraph_type=subgraph_type, random_seed=1, device="host")
+    place = Accelerator(CPU)
+    kernels = DeviceSampling(
+        sampler.graph, sampler.config, place.device, lambda _: graph.placed(place), first_room=first_room
+    )
+    finish = kernels.launch(sampler.config, seeds, None, 3)
+    moved(graph.topology.indptr, graph.topology.indices, graph.topology.edge_ids)
+    trash = [torch.full((5000,), 7) for _ in range(50)]  # takes the memory that is free now
+    out = finish()
+    del trash
+    for name in ("node", "row", "col", "edge"):
+        assert torch.equal(getattr(out, name), getattr(known, name)), name
+    graph.close()

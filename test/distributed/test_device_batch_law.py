@@ -22,6 +22,8 @@ from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, assert_same
 import glt
 from glt.data.cuda_device import missing_for_cuda
 from glt.distributed.local_graph import joined
+from glt.sampler.device_batch import DeviceBatch
+from glt.sampler.device_sampling import DeviceSampling
 from glt.testing_cluster import Cluster, Trainer
 
 GPU = pytest.param(
@@ -137,6 +139,27 @@ def run_plain(trainer: Trainer, path: Path, device: str) -> list[list[dict]]:
         ) as loader:  # fmt: skip
             results.append([plain_snapshot(batch.to("cpu")) for _ in range(2) for batch in loader])
     return results
+
+
+def run_disturbed(trainer: Trainer, path: Path) -> list[list[dict]]:
+    """As run_plain, but whatever memory a batch gives back is another batch's at once, as of another thread."""
+    end = DeviceSampling.end
+
+    def end_and_go_on(sampling: DeviceSampling, batch: DeviceBatch) -> None:
+        end(sampling, batch)
+        if sampling._config.temporal is None:
+            sampling.sample(sampling._config, [(0, torch.tensor([0]))], None, 0)
+
+    DeviceSampling.end = end_and_go_on  # type: ignore[method-assign]
+    return run_plain(trainer, path, "host")
+
+
+def test_memory_that_was_given_back_is_not_read(world: Callable[..., World]) -> None:
+    with Cluster(2, run_disturbed, world(2).path) as cluster:
+        by_rank = cluster.results()
+    for rank, results in enumerate(by_rank):
+        for case, batches in zip(PLAIN, results, strict=True):
+            assert_same_plain(batches, plain_reference(world(2), case, rank), f"{case.name}, rank {rank}")
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,10 +1,14 @@
 """Loaders with a GPU sampler give the CPU's batches; the host plays the GPU, and where there is one it does so too."""
 
 import gc
+import queue
 import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from glt.data import Dataset
 from glt.data.accelerator import Accelerator
@@ -194,10 +198,10 @@ def test_a_sample_is_asked_for_before_the_one_before_it_is_waited_for(window, mo
         asked.append(batch)
         launch(batch, *arguments, **named)
 
-    def finish(batch, finish=DeviceBatch.finish):
+    def finish(batch, *arguments, finish=DeviceBatch.finish):
         # Its newest: memory goes from batch to batch once it is given back.
         calls.append(("waits", max(at for at, each in enumerate(asked) if each is batch)))
-        finish(batch)
+        finish(batch, *arguments)
 
     monkeypatch.setattr(DeviceBatch, "launch", launch)
     monkeypatch.setattr(DeviceBatch, "finish", finish)
@@ -246,6 +250,95 @@ def test_what_an_order_of_ones_own_raises_comes_after_the_batches_before_it(wind
     with pytest.raises(ZeroDivisionError, match="on purpose"):
         next(batches)
     assert list(batches) == [] and not threads()
+
+
+class FedOrder:
+    """Batches that come when the trainer asks for them."""
+
+    def __init__(self):
+        self.asked = queue.Queue()
+
+    def __iter__(self):
+        while (batch := self.asked.get(timeout=60)) is not None:
+            yield batch
+
+
+def test_an_order_that_waits_for_the_trainer_is_not_asked_ahead():
+    order = FedOrder()
+    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
+    loaded = NeighborLoader(dataset, [2], torch.arange(40), batch_sampler=order, random_seed=1, device="host")
+    batches = iter(loaded)
+    with ThreadPoolExecutor(1) as trainer:
+        for batch in ([3, 1], [7]):
+            order.asked.put(batch)
+            made = trainer.submit(next, batches)
+            try:
+                assert made.result(30).input_id.tolist() == batch
+            finally:
+                if not made.done():
+                    order.asked.put(None)
+    order.asked.put(None)
+    assert list(batches) == []
+
+
+SEEDS = range(40)
+ORDERS = {
+    "shuffled": (True, {"shuffle": True}),
+    "distributed": (True, {"sampler": DistributedSampler(SEEDS, 2, 0)}),
+    "generator": (True, {"generator": torch.Generator(), "shuffle": True}),
+    "torch's batches": (True, {"batch_sampler": BatchSampler(RandomSampler(SEEDS), 4, False), "batch_size": 1}),
+    "batches": (False, {"batch_sampler": [[1, 2], [3]], "batch_size": 1}),
+    "seeds": (False, {"sampler": [*SEEDS]}),
+}
+
+
+@pytest.mark.parametrize(("overlaps", "options"), ORDERS.values(), ids=ORDERS)
+def test_orders_of_torch_are_asked_ahead(overlaps, options, monkeypatch):
+    calls = []
+
+    def noted(name):
+        call = getattr(DeviceBatch, name)
+        monkeypatch.setattr(DeviceBatch, name, lambda *given, **named: (calls.append(name), call(*given, **named)))
+
+    noted("launch")
+    noted("finish")
+    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
+    options = {"batch_size": 4} | options
+    list(NeighborLoader(dataset, [2], torch.arange(40), device="host", **options))
+    assert calls[:3] == (["launch", "launch", "finish"] if overlaps else ["launch", "finish", "launch"])
+
+
+def test_a_samplers_own_method_is_called():
+    class Own(NeighborSampler):
+        def sample_from_nodes(self, index, **named):
+            nodes.append(index.node.tolist())
+            return super().sample_from_nodes(index, **named)
+
+        def sample_from_edges(self, index, neg_sampling=None, **named):
+            nodes.append(index.row.tolist())
+            return super().sample_from_edges(index, neg_sampling, **named)
+
+    data = Dataset.from_pyg(HOMO)
+    edges = HOMO.edge_index[:, :2]
+    for device in (None, "host"):
+        given = data if device is None else data.with_mode("ZERO_COPY")
+        nodes, sampler = [], Own(given, [2], random_seed=1, device=device)
+        list(NeighborLoader(given, [2], torch.tensor([4, 9]), neighbor_sampler=sampler))
+        list(LinkNeighborLoader(given, [2], edges, neighbor_sampler=sampler))
+        assert nodes == [[4], [9], *edges[0].view(-1, 1).tolist()]
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_samples_of_a_window_are_gone_while_the_next_are_made(window):
+    made, most = [], []
+
+    def note(out):
+        most.append(sum(each() is not None for each in made))
+        made.append(weakref.ref(out))
+        return out
+
+    assert len(list(loader(gather_window=window, transform_sampler_output=note))) == 10
+    assert len(most) == 10 and max(most) < window + 1
 
 
 def test_a_row_that_is_not_there_is_an_exception():

@@ -234,6 +234,7 @@ def test_batches_begun_are_ended_in_any_order(disjoint, device):
         begun += [sampler.begin_from_edges(each, negatives, batch_key=at) for at, each in enumerate(edges)]
         known = [expected.sample_from_nodes(each, batch_key=at) for at, each in enumerate(nodes)]
         known += [expected.sample_from_edges(each, negatives, batch_key=at) for at, each in enumerate(edges)]
+        sampler.num_neighbors = [1, 1]  # of those that begin from now on
         for at in (4, 1, 0, 5, 2, 3):
             out = begun[at]()
             for name in ("node", "row", "col", "edge", "batch"):
@@ -242,6 +243,7 @@ def test_batches_begun_are_ended_in_any_order(disjoint, device):
             assert out.num_sampled_nodes == known[at].num_sampled_nodes
             for a, b in zip(out.metadata, known[at].metadata, strict=True):
                 assert a is b or torch.equal(a.cpu(), b)
+        sampler.num_neighbors = [3, -1]
     if device is not None:
         with pytest.raises(RuntimeError, match="the batch was ended before; begin another"):
             begun[0]()
