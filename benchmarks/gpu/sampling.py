@@ -3,7 +3,7 @@
 Claims (H200, W0 of the plan: 2.4 million nodes, 121 million edges, 1024 seeds, [15, 10, 5]): 3 G edges/s from device
 memory (goal 10), 0.3 G edges/s with the columns read in place over PCIe (goal 1.0).
 
-Beside it the same without a captured graph (M6) and with a hash table in place of the dense stamps (M8: both on the
+Beside it the same without a CUDA graph (M6) and with a hash table in place of the dense stamps (M8: both on the
 trace of W0, whose batches they relabel alike).
 
 Method: from seeds on the host to tensors on the device, with the one wait of a batch. "one at a time" is the median of
@@ -30,13 +30,13 @@ ROUNDS = 15
 FAN_OUT = [15, 10, 5]
 CONTESTANTS: tuple[tuple[dict[str, bool], dict[str, int]], ...] = (  # options of the sampler, and of its kernels
     ({}, {}),
-    ({}, {"replays": False}),  # M6: launch by launch, in place of a captured graph
+    ({}, {"replays": False}),  # M6: launch by launch, in place of a CUDA graph
     ({}, {"dense_limit": 0}),  # M8: a hash table in place of a word per node
     ({"replace": True}, {}),
     ({"disjoint": True}, {}),
     ({"with_edge": False}, {}),
 )
-NAMES = {"replays": "M6: not captured", "dense_limit": "M8: by hash"}
+NAMES = {"replays": "M6: no graph", "dense_limit": "M8: by hash"}
 
 
 def measure(report: Report, device: torch.device) -> None:
@@ -110,7 +110,7 @@ def _one_ahead(
     num_edges: list[int] = []
     finish, start = begun(0), 0.0
     for number in range(1, len(many) + 1):
-        if number == 7:  # once the memory of both has been captured
+        if number == 7:  # once the memory of both has its graph
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             num_edges, start = [], time.perf_counter()

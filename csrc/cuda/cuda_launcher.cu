@@ -2,7 +2,6 @@
 
 #include <climits>
 #include <stdexcept>
-#include <utility>
 
 #include "cuda/cuda_block.h"
 #include "cuda/cuda_launcher.h"
@@ -35,8 +34,7 @@ class CudaLauncher : public Launcher {
     // What was launched last may still copy from or to the staging memory, if nobody has waited for it. A process that
     // is ending may have lost its context: nothing is left to free then.
     cudaEventSynchronize(done_);
-    if (graph_) cudaGraphExecDestroy(graph_);
-    if (capture_) cudaStreamDestroy(capture_);
+    if (recorded_) cudaGraphExecDestroy(recorded_);
     if (staging_) cudaFreeHost(staging_);
     cudaEventDestroy(done_);
   }
@@ -51,11 +49,19 @@ class CudaLauncher : public Launcher {
     if (blocks_x == 0 || blocks_y == 0) return;
     const DeviceScope on(device_);
     const dim3 blocks(static_cast<unsigned>(blocks_x), static_cast<unsigned>(blocks_y));
-    std::visit([&](const auto& body) { run_body<<<blocks, kThreads, 0, stream_>>>(body); }, kernel);
+    std::visit(
+        [&]<typename Body>(const Body& body) {
+          if (graph_)
+            add_kernel(body, blocks);
+          else
+            run_body<<<blocks, kThreads, 0, stream_>>>(body);
+        },
+        kernel);
     check_and_clear(cudaGetLastError(), "launch of a sampling kernel");
   }
   // A type without nodes has a table of nothing, at no address.
   void zero(void* data, int64_t bytes) override {
+    require(!graph_, "memory is set to zero while a batch is recorded: expected before it");
     if (bytes == 0) return;
     const DeviceScope on(device_);
     check_and_clear(cudaMemsetAsync(data, 0, bytes, stream_), "cudaMemsetAsync");
@@ -63,12 +69,12 @@ class CudaLauncher : public Launcher {
   void to_device(void* device, const void* staging, int64_t bytes) override {
     if (bytes == 0) return;
     const DeviceScope on(device_);
-    check_and_clear(cudaMemcpyAsync(device, staging, bytes, cudaMemcpyHostToDevice, stream_), "copy to the device");
+    copy(device, staging, bytes, cudaMemcpyHostToDevice, "copy to the device");
   }
   void to_host(void* staging, const void* device, int64_t bytes) override {
     if (bytes == 0) return;
     const DeviceScope on(device_);
-    check_and_clear(cudaMemcpyAsync(staging, device, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
+    copy(staging, device, bytes, cudaMemcpyDeviceToHost, "copy to the host");
   }
   void mark() override {
     const DeviceScope on(device_);
@@ -91,40 +97,64 @@ class CudaLauncher : public Launcher {
   }
 
  private:
-  // On a stream of its own: torch's current one may be the default stream, which cannot be captured.
-  bool record(const std::function<void()>& launches) override {
+  // The graph is built node by node. Capturing a stream would do the same, but while any thread captures, CUDA refuses
+  // cudaDeviceSynchronize in all of them, torch.cuda.synchronize() of a trainer for example, and spoils the capture.
+  void record(const std::function<void()>& launches) override {
     const DeviceScope on(device_);
-    if (graph_) check_and_clear(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy");
-    graph_ = nullptr;
-    if (!capture_) check_and_clear(cudaStreamCreateWithFlags(&capture_, cudaStreamNonBlocking), "cudaStreamCreate");
-    // Other threads may go on allocating and copying meanwhile.
-    if (failed(cudaStreamBeginCapture(capture_, cudaStreamCaptureModeThreadLocal))) return false;
-    const cudaStream_t caller = std::exchange(stream_, capture_);
-    bool whole = true;
+    if (recorded_) check_and_clear(cudaGraphExecDestroy(recorded_), "cudaGraphExecDestroy");
+    recorded_ = nullptr;
+    check_and_clear(cudaGraphCreate(&graph_, 0), "cudaGraphCreate");
+    last_node_ = nullptr;
     try {
       launches();
-    } catch (const std::runtime_error&) {
-      whole = false;  // what launches alone throw too, if it was not the capture
+      check_and_clear(cudaGraphInstantiate(&recorded_, graph_, 0), "cudaGraphInstantiate");
+    } catch (...) {
+      end_graph();
+      throw;
     }
-    stream_ = caller;
-    cudaGraph_t graph = nullptr;
-    if (failed(cudaStreamEndCapture(capture_, &graph)) || !graph) return false;
-    whole = whole && !failed(cudaGraphInstantiate(&graph_, graph, 0));
-    check_and_clear(cudaGraphDestroy(graph), "cudaGraphDestroy");
-    return whole;
+    end_graph();
   }
+  void end_graph() {
+    (void)cudaGraphDestroy(graph_);
+    graph_ = nullptr;
+  }
+
+  // Nodes follow one another. add(node, before, number of nodes before) makes one.
+  template <typename Add>
+  void add_node(const Add& add, const char* what) {
+    cudaGraphNode_t node = nullptr;
+    check_and_clear(add(&node, &last_node_, last_node_ ? 1 : 0), what);
+    last_node_ = node;
+  }
+  template <typename Body>
+  void add_kernel(const Body& body, dim3 blocks) {
+    void* arguments[] = {const_cast<Body*>(&body)};
+    cudaKernelNodeParams kernel{};
+    kernel.func = reinterpret_cast<void*>(run_body<Body>);
+    kernel.gridDim = blocks;
+    kernel.blockDim = dim3(kThreads);
+    kernel.kernelParams = arguments;  // copied by the call
+    add_node(
+        [&](auto* node, auto* before, size_t n) { return cudaGraphAddKernelNode(node, graph_, before, n, &kernel); },
+        "cudaGraphAddKernelNode");
+  }
+  void copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const char* what) {
+    if (!graph_) return check_and_clear(cudaMemcpyAsync(to, from, bytes, kind, stream_), what);
+    add_node([&](auto* node, auto* before,
+                 size_t n) { return cudaGraphAddMemcpyNode1D(node, graph_, before, n, to, from, bytes, kind); },
+             what);
+  }
+
   void replay() override {
     const DeviceScope on(device_);
-    check_and_clear(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch");
-  }
-  static bool failed(cudaError_t code) {
-    if (code != cudaSuccess) (void)cudaGetLastError();
-    return code != cudaSuccess;
+    check_and_clear(cudaGraphLaunch(recorded_, stream_), "cudaGraphLaunch");
   }
 
   const int device_;
-  cudaStream_t stream_ = nullptr, capture_ = nullptr;
-  cudaGraphExec_t graph_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  cudaGraphExec_t recorded_ = nullptr;
+  cudaGraph_t graph_ = nullptr;  // while it is built
+  cudaGraphNode_t last_node_ = nullptr;
   cudaEvent_t done_ = nullptr;
   void* staging_ = nullptr;
   int64_t staging_bytes_ = 0;

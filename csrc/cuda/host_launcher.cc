@@ -39,12 +39,11 @@ class HostLauncher : public Launcher {
   }
 
  private:
-  bool record(const std::function<void()>& launches) override {
+  void record(const std::function<void()>& launches) override {
     kept_.clear();
     is_recording_ = true;
     launches();
     is_recording_ = false;
-    return true;
   }
   void replay() override {
     for (const auto& call : kept_) call();

@@ -8,12 +8,10 @@ void Launcher::sequence(const std::vector<int64_t>& plan, const std::function<vo
     ++num_replays_;
   } else if (can_replay_ && plan == last_) {
     has_recording_ = false;
-    can_replay_ = has_recording_ = record(launches);
+    record(launches);
+    has_recording_ = true;
     recorded_ = plan;
-    if (has_recording_)
-      replay();
-    else
-      launches();
+    replay();
   } else {
     launches();
   }

@@ -34,7 +34,7 @@ class Launcher {
   // Makes the calls of run, to_device and to_host that `launches` makes. Equal plans must make the same calls, down to
   // the last address: what differs from batch to batch is in the memory that they read. A plan that comes twice in a
   // row is recorded (as a CUDA graph), and from then on replayed by one launch whenever it comes, until another plan
-  // comes twice in a row. Where recording fails, it is not tried again.
+  // comes twice in a row.
   void sequence(const std::vector<int64_t>& plan, const std::function<void()>& launches);
   int64_t num_replays() const { return num_replays_; }
 
@@ -49,11 +49,12 @@ class Launcher {
   virtual void* staging(int64_t bytes) = 0;
 
  private:
-  // Keeps the calls without making them; false: cannot. Forgets those kept before.
-  virtual bool record(const std::function<void()>& launches) = 0;
+  // Keeps the calls without making them. Forgets those kept before.
+  virtual void record(const std::function<void()>& launches) = 0;
   virtual void replay() = 0;
 
-  bool can_replay_, has_recording_ = false;
+  const bool can_replay_;
+  bool has_recording_ = false;
   int64_t num_replays_ = 0;
   std::vector<int64_t> recorded_, last_;
 };
