@@ -19,7 +19,7 @@ bench: $(VENV)/built
 lint: $(VENV)/built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc test/ptx -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 	$(BIN)/mypy
 
 # torch first and by itself: asked for through another package, pip would take the registry's newest build.

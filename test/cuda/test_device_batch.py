@@ -44,6 +44,16 @@ def test_kernel_bodies_give_the_cpus_batches(seed, replace, disjoint, with_edge,
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_every_number_of_neighbors_that_has_a_kernel_of_its_own(replace):
+    world, rng = device_world(5), np.random.default_rng(5)
+    for k in range(1, 18):
+        check(
+            world, CPU, seeds=world.seeds(rng), num_neighbors=[[k]] * len(world.ends), batch_key=k, replace=replace,
+            disjoint=False, with_edge=True,
+        )  # fmt: skip
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from(ORDERS))
 def test_edges_up_to_a_time(seed, replace, last, order):

@@ -1,0 +1,109 @@
+"""Builds a ``glt._core`` whose kernels are those that nvcc wrote, run by the host; and small kernels of tests."""
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pybind11
+from ptx_program import Kernel, kernels_of
+from ptx_to_cpp import cpp_of
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+ARCH = "90"
+# The sources whose objects differ in a build with CUDA: these are compiled here. host_launcher.cc has a stand-in in
+# cudart.cc.
+WITH_CUDA = ["device", "module", "cuda_gather", "cuda_pinned", "cuda_rng"]
+CXX = ["g++", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
+
+
+def why_not() -> str | None:
+    """Says what is missing here to build it, or None."""
+    if not (CUDA / "bin" / "nvcc").exists():
+        return f"needs nvcc: {CUDA}/bin/nvcc does not exist"
+    if not shutil.which("g++"):
+        return "needs g++"
+    sources = [s for folder in ("core", "cuda", "python") for s in (ROOT / "csrc" / folder).glob("*.cc")]
+    lacking = [s.name for s in sources if not s.name.startswith("cuda_") and not objects_of(s)]
+    if lacking:
+        return f"needs the objects of `python setup.py build_ext --inplace` in build/obj: {lacking[0]} has none"
+    return None
+
+
+def objects_of(source: Path) -> list[Path]:
+    """Returns what setup.py made of a source, the latest last."""
+    folder = ROOT / "build" / "obj" / source.parent.relative_to(ROOT)
+    return sorted(folder.glob(f"{source.name}.*.o"), key=lambda path: path.stat().st_mtime)
+
+
+def run(*command: str | Path, folder: Path) -> None:
+    done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(str(part) for part in command)}\n{done.stderr[-4000:]}")
+
+
+def compile_cpp(source: Path, folder: Path, *options: str) -> Path:
+    obj = folder / f"{source.stem}.o"
+    run(*CXX, f"-I{HERE}", *options, "-c", source, "-o", obj, folder=folder)
+    return obj
+
+
+def compile_cuda(source: Path, folder: Path) -> tuple[Path, list[Kernel]]:
+    """Returns the host's part of a .cu file, and the kernels of the device's."""
+    own = folder / source.stem
+    own.mkdir()
+    obj = own / f"{source.stem}.o"
+    run(
+        CUDA / "bin" / "nvcc", "-std=c++20", "-O3", "--expt-relaxed-constexpr", "--keep", f"-I{ROOT}/csrc",
+        f"-gencode=arch=compute_{ARCH},code=compute_{ARCH}", "-Xcompiler=-fPIC,-fvisibility=hidden",
+        "-c", source, "-o", obj, folder=own,
+    )  # fmt: skip
+    return obj, kernels_of((own / f"{source.stem}.ptx").read_text())
+
+
+def compile_kernels(kernels: list[Kernel], name: str, folder: Path) -> Path:
+    source = folder / f"{name}.cc"
+    source.write_text(cpp_of(kernels))
+    return compile_cpp(source, folder, "-O1")
+
+
+def halves(kernels: Iterable[Kernel]) -> list[list[Kernel]]:
+    """Returns two lists of about as many instructions, for two compilers."""
+    parts: list[list[Kernel]] = [[], []]
+    for kernel in sorted(kernels, key=lambda k: -len(k.body)):
+        min(parts, key=lambda part: sum(len(k.body) for k in part)).append(kernel)
+    return parts
+
+
+def build_core(folder: Path) -> tuple[Path, list[str]]:
+    """Returns the extension, and the names of its kernels."""
+    includes = [f"-I{ROOT}/csrc", f"-I{CUDA}/include", f"-I{pybind11.get_include()}"]
+    includes.append(f"-I{sysconfig.get_paths()['include']}")
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        cuda = list(pool.map(lambda s: compile_cuda(s, folder), sorted((ROOT / "csrc/cuda").glob("*.cu"))))
+        kernels = [kernel for _, found in cuda for kernel in found]
+        made = [pool.submit(compile_kernels, part, f"kernels{i}", folder) for i, part in enumerate(halves(kernels))]
+        made += [
+            pool.submit(compile_cpp, ROOT / "csrc/python" / f"{name}.cc", folder, "-O1", "-DGLT_HAS_CUDA=1", *includes)
+            for name in WITH_CUDA
+        ]
+        made += [pool.submit(compile_cpp, HERE / f"{n}.cc", folder, "-O2", *includes) for n in ("emulator", "cudart")]
+        objects = [obj for obj, _ in cuda] + [each.result() for each in made]
+    others = [s for part in ("core", "cuda", "python") for s in (ROOT / "csrc" / part).glob("*.cc")]
+    objects += [objects_of(s)[-1] for s in others if s.stem not in (*WITH_CUDA, "host_launcher")]
+    library = folder / "_core.so"
+    run("g++", "-shared", "-o", library, *objects, "-lrt", "-lpthread", "-ldl", folder=folder)
+    return library, [kernel.name for kernel in kernels]
+
+
+def build_kernels(ptx: str, folder: Path) -> Path:
+    """Returns a library of these kernels, which has the function ``ptx_run`` of emulator.h."""
+    objects = [compile_kernels(kernels_of(ptx), "kernels", folder), compile_cpp(HERE / "emulator.cc", folder, "-O1")]
+    library = folder / "kernels.so"
+    run("g++", "-shared", "-o", library, *objects, folder=folder)
+    return library

@@ -1,0 +1,169 @@
+"""What runs PTX here: its arithmetic, and that its checkers find what they are for."""
+
+import ctypes
+import shutil
+import struct
+
+import numpy as np
+import pytest
+from ptx_build import build_kernels
+from ptx_program import UnknownPtx, kernels_of
+from ptx_to_cpp import cpp_of
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+
+THREADS = 64
+HEAD = ".version 9.0\n.target sm_90\n.address_size 64\n"
+
+
+def kernel(name, body):
+    """PTX of a kernel with one parameter, the address of an array: %rd1. %rd2 is that of the thread's own 8 bytes."""
+    return f"""
+.visible .entry {name}(
+	.param .u64 {name}_param_0
+)
+.maxntid {THREADS}, 1, 1
+{{
+	.reg .pred 	%p<9>;
+	.reg .b16 	%rs<9>;
+	.reg .b32 	%r<20>;
+	.reg .f32 	%f<9>;
+	.reg .f64 	%fd<9>;
+	.reg .b64 	%rd<20>;
+	.shared .align 8 .b8 {name}_shared[512];
+
+	ld.param.u64 	%rd1, [{name}_param_0];
+	mov.u32 	%r1, %tid.x; // the thread
+	mul.wide.u32 	%rd9, %r1, 8;
+	add.s64 	%rd2, %rd1, %rd9;
+	mov.u32 	%r2, {name}_shared;
+	shl.b32 	%r3, %r1, 3;
+	add.s32 	%r4, %r2, %r3; // its own 8 bytes of shared memory
+{body}
+	ret;
+}}
+"""
+
+
+NEIGHBOR = "	xor.b32 	%r5, %r3, 8;\n	add.s32 	%r6, %r2, %r5;\n"
+RULES = {  # body, and what is found wrong, or None
+    "in_step": (f"st.shared.u64 [%r4], %rd2;\n{NEIGHBOR}bar.sync 0;\nld.shared.u64 %rd3, [%r6];", None),
+    "no_barrier": (f"st.shared.u64 [%r4], %rd2;\n{NEIGHBOR}ld.shared.u64 %rd3, [%r6];", "nobody wrote|beside a write"),
+    "overtaken": (
+        f"st.shared.u64 [%r4], %rd2;\n{NEIGHBOR}bar.sync 0;\nld.shared.u64 %rd3, [%r6];\nst.shared.u64 [%r4], %rd3;",
+        "beside a",
+    ),
+    "not_set": ("ld.shared.u64 %rd3, [%r4];", "nobody wrote"),
+    "past_the_end": ("ld.shared.u64 %rd3, [%r2+512];", "outside of shared memory"),
+    "odd": ("ld.global.u64 %rd3, [%rd2+4];", "odd address"),
+    "odd_pair": ("ld.global.v2.u64 {%rd3, %rd4}, [%rd2];", "odd address"),
+    "null": ("mov.u64 %rd3, 0;\nst.global.u64 [%rd3], %rd2;", "address 0"),
+    "barriers": (
+        "setp.lt.u32 %p1, %r1, 32;\n@%p1 bra $L_1;\nbar.sync 0;\n$L_1:\nbar.sync 0;", "different barriers"
+    ),
+    "one_ends": ("setp.eq.u32 %p1, %r1, 3;\n@%p1 ret;\nbar.sync 0;", "different barriers"),
+    "constant": ("st.global.u64 [%rd2], %rd2;\nld.global.nc.u64 %rd3, [%rd2];", "ld.nc"),
+    "own_word": ("st.global.u64 [%rd2], %rd2;\nld.global.u64 %rd3, [%rd2];", None),
+    "one_word": ("st.global.u64 [%rd1], %rd2;", "beside a write"),
+    "one_value": ("st.global.u64 [%rd1], %rd1;", None),
+    "atomics": ("mov.u64 %rd3, 1;\natom.global.add.u64 %rd4, [%rd1], %rd3;\nld.global.cg.u64 %rd5, [%rd1];", None),
+    "stale": ("mov.u64 %rd3, 1;\natom.global.add.u64 %rd4, [%rd1], %rd3;\nld.global.u64 %rd5, [%rd1];", "beside a"),
+    "trapped": ("setp.eq.u32 %p1, %r1, 7;\n@%p1 trap;", "trap"),
+}  # fmt: skip
+
+
+def double(value):
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+ARITHMETIC = {  # sets %rd3 from %rd4 = -7, %rd5 = 2^63 + 5, %r7 = 40, %r8 = -3, %fd1 = -2.5, %fd2 = NaN; and what it is
+    "add.s64 %rd3, %rd5, %rd5;": 10,
+    "sub.s32 %r9, %r8, %r7; cvt.s64.s32 %rd3, %r9;": -43,
+    "mul.lo.s64 %rd3, %rd4, %rd5;": -7 * (2**63 + 5),
+    "mul.hi.u64 %rd3, %rd4, %rd5;": ((2**64 - 7) * (2**63 + 5)) >> 64,
+    "mul.wide.s32 %rd3, %r8, %r7;": -120,
+    "mul.wide.u32 %rd3, %r8, %r7;": (2**32 - 3) * 40,
+    "mad.lo.s32 %r9, %r8, %r7, %r7; cvt.s64.s32 %rd3, %r9;": -80,
+    "shr.s64 %rd3, %rd4, %r7;": -1,
+    "shr.u64 %rd3, %rd4, %r7;": 2**24 - 1,
+    "shl.b32 %r9, %r8, %r7; cvt.u64.u32 %rd3, %r9;": 0,
+    "shr.s32 %r9, %r8, %r7; cvt.s64.s32 %rd3, %r9;": -1,
+    "min.s64 %rd3, %rd4, %rd5;": -(2**63) + 5,
+    "max.s64 %rd3, %rd4, %rd5;": -7,
+    "bfi.b64 %rd3, %rd4, %rd5, 4, 8;": (2**63 + 5) & ~(0xFF << 4) | 0xF9 << 4,
+    "bfind.shiftamt.u32 %r9, %r7; cvt.u64.u32 %rd3, %r9;": 26,
+    "brev.b32 %r9, %r7; cvt.u64.u32 %rd3, %r9;": 0b000101 << 26,
+    "clz.b64 %r9, %rd9; cvt.u64.u32 %rd3, %r9;": 64,
+    "neg.s64 %rd3, %rd4;": 7,
+    "not.b64 %rd3, %rd4;": 6,
+    "cvt.u16.u32 %rs1, %r8; cvt.u32.u16 %r9, %rs1; cvt.u64.u32 %rd3, %r9;": 2**16 - 3,
+    "cvt.u16.u32 %rs1, %r8; cvt.s16.s8 %rs2, %rs1; cvt.rn.f32.s16 %f1, %rs2; mov.b32 %r9, %f1; cvt.u64.u32 %rd3, %r9;":
+        struct.unpack("<I", struct.pack("<f", -3.0))[0],
+    "mov.b64 {%r9, %r10}, %rd5; mov.b64 %rd3, {%r10, %r9};": (5 << 32) + (1 << 31),
+    "cvt.rzi.s64.f64 %rd3, %fd1;": -2,
+    "mov.f64 %fd3, 0d7FE0000000000000; cvt.rzi.s64.f64 %rd3, %fd3;": 2**63 - 1,
+    "fma.rn.f64 %fd3, %fd1, %fd1, %fd1; mov.b64 %rd3, %fd3;": double(3.75),
+    "min.f64 %fd3, %fd1, %fd2; mov.b64 %rd3, %fd3;": double(-2.5),
+    "cvt.rn.f64.u64 %fd3, %rd5; mov.b64 %rd3, %fd3;": double(float(2**63 + 5)),
+    "rcp.rn.f64 %fd3, %fd1; mov.b64 %rd3, %fd3;": double(-0.4),
+    "setp.gtu.f64 %p1, %fd1, %fd2; selp.u64 %rd3, 1, 0, %p1;": 1,
+    "setp.gt.f64 %p1, %fd1, %fd2; selp.u64 %rd3, 1, 0, %p1;": 0,
+    "setp.lt.s64 %p1, %rd4, 0; setp.gt.and.u64 %p2, %rd4, %rd5, %p1; selp.u64 %rd3, 1, 0, %p2;": 1,
+    "setp.ne.s32 %p1, %r7, 40; mov.u64 %rd3, 5; @!%p1 mov.u64 %rd3, 6;": 6,
+}  # fmt: skip
+GIVEN = "mov.u64 %rd4, -7; mov.u64 %rd5, 9223372036854775813; mov.u32 %r7, 40; mov.u32 %r8, -3; mov.u64 %rd9, 0;\n"
+GIVEN += "mov.f64 %fd1, 0dC004000000000000; mov.f64 %fd2, 0d7FF8000000000000;\n"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    bodies = {name: body for name, (body, _) in RULES.items()}
+    for number, body in enumerate(ARITHMETIC):
+        bodies[f"sum{number}"] = f"{GIVEN}{body}\nst.global.u64 [%rd2], %rd3;"
+    ptx = HEAD + "".join(kernel(name, body) for name, body in bodies.items())
+    built = ctypes.CDLL(str(build_kernels(ptx, tmp_path_factory.mktemp("kernels"))))
+    built.ptx_run.restype = ctypes.c_char_p
+    return built
+
+
+def run(library, name, backward=False, blocks=1):
+    array = np.zeros(2 * THREADS + 2, np.int64)
+    at = ctypes.c_uint64(array.ctypes.data + -array.ctypes.data % 16)
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(at))
+    wrong = library.ptx_run(name.encode(), blocks, THREADS, backward, arguments)
+    return (wrong or b"").decode(), array
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", RULES)
+def test_what_a_gpu_faults_on_or_leaves_to_chance_is_found(library, name, backward):
+    expected = RULES[name][1]
+    wrong, array = run(library, name, backward)
+    if expected is None:
+        assert wrong == ""
+    else:
+        assert any(text in wrong for text in expected.split("|")), wrong
+        assert wrong.startswith(f"{name}, line ")
+    if name == "atomics":
+        assert array.max() == THREADS
+
+
+def test_blocks_are_in_no_order(library):
+    assert run(library, "own_word", blocks=1)[0] == ""
+    assert "beside a" in run(library, "own_word", blocks=2)[0]  # the same words again
+
+
+@pytest.mark.parametrize(("number", "body"), list(enumerate(ARITHMETIC)))
+def test_arithmetic(library, number, body):
+    wrong, array = run(library, f"sum{number}")
+    assert wrong == ""
+    value = ARITHMETIC[body]
+    found = array[array != 0]
+    assert len(found) == (THREADS if value else 0)
+    assert all(int(f) % 2**64 == value % 2**64 for f in found), (found[0], value)
+
+
+@pytest.mark.parametrize("body", ["shfl.sync.down.b32 %r5, %r1, 1, 31, -1;", "bar.sync 1;", "@%p1 bar.sync 0;"])
+def test_what_is_not_known_is_refused_by_its_line(body):
+    with pytest.raises(UnknownPtx, match=r"line \d+: "):
+        cpp_of(kernels_of(HEAD + kernel("unknown", body)))
