@@ -24,7 +24,7 @@ def test_every_part_runs_at_toy_size() -> None:
     parts = ("M1 random reads", "M2 stamps", "M3 zero-copy reads", "M4 bulk reads", "M6 gaps", "M7 gather, glt")
     for what in (
         *parts,
-        "M6: not captured",
+        "M6: no graph",
         "M8: by hash",
         "W0 sampling, glt",
         "link batches, glt",
