@@ -75,21 +75,31 @@ struct Resident {
     for (uint32_t t = 0; t < launch.threads; ++t) {
       threads.push_back(reinterpret_cast<Thread*>(seat.registers.data() + t * stride));
       threads.back()->stop = 0;
+      threads.back()->waits = false;
       threads.back()->id = t;
     }
   }
 
-  // Every thread to its next barrier; returns whether they have ended.
+  // Every thread to its next stop, and to the next barrier; returns whether they have ended. What is shared with other
+  // blocks may be touched in between, by these.
   bool advance() {
-    std::vector<uint32_t> turns(threads.size());
-    std::iota(turns.begin(), turns.end(), 0u);
+    std::vector<uint32_t> turns;
+    for (uint32_t t = 0; t < threads.size(); ++t)
+      if (!threads[t]->waits) turns.push_back(t);
     if (order == Order::kBackward) std::reverse(turns.begin(), turns.end());
     if (order == Order::kShuffled) std::shuffle(turns.begin(), turns.end(), random_bits);
-    for (const uint32_t t : turns) block.program.run(block, *threads[t]);
+    bool all_wait = true;
+    for (const uint32_t t : turns) {
+      block.program.run(block, *threads[t]);
+      all_wait &= threads[t]->waits;
+    }
+    if (!all_wait) return false;
     for (const Thread* thread : threads)
       if (thread->stop != threads[0]->stop) fault(block, *thread, 0, "threads of a block wait at different barriers");
+    if (threads[0]->stop == kEnded) return true;
     ++block.epoch;
-    return threads[0]->stop == kEnded;
+    for (Thread* thread : threads) thread->waits = false;
+    return false;
   }
 };
 

@@ -19,15 +19,16 @@ constexpr uint32_t kEnded = ~0u;
 constexpr uint64_t kSharedBase = 1024;  // so that no shared address is 0
 
 struct Thread {
-  uint32_t stop = 0;  // the barrier at which it waits; 0: has not begun
-  uint32_t id = 0;    // tid.x
+  uint32_t stop = 0;   // where it goes on; 0: has not begun
+  bool waits = false;  // for the other threads of its block, to go on or to end
+  uint32_t id = 0;     // tid.x
 };
 
 struct Block;
 
 struct Program {
   const char* name;
-  void (*run)(Block& block, Thread& thread);  // up to the next barrier
+  void (*run)(Block& block, Thread& thread);  // up to the next stop
   size_t thread_bytes, shared_bytes, param_bytes;
   std::vector<size_t> param_sizes, param_begins;
 };

@@ -1,7 +1,8 @@
 """Writes the kernels of a PTX file as C++ that runs on the host, instruction by instruction.
 
-What they mean is in machine.h. A kernel becomes a function of one thread that runs up to its next barrier. Its
-registers live in a struct, and a switch leads back to where it stopped.
+What they mean is in machine.h. A kernel becomes a function of one thread that runs up to its next barrier, or to what
+other threads may come before: an atomic operation, or a read past the L1 cache. Its registers live in a struct, and a
+switch leads back to where it stopped.
 """
 
 import re
@@ -190,7 +191,7 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
         where = f"Space::{space}, Cache::{cache}, {self.address(args[1])}"
         load = f"load<{CTYPES[kind]}, {width}>(block, t, {where}, {it.line})"
         puts = "".join(self.put(name, f"got[{i}]") for i, name in enumerate(to))
-        return f"{{ const auto got = {load}; {puts} }}"
+        return (self.others_first() if cache == "kCg" else "") + f"{{ const auto got = {load}; {puts} }}"
 
     def do_st(self, it, mods, args):
         kind, space, _, width = self.access(mods)
@@ -206,7 +207,7 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
         values = ", ".join(self.value(arg, kind) for arg in args[2:])
         where = f"Space::k{space.title()}, {self.address(args[1])}"
         call = f"atom_{how}<{CTYPES[kind]}>(block, t, {where}, {values}, {it.line})"
-        return f"{call};" if args[0] == "_" else self.put(args[0], call)
+        return self.others_first() + (f"{call};" if args[0] == "_" else self.put(args[0], call))
 
     def access(self, mods):
         kind = mods[-1]
@@ -221,14 +222,18 @@ sizeof(Thread_{self.kernel.name}), {self.shared_bytes}, {self.param_bytes}, {{{s
     def do_bra(self, it, mods, args):
         return f"goto {args[0].lstrip('$')};"
 
+    def others_first(self) -> str:
+        self.num_stops += 1
+        return f"t.stop = {self.num_stops}; t.waits = false; return;\ncase {self.num_stops}:;"
+
     def do_bar(self, it, mods, args):
         if mods != ["sync"] or args != ["0"] or it.guard:
             raise ValueError("expected bar.sync 0 of all threads")
         self.num_stops += 1
-        return f"t.stop = {self.num_stops}; return;\ncase {self.num_stops}:;"
+        return f"t.stop = {self.num_stops}; t.waits = true; return;\ncase {self.num_stops}:;"
 
     def do_ret(self, it, mods, args):
-        return "t.stop = kEnded; return;"
+        return "t.stop = kEnded; t.waits = true; return;"
 
     def do_trap(self, it, mods, args):
         return f'fault(block, t, {it.line}, "trap");'

@@ -68,6 +68,9 @@ RULES = {  # body, and what is found wrong, or None
     "one_value": ("st.global.u64 [%rd1], %rd1;", None),
     "atomics": ("mov.u64 %rd3, 1;\natom.global.add.u64 %rd4, [%rd1], %rd3;\nld.global.cg.u64 %rd5, [%rd1];", None),
     "stale": ("mov.u64 %rd3, 1;\natom.global.add.u64 %rd4, [%rd1], %rd3;\nld.global.u64 %rd5, [%rd1];", "beside a"),
+    "no_retry": (
+        "ld.global.cg.u64 %rd3, [%rd1];\nadd.s64 %rd4, %rd3, 1;\natom.global.cas.b64 %rd5, [%rd1], %rd3, %rd4;", None
+    ),
     "trapped": ("setp.eq.u32 %p1, %r1, 7;\n@%p1 trap;", "trap"),
 }  # fmt: skip
 
@@ -146,6 +149,8 @@ def test_what_a_gpu_faults_on_or_leaves_to_chance_is_found(library, name, backwa
         assert wrong.startswith(f"{name}, line ")
     if name == "atomics":
         assert array.max() == THREADS
+    if name == "no_retry":  # all read before the first of them wrote
+        assert array.max() == 1
 
 
 def test_blocks_are_in_no_order(library):
