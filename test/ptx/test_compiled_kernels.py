@@ -31,7 +31,7 @@ TESTS = {
     "batches": ["test/cuda/test_device_batch.py"],
     "the rest": [
         "test/cuda/test_device_negatives.py", "test/cuda/test_device_hotness.py", "test/cuda/test_row_gather.py",
-        "test/sampler/test_device_sampling.py",
+        "test/sampler/test_device_sampling.py", "test/loader/test_loaders_on_device.py",
     ],
 }  # fmt: skip
 
