@@ -17,21 +17,19 @@ inline void check_and_clear(cudaError_t code, const std::string& what) {
 // a CUDA graph, torch.cuda.graph() of a trainer for example, forbid what is done here: it has nothing to do with it.
 class DeviceScope {
  public:
-  explicit DeviceScope(int device) : device_(device) {
+  explicit DeviceScope(int device) {
     check_and_clear(cudaGetDevice(&before_), "cudaGetDevice");
     check_and_clear(cudaSetDevice(device), text("cudaSetDevice(", device, ")"));
     check_and_clear(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
   }
   ~DeviceScope() {
     (void)cudaThreadExchangeStreamCaptureMode(&mode_);
-    // Choosing a device makes a context on it, in a thread that chose none on GPU 0.
-    if (before_ != device_) (void)cudaSetDevice(before_);
+    (void)cudaSetDevice(before_);
   }
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  const int device_;
   int before_ = 0;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
