@@ -3,16 +3,12 @@
 #include "python/arrays.h"
 #include "python/csr.h"
 #include "python/handed_over.h"
+#include "python/owned_array.h"
 #include "python/rows_part.h"
 #include "python/without_gil.h"
 
 namespace glt::python {
 namespace {
-
-template <typename T>
-py::array_t<T> copy_of(const T* data, int64_t n) {
-  return py::array_t<T>(n, data);
-}
 
 const NodeSet& nodes_of(const Batch& batch, int type) {
   require_index(type >= 0 && type < batch.num_node_types(), "node_type = ", type, ": expected [0, ",
@@ -163,7 +159,7 @@ void register_batch(py::module_& m) {
           "frontier",
           [](const Batch& self, int node_type) {
             const NodeSet& nodes = nodes_of(self, node_type);
-            return copy_of(nodes.node() + nodes.frontier_begin(), nodes.frontier_size());
+            return copied_array(nodes.node() + nodes.frontier_begin(), nodes.frontier_size());
           },
           py::arg("node_type"))
       .def(
@@ -171,14 +167,14 @@ void register_batch(py::module_& m) {
           [](const Batch& self, int node_type) {
             require_trees(self);
             const NodeSet& nodes = nodes_of(self, node_type);
-            return copy_of(nodes.tree() + nodes.frontier_begin(), nodes.frontier_size());
+            return copied_array(nodes.tree() + nodes.frontier_begin(), nodes.frontier_size());
           },
           py::arg("node_type"))
       .def(
           "nodes",
           [](const Batch& self, int node_type) {
             const NodeSet& nodes = nodes_of(self, node_type);
-            return copy_of(nodes.node(), nodes.size());
+            return copied_array(nodes.node(), nodes.size());
           },
           py::arg("node_type"))
       .def(
@@ -186,7 +182,7 @@ void register_batch(py::module_& m) {
           [](const Batch& self, int node_type) {
             require_trees(self);
             const NodeSet& nodes = nodes_of(self, node_type);
-            return copy_of(nodes.tree(), nodes.size());
+            return copied_array(nodes.tree(), nodes.size());
           },
           py::arg("node_type"))
       .def(
@@ -194,7 +190,7 @@ void register_batch(py::module_& m) {
           [](const Batch& self, int edge_type) {
             require(self.with_edge(), "edges were asked for, but the batch was started without edge ids");
             const EdgeSet& edges = edges_of(self, edge_type);
-            return copy_of(edges.edge.data(), edges.edge.size());
+            return copied_array(edges.edge.data(), edges.edge.size());
           },
           py::arg("edge_type"))
       .def(

@@ -24,7 +24,7 @@ inline py::array_t<int64_t> array_over(BlockPool::Block block, std::vector<py::s
 inline py::array_t<int64_t> take_nodes(Batch& batch, int type) {
   const NodeSet& nodes = batch.nodes(type);
   const int64_t n = nodes.size();
-  if (n < kFew) return py::array_t<int64_t>(n, nodes.node());
+  if (n < kFew) return copied_array(nodes.node(), n);
   return array_over(without_gil([&] { return batch.hand_over_nodes(type); }), {n});
 }
 

@@ -1,6 +1,7 @@
-// Native memory as a NumPy array: the array owns the object that owns the memory.
+// Native memory as a NumPy array: copied, or the array owns the object that owns the memory.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -8,6 +9,15 @@
 #include "python/arrays.h"
 
 namespace glt::python {
+
+// Not py::array_t<T>(n, data): there NumPy copies, and from 500 elements on gives up the GIL, which a daemon thread
+// must not ask for again, in the middle of native code, when the interpreter ends (see WithoutGil).
+template <typename T>
+py::array_t<T> copied_array(const T* data, int64_t n) {
+  py::array_t<T> a(n);
+  std::copy_n(data, n, a.mutable_data());
+  return a;
+}
 
 // A writeable array of `shape` over `data`. `owner` lives until the last array, tensor or view of it is gone; its
 // destructor must not need the GIL.
