@@ -11,6 +11,8 @@ import numpy as np
 from glt import _core
 
 csr = _core.Csr(np.arange(0, 50001, 10), np.arange(50000) % 5000)
+rows = np.arange(4_000_000) % 5000
+position, owner = np.arange(5000, dtype=np.uint32), np.zeros(5000, np.uint8)
 
 def sampled(num_seeds, num_neighbors):
     batch = _core.Batch([5000], [(0, 0)])
@@ -41,6 +43,15 @@ def frontier():
             batch.frontier(0)
         yield
 
+def count_rows(num_threads=1, tick=None):
+    indptr = np.empty(5001, np.int64)
+    while True:
+        _core.count_rows(rows, rows, position, owner, owner, 1, indptr, num_threads=num_threads, tick=tick)
+        yield
+
+def told():
+    yield from count_rows(2, lambda num_bytes: sum(range(10_000)))
+
 def work(busy):
     for _ in globals()[sys.argv[1]]():
         busy.set()
@@ -55,7 +66,7 @@ print("ends")
 
 
 @pytest.mark.parametrize("attempt", range(3))
-@pytest.mark.parametrize("work", ["copies", "hand_over", "nodes", "frontier"])
+@pytest.mark.parametrize("work", ["copies", "hand_over", "nodes", "frontier", "count_rows", "told"])
 def test_daemon_threads_do_not_abort_a_process_that_ends(work, attempt):
     """Python unwinds such a thread as soon as it asks for the GIL, and no destructor lets that through."""
     ended = subprocess.run([sys.executable, "-c", PROGRAM, work], capture_output=True, text=True, timeout=120)
