@@ -22,7 +22,7 @@ from glt.loader.pyg_source import as_pyg
 from glt.loader.seed_edges import seed_edges
 from glt.sampler import conflicts
 from glt.sampler.negative_options import checked_negatives, require_summable
-from glt.sampler.neighbor_sampler import NeighborSampler
+from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.output import Finish
 from glt.sampler.seed_order import BatchIndex
 
@@ -188,8 +188,8 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         return self.link_sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
 
     def _begin_sample(self, index: BatchIndex) -> Finish:
-        if type(self.link_sampler).sample_from_edges is not NeighborSampler.sample_from_edges:
-            return partial(self._sample, index)  # the user's own
+        if is_replaced(self.link_sampler, "sample_from_edges"):
+            return partial(self._sample, index)
         inputs = self.input_data[index.input_id]
         return self.link_sampler.begin_from_edges(inputs, self.neg_sampling, batch_key=index.key)
 

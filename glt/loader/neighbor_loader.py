@@ -21,7 +21,7 @@ from glt.loader.brought_sampler import require_agreement
 from glt.loader.keyed_batches import KeyedBatches
 from glt.loader.pyg_source import as_pyg
 from glt.sampler import conflicts
-from glt.sampler.neighbor_sampler import NeighborSampler
+from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.output import Finish
 from glt.sampler.seed_order import BatchIndex
 
@@ -139,8 +139,8 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         return self.node_sampler.sample_from_nodes(inputs)
 
     def _begin_sample(self, index: BatchIndex) -> Finish:
-        if type(self.node_sampler).sample_from_nodes is not NeighborSampler.sample_from_nodes:
-            return partial(self._sample, index)  # the user's own
+        if is_replaced(self.node_sampler, "sample_from_nodes"):
+            return partial(self._sample, index)
         return self.node_sampler.begin_from_nodes(self.input_data[index.input_id], batch_key=index.key)
 
     def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:

@@ -33,7 +33,7 @@ from glt.sampler.local_hotness import LocalHotness
 from glt.sampler.local_links import LocalLinks
 from glt.sampler.neighbor_output import NeighborOutput
 from glt.sampler.num_neighbors import per_edge_type
-from glt.sampler.output import Finish, require_distinct_reverses, sampler_output
+from glt.sampler.output import Finish, once, require_distinct_reverses, sampler_output
 from glt.sampler.sampled_graph import SampledGraph
 from glt.sampler.seed_order import check_random_seed, draw_random_seed
 
@@ -294,16 +294,20 @@ class NeighborSampler(BaseSampler):
         seed_time: Tensor | None = None,
         *,
         batch_key: int | None = None,
+        exclusions: list[_core.Exclusions | None] | None = None,
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples the neighbourhood of seeds of any types.
+        """Samples the neighbourhood of seeds of any types. A subclass's own is called for nodes and links too.
 
         Args:
-            seeds, seed_time, batch_key: As of :meth:`begin`.
+            seeds: Node ids ``[n]``, int64, by position of their node type. When disjoint, trees count through the list.
+            seed_time: Time of each tree, int64, where the sampler is temporal.
+            batch_key: Key of the draws. Default: a new one in every call.
+            exclusions: Per edge type, edges that are not sampled.
 
         Returns:
             PyG's output, without ``metadata``.
         """
-        return self.begin(seeds, seed_time, batch_key=batch_key)()
+        return self._begin(seeds, seed_time, batch_key, exclusions)()
 
     def begin(
         self,
@@ -316,18 +320,27 @@ class NeighborSampler(BaseSampler):
         """Begins what node and link sampling have in common.
 
         Args:
-            seeds: Node ids ``[n]``, int64, by position of their node type. When disjoint, trees count through the list.
-            seed_time: Time of each tree, int64, where the sampler is temporal.
-            batch_key: Key of the draws. Default: a new one in every call.
-            exclusions: Per edge type, edges that are not sampled.
+            seeds, seed_time, batch_key, exclusions: As of :meth:`sample`.
 
         Returns:
             What returns PyG's output, without ``metadata``; see :meth:`begin_from_nodes`.
         """
+        if is_replaced(self, "sample"):
+            excluded = {} if exclusions is None else {"exclusions": exclusions}
+            return once(partial(self.sample, seeds, seed_time, batch_key=batch_key, **excluded))
+        return self._begin(seeds, seed_time, batch_key, exclusions)
+
+    def _begin(
+        self,
+        seeds: Sequence[tuple[int, Tensor]],
+        seed_time: Tensor | None,
+        batch_key: int | None,
+        exclusions: list[_core.Exclusions | None] | None,
+    ) -> Finish:
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
-            finish: Finish = partial(self._sample_on_host, config, seeds, seed_time, key, exclusions)
+            finish = once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions))
         else:
             finish = self.on_device.launch(config, seeds, seed_time, key, exclusions)
 
@@ -473,6 +486,14 @@ class NeighborSampler(BaseSampler):
 
     def __repr__(self) -> str:
         return f"NeighborSampler({self.graph!r}, num_neighbors={self.num_neighbors})"
+
+
+_METHODS = {name: getattr(NeighborSampler, name) for name in ("sample", "sample_from_nodes", "sample_from_edges")}
+
+
+def is_replaced(sampler: NeighborSampler, name: str) -> bool:
+    """Tells whether a method is a subclass's own, or a mock's: then what begins batches must call it."""
+    return getattr(getattr(sampler, name), "__func__", None) is not _METHODS[name]
 
 
 def _forward_facing(

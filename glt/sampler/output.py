@@ -18,6 +18,18 @@ Finish = Callable[[], SamplerOutput | HeteroSamplerOutput]
 """Ends a batch that was begun: waits for it and returns it, or raises what was wrong with it. For one call."""
 
 
+def once(finish: Finish) -> Finish:
+    """Returns what calls ``finish`` the first time and raises RuntimeError after that, as batches on a GPU do."""
+    left = [finish]
+
+    def finish_once() -> SamplerOutput | HeteroSamplerOutput:
+        if not left:
+            raise RuntimeError("the batch was ended before; begin another")
+        return left.pop()()
+
+    return finish_once
+
+
 def sampler_output(
     batch: _core.Batch, schema: Schema, edge_dir: str, config: SamplingConfig, id_dtype: torch.dtype = torch.int64
 ) -> SamplerOutput | HeteroSamplerOutput:

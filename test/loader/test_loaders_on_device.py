@@ -5,6 +5,7 @@ import queue
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import pytest
 import torch
@@ -326,6 +327,22 @@ def test_a_samplers_own_method_is_called():
         list(NeighborLoader(given, [2], torch.tensor([4, 9]), neighbor_sampler=sampler))
         list(LinkNeighborLoader(given, [2], edges, neighbor_sampler=sampler))
         assert nodes == [[4], [9], *edges[0].view(-1, 1).tolist()]
+
+
+@pytest.mark.parametrize("device", [None, "host"])
+@pytest.mark.parametrize("replaced", ["instance", "class"])
+def test_a_method_that_is_replaced_is_called(replaced, device):
+    data = Dataset.from_pyg(HOMO)
+    given = data if device is None else data.with_mode("ZERO_COPY")
+    nodes = NeighborLoader(given, [2], torch.tensor([4, 9]), device=device)
+    edges = LinkNeighborLoader(given, [2], HOMO.edge_index[:, :3], device=device)
+    for each, sampler, name in (
+        (nodes, nodes.node_sampler, "sample_from_nodes"), (edges, edges.link_sampler, "sample_from_edges"),
+    ):  # fmt: skip
+        with mock.patch.object(
+            sampler if replaced == "instance" else NeighborSampler, name, side_effect=getattr(sampler, name)
+        ) as method:
+            assert len(list(each)) == method.call_count > 0
 
 
 @pytest.mark.parametrize("window", [1, 4])

@@ -244,6 +244,23 @@ def test_batches_begun_are_ended_in_any_order(disjoint, device):
             for a, b in zip(out.metadata, known[at].metadata, strict=True):
                 assert a is b or torch.equal(a.cpu(), b)
         sampler.num_neighbors = [3, -1]
-    if device is not None:
+    for finish in begun:
         with pytest.raises(RuntimeError, match="the batch was ended before; begin another"):
-            begun[0]()
+            finish()
+
+
+@pytest.mark.parametrize("device", [None, "host"])
+def test_a_subclasss_sample_is_called_for_nodes_and_links(device):
+    class Own(NeighborSampler):
+        def sample(self, seeds, seed_time=None, *, batch_key=None, **more):
+            calls.append((len(seeds[0][1]), batch_key, *more))
+            return super().sample(seeds, seed_time, batch_key=batch_key, **more)
+
+    calls, data = [], Dataset.from_pyg(HOMO)
+    given = data if device is None else data.with_mode("ZERO_COPY")
+    sampler = Own(given, [3, 2], exclude_edges="self", random_seed=1, device=device)
+    expected = NeighborSampler(data, [3, 2], exclude_edges="self", random_seed=1)
+    nodes, edges = NodeSamplerInput(None, torch.arange(4)), EdgeSamplerInput(None, *HOMO.edge_index[:, :1])
+    assert_same(sampler.sample_from_nodes(nodes, batch_key=7), expected.sample_from_nodes(nodes, batch_key=7))
+    assert_same(sampler.sample_from_edges(edges, batch_key=8), expected.sample_from_edges(edges, batch_key=8))
+    assert calls == [(4, 7), (2, 8, "exclusions")]

@@ -9,6 +9,7 @@ import torch
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import NodeSamplerInput
 
+from glt import _core
 from glt.data import Graph, Topology
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, reference_batch, reference_key, ring_graph
@@ -50,6 +51,12 @@ def test_one_hop_follows_the_seeds():
     assert out.edge.tolist() == [27, 28, 29, 0, 1, 2, 27, 28, 29]
     two = sampler.sample_one_hop(torch.tensor([4, 4]), 2, batch_key=8)
     assert two.nbr[:2].tolist() == two.nbr[2:].tolist()
+
+
+def test_excluded_edges_are_not_sampled():
+    sampler = NeighborSampler(ring_graph(10, 3).to_dataset("out"), [-1], random_seed=0)
+    excluded = _core.Exclusions(np.array([4, 4]), np.array([5, 7]))
+    assert sampler.sample([(0, torch.tensor([4]))], exclusions=[excluded]).node.tolist() == [4, 6]
 
 
 def test_without_edge_ids_there_are_none():
