@@ -136,19 +136,23 @@ class DeviceBatch:
             IndexError: If a seed is outside the graph; names the first.
             RuntimeError: If CUDA reports an error; names it.
         """
-        while True:
-            found: IndexError | None = None
-            try:
-                is_made = self._native.wait()
-            except IndexError as error:
-                is_made, found = True, error
-            graphs = self._graphs if placed is None else placed()
-            if is_made and graphs is self._graphs:
-                if found is not None:
-                    raise found
-                return
-            self._graphs = graphs
+        while not self._is_made(placed):
             self._launch()
+
+    def _is_made(self, placed: Callable[[], Sequence[PlacedRows | None]] | None) -> bool:
+        try:
+            is_made = self._native.wait()
+        except IndexError:  # not kept: its traceback holds this frame, and so the batch with its memory
+            if self._have_moved(placed):
+                return False
+            raise
+        return not self._have_moved(placed) and is_made
+
+    def _have_moved(self, placed: Callable[[], Sequence[PlacedRows | None]] | None) -> bool:
+        launched = self._graphs
+        if placed is not None:
+            self._graphs = placed()
+        return self._graphs is not launched
 
     def induce(self) -> None:
         """Replaces the edges of a finished batch by all edges among its nodes; waits for their number.
