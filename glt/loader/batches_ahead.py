@@ -5,21 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice, pairwise
 from typing import Any
 
 import torch
 
-from glt.data.accelerator import Accelerator, Event
+from glt.data.accelerator import Accelerator
+from glt.loader.made_batches import Begin, Item, MadeBatches, Make, outcome
 
 _LOOK_S = 0.1  # how often a wait looks whether the other side is still there
 _JOIN_S = 10.0
-
-Item = tuple[Any, Event] | Exception
-Begin = Callable[[Any], Callable[[], Any]]
-Make = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -31,31 +29,26 @@ class AheadOptions:
         stream: In what order: memory of the sampler goes from batch to batch on it, also of different epochs.
         num_batches: Batches that wait for the trainer.
         window: Batches whose rows are fetched together.
-        overlaps: Whether a sample is begun before the one before it is ended. False if the next index may be long in
-            coming.
     """
 
     accelerator: Accelerator
     stream: torch.cuda.Stream | None
     num_batches: int
     window: int
-    overlaps: bool = True
 
 
-class BatchesAhead:
+class BatchesAhead(MadeBatches):
     """Iterates over batches that a thread makes, at most so many ahead.
 
     The thread asks for the kernels of a batch on a stream of its own, and it alone waits for its counts; before that it
     asks for those of the next, so that the GPU is not idle while the host sees to a batch. (Negatives, induced and
-    bidirectional edges and windows take waits more, which then are for the next batch as well.) The trainer waits for
-    nothing: its stream is told to wait for the event after the batch.
+    bidirectional edges and windows take waits more, which then are for the next batch as well.)
 
     Args:
-        indices: What the batches are, in order.
-        num_batches: How many these are, for ``len``; None: unknown.
+        indices: What the batches are, in order; the thread asks for them, and must not have to wait for the trainer.
+        num_batches, finish: As of :class:`~glt.loader.made_batches.MadeBatches`.
         begin: Begins the sample of an index and returns what ends it; in the thread and on its stream, as ``make``.
         make: Makes the batches of some samples; in the place of those that failed are exceptions, and remain.
-        finish: Called with a batch by the one who iterates, on that one's stream.
         options: How far ahead.
     """
 
@@ -68,43 +61,23 @@ class BatchesAhead:
         finish: Callable[[Any], Any],
         options: AheadOptions,
     ) -> None:
-        self._num_batches, self._finish, self._accelerator = num_batches, finish, options.accelerator
+        super().__init__(num_batches, finish, options.accelerator)
         self._made: queue.Queue[Item | None] = queue.Queue(options.num_batches)
         self._stop = threading.Event()
         # The thread knows nothing of this object, which ends it when it is dropped half-way.
-        work = _samples(indices, begin, options.overlaps), make, options, self._made, self._stop
+        work = _samples(indices, begin), make, options, self._made, self._stop
         self._thread = threading.Thread(target=_work, args=work, name="glt-ahead", daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._stop, self._thread)
         self._thread.start()
-
-    def __iter__(self) -> BatchesAhead:
-        return self
-
-    def __len__(self) -> int:
-        if self._num_batches is None:
-            raise TypeError("the sampler of this loader has no length")
-        return self._num_batches
-
-    def __next__(self) -> Any:
-        item = self._take()
-        if item is None:
-            self.close()
-            raise StopIteration
-        if isinstance(item, Exception):
-            raise item
-        batch, ready = item
-        self._accelerator.wait_for(ready)
-        if not self._accelerator.is_host:
-            batch.record_stream(torch.cuda.current_stream(self._accelerator.device))
-        return self._finish(batch)
 
     def _take(self) -> Item | None:
         while not self._stop.is_set():
             try:
                 return self._made.get(timeout=_LOOK_S)
             except queue.Empty:
-                if not self._thread.is_alive() and self._made.empty():
-                    raise RuntimeError("the thread that makes batches ended; its output above says why") from None
+                gone = not self._thread.is_alive() and self._made.empty()
+                if gone and not self._stop.is_set():  # set meanwhile: closed, by another thread
+                    raise RuntimeError("the thread that makes batches stayed behind when this process forked") from None
         return None
 
     def close(self) -> None:
@@ -112,34 +85,22 @@ class BatchesAhead:
         self._finalizer()
 
 
-def _samples(indices: Iterator[Any], begin: Begin, overlaps: bool) -> Iterator[Any]:
-    """The sample of each index, or the exception that there is in its place."""
-    if not overlaps:
-        yield from map(_ended, _begun(indices, begin))
-        return
-    for begun, _ in pairwise(chain(_begun(indices, begin), (None,))):  # the next is begun before one is ended
-        yield _ended(begun)
+def _samples(indices: Iterator[Any], begin: Begin) -> Iterator[Any]:
+    """The sample of each index, or the exception that there is in its place; the next is begun before one is ended."""
+    for begun, _ in pairwise(chain(_begun(indices, begin), (None,))):
+        yield begun if isinstance(begun, BaseException) else outcome(begun)
 
 
 def _begun(indices: Iterator[Any], begin: Begin) -> Iterator[Any]:
-    try:
-        for index in indices:
-            try:
-                begun: Any = begin(index)
-            except Exception as error:
-                begun = error
-            yield begun
-    except Exception as error:  # of the indices: nothing can follow
-        yield error
-
-
-def _ended(begun: Any) -> Any:
-    if isinstance(begun, Exception):
-        return begun
-    try:
-        return begun()
-    except Exception as error:
-        return error
+    while True:
+        try:
+            index = next(indices)
+        except StopIteration:
+            return
+        except BaseException as error:  # of the indices: nothing can follow
+            yield error
+            return
+        yield outcome(partial(begin, index))
 
 
 def _work(
@@ -163,10 +124,10 @@ def _work(
                 if not window:
                     break
                 for batch in make(window):
-                    if not put(batch if isinstance(batch, Exception) else (batch, accelerator.record())):
+                    if not put(batch if isinstance(batch, BaseException) else (batch, accelerator.record())):
                         return
                 del window, batch  # not to be in memory while the next are sampled
-        except Exception as error:  # of all batches of a window
+        except BaseException as error:  # of all batches of a window
             put(error)
         put(None)
 

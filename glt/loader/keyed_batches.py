@@ -17,6 +17,7 @@ from glt.data.dataset import Dataset
 from glt.data.window_gather import WindowGather
 from glt.loader.batch_features import BatchFeatures
 from glt.loader.batches_ahead import AheadOptions, BatchesAhead
+from glt.loader.made_batches import BatchesOnRequest, outcome
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.output import Finish
 from glt.sampler.position import Begun, Position
@@ -131,8 +132,10 @@ class KeyedBatches(Resumable):
         num_batches = self._num_batches()
         left = None if num_batches is None else num_batches - self._begun.first
         make = partial(self._make, {})  # iterators that run at the same time share no windows
-        options = replace(self._ahead, overlaps=self._own_order or _waits_for_nobody(self._order_of_indices()))
-        return BatchesAhead(iter(self._index_sampler), left, self._begin, make, self._transformed, options)
+        made = iter(self._index_sampler), left, self._begin, make, self._transformed
+        if self._own_order or _waits_for_nobody(self._order_of_indices()):
+            return BatchesAhead(*made, self._ahead)
+        return BatchesOnRequest(*made, self._ahead.accelerator, self._ahead.stream)
 
     def _order_of_indices(self) -> Any:
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
@@ -145,20 +148,27 @@ class KeyedBatches(Resumable):
     def _make(self, windows: dict[int, WindowGather], outs: Sequence[Any]) -> Iterator[Any]:
         """Batches of samples, on their device, but for the user's transform; exceptions in the place of those that
         fail."""
+        good = self._featured([out for out in outs if not isinstance(out, BaseException)], windows)
+        for out in outs:
+            data = out if isinstance(out, BaseException) else next(good)
+            yield data if isinstance(data, BaseException) else outcome(partial(self._complete, data, out))
+
+    def _featured(self, outs: Sequence[Any], windows: dict[int, WindowGather]) -> Iterator[Any]:
+        """Samples joined with their features, or the exceptions in their place."""
+        num_made = 0
+        if len(outs) > 1:
+            try:
+                for data in self._features.batches(outs, windows):
+                    num_made += 1
+                    yield data
+            except Exception:
+                pass  # of one of them, perhaps: the others are not to suffer
+        for out in outs[num_made:]:
+            yield outcome(partial(self._features.batch, out))
+
+    def _complete(self, data: Any, out: Any) -> Any:
         assert self._ahead is not None
-        device = self._ahead.accelerator.device
-        good = [out for out in outs if not isinstance(out, Exception)]
-        left = len(outs)
-        try:
-            features = self._features
-            batches = features.batches(good, windows) if self._ahead.window > 1 else map(features.batch, good)
-            for out in outs:
-                failed = isinstance(out, Exception)
-                made = out if failed else self._with_seeds(next(batches), out).to(device, non_blocking=True)
-                left -= 1
-                yield made
-        except Exception as error:
-            yield from [error] * left
+        return self._with_seeds(data, out).to(self._ahead.accelerator.device, non_blocking=True)
 
     def _transformed(self, data: Any) -> Any:
         return data if self.transform is None else self.transform(data)
@@ -301,7 +311,7 @@ class _Deliveries:
         except StopIteration:
             self._position.end(self._begun)
             raise
-        except Exception:
+        except (Exception, SystemExit):
             self._index += 1  # if asked again, torch goes on with the batch after the one that failed
             raise
         self._position.deliver(self._begun, self._index)
@@ -310,10 +320,11 @@ class _Deliveries:
 
 
 def _waits_for_nobody(order: Any) -> bool:
-    """Whether an order is of torch's make: one of the user's may wait for what the trainer does with a batch."""
+    """Whether an order is a list, or of torch's or PyG's make: a user's may wait for what is done with a batch."""
     while type(order) is BatchSampler:
         order = order.sampler
-    return type(order).__module__.startswith("torch.utils.data.")
+    known = type(order).__module__.startswith(("torch.utils.data.", "torch_geometric."))
+    return known or type(order) in (list, tuple, range, Tensor)
 
 
 class _Positions:

@@ -58,9 +58,12 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             tables have a ``split_ratio``, else from pinned host memory. ``'host'``: for tests, as in the sampler.
             Default: as in :class:`glt.sampler.NeighborSampler`.
         batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
-            Two more are being sampled, each with 4 bytes per node of the graph.
+            Two more are being sampled, each with 4 bytes per node of the graph. None of a ``sampler`` or
+            ``batch_sampler`` of a class of your own, which is asked for a batch when the trainer asks: it may wait for
+            what the trainer does with the one before.
         gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
-            for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself.
+            for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself,
+            as are those of an order of your own.
         neighbor_sampler: Another sampler with PyG's interface. A :class:`glt.sampler.NeighborSampler` brings its own
             options, seed and number of threads to sample with.
         replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in

@@ -10,12 +10,14 @@ from unittest import mock
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
+from torch_geometric.loader import ImbalancedSampler
 
 from glt.data import Dataset
 from glt.data.accelerator import Accelerator
 from glt.data.cuda_device import missing_for_cuda
 from glt.data.pinned_memory import process_pages
 from glt.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
+from glt.loader.batch_features import BatchFeatures
 from glt.sampler import NeighborSampler
 from glt.sampler.device_batch import DeviceBatch
 from glt.testing import random_graph
@@ -264,11 +266,15 @@ class FedOrder:
             yield batch
 
 
-def test_an_order_that_waits_for_the_trainer_is_not_asked_ahead():
-    order = FedOrder()
+def fed_loader(order, **options):
     dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
-    loaded = NeighborLoader(dataset, [2], torch.arange(40), batch_sampler=order, random_seed=1, device="host")
-    batches = iter(loaded)
+    return NeighborLoader(dataset, [2], torch.arange(40), batch_sampler=order, random_seed=1, device="host", **options)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_an_order_that_waits_for_the_trainer_is_not_asked_ahead(window):
+    order = FedOrder()
+    batches = iter(fed_loader(order, gather_window=window))
     with ThreadPoolExecutor(1) as trainer:
         for batch in ([3, 1], [7]):
             order.asked.put(batch)
@@ -282,19 +288,44 @@ def test_an_order_that_waits_for_the_trainer_is_not_asked_ahead():
     assert list(batches) == []
 
 
+def test_leaving_an_order_of_ones_own_early_takes_nothing_from_it():
+    order = FedOrder()
+    loaded = fed_loader(order)
+    for batch in ([1, 2], [5]):
+        order.asked.put(batch)
+        assert next(iter(loaded)).input_id.tolist() == batch and not threads()
+    for batch in ([3], [4], None):
+        order.asked.put(batch)
+    assert [batch.input_id.tolist() for batch in loaded] == [[3], [4]]
+
+
+def test_an_iterator_that_is_closed_while_another_thread_waits_for_it_ends():
+    batches = iter(loader())._batches
+
+    class ClosedMeanwhile(queue.Queue):
+        def get(self, timeout):
+            batches.close()
+            raise queue.Empty
+
+    batches._made = ClosedMeanwhile()
+    assert list(batches) == [] and not threads()
+
+
 SEEDS = range(40)
 ORDERS = {
     "shuffled": (True, {"shuffle": True}),
     "distributed": (True, {"sampler": DistributedSampler(SEEDS, 2, 0)}),
     "generator": (True, {"generator": torch.Generator(), "shuffle": True}),
     "torch's batches": (True, {"batch_sampler": BatchSampler(RandomSampler(SEEDS), 4, False), "batch_size": 1}),
-    "batches": (False, {"batch_sampler": [[1, 2], [3]], "batch_size": 1}),
-    "seeds": (False, {"sampler": [*SEEDS]}),
+    "batches": (True, {"batch_sampler": [[1, 2], [3]], "batch_size": 1}),
+    "seeds": (True, {"sampler": torch.tensor([*SEEDS])}),
+    "PyG's": (True, {"sampler": ImbalancedSampler(torch.arange(40) % 3)}),
+    "own": (False, {"sampler": dict.fromkeys(SEEDS)}),
 }
 
 
 @pytest.mark.parametrize(("overlaps", "options"), ORDERS.values(), ids=ORDERS)
-def test_orders_of_torch_are_asked_ahead(overlaps, options, monkeypatch):
+def test_lists_and_orders_of_torch_and_pyg_are_asked_ahead(overlaps, options, monkeypatch):
     calls = []
 
     def noted(name):
@@ -346,6 +377,59 @@ def test_a_method_that_is_replaced_is_called(replaced, device):
 
 
 @pytest.mark.parametrize("window", [1, 4])
+def test_each_batch_of_a_window_keeps_its_own_exception(window, monkeypatch):
+    errors = {4: KeyError("of it"), 8: SystemExit(1), 12: MemoryError("of it"), 20: ZeroDivisionError("of it")}
+    featured, with_seeds = BatchFeatures.batch, NeighborLoader._with_seeds
+
+    def failing(out, *steps):
+        first = int(out.metadata[0][0])
+        if first in errors and isinstance(errors[first], steps):
+            raise errors[first]
+        return out
+
+    monkeypatch.setattr(BatchFeatures, "batch", lambda self, out, *r: featured(self, failing(out, MemoryError), *r))
+    monkeypatch.setattr(
+        NeighborLoader, "_with_seeds", lambda self, data, out: with_seeds(self, data, failing(out, ZeroDivisionError))
+    )
+    loaded = loader(transform_sampler_output=lambda out: failing(out, KeyError, SystemExit), gather_window=window)
+    batches, seen = iter(loaded), []
+    for _ in range(10):
+        try:
+            seen.append(next(batches).input_id[0].item())
+        except (Exception, SystemExit) as error:
+            seen.append(type(error))
+    assert seen == [0, KeyError, SystemExit, MemoryError, 16, ZeroDivisionError, 24, 28, 32, 36]
+    assert list(batches) == [] and not threads()
+
+
+@pytest.mark.parametrize("own_order", [False, True])
+def test_batches_that_failed_are_gone_when_their_exceptions_are(own_order, monkeypatch):
+    made, init = weakref.WeakSet(), DeviceBatch.__init__
+
+    def noted(batch, *arguments, **named):
+        made.add(batch)
+        init(batch, *arguments, **named)
+
+    monkeypatch.setattr(DeviceBatch, "__init__", noted)
+    loaded = fed_loader(dict.fromkeys([(0, 1), (2,)])) if own_order else loader()
+    loaded.input_data.node[:] = 1000
+    gc.collect()
+    gc.disable()
+    try:
+        batches, num_failed = iter(loaded), 0
+        while True:
+            try:
+                next(batches)
+            except IndexError:
+                num_failed += 1
+            except StopIteration:
+                break
+        assert num_failed == len(loaded) and not made
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("window", [1, 4])
 def test_samples_of_a_window_are_gone_while_the_next_are_made(window):
     made, most = [], []
 
@@ -364,6 +448,25 @@ def test_a_row_that_is_not_there_is_an_exception():
     dataset.edge_tables[0]["edge_attr"] = type(dataset.edge_tables[0]["edge_attr"])(torch.zeros(5, 2))
     with pytest.raises(IndexError, match=r"ids\[\d+\] = \d+ is row \d+ of 5"):
         list(NeighborLoader(dataset, [5], torch.arange(40), batch_size=20, device="host"))
+
+
+def test_rows_that_one_batch_of_a_window_lacks_are_its_own_exception():
+    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
+    dataset.edge_tables[0]["edge_attr"] = type(dataset.edge_tables[0]["edge_attr"])(torch.zeros(600, 2))
+
+    def outcomes(window):
+        loaded = NeighborLoader(
+            dataset, [2], torch.arange(40), batch_size=2, random_seed=1, device="host", gather_window=window
+        )
+        batches, seen = iter(loaded), []
+        for _ in range(20):
+            try:
+                seen.append(next(batches).n_id.tolist())
+            except IndexError as error:
+                seen.append(str(error))
+        return seen
+
+    assert outcomes(4) == outcomes(1) and {type(each) for each in outcomes(1)} == {list, str}
 
 
 def test_options_that_do_not_fit_are_refused():
