@@ -283,10 +283,12 @@ class Cluster:
         return [outcome.value for outcome in outcomes]
 
     def leftovers(self) -> list[str]:
-        """What the trainers left behind: processes that descend from them, and new entries in ``/dev/shm``."""
+        """What the trainers left behind: processes that descend from them, and new entries in ``/dev/shm``, but for
+        those that CUDA keeps there itself."""
         descendants = self._descendants()
         found = [f"process {pid}: {command}" for pid, command in descendants.items()]
         new = sorted(set(os.listdir("/dev/shm")) - self._shm_before)
+        new = [name for name in new if not name.startswith("cuda.shm.")]  # of a killed process it stays, in any program
         used = _mapped_elsewhere(descendants) if new else ""
         return found + [f"/dev/shm/{name}" for name in new if f"/dev/shm/{name}" not in used]
 
