@@ -220,8 +220,8 @@ def keep_freed_memory() -> None:
     """Makes malloc reuse what was freed instead of returning it to the kernel.
 
     Replies are received into fresh tensors of megabytes; with the default, each is mapped, faulted in page by page and
-    unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady; and not for a
-    GPU's, which get few replies and need large tensors to have their pages for themselves: see
+    unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady; and not for
+    those that may sample on a GPU, which get few replies and need large tensors to have their pages for themselves: see
     :data:`glt.data.pinned_memory.SMALL_BYTES`.
     """
     libc = ctypes.CDLL(None)

@@ -34,6 +34,7 @@ import torch
 from glt import _core
 from glt.channel.shared_memory import SharedMemory
 from glt.data.accelerator import accelerator_of
+from glt.data.cuda_device import missing_for_cuda
 from glt.distributed.device_samplers import sampler_on
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
@@ -240,6 +241,12 @@ class PoolWorker:
             leave(_LOST_SERVER)
 
 
+def may_use_gpu(spec: PoolWorkerSpec) -> bool:
+    """Whether a loader may have this process sample on a GPU. Which device the dataset was loaded for does not tell: a
+    loader names its own."""
+    return spec.dataset["graph_mode"] != "CPU" and missing_for_cuda() is None
+
+
 def main(fd: int) -> None:
     sock = socket.socket(fileno=fd)
     worker: PoolWorker | None = None
@@ -247,12 +254,13 @@ def main(fd: int) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):  # they are for the server, which decides what follows
             signal.signal(each, signal.SIG_IGN)
         allow_descriptors()
-        keep_freed_memory()
-        torch.set_num_threads(1)
         data = sock.recv(PACKET_BYTES)
         if not data:
             leave(_LOST_SERVER)
         spec = PoolWorkerSpec(**json.loads(data)["spec"])
+        if not may_use_gpu(spec):
+            keep_freed_memory()
+        torch.set_num_threads(1)
         write_logs(spec.log_format, spec.log_level, spec.server_rank, spec.worker)
         worker = PoolWorker(sock, spec)
         gc.freeze()  # what start-up made stays; the collector need not look at it again
