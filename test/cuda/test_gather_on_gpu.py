@@ -1,7 +1,10 @@
-"""Features on a GPU: device rows, pinned rows and both, equal to the CPU's. Not yet run on a GPU."""
+"""Features on a GPU: device rows, pinned rows and both, equal to the CPU's. Not yet run on a GPU.
 
+Tables whose memory is to be registered with CUDA have 64 MB: of those below ``SMALL_BYTES`` torch makes a pinned copy.
+"""
+
+import logging
 import multiprocessing
-import os
 
 import numpy as np
 import pytest
@@ -41,15 +44,18 @@ def test_rows_equal_those_of_the_cpu(split_ratio, by_hotness):
 
 
 def test_rows_at_odd_addresses_and_positions():
-    memory = torch.randint(0, 255, (1000 * 50 + 1,), dtype=torch.uint8)
-    table = memory[1:].view(1000, 50)
+    memory = torch.randint(0, 255, (1_280_000 * 50 + 1,), dtype=torch.uint8)
+    table = memory[1:].view(1_280_000, 50)
     feature = Feature(table, device=0)
-    ids, positions = torch.randint(0, 1000, (300,)), torch.randperm(900)[:300]
+    ids, positions = torch.randint(0, len(table), (300,)), torch.randperm(900)[:300]
     out = torch.zeros(900, 50, dtype=torch.uint8, device="cuda")
     feature.gather(ids.cuda(), out, positions=positions.to(torch.uint32).cuda())
     expected = torch.zeros(900, 50, dtype=torch.uint8)
     expected[positions] = table[ids]
     assert torch.equal(out.cpu(), expected)
+    assert process_pages().num_bytes >= table.nbytes
+    feature.close()
+    assert process_pages().num_bytes == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8], ids=str)
@@ -90,38 +96,63 @@ def test_gathers_follow_the_stream_of_their_caller():
         assert torch.equal(copy.cpu(), feature[ids.cpu()])
 
 
-def test_mapped_files_are_pinned_or_refused_with_a_remedy(tmp_path):
-    table = np.random.default_rng(0).random((3000, 25), np.float32)
+def test_mapped_files_are_pinned_or_refused_with_a_remedy(tmp_path, caplog):
+    table = np.random.default_rng(0).random((640_000, 25), np.float32)
     np.save(tmp_path / "x.npy", table)
-    feature = Feature(torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c")), device=0)
-    ids = torch.randint(0, 3000, (999,))
-    try:
-        out = feature.gather(ids.cuda())
-    except RuntimeError as error:
-        assert "share_memory_" in str(error)
-        pytest.skip(f"this kernel or driver does not pin mapped files: {error}")
+    mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))
+    feature, ids = Feature(mapped, device=0), torch.randint(0, len(table), (999,))
+    with caplog.at_level(logging.INFO):
+        try:
+            out = feature.gather(ids.cuda())
+        except RuntimeError as error:
+            assert "share_memory_" in str(error)
+            pytest.skip(f"this kernel or driver does not pin mapped files: {error}")
     np.testing.assert_array_equal(out.cpu().numpy(), table[ids.numpy()])
-
-
-def _gather_in_child(feature, ids, result):
-    result.put((os.getpid(), feature.gather(ids.cuda()).cpu()))
+    assert process_pages().num_bytes >= table.nbytes
+    # The second, read-only map, not the private one; but where the GPU cannot be told that it only reads.
+    is_private = process_pages().has_any(mapped.data_ptr(), mapped.nbytes)
+    assert is_private == ("its private map is pinned instead" in caplog.text)
     feature.close()
+    assert process_pages().num_bytes == 0
+
+
+def _gather_in_child(feature, ids, answer):
+    rows = feature.gather(ids.cuda()).cpu()
+    num_bytes = process_pages().num_bytes
+    feature.close()
+    answer.send_bytes(rows.numpy().tobytes())  # not the tensor, whose memory would come from this process, if it lives
+    answer.send(num_bytes)
 
 
 def test_processes_pin_the_same_shared_pages():
-    table = torch.randn(4096, 32).share_memory_()
-    feature, ids = Feature(table, device=0), torch.randint(0, 4096, (500,))
+    table = torch.randn(1 << 19, 32).share_memory_()
+    feature, ids = Feature(table, device=0), torch.randint(0, len(table), (500,))
     feature.gather(ids.cuda())
+    assert process_pages().num_bytes >= table.nbytes
     spawn = multiprocessing.get_context("spawn")
-    result = spawn.SimpleQueue()
-    children = [spawn.Process(target=_gather_in_child, args=(feature, ids, result)) for _ in range(2)]
-    for child in children:
-        child.start()
-    rows = [result.get()[1] for _ in children]
-    for child in children:
-        child.join(60)
-        assert child.exitcode == 0
-    assert all(torch.equal(got, table[ids]) for got in rows)
+    running = []
+    try:
+        for _ in range(2):
+            answer, theirs = spawn.Pipe(duplex=False)
+            child = spawn.Process(target=_gather_in_child, args=(feature, ids, theirs), daemon=True)
+            child.start()
+            theirs.close()  # so that the child's end is the only one, and its death is the end of the file
+            running.append((child, answer))
+        for child, answer in running:
+            assert answer.poll(120), f"child {child.pid} has said nothing for 120 s"
+            try:
+                rows, num_bytes = answer.recv_bytes(), answer.recv()
+            except EOFError:
+                child.join(60)
+                pytest.fail(f"child {child.pid} died with exit code {child.exitcode}")
+            assert rows == table[ids].numpy().tobytes() and num_bytes >= table.nbytes
+            child.join(60)
+            assert child.exitcode == 0
+    finally:
+        for child, answer in running:
+            child.kill()
+            answer.close()
+    feature.close()
 
 
 def test_memory_can_be_pinned_twice_and_again():
