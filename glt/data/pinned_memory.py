@@ -62,15 +62,9 @@ def brought(tensor: Tensor, device: torch.device) -> Tensor:
 
 def close_moved(registry: PinnedPages) -> None:
     """Unregisters what torch has put elsewhere, see :attr:`PinnedMemory.has_moved`."""
-    failure = None
     for owner in registry.owners():
         if owner.has_moved:
-            try:
-                owner.close()
-            except RuntimeError as error:
-                failure = failure or error
-    if failure is not None:
-        raise failure
+            owner.close()
 
 
 class PinnedMemory:
@@ -171,9 +165,18 @@ class PinnedMemory:
         """Unregisters what nobody else uses, after the work under way on the GPU. May be called twice.
 
         Raises:
-            RuntimeError: If CUDA refuses.
+            RuntimeError: If CUDA refuses; but that is a warning in the log where torch has put the memory elsewhere:
+                nothing of ours is at the old address any more, and whoever reads the new one need not fail for it.
         """
-        self._release()
+        had_moved = self.has_moved
+        try:
+            self._release()
+        except RuntimeError as error:
+            if not had_moved:
+                raise
+            logger.warning(
+                "%d pinned bytes that torch has put elsewhere: CUDA does not let go of them: %s", self.nbytes, error
+            )
 
     def __enter__(self) -> PinnedMemory:
         return self

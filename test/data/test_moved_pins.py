@@ -220,6 +220,30 @@ def test_memory_that_comes_to_be_where_moved_memory_was_is_pinned_itself() -> No
     pinned.close()  # twice is once
 
 
+def test_what_cuda_does_not_let_go_of_where_memory_was_is_told_once_and_forgotten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever had it pinned, or comes next, need not fail for it."""
+    driver = Driver()
+
+    def refused(address: int, device: int) -> None:
+        raise RuntimeError("cudaErrorHostMemoryNotRegistered")
+
+    pages = PinnedPages(driver.register, refused, lambda device: None)
+    first, second, third = (torch.zeros(PAGE) for _ in range(3))
+    by_itself, by_the_next = PinnedMemory(first, CPU, pages=pages), PinnedMemory(second, CPU, pages=pages)
+    moved(first, second)
+    by_itself.close()
+    assert caplog.text.count("cudaErrorHostMemoryNotRegistered") == 1
+    kept = PinnedMemory(third, CPU, pages=pages)  # gives back what moved before
+    assert caplog.text.count("cudaErrorHostMemoryNotRegistered") == 2
+    by_itself.close()
+    by_the_next.close()
+    with pytest.raises(RuntimeError, match="cudaErrorHostMemoryNotRegistered"):
+        kept.close()  # it is where it was: that is an error
+    assert pages.num_bytes == 0 and caplog.text.count("cudaErrorHostMemoryNotRegistered") == 2
+
+
 def test_a_topology_that_moved_gives_its_pages_back() -> None:
     driver = Driver()
     topology = Topology(random_graph(50, 400).edge_index, 50)
