@@ -25,7 +25,8 @@ class Feature:
     Where ids are on the CPU, rows come from host memory. Where ids are on a GPU and there is a ``device``, that GPU
     looks them up: ``split_ratio`` of the rows in its own memory, all others in pinned host memory, read in place over
     the bus. Each process places the rows when it first asks for them with ids on that GPU; processes that share the
-    memory of ``tensor`` (mapped files, shared memory) pin the same pages.
+    memory of ``tensor`` (mapped files, shared memory) pin the same pages. Where some rows are to be read in place, all
+    of ``tensor`` is pinned, but of mapped files: CUDA refuses copies of memory that is pinned in part.
 
     The GPU path is tested without a GPU, through the kernel's host executor; it has not yet run on one.
 

@@ -92,6 +92,9 @@ class PinnedMemory:
         name: What to call it in errors.
         pages: Where registrations are counted. Default: those of this process, with CUDA.
         writable: Whether GPUs write to it, too: it has its pages for itself.
+        whole: The tensor that this one is a part of, if it is: registered where it is, all of it is registered, else
+            a copy of all of it, such as the user's own ``x.cuda()``, would be refused (see :data:`SMALL_BYTES`). Not
+            if a second map of a file is.
 
     Attributes:
         tensor: What GPUs are to read: the tensor, the copy of a small one, or the second map of a file.
@@ -109,12 +112,11 @@ class PinnedMemory:
         pages: PinnedPages | None = None,
         *,
         writable: bool = False,
+        whole: Tensor | None = None,
     ) -> None:
         index = 0 if pages else cuda_device(device, "device").index
         self.tensor = tensor
-        # From the first byte to the last, whatever the strides.
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        self.nbytes = (last + 1) * tensor.element_size() if tensor.numel() else 0
+        self.nbytes = _extent(tensor)
         chunks: list[Any] = []
         registry = pages or (process_buffers() if writable else process_pages())
         close_moved(registry)  # small ones, too, may lie where CUDA still has other memory
@@ -124,7 +126,7 @@ class PinnedMemory:
             self.tensor = tensor.contiguous().pin_memory()
         elif self.nbytes:
             try:
-                chunks = self._registered(registry, index, writable)
+                chunks = self._registered(registry, index, writable, tensor if whole is None else whole)
             except RuntimeError as error:
                 raise RuntimeError(
                     f"pinning {self.nbytes} bytes of {name}: {error}. Pinned memory counts as used memory of "
@@ -136,7 +138,7 @@ class PinnedMemory:
         if chunks:
             registry.add_owner(self)
 
-    def _registered(self, registry: PinnedPages, index: int, writable: bool) -> list[Any]:
+    def _registered(self, registry: PinnedPages, index: int, writable: bool, whole: Tensor) -> list[Any]:
         """Registers the memory; of a file that is mapped privately, the file's own pages in place of copies of them."""
         address, nbytes = self.tensor.data_ptr(), self.nbytes
         mapped = None if writable or registry.has_any(address, nbytes) else shared_map(address, nbytes)
@@ -149,7 +151,7 @@ class PinnedMemory:
                 memory = torch.from_numpy(mapped).view(self.tensor.dtype)
                 self.tensor = memory.as_strided(self.tensor.shape, self.tensor.stride())
                 return chunks
-        return registry.acquire(address, nbytes, index)
+        return registry.acquire(whole.data_ptr(), _extent(whole), index)
 
     def _is_torchs(self, tensor: Tensor, registry: PinnedPages) -> bool:
         """Whether torch pinned it. Memory that was registered here tells CUDA the same, but somebody else's claim to it
@@ -186,3 +188,9 @@ class PinnedMemory:
 
     def __repr__(self) -> str:
         return f"PinnedMemory({self.nbytes} bytes{'' if self._release.alive else ', closed'})"
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from the first to the last, whatever the strides."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size() if tensor.numel() else 0

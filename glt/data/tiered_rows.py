@@ -26,8 +26,10 @@ class TieredRows:
     and slowly: for tests.
 
     Args:
-        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory; kept, and pinned as far as it is not hot. Or
-            several such tables of equal rows, at most 8, whose rows are counted one table after the other.
+        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory; kept, and pinned if any are cold: hot ones
+            too, though that takes 0.1 s per GB, since CUDA would refuse others' copies of a table that is pinned in
+            part. Only the cold ones of a mapped file, or where they are few (``SMALL_BYTES``). Or several such tables
+            of equal rows, at most 8, whose rows are counted one table after the other.
         device: Where gathers run and results are.
         num_hot: Rows to keep in device memory; of several tables a list.
         hotness: Hotness of each row ``[num_rows]``: the hottest are kept, ties by row. Default: the first ones are. Of
@@ -120,7 +122,7 @@ class TieredRows:
         self.close()
         self._pins, places, addresses = [], [], self._now_at()
         for tier in self._tiers:
-            part = tier if isinstance(tier, Tensor) else self._pinned(tier[0][tier[1] :])
+            part = tier if isinstance(tier, Tensor) else self._pinned(*tier)
             places.append((part.data_ptr(), len(part), self._width))
         index = None if self._row_of is None else (self._row_of.data_ptr(), len(self._row_of))
 
@@ -140,10 +142,11 @@ class TieredRows:
         """Where the tables in host memory are."""
         return [tier[0].data_ptr() for tier in self._tiers if not isinstance(tier, Tensor)]
 
-    def _pinned(self, part: Tensor) -> Tensor:
-        """The rows of a part where the device reads them in host memory."""
+    def _pinned(self, rows: Tensor, first_cold: int) -> Tensor:
+        """The cold rows of a table where the device reads them in host memory."""
+        part = rows[first_cold:]
         if self.device.type == "cuda" and len(part):
-            self._pins.append(PinnedMemory(part, self.device, self._name))
+            self._pins.append(PinnedMemory(part, self.device, self._name, whole=rows))
             return self._pins[-1].tensor
         return part
 

@@ -12,7 +12,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 import glt
-from glt.data import Dataset, Feature, Graph, Topology
+from glt.data import Dataset, Feature, Graph, Topology, tiered_rows
 from glt.data.accelerator import Accelerator
 from glt.data.cuda_device import missing_for_cuda
 from glt.data.device_topology import DeviceTopology
@@ -98,7 +98,7 @@ def test_rows_are_pinned_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) 
     x += 1
     rows = feature.placed("host")
 
-    def refused(part: Tensor) -> Tensor:
+    def refused(rows: Tensor, first_cold: int) -> Tensor:
         raise RuntimeError("cudaErrorMemoryAllocation")
 
     with monkeypatch.context() as patched:
@@ -107,6 +107,38 @@ def test_rows_are_pinned_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) 
             with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
                 feature.gather_on("host", IDS)
     assert torch.equal(feature.gather_on("host", IDS), x)
+
+
+def test_a_table_is_pinned_as_a_whole_where_some_rows_are_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA, which a list plays, would refuse ``x.cuda()`` of one that is pinned in part."""
+    driver = Driver()
+
+    def pinned(part: Tensor, device: torch.device, name: str, **more: Any) -> PinnedMemory:
+        return PinnedMemory(part, CPU, name, driver.pages, **more)
+
+    def is_pinned(tensor: Tensor) -> bool:
+        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        return any(address <= begin and end <= address + size for address, size in driver.registered.items())
+
+    monkeypatch.setattr(tiered_rows, "PinnedMemory", pinned)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    x = torch.rand(4 * PAGE, 2)
+    rows = TieredRows(x, CPU, num_hot=3 * PAGE)
+    for step in range(2):
+        rows.device = torch.device("cuda", 0)
+        rows._bind()
+        assert is_pinned(x) and len(driver.registered) == 1
+        rows.device = CPU
+        assert torch.equal(rows.gather(torch.arange(len(x)), explain=lambda *_: None), x)
+        if step == 0:
+            moved(x)
+    rows.device = torch.device("cuda", 0)
+    rows.close()
+    assert not driver.registered
+    all_hot = TieredRows(x, CPU, num_hot=len(x))
+    all_hot.device = torch.device("cuda", 0)
+    all_hot._bind()
+    assert not driver.registered
 
 
 COLUMNS = ["indices", "edge_ids", "weight_sum", "weight_guide", "timed indices", "timed edge_ids", "time"]

@@ -157,6 +157,22 @@ def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
     assert PinnedMemory(torch.zeros(0, 5), CPU, pages=pages).nbytes == 0 and not driver.pages
 
 
+def test_of_a_part_of_a_tensor_the_whole_is_pinned_but_of_a_mapped_file(tmp_path):
+    """CUDA refuses copies of memory of which a part is registered; a second map nobody copies."""
+    driver = Driver()
+    pages = pages_of(driver)
+    table = torch.zeros(8 * PAGE, dtype=torch.uint8)
+    with PinnedMemory(table[7 * PAGE :], CPU, pages=pages, whole=table) as memory:
+        assert memory.nbytes == PAGE and memory.tensor.data_ptr() == table[7 * PAGE :].data_ptr()
+        assert table.data_ptr() // PAGE * PAGE in driver.pages and len(driver.pages) in (8, 9)
+    assert not driver.pages
+    np.save(tmp_path / "rows.npy", table.numpy())
+    mapped = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
+    with PinnedMemory(mapped[7 * PAGE :], CPU, pages=pages, whole=mapped) as memory:
+        assert memory.tensor.data_ptr() // PAGE * PAGE in driver.pages and len(driver.pages) in (1, 2)
+    assert not driver.pages
+
+
 def test_of_a_file_that_is_mapped_privately_its_own_pages_are_pinned(tmp_path):
     rows = np.arange(4000, dtype=np.int64).reshape(1000, 4)
     np.save(tmp_path / "rows.npy", rows)
