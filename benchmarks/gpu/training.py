@@ -38,6 +38,7 @@ from glt.partition import RandomPartitioner
 ROUNDS = 3
 NUM_FEATURES, NUM_CLASSES = 100, 47
 NUM_RESIDENT = 8  # batches for the steps that wait for nothing
+NUM_IN_CHANNEL = 5  # batches that the channel of each worker has room for: half of them the trainer may hold
 
 Step = Callable[[Any], None]
 
@@ -67,6 +68,7 @@ def compare(report: Report, device: torch.device, limits: Limits, *, in_workers:
         if not in_workers:
             loaders["GPU, local, window of 8"] = _local(topology, x, y, seeds, batch_size, gpu)
         _require_equal(loaders)
+        _require_whole(loaders)
         resident = list(itertools.islice(loaders["GPU, device memory"], NUM_RESIDENT))
         step_s = _resident(resident, step, device)
         found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in loaders}
@@ -102,28 +104,42 @@ def _distributed(
     """Loaders of one trainer, with samplers in every place."""
     workers = 1 if report.toy else max(1, min(12, (os.cpu_count() or 1) - 3))
     where = {"master_addr": "127.0.0.1"}
-    pinned = {"pin_memory": gpu != "host"}
     Mp, Here = (
         glt.distributed.MpDistSamplingWorkerOptions, glt.distributed.CollocatedDistSamplingWorkerOptions
     )  # fmt: skip
     glt.distributed.init_worker_group(1, 0, "bench")
-    on_gpu = {"graph_mode": "CUDA", "device": gpu, "split_ratio": 1.0}
-    found: list[tuple[str, dict[str, Any], Any]] = [("GPU, device memory", on_gpu, Here(**where))]
-    if in_workers:
-        found += [
-            (f"CPU, {workers} workers", {}, Mp(num_workers=workers, worker_concurrency=2, **pinned, **where)),
-            ("GPU, one worker process", on_gpu, Mp(num_workers=1, worker_devices=[gpu], **pinned, **where)),
-        ]
-    else:
-        found.append(
-            ("GPU, zero copy", on_gpu | {"graph_mode": "ZERO_COPY", "split_ratio": 0.0}, Here(device=gpu, **where))
-        )
-    for name, load, options in found:
+
+    def loader(options: Any, **load: Any) -> glt.distributed.DistNeighborLoader:
         dataset = glt.distributed.DistDataset().load(path, 0, **load)
-        yield name, glt.distributed.DistNeighborLoader(
+        return glt.distributed.DistNeighborLoader(
             dataset, FAN_OUT, seeds, batch_size, shuffle=True, collect_features=True, to_device=gpu, random_seed=0,
             worker_options=options,
         )  # fmt: skip
+
+    on_gpu = {"graph_mode": "CUDA", "device": gpu, "split_ratio": 1.0}
+    beside = loader(Here(**where), **on_gpu)
+    yield "GPU, device memory", beside
+    if in_workers:
+        pinned = {"pin_memory": gpu != "host"}
+        room = NUM_IN_CHANNEL * _batch_bytes(beside)  # the default, 256 MiB, is about one batch
+        yield (
+            f"CPU, {workers} workers",
+            loader(Mp(num_workers=workers, worker_concurrency=2, channel_size=workers * room, **pinned, **where)),
+        )
+        yield (
+            "GPU, one worker process",
+            loader(Mp(num_workers=1, worker_devices=[gpu], channel_size=room, **pinned, **where), **on_gpu),
+        )
+    else:
+        zero_copy = on_gpu | {"graph_mode": "ZERO_COPY", "split_ratio": 0.0}
+        yield "GPU, zero copy", loader(Here(device=gpu, **where), **zero_copy)
+
+
+def _batch_bytes(loader: glt.distributed.DistNeighborLoader) -> int:
+    """Of the first batch, which will be the first again."""
+    batch = next(iter(loader))
+    loader.set_epoch(0)
+    return sum(value.nbytes for value in batch.to_dict().values() if isinstance(value, Tensor))
 
 
 def _local(
@@ -145,6 +161,17 @@ def _require_equal(loaders: dict[str, Iterable[Any]]) -> None:
         for field in ("n_id", "edge_index", "x", "y", "input_id"):
             if not torch.equal(batch[field].cpu(), known[field].cpu()):
                 raise ValueError(f"{field} of {name!r} differs from {known_as!r}; its figures would mean nothing")
+
+
+def _require_whole(loaders: dict[str, Iterable[Any]]) -> None:
+    """Batches must pass in one piece: those in pieces are in no pinned memory, and copies of them are waited for."""
+    for name, loader in loaders.items():
+        stats = loader.stats() if isinstance(loader, glt.distributed.DistNeighborLoader) else {}
+        if num_in_pieces := stats.get("channel_num_oversize", 0):
+            raise ValueError(
+                f"{name!r}: {num_in_pieces:g} batches took more than half of the channel and passed in pieces; its "
+                "figures would be those of another path. Give its worker_options a larger channel_size"
+            )
 
 
 def _training(width: int, device: torch.device) -> Step:

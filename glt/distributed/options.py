@@ -132,7 +132,8 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
             CPU.
         channel_size: Shared memory for batches in flight, over all workers, as bytes or text such as ``'1GB'``.
             Default: 256 MiB per worker; units are powers of 1024. Memory is taken as it is used, but more than is free
-            is refused when the loader is created. Larger batches still pass, more slowly.
+            is refused when the loader is created. Five batches per worker are enough. A batch of more than half of its
+            worker's share passes in pieces, at half the speed or less, and unpinned; a warning then says what to give.
         pin_memory: Register the shared memory with CUDA: with a GPU as the loader's ``to_device``, each batch is then
             one copy that nobody waits for. Where workers sample on GPUs for such a loader it is registered anyway, in
             both processes. Without a GPU there is nothing to register it with, which is said in a warning.

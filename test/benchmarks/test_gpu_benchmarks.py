@@ -84,6 +84,26 @@ def test_epochs_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     assert "GPU, zero copy: no measured epoch in the time given" in done.stdout
 
 
+SMALL_CHANNEL = """
+import sys, torch
+from pathlib import Path
+from benchmarks._harness import Report
+from benchmarks.gpu import training
+from benchmarks.gpu.limits import Limits
+
+training._batch_bytes = lambda loader: 4000  # of which one is about 100,000
+report = Report("gpu-training", True)
+training.compare(report, torch.device("cpu"), Limits(folder=Path(sys.argv[1])), in_workers=True)
+"""
+
+
+def test_batches_that_pass_in_pieces_are_not_timed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SMALL_CHANNEL, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1 and "'CPU, 1 workers': " in done.stderr, done.stdout + done.stderr
+    assert "passed in pieces" in done.stderr and "larger channel_size" in done.stderr
+
+
 def test_an_unknown_part_is_refused() -> None:
     done = run("no_such_part")
     assert done.returncode == 2 and "no part is called no_such_part" in done.stderr
