@@ -97,10 +97,15 @@ class DeviceNegatives:
             return None
         known = self._kept.get(name)
         if known is None or (known[0].ctypes.data, len(known[0])) != (values.ctypes.data, len(values)):
+            # Waited for: batches on other streams will read it, which do not come after this copy.
             known = self._kept[name] = values, torch.from_numpy(values.view(np.int64)).to(self.device)
         inputs.append(known[1])
         return known[1]
 
     def _there(self, values: np.ndarray, inputs: list[Tensor]) -> Tensor:
-        inputs.append(torch.from_numpy(np.ascontiguousarray(values, np.int64)).to(self.device))
+        """Copies an array of this batch alone to the device, in the order of the stream, and waits for nothing that the
+        stream does before. CUDA has read pageable memory when it returns; whatever this is, it stays until the answer
+        is there, which comes after the copy."""
+        tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
+        inputs += [tensor, tensor.to(self.device, non_blocking=True)]
         return inputs[-1]

@@ -122,6 +122,24 @@ def test_weights_and_times_stay_where_they_are():
     assert rounds.done and (time[rounds.dst] <= 5).all()
 
 
+def test_no_copy_of_a_batch_waits_for_the_stream_but_what_other_streams_read(monkeypatch):
+    kernels, time, waits = DeviceNegatives(CPU), np.arange(9), []
+    to = torch.Tensor.to
+
+    def watched(tensor, *arguments, non_blocking=False, **options):
+        waits.append(not non_blocking)
+        return to(tensor, *arguments, non_blocking=non_blocking, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", watched)
+    end = Endpoint.of("dst", 9, NegativeSampling("triplet", 1, None, torch.rand(9)), (0, 0))
+    for expected in ([False, False, True, True], [False, False]):  # sources, seed times; weights and times of nodes
+        waits.clear()
+        rounds = NegativeRounds(1, Endpoint("src", 9), end, 4, np.zeros(4, np.int64), np.full(4, 5))
+        waits.clear()
+        kernels.finish(rounds, None, "in", None, time)
+        assert waits == expected
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("seed", range(30))
 def test_a_gpu_finds_the_negatives_of_the_cpu(seed):
