@@ -18,7 +18,7 @@ from glt.errors import ChannelClosed, ChannelTimeout
 class LocalSlot(Slot):
     """Room for one message in private memory."""
 
-    __slots__ = ("_channel", "buffer", "nbytes", "state")
+    __slots__ = ("_channel", "buffer", "nbytes", "pinned_bytes", "state")
 
     def __init__(self, channel: "LocalChannel", nbytes: int, pinned: bool = False) -> None:
         self._channel = channel
@@ -26,6 +26,7 @@ class LocalSlot(Slot):
             torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else pool.empty((nbytes,), torch.uint8)
         )
         self.nbytes = nbytes
+        self.pinned_bytes = _block_bytes(nbytes) if pinned else 0
         self.state = "filling"
 
     def commit(self) -> None:
@@ -43,13 +44,16 @@ class LocalChannel(Channel):
 
     Args:
         capacity: Messages that may be reserved or waiting to be received.
-        pinned: Memory of torch's that a GPU copies from by itself.
+        pinned: Memory of torch's that a GPU copies from and to by itself. torch keeps it for later messages.
+        most_pinned_bytes: Of messages that are reserved or wait to be received; further ones are in pageable memory.
+            Default: any number.
     """
 
-    def __init__(self, capacity: int, pinned: bool = False) -> None:
+    def __init__(self, capacity: int, pinned: bool = False, most_pinned_bytes: int | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"capacity = {capacity}: expected at least 1 message")
-        self.capacity, self._pinned = capacity, pinned
+        self.capacity, self._pinned, self._most_pinned_bytes = capacity, pinned, most_pinned_bytes
+        self._pinned_bytes = 0
         self._changed = threading.Condition()
         self._slots: deque[LocalSlot] = deque()  # in the order of reservation
         self._num_unread = 0  # reserved or committed, not abandoned
@@ -69,10 +73,13 @@ class LocalChannel(Channel):
             slot = self._make_slot(nbytes)
             self._slots.append(slot)
             self._num_unread += 1
+            self._pinned_bytes += slot.pinned_bytes
             return slot
 
     def _make_slot(self, nbytes: int) -> LocalSlot:
-        return LocalSlot(self, nbytes, self._pinned)
+        most = self._most_pinned_bytes
+        has_room = most is None or self._pinned_bytes + _block_bytes(nbytes) <= most
+        return LocalSlot(self, nbytes, self._pinned and has_room)
 
     def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
         return read_message(self.receive_bytes(timeout_s))
@@ -91,6 +98,7 @@ class LocalChannel(Channel):
             slot = self._slots.popleft()
             self._drop_abandoned()
             self._num_unread -= 1
+            self._pinned_bytes -= slot.pinned_bytes
             self._num_received += 1
             self._received_bytes += slot.nbytes
             self._changed.notify_all()
@@ -122,6 +130,7 @@ class LocalChannel(Channel):
             slot.state = state
             if state == "abandoned":
                 self._num_unread -= 1
+                self._pinned_bytes -= slot.pinned_bytes
                 self._drop_abandoned()
             else:
                 self._num_sent += 1
@@ -147,3 +156,8 @@ class LocalChannel(Channel):
 
     def _raise_closed(self) -> NoReturn:
         raise ChannelClosed("the channel was closed")
+
+
+def _block_bytes(nbytes: int) -> int:
+    """What torch's allocator of pinned memory takes for so many bytes: the next power of two."""
+    return 1 << (nbytes - 1).bit_length()

@@ -20,7 +20,7 @@ class DeviceSlot(LocalSlot):
     __slots__ = ("_buffer", "_message", "ready")
 
     def __init__(self, channel: DeviceChannel, nbytes: int) -> None:
-        self._channel, self.nbytes, self.state = channel, nbytes, "filling"
+        self._channel, self.nbytes, self.state, self.pinned_bytes = channel, nbytes, "filling", 0
         self._buffer: Tensor | None = None
         self._message: Message | None = None
         self.ready = None

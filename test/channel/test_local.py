@@ -83,3 +83,30 @@ def test_wrong_arguments_are_named() -> None:
         LocalChannel(1).reserve(0)
     with pytest.raises(ValueError, match="timeout_s"):
         LocalChannel(1).receive(-1)
+
+
+def test_pinned_memory_is_bounded_in_the_blocks_that_torch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Powers of two; what does not fit is pageable, and passes all the same."""
+    pinned: list[int] = []
+    empty = torch.empty
+
+    def watched(nbytes: int, pin_memory: bool = False, **options: torch.dtype) -> torch.Tensor:
+        if pin_memory:
+            pinned.append(nbytes)
+        return empty(nbytes, **options)
+
+    monkeypatch.setattr(torch, "empty", watched)
+    channel = LocalChannel(10, pinned=True, most_pinned_bytes=4096)
+    first, second = channel.reserve(1025), channel.reserve(1025)  # 2048 each
+    third = channel.reserve(64)
+    assert pinned == [1025, 1025] and third.buffer.numel() == 64
+    second.abandon()
+    fourth = channel.reserve(2048)
+    assert pinned == [1025, 1025, 2048]
+    for slot in (first, third, fourth):
+        slot.commit()
+    assert [channel.receive_bytes(0).numel() for _ in range(3)] == [1025, 64, 2048]
+    channel.reserve(4096)
+    assert pinned[3:] == [4096]
+    channel.reserve(1)
+    assert len(pinned) == 4

@@ -184,6 +184,8 @@ class PoolWorker:
         if place is None:
             sampler = DistNeighborSampler(self.dataset, config, router, loop, collect, others, self._spare)
         else:
+            if not place.is_host:
+                stream.pin()
             sampler = sampler_on(
                 place, self.dataset, others, config=config, router=router, loop=loop, collect_features=collect,
                 staged=True,

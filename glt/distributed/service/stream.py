@@ -77,6 +77,15 @@ class Stream:
         self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
         self.why = ""
 
+    def pin(self) -> None:
+        """Has batches wait in pinned memory, for a sampler on a GPU: copies to it hold up no thread. Called before
+        :meth:`start`.
+
+        Of a client that is slow, whose batches wait, some are in pageable memory: torch rounds pinned blocks up to
+        powers of two and keeps them for good, so that no more of them are taken than the client may have waiting.
+        """
+        self.channel = LocalChannel(_ANY_NUMBER, pinned=True, most_pinned_bytes=self.window.buffer_bytes)
+
     def start(self, producer: Producer) -> None:
         self.producer = producer
         for run in (self._produce, self._send, self._listen):

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
-from glt.distributed.service.stream import Window
+import pytest
+import torch
+
+from glt.data.accelerator import Accelerator
+from glt.distributed.service import pool_worker
+from glt.distributed.service.pool_worker import PoolWorker
+from glt.distributed.service.stream import Stream, Window
 
 
 def test_so_many_are_sent_ahead_and_no_more() -> None:
@@ -28,3 +36,34 @@ def test_whoever_waits_goes_on_when_the_client_takes_one() -> None:
     window.taken(1)
     thread.join(60)
     assert results == [True]
+
+
+@pytest.mark.parametrize(("device", "is_pinned"), [(None, False), ("cpu", False), ("cuda:0", True)])
+def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
+    monkeypatch: pytest.MonkeyPatch, device: str | None, is_pinned: bool
+) -> None:
+    place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
+    monkeypatch.setattr(pool_worker, "accelerator_of", lambda *_: place)
+    makers = ("sampler_on", "DistNeighborSampler", "seeds_from_json", "SamplingConfig", "SeedOrder", "SeedTable")
+    for name in makers:
+        monkeypatch.setattr(pool_worker, name, Anything())
+    worker = PoolWorker.__new__(PoolWorker)
+    worker.spec = Anything(worker=0)
+    worker.dataset, worker._spare = Anything(sampling_device=None), []
+    told: dict[str, Any] = {"other_dirs": {}, "peers": [], "order": {}}
+    told |= dict.fromkeys(("config", "collect_features", "seeds", "first", "step"))
+    connection: Any = None
+    stream = Stream(connection, "test", Window(1, 3000), lambda _: None)
+    producer = worker._producer(told, Anything(), stream, Anything())
+    assert producer.channel is stream.channel
+    assert (stream.channel._pinned, stream.channel._most_pinned_bytes) == (is_pinned, 3000 if is_pinned else None)
+
+
+class Anything(SimpleNamespace):
+    """In the place of what a sampler is made of."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return self
