@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,7 +97,7 @@ class HopLoop:
 
     async def _induce_everywhere(self, batch: _core.Batch, stats: dict[str, float]) -> None:
         wanted: list[EdgesWanted] = []
-        nodes = [batch.nodes(t) for t in range(self._num_node_types)]
+        nodes = await self.partitions.timed(stats, "sampling_s", LONG, self._nodes, batch)
         for r, (expanded, neighbor) in enumerate(self.dataset.ends):
             if len(nodes[neighbor]) == 0:
                 continue
@@ -106,6 +107,9 @@ class HopLoop:
                 wanted.append((positions, part, request))
         parts = await self.partitions.edges(wanted, LONG, stats)
         await self.partitions.timed(stats, "sampling_s", LONG, self._induce, batch, parts)
+
+    def _nodes(self, batch: _core.Batch) -> list[np.ndarray]:
+        return [batch.nodes(t) for t in range(self._num_node_types)]
 
     def _induce(self, batch: _core.Batch, parts: list[list[RowsPart]]) -> None:
         batch.begin_induce()

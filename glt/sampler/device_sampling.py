@@ -169,7 +169,8 @@ class DeviceSampling:
         seed_time: Tensor | None,
         excluded: _core.Exclusions | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Samples the rows of nodes that a batch expands at a hop, for whoever puts the hop together.
+        """Samples the rows of nodes that a batch expands at a hop, for whoever puts the hop together. Waits for the
+        device twice: for the counts of the batch, and to count the edges of each node.
 
         Args:
             config: Of the batch.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,7 +22,9 @@ from glt.distributed.device_samplers import sampler_on
 from glt.distributed.dist_neighbor_sampler import STATS, DistNeighborSampler
 from glt.distributed.partition_service import PartitionService
 from glt.distributed.requests import Request
+from glt.distributed.stitched_batch import StitchedBatch
 from glt.sampler.config import SamplingConfig
+from glt.sampler.device_sampling import DeviceSampling
 
 HOST = require_accelerator("host", "device")
 USER, ITEM = 0, 1
@@ -94,6 +97,43 @@ def test_batches_are_those_of_the_cpu(tmp_path: Path, edge_dir: str, relabel: bo
         assert {"sample_one_hop", "gather_rows"} <= set(elsewhere.asked)
     finally:
         loop.shutdown(10)
+
+
+WAITS = ["start", "frontier", "expand_from", "end_hop", "nodes", "edges", "induce_from", "copy_nodes", "copy_edges"]
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "induced"])
+def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subgraph_type: str
+) -> None:
+    """On the loop it would hold up all other batches and requests."""
+    threads: dict[str, set[str]] = {}
+
+    def watch(kind: type, name: str) -> None:
+        call = getattr(kind, name)
+
+        def watched(*arguments: Any, **named: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.current_thread().name)
+            return call(*arguments, **named)
+
+        monkeypatch.setattr(kind, name, watched)
+
+    for name in WAITS:
+        watch(StitchedBatch, name)
+    watch(DeviceSampling, "sample_rows")
+    root = write_typed_world(tmp_path, 2).path
+    data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host")
+    loop = glt.distributed.ConcurrentEventLoop(2, "test")
+    try:
+        config = SamplingConfig.checked([2, 2], SCHEMA, with_edge=True, subgraph_type=subgraph_type)
+        given: dict[str, Any] = {"config": config, "router": Elsewhere(root, [1]), "loop": loop}
+        made(sampler_on(HOST, data, {}, staged=False, **given), BatchStart([(USER, torch.tensor([3, 80, 4]))]), 0)
+    finally:
+        loop.shutdown(10)
+    assert threads.keys() >= {"start", "frontier", "nodes", "copy_nodes", "sample_rows"}
+    assert ("induce_from" in threads) == (subgraph_type == "induced")
+    names = {thread for several in threads.values() for thread in several}
+    assert names and all(name.startswith("test-native") for name in names), threads
 
 
 def test_a_gpu_that_reads_all_partitions_asks_nobody(tmp_path: Path) -> None:
