@@ -10,6 +10,7 @@ from glt.data.edge_weights import EdgeWeights
 from glt.data.pinned_memory import PinnedMemory, brought
 from glt.data.pinned_pages import PinnedPages
 from glt.data.topology import Topology
+from glt.data.under_way import waited_for
 
 
 class DeviceTopology:
@@ -38,7 +39,7 @@ class DeviceTopology:
 
     def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:
         self.topology, self.device, self.mode = topology, device, mode
-        self._pages = pages
+        self._pages, self._guard = pages, waited_for(self, device)
         self._pins: list[PinnedMemory] = []
         self._in_place: list[tuple[Tensor, int]] = []  # columns that are not copied, and where they were
         # By where they are: columns by time may be the plain ones.
@@ -89,6 +90,8 @@ class DeviceTopology:
         """Unpins the columns, after the work under way; nothing may sample from here any more."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
+        if self._guard is not None:
+            self._guard.detach()
         pins, self._pins = self._pins, []
         for pin in pins:
             pin.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from glt import _core
 from glt.data.arrays import from_array
 from glt.data.gather_errors import GatherErrors
 from glt.data.pinned_memory import PinnedMemory, brought
+from glt.data.under_way import waited_for
 
 NO_ROW = 2**32 - 1
 
@@ -20,7 +23,8 @@ _WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "i
 
 
 class TieredRows:
-    """What the gather kernel of one GPU reads; see ``csrc/cuda/row_gather.h``.
+    """What the gather kernel of one GPU reads; see ``csrc/cuda/row_gather.h``. One that is dropped without
+    :meth:`close` waits for the gathers under way.
 
     Not yet run on a GPU. On the CPU (``device`` = cpu) the same kernel runs through the host executor, thread by thread
     and slowly: for tests.
@@ -114,6 +118,7 @@ class TieredRows:
         self._width, self._first_id, self._name = _rows_of(tensor).shape[1], first_id, name
         self._pins: list[PinnedMemory] = []
         self._addresses: list[int] | None = None  # of the tables that are pinned, if they are
+        self._guard: weakref.finalize[..., Any] | None = None
         self._errors = GatherErrors(device)
         self._bind()
 
@@ -121,6 +126,7 @@ class TieredRows:
         """Has the kernel read the rows where they are now: torch may move them, see :mod:`glt.data.native_view`."""
         self.close()
         self._pins, places, addresses = [], [], self._now_at()
+        self._guard = waited_for(self, self.device)
         for tier in self._tiers:
             part = tier if isinstance(tier, Tensor) else self._pinned(*tier)
             places.append((part.data_ptr(), len(part), self._width))
@@ -227,6 +233,8 @@ class TieredRows:
             self._addresses = None
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
+            if self._guard is not None:
+                self._guard.detach()
             for pin in self._pins:
                 pin.close()
 
