@@ -9,16 +9,15 @@
 
 namespace glt::python {
 
-// Also lets Ctrl-C end the call; without a function, nothing asks for the GIL. `function` must outlive the result;
-// calls come from the thread that made it.
+// Also lets Ctrl-C end the call, without a function too. `function` must outlive the result; calls come from the thread
+// that made it.
 inline Tick tick_of(const std::optional<py::function>& function) {
-  if (!function) return {};
   return [&function](int64_t num_bytes) {
     ask_for_gil([&] {
       py::gil_scoped_acquire gil;
       ask_for_gil([&] {  // Python code does, again and again: what is above must not give back what it has not
         if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-        if (num_bytes == 0) return;
+        if (!function || num_bytes == 0) return;
         // By C's call: pybind11's would drop references as it is unwound, without the GIL.
         PyObject* const told = PyObject_CallFunction(function->ptr(), "L", static_cast<long long>(num_bytes));
         if (told == nullptr) throw py::error_already_set();

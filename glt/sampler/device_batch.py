@@ -1,13 +1,13 @@
 """One batch at a time, sampled by the kernels of a GPU: in device memory, or in place in pinned host memory.
 
 The host asks for all kernels of a batch at once, on torch's current stream, and waits once, for the counts. Where the
-second batch in a row has the shapes and options of the one before, its launches are captured as a CUDA graph, and all
+second batch in a row has the shapes and options of the one before, its launches become a CUDA graph, and all
 batches like it are one launch: what differs (seeds, times, keys, excluded edges) is in memory that stays where it is.
-Batches of other shapes, such as the last of an epoch, are launched kernel by kernel; so are all if capturing fails.
+Batches of other shapes, such as the last of an epoch, are launched kernel by kernel.
 
 Memory is torch's: a workspace that batches share, tables of 4 bytes per node, and results of exactly the size that they
 turn out to have. On the device ``cpu`` the bodies of the same kernels run on the host, block by block, and what would
-be captured is kept and run again: what tests compare.
+be a graph is kept and run again: what tests compare.
 
 Has not run on a GPU yet: the kernels compile for sm_80, sm_90 and PTX, and their bodies equal the CPU's batches, bit
 for bit, in whatever order blocks and threads run.
@@ -48,7 +48,7 @@ class DeviceBatch:
         num_nodes: Number of nodes of each node type.
         ends: ``(expanded node type, neighbour node type)`` of each edge type.
         device: Where to sample.
-        options: Of ``_core.DeviceBatch``: its sizes, ``replays=False`` to capture nothing, and for the host ``order``
+        options: Of ``_core.DeviceBatch``: its sizes, ``replays=False`` to make no graph, and for the host ``order``
             and ``num_threads``.
     """
 
@@ -221,7 +221,7 @@ class DeviceBatch:
 
     @property
     def num_replays(self) -> int:
-        """Batches that were one launch of a captured graph."""
+        """Batches that were one launch of a graph."""
         return self._native.num_replays
 
     def num_sampled_nodes(self, node_type: int) -> list[int]:
