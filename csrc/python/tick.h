@@ -9,12 +9,22 @@
 
 namespace glt::python {
 
+// The GIL for a scope of a thread that gave it up, which had this state. Not py::gil_scoped_acquire: that makes a state
+// of its own, which a runtime that has ended cannot.
+class WithGil {
+ public:
+  explicit WithGil(PyThreadState* state) { PyEval_RestoreThread(state); }
+  ~WithGil() { PyEval_SaveThread(); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+};
+
 // Also lets Ctrl-C end the call, without a function too. `function` must outlive the result; calls come from the thread
-// that made it.
+// that made it, which has given up the GIL meanwhile.
 inline Tick tick_of(const std::optional<py::function>& function) {
-  return [&function](int64_t num_bytes) {
+  return [&function, state = PyThreadState_Get()](int64_t num_bytes) {
     ask_for_gil([&] {
-      py::gil_scoped_acquire gil;
+      const WithGil gil(state);
       ask_for_gil([&] {  // Python code does, again and again: what is above must not give back what it has not
         if (PyErr_CheckSignals() != 0) throw py::error_already_set();
         if (!function || num_bytes == 0) return;
