@@ -78,7 +78,7 @@ class BuildExt(build_ext):
         includes = [f"-I{d}" for d in [*ext.include_dirs, *self.compiler.include_dirs]]
         command = [*compiler(source), *includes, *(f"-D{k}={v}" for k, v in ext.define_macros)]
         tag = hashlib.md5(" ".join(command).encode()).hexdigest()[:8]  # new flags, new object
-        obj = ROOT / "build" / "obj" / f"{source}.{tag}.o"
+        obj = ROOT / "build" / ("obj-sanitized" if SANITIZE else "obj") / f"{source}.{tag}.o"
         depfile = obj.with_suffix(".d")
         if self.force or not is_fresh(obj, depfile):
             obj.parent.mkdir(parents=True, exist_ok=True)

@@ -31,12 +31,16 @@ class CudaLauncher : public Launcher {
     check_and_clear(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "cudaEventCreate");
   }
   ~CudaLauncher() override {
-    // What was launched last may still copy from or to the staging memory, if nobody has waited for it. A process that
-    // is ending may have lost its context: nothing is left to free then.
-    cudaEventSynchronize(done_);
-    if (recorded_) cudaGraphExecDestroy(recorded_);
-    if (staging_) cudaFreeHost(staging_);
-    cudaEventDestroy(done_);
+    try {
+      const DeviceScope on(device_);
+      // What was launched last may still copy from or to the staging memory, if nobody has waited for it.
+      cudaEventSynchronize(done_);
+      if (recorded_) cudaGraphExecDestroy(recorded_);
+      if (staging_) cudaFreeHost(staging_);
+      cudaEventDestroy(done_);
+      (void)cudaGetLastError();            // none of the next launch
+    } catch (const std::runtime_error&) {  // a process that is ending has lost its context: nothing is left to free
+    }
   }
   CudaLauncher(const CudaLauncher&) = delete;
   CudaLauncher& operator=(const CudaLauncher&) = delete;
@@ -99,20 +103,28 @@ class CudaLauncher : public Launcher {
  private:
   // The graph is built node by node. Capturing a stream would do the same, but while any thread captures, CUDA refuses
   // cudaDeviceSynchronize in all of them, torch.cuda.synchronize() of a trainer for example, and spoils the capture.
-  void record(const std::function<void()>& launches) override {
+  bool record(const std::function<void()>& launches) override {
     const DeviceScope on(device_);
     if (recorded_) check_and_clear(cudaGraphExecDestroy(recorded_), "cudaGraphExecDestroy");
     recorded_ = nullptr;
     check_and_clear(cudaGraphCreate(&graph_, 0), "cudaGraphCreate");
     last_node_ = nullptr;
+    cudaError_t code = cudaSuccess;
     try {
       launches();
-      check_and_clear(cudaGraphInstantiate(&recorded_, graph_, 0), "cudaGraphInstantiate");
+      code = cudaGraphInstantiate(&recorded_, graph_, 0);
     } catch (...) {
       end_graph();
       throw;
     }
     end_graph();
+    if (code == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      recorded_ = nullptr;
+      return false;
+    }
+    check_and_clear(code, "cudaGraphInstantiate");
+    return true;
   }
   void end_graph() {
     (void)cudaGraphDestroy(graph_);

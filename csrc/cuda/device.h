@@ -14,16 +14,18 @@ inline void check_and_clear(cudaError_t code, const std::string& what) {
 }
 
 // torch has a CUDA runtime of its own, whose choice of device ours need not share. Nor need another thread's capture of
-// a CUDA graph, torch.cuda.graph() of a trainer for example, forbid what is done here: it has nothing to do with it.
+// a CUDA graph, torch.cuda.graph() of a trainer for example, forbid what is done here, which has nothing to do with it;
+// but for waiting for the whole device, which CUDA refuses whatever the mode.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) {
     check_and_clear(cudaGetDevice(&before_), "cudaGetDevice");
     check_and_clear(cudaSetDevice(device), text("cudaSetDevice(", device, ")"));
-    check_and_clear(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
+    exchanged_ = cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess;
+    if (!exchanged_) (void)cudaGetLastError();  // of work before this, perhaps: whoever waits for it is told
   }
   ~DeviceScope() {
-    (void)cudaThreadExchangeStreamCaptureMode(&mode_);
+    if (exchanged_) (void)cudaThreadExchangeStreamCaptureMode(&mode_);
     (void)cudaSetDevice(before_);
   }
   DeviceScope(const DeviceScope&) = delete;
@@ -32,6 +34,7 @@ class DeviceScope {
  private:
   int before_ = 0;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  bool exchanged_ = false;
 };
 
 inline int attribute(cudaDeviceAttr which, int device, const char* name) {

@@ -39,11 +39,17 @@ class HostLauncher : public Launcher {
   }
 
  private:
-  void record(const std::function<void()>& launches) override {
+  bool record(const std::function<void()>& launches) override {
     kept_.clear();
     is_recording_ = true;
-    launches();
+    try {
+      launches();
+    } catch (...) {
+      is_recording_ = false;
+      throw;
+    }
     is_recording_ = false;
+    return true;
   }
   void replay() override {
     for (const auto& call : kept_) call();

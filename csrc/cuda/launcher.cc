@@ -8,10 +8,12 @@ void Launcher::sequence(const std::vector<int64_t>& plan, const std::function<vo
     ++num_replays_;
   } else if (can_replay_ && plan == last_) {
     has_recording_ = false;
-    record(launches);
-    has_recording_ = true;
+    has_recording_ = record(launches);
     recorded_ = plan;
-    replay();
+    if (has_recording_)
+      replay();
+    else
+      launches();
   } else {
     launches();
   }

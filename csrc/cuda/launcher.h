@@ -49,8 +49,8 @@ class Launcher {
   virtual void* staging(int64_t bytes) = 0;
 
  private:
-  // Keeps the calls without making them. Forgets those kept before.
-  virtual void record(const std::function<void()>& launches) = 0;
+  // Keeps the calls without making them; false: there is no memory for that now. Forgets those kept before.
+  virtual bool record(const std::function<void()>& launches) = 0;
   virtual void replay() = 0;
 
   const bool can_replay_;

@@ -1,7 +1,8 @@
 // The functions of the CUDA runtime that glt calls, for a device whose kernels are run by emulator.h and whose memory
 // is the host's. Work is done when it is asked for.
 //
-// Calls that CUDA refuses are refused here too, and copies from or to memory that is not pinned, which would wait.
+// Wrong grids, pinning twice, graphs whose nodes do not follow one another, and copies from or to memory that is not
+// pinned, which would wait, are refused. What another thread captures, and a second device, are not imitated.
 
 #include <cuda_runtime.h>
 

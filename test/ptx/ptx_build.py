@@ -31,14 +31,23 @@ def why_not() -> str | None:
     sources = [s for folder in ("core", "cuda", "python") for s in (ROOT / "csrc" / folder).glob("*.cc")]
     lacking = [s.name for s in sources if not s.name.startswith("cuda_") and not objects_of(s)]
     if lacking:
-        return f"needs the objects of `python setup.py build_ext --inplace` in build/obj: {lacking[0]} has none"
+        return f"needs the objects of `python setup.py build_ext --inplace` in build/obj: {lacking[0]} has no new one"
     return None
 
 
 def objects_of(source: Path) -> list[Path]:
-    """Returns what setup.py made of a source, the latest last."""
+    """Returns what setup.py made of a source as it is now, the latest last."""
     folder = ROOT / "build" / "obj" / source.parent.relative_to(ROOT)
-    return sorted(folder.glob(f"{source.name}.*.o"), key=lambda path: path.stat().st_mtime)
+    return sorted(filter(is_fresh, folder.glob(f"{source.name}.*.o")), key=lambda path: path.stat().st_mtime)
+
+
+def is_fresh(obj: Path) -> bool:
+    depfile = obj.with_suffix(".d")
+    if not depfile.exists():
+        return False
+    made_of = depfile.read_text().replace("\\\n", " ").split(":", 1)[1].split()
+    made = obj.stat().st_mtime
+    return all((ROOT / name).exists() and (ROOT / name).stat().st_mtime <= made for name in made_of)
 
 
 def run(*command: str | Path, folder: Path) -> None:
@@ -84,7 +93,7 @@ def build_core(folder: Path) -> tuple[Path, list[str]]:
     """Returns the extension, and the names of its kernels."""
     includes = [f"-I{ROOT}/csrc", f"-I{CUDA}/include", f"-I{pybind11.get_include()}"]
     includes.append(f"-I{sysconfig.get_paths()['include']}")
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         cuda = list(pool.map(lambda s: compile_cuda(s, folder), sorted((ROOT / "csrc/cuda").glob("*.cu"))))
         kernels = [kernel for _, found in cuda for kernel in found]
         made = [pool.submit(compile_kernels, part, f"kernels{i}", folder) for i, part in enumerate(halves(kernels))]
