@@ -125,11 +125,12 @@ class PinnedMemory:
         elif pages is None and not writable and 0 < self.nbytes < SMALL_BYTES:
             self.tensor = tensor.contiguous().pin_memory()
         elif self.nbytes:
+            whole = tensor if whole is None else whole
             try:
-                chunks = self._registered(registry, index, writable, tensor if whole is None else whole)
+                chunks = self._registered(registry, index, writable, whole)
             except RuntimeError as error:
                 raise RuntimeError(
-                    f"pinning {self.nbytes} bytes of {name}: {error}. Pinned memory counts as used memory of "
+                    f"pinning {_extent(whole)} bytes of {name}: {error}. Pinned memory counts as used memory of "
                     "the container; pages of a mapped file may be refused by the kernel: then copy them into shared "
                     f"memory first ({name}.clone().share_memory_())"
                 ) from error

@@ -97,7 +97,7 @@ class HopLoop:
 
     async def _induce_everywhere(self, batch: _core.Batch, stats: dict[str, float]) -> None:
         wanted: list[EdgesWanted] = []
-        nodes = await self.partitions.timed(stats, "sampling_s", LONG, self._nodes, batch)
+        nodes = await self.partitions.timed(stats, "sampling_s", 0, self._nodes, batch)
         for r, (expanded, neighbor) in enumerate(self.dataset.ends):
             if len(nodes[neighbor]) == 0:
                 continue

@@ -73,7 +73,9 @@ class BatchesAhead(MadeBatches):
     def _take(self) -> Item | None:
         while not self._stop.is_set():
             try:
-                return self._made.get(timeout=_LOOK_S)
+                item = self._made.get(timeout=_LOOK_S)
+                self.num_taken += item is not None
+                return item
             except queue.Empty:
                 gone = not self._thread.is_alive() and self._made.empty()
                 if gone and not self._stop.is_set():  # set meanwhile: closed, by another thread

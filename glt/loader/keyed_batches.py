@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,12 +19,14 @@ from glt.data.dataset import Dataset
 from glt.data.window_gather import WindowGather
 from glt.loader.batch_features import BatchFeatures
 from glt.loader.batches_ahead import AheadOptions, BatchesAhead
-from glt.loader.made_batches import BatchesOnRequest, outcome
+from glt.loader.made_batches import BatchesOnRequest, MadeBatches, outcome
 from glt.sampler.neighbor_sampler import NeighborSampler
 from glt.sampler.output import Finish
 from glt.sampler.position import Begun, Position
 from glt.sampler.resumable import Resumable, as_json, crc32_of
 from glt.sampler.seed_order import BatchIndex, SeedOrder, check_random_seed, draw_random_seed
+
+logger = logging.getLogger(__name__)
 
 
 class KeyedBatches(Resumable):
@@ -38,6 +42,7 @@ class KeyedBatches(Resumable):
 
     # Of torch's DataLoader:
     dataset: Any
+    generator: torch.Generator | None
     sampler: Any
     batch_size: int | None
     batch_sampler: Any
@@ -132,10 +137,14 @@ class KeyedBatches(Resumable):
         num_batches = self._num_batches()
         left = None if num_batches is None else num_batches - self._begun.first
         make = partial(self._make, {})  # iterators that run at the same time share no windows
-        made = iter(self._index_sampler), left, self._begin, make, self._transformed
+        indices = iter(self._index_sampler)
+        # As torch's iterators do, so that an order that draws from the same generator is the CPU's.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        made = left, self._begin, make, self._transformed
         if self._own_order or _waits_for_nobody(self._order_of_indices()):
-            return BatchesAhead(*made, self._ahead)
-        return BatchesOnRequest(*made, self._ahead.accelerator, self._ahead.stream)
+            # Here, not in the thread: orders draw when they are first asked, from torch's generator perhaps.
+            return BatchesAhead(indices if self._own_order else _asked_once(indices), *made, self._ahead)
+        return BatchesOnRequest(indices, *made, self._ahead.accelerator, self._ahead.stream)
 
     def _order_of_indices(self) -> Any:
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
@@ -161,8 +170,10 @@ class KeyedBatches(Resumable):
                 for data in self._features.batches(outs, windows):
                     num_made += 1
                     yield data
-            except Exception:
-                pass  # of one of them, perhaps: the others are not to suffer
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # of one of them: the others are not to suffer
+                logger.warning("rows of %d batches cannot be fetched together, each is by itself: %r", len(outs), error)
         for out in outs[num_made:]:
             yield outcome(partial(self._features.batch, out))
 
@@ -311,8 +322,11 @@ class _Deliveries:
         except StopIteration:
             self._position.end(self._begun)
             raise
-        except (Exception, SystemExit):
-            self._index += 1  # if asked again, torch goes on with the batch after the one that failed
+        except BaseException as error:  # if asked again, the batch after the one that failed comes
+            if isinstance(self._batches, MadeBatches):
+                self._index = self._begun.first + self._batches.num_taken
+            elif isinstance(error, Exception):
+                self._index += 1
             raise
         self._position.deliver(self._begun, self._index)
         self._index += 1
@@ -320,11 +334,30 @@ class _Deliveries:
 
 
 def _waits_for_nobody(order: Any) -> bool:
-    """Whether an order is a list, or of torch's or PyG's make: a user's may wait for what is done with a batch."""
+    """Whether an order is a list, or of torch's or PyG's make: a user's may wait for what is done with a batch. Nor may
+    it draw all along the epoch: asked ahead, it would leave its generator elsewhere."""
     while type(order) is BatchSampler:
         order = order.sampler
+    if type(order) is RandomSampler and order.replacement:
+        return False
     known = type(order).__module__.startswith(("torch.utils.data.", "torch_geometric."))
     return known or type(order) in (list, tuple, range, Tensor)
+
+
+def _asked_once(indices: Iterator[BatchIndex]) -> Iterator[BatchIndex]:
+    """The same, of which the first has been asked for; what that raises comes in its place."""
+    try:
+        first = next(indices)
+    except StopIteration:
+        return iter(())
+    except Exception as error:
+        return _raising(error)
+    return chain([first], indices)
+
+
+def _raising(error: Exception) -> Iterator[BatchIndex]:
+    raise error
+    yield
 
 
 class _Positions:

@@ -60,7 +60,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
             Two more are being sampled, each with 4 bytes per node of the graph. None of a ``sampler`` or
             ``batch_sampler`` of a class of your own, which is asked for a batch when the trainer asks: it may wait for
-            what the trainer does with the one before.
+            what the trainer does with the one before. (Nor of a ``RandomSampler`` that draws with replacement.)
         gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
             for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself,
             as are those of an order of your own.

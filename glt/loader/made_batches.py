@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +19,16 @@ def outcome(call: Callable[[], Any]) -> Any:
     """Returns what a call returns, or what it raises: an exception in the place of a batch."""
     try:
         return call()
+    except StopIteration as error:  # of the user's code; iterators that raise it have ended
+        return _ended_early(error)
     except BaseException as error:
         return error
+
+
+def _ended_early(error: StopIteration) -> RuntimeError:
+    wrong = RuntimeError("making a batch raised StopIteration, which would end the epoch as if it had no more batches")
+    wrong.__cause__ = error
+    return wrong
 
 
 class MadeBatches:
@@ -29,10 +38,15 @@ class MadeBatches:
         num_batches: How many these are, for ``len``; None: unknown.
         finish: Called with a batch by the one who iterates, on that one's stream.
         accelerator: What makes them.
+
+    Attributes:
+        num_taken: Batches, and exceptions in their place, that came so far. What a signal raises while this waits took
+            none.
     """
 
     def __init__(self, num_batches: int | None, finish: Callable[[Any], Any], accelerator: Accelerator) -> None:
         self._num_batches, self._finish, self._accelerator = num_batches, finish, accelerator
+        self.num_taken = 0
 
     def __iter__(self) -> MadeBatches:
         return self
@@ -59,7 +73,8 @@ class MadeBatches:
         return self._finish(batch)
 
     def _take(self) -> Item | None:
-        """The next batch and the event after it, or the exception in its place; None after the last."""
+        """The next batch and the event after it, or the exception in its place, which are counted; None after the
+        last."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -92,10 +107,17 @@ class BatchesOnRequest(MadeBatches):
 
     def _take(self) -> Item | None:
         for index in self._indices:
+            self.num_taken += 1
             with self._accelerator.on(self._stream):
-                [batch] = self._make([self._begin(index)()])
-                return batch if isinstance(batch, BaseException) else (batch, self._accelerator.record())
+                [batch] = self._make([outcome(partial(self._sample, index))])
+                try:
+                    return batch if isinstance(batch, BaseException) else (batch, self._accelerator.record())
+                finally:
+                    del batch  # as in __next__: the traceback's frames lead back to this one
         return None
+
+    def _sample(self, index: Any) -> Any:
+        return self._begin(index)()
 
     def close(self) -> None:
         self._indices = iter(())

@@ -106,7 +106,7 @@ class LocalLinks:
         negatives = None if neg_sampling is None else self._negatives(sampler, index, ends, neg_sampling, batch_key)
         batch = link_batch(index, ends, sampler.disjoint, neg_sampling, negatives)
         excluded = _exclusions(sampler, index)
-        sampled = sampler.begin(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
+        sampled = sampler.begin_or_sample(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
 
         def with_links() -> SamplerOutput | HeteroSamplerOutput:
             out = sampled()

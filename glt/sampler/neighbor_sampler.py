@@ -279,7 +279,8 @@ class NeighborSampler(BaseSampler):
             raise ValueError("seed times and no time_attr: expected a sampler with time_attr")
         if self.is_temporal and time is None:
             time = self.graph.seed_time(node_type, seeds)
-        finish, metadata = self.begin([(node_type, seeds)], time, batch_key=batch_key), (index.input_id, index.time)
+        finish = self.begin_or_sample([(node_type, seeds)], time, batch_key=batch_key)
+        metadata = index.input_id, index.time
 
         def with_metadata() -> SamplerOutput | HeteroSamplerOutput:
             out = finish()
@@ -307,7 +308,21 @@ class NeighborSampler(BaseSampler):
         Returns:
             PyG's output, without ``metadata``.
         """
-        return self._begin(seeds, seed_time, batch_key, exclusions)()
+        return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)()
+
+    def begin_or_sample(
+        self,
+        seeds: Sequence[tuple[int, Tensor]],
+        seed_time: Tensor | None = None,
+        *,
+        batch_key: int | None = None,
+        exclusions: list[_core.Exclusions | None] | None = None,
+    ) -> Finish:
+        """:meth:`begin`; but a subclass's own :meth:`sample`, if it has one, is called when the batch is ended."""
+        if not is_replaced(self, "sample"):
+            return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)
+        excluded = {} if exclusions is None else {"exclusions": exclusions}
+        return once(partial(self.sample, seeds, seed_time, batch_key=batch_key, **excluded))
 
     def begin(
         self,
@@ -325,18 +340,6 @@ class NeighborSampler(BaseSampler):
         Returns:
             What returns PyG's output, without ``metadata``; see :meth:`begin_from_nodes`.
         """
-        if is_replaced(self, "sample"):
-            excluded = {} if exclusions is None else {"exclusions": exclusions}
-            return once(partial(self.sample, seeds, seed_time, batch_key=batch_key, **excluded))
-        return self._begin(seeds, seed_time, batch_key, exclusions)
-
-    def _begin(
-        self,
-        seeds: Sequence[tuple[int, Tensor]],
-        seed_time: Tensor | None,
-        batch_key: int | None,
-        exclusions: list[_core.Exclusions | None] | None,
-    ) -> Finish:
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:

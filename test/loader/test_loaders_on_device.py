@@ -5,6 +5,7 @@ import queue
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from unittest import mock
 
 import pytest
@@ -340,6 +341,66 @@ def test_lists_and_orders_of_torch_and_pyg_are_asked_ahead(overlaps, options, mo
     assert calls[:3] == (["launch", "launch", "finish"] if overlaps else ["launch", "finish", "launch"])
 
 
+DRAWN = {
+    "generator": lambda g: {"generator": g, "shuffle": True},
+    "sampler's generator": lambda g: {"sampler": RandomSampler(SEEDS, generator=g)},
+    "with replacement": lambda g: {"sampler": RandomSampler(SEEDS, replacement=True, generator=g)},
+    "torch's": lambda g: {"sampler": RandomSampler(SEEDS)},
+    "batches": lambda g: {"batch_sampler": BatchSampler(RandomSampler(SEEDS), 4, False), "batch_size": 1},
+}
+
+
+@pytest.mark.parametrize("options", DRAWN.values(), ids=DRAWN)
+def test_orders_that_draw_give_the_cpus_batches_whatever_the_trainer_draws(options):
+    seen = []
+    for device in (None, "host"):
+        torch.manual_seed(5)
+        given = {"batch_size": 4} | options(torch.Generator().manual_seed(7))
+        dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY" if device else "CPU")
+        loaded, found = NeighborLoader(dataset, [2], torch.arange(40), device=device, **given), []
+        for most in (2, 10):  # the first epoch is left early
+            for batch in islice(loaded, most):
+                found.append((batch.input_id.tolist(), torch.rand(1).item()))
+        seen.append(found)
+    assert len(seen[0]) == 12 and seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("error", [TimeoutError, SystemExit, KeyboardInterrupt])
+def test_what_a_signal_raises_while_the_trainer_waits_takes_no_batch(error):
+    loaded = loader()
+    batches = iter(loaded)
+    assert next(batches).input_id[0] == 0
+    made = batches._batches._made
+
+    class Interrupted:
+        def get(self, timeout):
+            batches._batches._made = made
+            raise error
+
+    batches._batches._made = Interrupted()
+    with pytest.raises(error):
+        next(batches)
+    assert loaded.state_dict()["next_batch"] == 1
+    next(batches)
+    assert loaded.state_dict()["next_batch"] == 2
+
+
+@pytest.mark.parametrize("own_order", [False, True])
+def test_stop_iteration_of_the_users_code_does_not_end_the_epoch(own_order):
+    def stopping(out):
+        if int(out.metadata[0][0]) == 4:
+            raise StopIteration
+        return out
+
+    order, options = dict.fromkeys([(0, 1), (4,), (8,), (12,)]), {"transform_sampler_output": stopping}
+    loaded = fed_loader(order, **options) if own_order else loader(**options)
+    batches = iter(loaded)
+    next(batches)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(batches)
+    assert next(batches).input_id[0] == 8 and loaded.state_dict()["next_batch"] == 3
+
+
 def test_a_samplers_own_method_is_called():
     class Own(NeighborSampler):
         def sample_from_nodes(self, index, **named):
@@ -400,6 +461,16 @@ def test_each_batch_of_a_window_keeps_its_own_exception(window, monkeypatch):
             seen.append(type(error))
     assert seen == [0, KeyError, SystemExit, MemoryError, 16, ZeroDivisionError, 24, 28, 32, 36]
     assert list(batches) == [] and not threads()
+
+
+def test_rows_that_cannot_be_fetched_together_are_fetched_one_by_one(monkeypatch, caplog):
+    def failing(*given):
+        raise SystemExit(1)
+        yield
+
+    monkeypatch.setattr(BatchFeatures, "batches", failing)
+    assert [batch.input_id[0].item() for batch in loader(gather_window=4)] == [*range(0, 40, 4)]
+    assert "cannot be fetched together" in caplog.text
 
 
 @pytest.mark.parametrize("own_order", [False, True])

@@ -249,11 +249,14 @@ def test_batches_begun_are_ended_in_any_order(disjoint, device):
             finish()
 
 
+@pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("device", [None, "host"])
-def test_a_subclasss_sample_is_called_for_nodes_and_links(device):
+def test_a_subclasss_sample_is_called_for_nodes_and_links(device, begins):
     class Own(NeighborSampler):
         def sample(self, seeds, seed_time=None, *, batch_key=None, **more):
             calls.append((len(seeds[0][1]), batch_key, *more))
+            if begins:
+                return self.begin(seeds, seed_time, batch_key=batch_key, **more)()
             return super().sample(seeds, seed_time, batch_key=batch_key, **more)
 
     calls, data = [], Dataset.from_pyg(HOMO)
