@@ -20,15 +20,15 @@ def outcome(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except StopIteration as error:  # of the user's code; iterators that raise it have ended
-        return _ended_early(error)
+        wrong = _ended_early()
+        wrong.__cause__ = error
+        return wrong
     except BaseException as error:
         return error
 
 
-def _ended_early(error: StopIteration) -> RuntimeError:
-    wrong = RuntimeError("making a batch raised StopIteration, which would end the epoch as if it had no more batches")
-    wrong.__cause__ = error
-    return wrong
+def _ended_early() -> RuntimeError:
+    return RuntimeError("making a batch raised StopIteration, which would end the epoch as if it had no more batches")
 
 
 class MadeBatches:
@@ -70,7 +70,10 @@ class MadeBatches:
         self._accelerator.wait_for(ready)
         if not self._accelerator.is_host:
             batch.record_stream(torch.cuda.current_stream(self._accelerator.device))
-        return self._finish(batch)
+        try:
+            return self._finish(batch)
+        except StopIteration as error:
+            raise _ended_early() from error
 
     def _take(self) -> Item | None:
         """The next batch and the event after it, or the exception in its place, which are counted; None after the

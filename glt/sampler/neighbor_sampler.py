@@ -310,19 +310,13 @@ class NeighborSampler(BaseSampler):
         """
         return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)()
 
-    def begin_or_sample(
-        self,
-        seeds: Sequence[tuple[int, Tensor]],
-        seed_time: Tensor | None = None,
-        *,
-        batch_key: int | None = None,
-        exclusions: list[_core.Exclusions | None] | None = None,
-    ) -> Finish:
-        """:meth:`begin`; but a subclass's own :meth:`sample`, if it has one, is called when the batch is ended."""
+    def begin_or_sample(self, *given: Any, **options: Any) -> Finish:
+        """:meth:`begin`; but a subclass's own :meth:`sample`, if it has one, is called when the batch is ended, with
+        those of the options that are not None."""
         if not is_replaced(self, "sample"):
-            return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)
-        excluded = {} if exclusions is None else {"exclusions": exclusions}
-        return once(partial(self.sample, seeds, seed_time, batch_key=batch_key, **excluded))
+            return self.begin(*given, **options)
+        asked = {name: value for name, value in options.items() if value is not None}
+        return once(partial(self.sample, *given, **asked))
 
     def begin(
         self,

@@ -4,14 +4,11 @@ import gc
 import queue
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from unittest import mock
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
-from torch_geometric.loader import ImbalancedSampler
+from host_loaders import HOMO, fed_loader, loader, threads
 
 from glt.data import Dataset
 from glt.data.accelerator import Accelerator
@@ -21,13 +18,9 @@ from glt.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
 from glt.loader.batch_features import BatchFeatures
 from glt.sampler import NeighborSampler
 from glt.sampler.device_batch import DeviceBatch
-from glt.testing import random_graph
 from glt.testing_hetero import random_hetero_graph
 
 HETERO = random_hetero_graph(seed=4)
-HOMO = random_graph(80, 700, seed=3).to_data()
-HOMO.time = torch.arange(80) % 20
-HOMO.edge_weight = torch.rand(700, generator=torch.Generator().manual_seed(2))
 GPU = pytest.param(
     "cuda",
     marks=[
@@ -139,16 +132,6 @@ def test_subgraphs_and_transforms_of_the_trainer(device):
     assert set(seen) == {threading.current_thread()}
 
 
-def loader(device="host", seeds=None, **options):
-    data = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
-    seeds = torch.arange(40) if seeds is None else seeds
-    return NeighborLoader(data, [2, 2], seeds, batch_size=4, random_seed=1, device=device, **options)
-
-
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "glt-ahead"]
-
-
 def test_leaving_early_ends_the_thread_and_iterators_are_epochs_of_their_own():
     loaded = loader()
     one, other = iter(loaded), iter(loaded)
@@ -235,71 +218,6 @@ def test_what_cannot_be_begun_is_raised_in_the_place_of_its_batch(window, monkey
     assert list(batches) == [] and not threads()
 
 
-@pytest.mark.parametrize("window", [1, 3])
-def test_what_an_order_of_ones_own_raises_comes_after_the_batches_before_it(window):
-    def order():
-        yield from ([0, 1], [2, 3])
-        raise ZeroDivisionError("on purpose")
-
-    class Order:
-        def __iter__(self):
-            return order()
-
-    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
-    loaded = NeighborLoader(
-        dataset, [2], torch.arange(40), batch_sampler=Order(), random_seed=1, device="host", gather_window=window
-    )
-    batches = iter(loaded)
-    assert [next(batches).input_id.tolist() for _ in range(2)] == [[0, 1], [2, 3]]
-    with pytest.raises(ZeroDivisionError, match="on purpose"):
-        next(batches)
-    assert list(batches) == [] and not threads()
-
-
-class FedOrder:
-    """Batches that come when the trainer asks for them."""
-
-    def __init__(self):
-        self.asked = queue.Queue()
-
-    def __iter__(self):
-        while (batch := self.asked.get(timeout=60)) is not None:
-            yield batch
-
-
-def fed_loader(order, **options):
-    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
-    return NeighborLoader(dataset, [2], torch.arange(40), batch_sampler=order, random_seed=1, device="host", **options)
-
-
-@pytest.mark.parametrize("window", [1, 3])
-def test_an_order_that_waits_for_the_trainer_is_not_asked_ahead(window):
-    order = FedOrder()
-    batches = iter(fed_loader(order, gather_window=window))
-    with ThreadPoolExecutor(1) as trainer:
-        for batch in ([3, 1], [7]):
-            order.asked.put(batch)
-            made = trainer.submit(next, batches)
-            try:
-                assert made.result(30).input_id.tolist() == batch
-            finally:
-                if not made.done():
-                    order.asked.put(None)
-    order.asked.put(None)
-    assert list(batches) == []
-
-
-def test_leaving_an_order_of_ones_own_early_takes_nothing_from_it():
-    order = FedOrder()
-    loaded = fed_loader(order)
-    for batch in ([1, 2], [5]):
-        order.asked.put(batch)
-        assert next(iter(loaded)).input_id.tolist() == batch and not threads()
-    for batch in ([3], [4], None):
-        order.asked.put(batch)
-    assert [batch.input_id.tolist() for batch in loaded] == [[3], [4]]
-
-
 def test_an_iterator_that_is_closed_while_another_thread_waits_for_it_ends():
     batches = iter(loader())._batches
 
@@ -310,59 +228,6 @@ def test_an_iterator_that_is_closed_while_another_thread_waits_for_it_ends():
 
     batches._made = ClosedMeanwhile()
     assert list(batches) == [] and not threads()
-
-
-SEEDS = range(40)
-ORDERS = {
-    "shuffled": (True, {"shuffle": True}),
-    "distributed": (True, {"sampler": DistributedSampler(SEEDS, 2, 0)}),
-    "generator": (True, {"generator": torch.Generator(), "shuffle": True}),
-    "torch's batches": (True, {"batch_sampler": BatchSampler(RandomSampler(SEEDS), 4, False), "batch_size": 1}),
-    "batches": (True, {"batch_sampler": [[1, 2], [3]], "batch_size": 1}),
-    "seeds": (True, {"sampler": torch.tensor([*SEEDS])}),
-    "PyG's": (True, {"sampler": ImbalancedSampler(torch.arange(40) % 3)}),
-    "own": (False, {"sampler": dict.fromkeys(SEEDS)}),
-}
-
-
-@pytest.mark.parametrize(("overlaps", "options"), ORDERS.values(), ids=ORDERS)
-def test_lists_and_orders_of_torch_and_pyg_are_asked_ahead(overlaps, options, monkeypatch):
-    calls = []
-
-    def noted(name):
-        call = getattr(DeviceBatch, name)
-        monkeypatch.setattr(DeviceBatch, name, lambda *given, **named: (calls.append(name), call(*given, **named)))
-
-    noted("launch")
-    noted("finish")
-    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
-    options = {"batch_size": 4} | options
-    list(NeighborLoader(dataset, [2], torch.arange(40), device="host", **options))
-    assert calls[:3] == (["launch", "launch", "finish"] if overlaps else ["launch", "finish", "launch"])
-
-
-DRAWN = {
-    "generator": lambda g: {"generator": g, "shuffle": True},
-    "sampler's generator": lambda g: {"sampler": RandomSampler(SEEDS, generator=g)},
-    "with replacement": lambda g: {"sampler": RandomSampler(SEEDS, replacement=True, generator=g)},
-    "torch's": lambda g: {"sampler": RandomSampler(SEEDS)},
-    "batches": lambda g: {"batch_sampler": BatchSampler(RandomSampler(SEEDS), 4, False), "batch_size": 1},
-}
-
-
-@pytest.mark.parametrize("options", DRAWN.values(), ids=DRAWN)
-def test_orders_that_draw_give_the_cpus_batches_whatever_the_trainer_draws(options):
-    seen = []
-    for device in (None, "host"):
-        torch.manual_seed(5)
-        given = {"batch_size": 4} | options(torch.Generator().manual_seed(7))
-        dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY" if device else "CPU")
-        loaded, found = NeighborLoader(dataset, [2], torch.arange(40), device=device, **given), []
-        for most in (2, 10):  # the first epoch is left early
-            for batch in islice(loaded, most):
-                found.append((batch.input_id.tolist(), torch.rand(1).item()))
-        seen.append(found)
-    assert len(seen[0]) == 12 and seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("error", [TimeoutError, SystemExit, KeyboardInterrupt])
@@ -386,13 +251,14 @@ def test_what_a_signal_raises_while_the_trainer_waits_takes_no_batch(error):
 
 
 @pytest.mark.parametrize("own_order", [False, True])
-def test_stop_iteration_of_the_users_code_does_not_end_the_epoch(own_order):
+@pytest.mark.parametrize("where", ["transform_sampler_output", "transform"])
+def test_stop_iteration_of_the_users_code_does_not_end_the_epoch(where, own_order):
     def stopping(out):
-        if int(out.metadata[0][0]) == 4:
+        if int((out.input_id if where == "transform" else out.metadata[0])[0]) == 4:
             raise StopIteration
         return out
 
-    order, options = dict.fromkeys([(0, 1), (4,), (8,), (12,)]), {"transform_sampler_output": stopping}
+    order, options = dict.fromkeys([(0, 1), (4,), (8,), (12,)]), {where: stopping}
     loaded = fed_loader(order, **options) if own_order else loader(**options)
     batches = iter(loaded)
     next(batches)

@@ -1,0 +1,40 @@
+"""Loaders whose sampler runs the kernels on the host, and their threads."""
+
+import queue
+import threading
+
+import torch
+
+from glt.data import Dataset
+from glt.loader import NeighborLoader
+from glt.testing import random_graph
+
+HOMO = random_graph(80, 700, seed=3).to_data()
+HOMO.time = torch.arange(80) % 20
+HOMO.edge_weight = torch.rand(700, generator=torch.Generator().manual_seed(2))
+
+
+def loader(device="host", seeds=None, **options):
+    data = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
+    seeds = torch.arange(40) if seeds is None else seeds
+    return NeighborLoader(data, [2, 2], seeds, batch_size=4, random_seed=1, device=device, **options)
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "glt-ahead"]
+
+
+class FedOrder:
+    """Batches that come when the trainer asks for them."""
+
+    def __init__(self):
+        self.asked = queue.Queue()
+
+    def __iter__(self):
+        while (batch := self.asked.get(timeout=60)) is not None:
+            yield batch
+
+
+def fed_loader(order, **options):
+    dataset = Dataset.from_pyg(HOMO).with_mode("ZERO_COPY")
+    return NeighborLoader(dataset, [2], torch.arange(40), batch_sampler=order, random_seed=1, device="host", **options)
