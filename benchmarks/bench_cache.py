@@ -28,7 +28,7 @@ import torch
 import glt
 from benchmarks import graphs
 from benchmarks._harness import Report, arguments, find_peers
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 NUM_PARTS = 2
 NUM_NEIGHBORS = [15, 10, 5]

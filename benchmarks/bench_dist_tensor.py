@@ -30,7 +30,7 @@ from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.served_world import ServedWorld
 from glt.distributed.server_client import require_client
 from glt.distributed.store.shard import Shard
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 WIDTH = 128  # floats: 512 bytes
 _CHUNK_BYTES = 1 << 20

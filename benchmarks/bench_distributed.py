@@ -38,7 +38,7 @@ import glt
 from benchmarks import graphs, peer_jobs
 from benchmarks._harness import Report, Timing, arguments, find_peers
 from benchmarks.partitioned import NUM_PARTS, features_of, labels_of, scratch_dir, write_partitions
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 DEADLINE_S = 180  # for anything a trainer is asked to do
 

@@ -31,7 +31,7 @@ from glt.distributed.server_client import require_client
 from glt.distributed.world import StandaloneWorld, World
 from glt.partition import RandomPartitioner
 from glt.testing import ring_graph
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 WIDTH, NUM_BATCHES = 64, 4
 OPTIMIZERS: dict[str, tuple[Any, Any]] = {

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks._harness import Report, arguments, interleave
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 _SCRIPT = """\
 import sys, time

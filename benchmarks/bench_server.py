@@ -37,7 +37,7 @@ from benchmarks._harness import Report, Timing, arguments, find_peers
 from benchmarks.bench_distributed import DEADLINE_S, Trainers, check_epoch, run_group, stages_of, start_method
 from benchmarks.partitioned import NUM_PARTS, scratch_dir, write_partitions
 from benchmarks.peer_jobs import NUM_LATENCIES
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 MODES = ("worker", "server", "worker, asking", "server, asking")
 CLIENTS = (1, 2, 4)

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import glt.distributed
 from glt.data.readers import read_npz
-from glt.data.task import NodeTask
+from glt.data.tasks import NodeTask
 from glt.demo.job import scaled
 from glt.demo.options import Options
 from glt.demo.trainer import Model, evaluate, train_epoch

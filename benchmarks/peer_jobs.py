@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import graphs
 from benchmarks.partitioned import features_of, labels_of
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 NUM_LATENCIES = 20
 

@@ -20,9 +20,9 @@ from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.typing import EdgeType, NodeType
 
 from glt.data import Dataset
-from glt.data.cuda_device import default_device
-from glt.data.hetero_readers import read_hetero_npz
-from glt.data.synthetic_hetero import synthetic_hetero_graph
+from glt.data.device import default_device
+from glt.data.readers import read_hetero_npz
+from glt.data.synthetic import synthetic_hetero_graph
 from glt.loader import NeighborLoader
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch_geometric.nn import GraphSAGE
 
 from glt.data import Dataset
-from glt.data.cuda_device import default_device
+from glt.data.device import default_device
 from glt.data.readers import read_npz
 from glt.data.synthetic import synthetic_graph
-from glt.data.task import NodeTask
+from glt.data.tasks import NodeTask
 from glt.loader import LinkNeighborLoader, NeighborLoader
 
 

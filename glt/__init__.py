@@ -2,7 +2,7 @@
 
 Importing this has no side effects and needs neither a GPU nor a driver; torch_geometric is imported only by the parts
 that hand out its objects, so that sampling processes start without it. ``has_cuda`` tells whether this build has the
-CUDA kernels; whether they can be used here, and what is missing, :func:`glt.data.cuda_device.missing_for_cuda`.
+CUDA kernels; whether they can be used here, and what is missing, :func:`glt.data.device.missing_for_cuda`.
 """
 
 import importlib

@@ -1,16 +1,56 @@
 """The command ``glt``."""
 
+from __future__ import annotations
+
 import argparse
 import importlib
+import json
+import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime, timezone
+from itertools import pairwise
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 import glt
 from glt.demo.options import Options, add_arguments
-from glt.early_stop import early_stop
 from glt.errors import PartitionError
+
+# Signals that come while ``glt serve`` is imported, which takes seconds; it needs nothing but the standard library.
+
+
+_HANDLED: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def early_stop(flags: Sequence[str]) -> Iterator[None]:
+    """SIGTERM and SIGINT end this process with status 0, as a server that is not ready does, and say so on stderr.
+
+    Args:
+        flags: Of the command; with ``--log-format json`` it is said as an object.
+    """
+    is_json = "--log-format=json" in flags or any(pair == ("--log-format", "json") for pair in pairwise(flags))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        text = f"stopped by {signal.Signals(number).name} before it was ready"
+        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = json.dumps({
+            "time": time, "level": "info", "logger": __name__, "message": text, "server": None, "worker": None,
+            "pid": os.getpid(),
+        }) if is_json else f"{time} INFO pid {os.getpid()}: {__name__}: {text}"  # fmt: skip
+        os.write(2, f"{line}\n".encode())
+        os._exit(0)  # an exception might be caught by what is being imported
+
+    before = {each: signal.signal(each, stop) for each in _HANDLED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 # Commands with a module of their own: it has add_arguments(parser) and run(parser, arguments), the exit status.
 _COMMANDS: Final = {

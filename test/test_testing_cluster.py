@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 
 def do_nothing(trainer: Trainer) -> None:

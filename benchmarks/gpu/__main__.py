@@ -41,7 +41,7 @@ def main() -> int:
     import torch  # after the build: glt loads the extension
 
     from benchmarks._harness import Report
-    from glt.data.cuda_device import missing_for_cuda
+    from glt.data.device import missing_for_cuda
 
     missing = missing_for_cuda()
     if missing is not None:

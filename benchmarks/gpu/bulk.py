@@ -14,7 +14,7 @@ import torch
 from benchmarks._harness import Report
 from benchmarks.gpu.launches import RawTable, median_ms, seconds_of
 from benchmarks.gpu.probes import launch
-from glt.data.pinned_memory import PinnedMemory
+from glt.data.pinned import PinnedMemory
 
 ROUNDS = 7
 RING_BYTES = 160 << 10  # of shared memory

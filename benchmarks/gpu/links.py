@@ -16,9 +16,9 @@ from benchmarks._harness import Report
 from benchmarks.gpu.launches import median_ms, seconds_of
 from benchmarks.gpu.sampling import lognormal_graph
 from glt.data import Graph
-from glt.data.accelerator import Accelerator
+from glt.data.device import Accelerator
 from glt.sampler import NeighborSampler
-from glt.sampler.device_sampling import DeviceSampling
+from glt.sampler.device import DeviceSampling
 
 ROUNDS = 9
 

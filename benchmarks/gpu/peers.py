@@ -28,7 +28,7 @@ from benchmarks.peer_samplers import WITH_REPLACEMENT, graphbolt_hops
 from glt.data import Feature, Graph, Topology
 from glt.data.tiered_rows import TieredRows
 from glt.sampler import NeighborSampler
-from glt.sampler.device_sampling import DeviceSampling
+from glt.sampler.device import DeviceSampling
 
 ROUNDS = 9
 ROW_BYTES = 400

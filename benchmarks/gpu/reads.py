@@ -13,7 +13,7 @@ import torch
 
 from benchmarks._harness import Report
 from benchmarks.gpu.launches import RawTable, median_ms, seconds_of
-from glt.data.pinned_memory import PinnedMemory
+from glt.data.pinned import PinnedMemory
 
 ROUNDS = 7
 

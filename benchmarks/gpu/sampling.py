@@ -23,7 +23,7 @@ from benchmarks._harness import Report
 from benchmarks.gpu.launches import median_ms, seconds_of
 from glt.data import Graph, Topology
 from glt.sampler import NeighborSampler
-from glt.sampler.device_sampling import DeviceSampling
+from glt.sampler.device import DeviceSampling
 from glt.sampler.output import Finish
 
 ROUNDS = 15

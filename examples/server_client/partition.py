@@ -12,7 +12,7 @@ import torch
 
 from glt.data.readers import read_npz
 from glt.data.synthetic import synthetic_graph
-from glt.data.task import NodeTask
+from glt.data.tasks import NodeTask
 from glt.demo.job import scaled
 from glt.partition import RandomPartitioner
 

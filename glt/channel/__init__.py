@@ -1,12 +1,15 @@
 """Channels carry sampled batches from whoever samples to whoever trains: one message format, one small interface."""
 
-from glt.channel.base import Channel, Slot
-from glt.channel.error_message import error_message
-from glt.channel.local import LocalChannel
-from glt.channel.message import Message, MessageKind, MessageLayout, encode_message, read_message
-from glt.channel.shared_memory import SharedMemory, SharedTensor, share_tensor
-from glt.channel.shm import ShmChannel
-from glt.channel.size import format_size, parse_size
+from typing import TYPE_CHECKING
+
+from glt._faces import lazy_names
+
+if TYPE_CHECKING:
+    from glt._checks import format_size, parse_size
+    from glt.channel.base import Channel, Slot
+    from glt.channel.local import LocalChannel
+    from glt.channel.message import Message, MessageKind, MessageLayout, encode_message, error_message, read_message
+    from glt.channel.shm import SharedMemory, SharedTensor, ShmChannel, share_tensor
 
 __all__ = [
     "Channel",
@@ -25,3 +28,14 @@ __all__ = [
     "read_message",
     "share_tensor",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "glt._checks": ["format_size", "parse_size"],
+        "base": ["Channel", "Slot"],
+        "local": ["LocalChannel"],
+        "message": ["Message", "MessageKind", "MessageLayout", "encode_message", "error_message", "read_message"],
+        "shm": ["SharedMemory", "SharedTensor", "ShmChannel", "share_tensor"],
+    },
+)

@@ -7,7 +7,7 @@ from types import TracebackType
 from torch import Tensor
 
 from glt.channel.message import Message, MessageKind, MessageLayout
-from glt.data.accelerator import Event
+from glt.data.device import Event
 
 DEFAULT_TIMEOUT_S = 180.0
 """How long a call waits unless told otherwise."""

@@ -1,11 +1,27 @@
 """Graphs, features and their sources."""
 
-from glt.data.dataset import Dataset
-from glt.data.device_group import DeviceGroup
-from glt.data.feature import Feature
-from glt.data.graph import Graph
-from glt.data.schema import HOMOGENEOUS, Schema
-from glt.data.topology import Topology
-from glt.data.window_gather import WindowGather
+from typing import TYPE_CHECKING
+
+from glt._faces import lazy_names
+
+if TYPE_CHECKING:
+    from glt.data.dataset import Dataset
+    from glt.data.device import DeviceGroup
+    from glt.data.feature import Feature, WindowGather
+    from glt.data.graph import Graph
+    from glt.data.schema import HOMOGENEOUS, Schema
+    from glt.data.topology import Topology
 
 __all__ = ["HOMOGENEOUS", "Dataset", "DeviceGroup", "Feature", "Graph", "Schema", "Topology", "WindowGather"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "dataset": ["Dataset"],
+        "device": ["DeviceGroup"],
+        "feature": ["Feature", "WindowGather"],
+        "graph": ["Graph"],
+        "schema": ["HOMOGENEOUS", "Schema"],
+        "topology": ["Topology"],
+    },
+)

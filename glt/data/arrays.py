@@ -2,16 +2,99 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import reprlib
+import tokenize
 import warnings
-from typing import Any, NamedTuple
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.npy_array import map_npy
+from glt import _core
+
+# What the native core made of tensors, for as long as their memory stays where it is.
+
+
+T = TypeVar("T")
+
+
+class NativeView(Generic[T]):
+    """A native object over the memory of tensors, made on first use, and again once that has moved.
+
+    torch moves the memory of a tensor in place, and frees where it was, when the tensor is sent to another process
+    (``mp.spawn``, ``mp.Queue``, a ``DataLoader`` that spawns) or by ``share_memory_()``; of any other tensor that
+    shares its memory, too, such as the one that a user gave us. Whatever holds an address longer than a call asks here
+    for it. A call under way while another thread does that is beyond this, as it is in torch.
+
+    Args:
+        tensors: All whose memory it reads.
+        make: Makes it of them; had better not hold who holds this, which would outlive its last use then.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor | None], make: Callable[[], T]) -> None:
+        self._tensors, self._make = [tensor for tensor in tensors if tensor is not None], make
+        self._made: tuple[list[int], T] | None = None
+
+    def get(self) -> T:
+        """Returns the object."""
+        places = [tensor.data_ptr() for tensor in self._tensors]
+        made = self._made
+        if made is None or made[0] != places:
+            made = self._made = places, self._make()
+        return made[1]
+
+
+# Arrays that others saved as ``.npy`` files; nothing in them is executed.
+
+
+BAD_HEADER = (ValueError, SyntaxError, EOFError, TypeError, SystemError, tokenize.TokenError)
+"""What NumPy raises for a damaged file, its header being a Python literal: 120,000 random damages gave these."""
+
+FilePath = str | os.PathLike[str]
+
+
+def load_npy(path: FilePath, name: str | None = None) -> np.ndarray:
+    """Reads the array of a ``.npy`` file.
+
+    Args:
+        path: Of the file.
+        name: What to call it in errors. Default: its path.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+        ValueError: If it is no such file, or one of several arrays; names it.
+    """
+    return _load(path, name, None)
+
+
+def map_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] = "c") -> np.ndarray:
+    """As :func:`load_npy`, but maps it: copy-on-write, or to be read only."""
+    return _load(path, name, mode)
+
+
+def _load(path: FilePath, name: str | None, mode: Literal["c", "r"] | None) -> np.ndarray:
+    name = os.fspath(path) if name is None else name
+    try:
+        array = np.load(path, mmap_mode=mode, allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except (*BAD_HEADER, OSError) as error:
+        # NumPy advises to unpickle what it cannot read.
+        why = "it has no .npy header, or holds Python objects, which are not read" if "pickle" in str(error) else error
+        raise ValueError(f"{name} is not a readable .npy file: {why}") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError(f"{name} is an .npz file of several arrays: expected an .npy file of one")
+    return array
+
 
 # The core moves rows as bytes, so a dtype that NumPy lacks travels as an integer of the same size.
 _CARRIER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
@@ -157,3 +240,180 @@ def as_rows(value: Any, name: str) -> Tensor:
     if value.dim() == 0:
         raise ValueError(f"{name} is a single value: expected one row per node or edge")
     return value
+
+
+# Named arrays in an ``.npz`` file, read with errors that name the file and the array.
+
+
+class NpzFile:
+    """An open ``.npz`` file of plain arrays; nothing in it is unpickled. A context manager.
+
+    Args:
+        path: The file.
+        reader: Name of the function that reads, which errors begin with.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no ``.npz`` file.
+    """
+
+    def __init__(self, path: str | Path, reader: str) -> None:
+        self.path, self.reader = Path(path), reader
+        if not self.path.is_file():
+            raise FileNotFoundError(f"{reader}: {self.path} does not exist or is not a file")
+        try:
+            arrays = np.load(self.path, allow_pickle=False)
+        except (*BAD_HEADER, OSError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{reader}: {self.path} is not a readable .npz file: {error}") from error
+        if not isinstance(arrays, np.lib.npyio.NpzFile):
+            raise ValueError(f"{reader}: {self.path} holds one array, expected an .npz file of named arrays")
+        self._arrays = arrays
+
+    def __enter__(self) -> NpzFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._arrays.close()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._arrays.files
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._arrays.files)
+
+    def array(self, key: str) -> np.ndarray:
+        """Reads one array.
+
+        Raises:
+            ValueError: If it is missing or damaged.
+        """
+        if key not in self:
+            raise ValueError(f"{self.reader}: {self.path} has no array {key!r}; it has {sorted(self.names)}")
+        try:
+            return self._arrays[key]
+        except Exception as error:  # zlib, zipfile and numpy each have their own way to say "damaged"
+            raise ValueError(f"{self.reader}: {self.path}: array {key!r} cannot be read: {error}") from error
+
+    def meta(self) -> dict[str, Any]:
+        """Reads ``meta``, a JSON object in bytes.
+
+        Raises:
+            ValueError: If it is missing or no such object.
+        """
+        try:
+            meta = json.loads(self.array("meta").tobytes())
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{self.reader}: {self.path}: array 'meta' is no JSON in bytes: {error}") from error
+        if not isinstance(meta, dict):
+            raise ValueError(f"{self.reader}: {self.path}: array 'meta' holds {meta!r}: expected a JSON object")
+        return meta
+
+    def features(self, key: str) -> np.ndarray:
+        """Reads a float32 matrix that is dense as ``key``, or a CSR matrix as ``key_indptr``, ``key_indices``,
+        ``key_data`` and ``key_shape``, which comes back dense."""
+        if key in self or f"{key}_indptr" not in self:
+            return np.ascontiguousarray(self.array(key), np.float32)
+        indptr, columns, values, shape = (
+            self.array(f"{key}_{part}") for part in ("indptr", "indices", "data", "shape")
+        )
+        num_rows, num_columns = (int(size) for size in shape)
+        counts = np.diff(indptr)
+        if (
+            len(counts) != num_rows
+            or counts.min(initial=0) < 0
+            or counts.sum() != len(columns)
+            or len(columns) != len(values)
+        ):
+            raise ValueError(
+                f"{self.reader}: {self.path}: {key}_indptr ({len(indptr)} offsets), {key}_indices ({len(columns)}) and "
+                f"{key}_data ({len(values)}) do not describe a CSR matrix of {key}_shape [{num_rows}, {num_columns}]"
+            )
+        if len(columns) and not 0 <= columns.min() <= columns.max() < num_columns:
+            raise ValueError(
+                f"{self.reader}: {self.path}: {key}_indices spans [{columns.min()}, {columns.max()}], {key}_shape has "
+                f"{num_columns} columns"
+            )
+        x = np.zeros((num_rows, num_columns), np.float32)
+        # add, not assign: a CSR matrix may list a cell twice and means the sum.
+        np.add.at(x, (np.repeat(np.arange(num_rows), counts), columns), values.astype(np.float32))
+        return x
+
+
+# Memory for results that are made again and again, one batch after the other.
+#
+# A batch of a few megabytes from ``torch.empty`` is fresh memory from the kernel every time: writing it costs a page
+# fault per 4 KiB, several times the work of the copy itself. :func:`empty` hands out memory that earlier batches used.
+
+
+SMALL_BYTES = 64 << 10
+"""Below this the allocator behind ``torch.empty`` reuses memory by itself."""
+
+
+process_pool = _core.BlockPool.of_process
+"""Returns the one pool of this process. It keeps up to 1 GiB of free memory for reuse; what tensors use is not counted.
+A forked child (a DataLoader worker, say) starts without any."""
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Returns a CPU tensor of undefined content whose memory is recycled when the last view of it is gone.
+
+    Args:
+        shape: Its sizes.
+        dtype: Any dtype of torch.
+
+    The tensor is contiguous and 64-byte aligned; its storage cannot be resized.
+    """
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes < SMALL_BYTES:
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.from_numpy(process_pool().acquire(nbytes)).view(dtype)
+    return flat if len(shape) == 1 else flat.view(shape)  # a call where caches are cold takes 5 us
+
+
+# Files of ``torch.save``, read without unpickling anything but tensors and plain containers (law 7).
+
+
+def load_saved(path: Path, name: str, expected: str, mmap: bool = False) -> Any:
+    """Returns the object in a file of ``torch.save``.
+
+    The file is a zip file, whose checksums are compared first; torch does not. That is a pass over the file, mapped or
+    not: 0.25 s per GiB that is in memory already, a third of what loading takes. Files of ``torch.save`` before
+    version 1.6 have no checksums.
+
+    Args:
+        path: The file.
+        name: What to call it in errors.
+        expected: What it is to hold, for errors.
+        mmap: Whether its tensors are to be mapped, not read.
+
+    Raises:
+        OSError: If it cannot be opened or read.
+        ValueError: If a byte of it was altered, it is damaged otherwise, or holds something that is not read; names it
+            and says what to do.
+    """
+    try:
+        _require_checksums(path)
+        return torch.load(path, mmap=mmap, weights_only=True)
+    except Exception as error:  # whatever damaged bytes make the unpickler stumble over: it promises no exception
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+            raise  # EINVAL: torch seeks where damaged bytes send it
+        raise damaged(name, expected, error) from error
+
+
+def _require_checksums(path: Path) -> None:
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as file:
+        altered = file.testzip()
+    if altered is not None:
+        raise zipfile.BadZipFile(f"its record {altered} does not match its checksum")
+
+
+def damaged(name: str, expected: str, error: Exception) -> ValueError:
+    """Returns the error that says so; what torch has to say of it comes last, in one line."""
+    reason = next(iter(str(error).strip().splitlines()), "")
+    return ValueError(
+        f"{name} is damaged, or not what torch.save made of that: expected {expected}; copy the file again, or save it "
+        f"again ({type(error).__name__}: {reason})"
+    )

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from glt.data.arrays import as_rows
-from glt.data.edge_index import coo_of
 from glt.data.feature import Feature
 from glt.data.graph import Graph
-from glt.data.graph_arrays import GraphArrays
+from glt.data.pyg import GraphArrays
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
-from glt.data.topology import Topology, layout_of
+from glt.data.topology import Topology, coo_of, layout_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData

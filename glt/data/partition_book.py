@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import Packed, from_array
-from glt.data.native_view import NativeView
+from glt.data.arrays import NativeView, Packed, from_array
 
 
 class PartitionBook:

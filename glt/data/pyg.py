@@ -2,19 +2,199 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from glt.data.arrays import as_rows
-from glt.data.edge_index import endpoints
-from glt.data.graph_arrays import GraphArrays
-from glt.data.schema import HOMOGENEOUS, Schema
+from glt.data.schema import HOMOGENEOUS, NodeType, Schema
+from glt.data.topology import Topology, as_times, endpoints, layout_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+
+
+# A graph as plain arrays per type: what every source of graphs is brought into before rows are built.
+
+
+@dataclass
+class GraphArrays:
+    """Lists with one element per node type or edge type, in the order of ``schema``.
+
+    Attributes:
+        schema: The types.
+        num_nodes: Number of nodes of each type.
+        edge_index: Sources and destinations of each edge type, a pair of int32 or int64 arrays ``[E]``.
+        edge_ids: Edge ids ``[E]`` of each edge type; None where an id is the position.
+        edge_weight: Weights ``[E]`` of each edge type, or None.
+        edge_time: Times ``[E]`` of each edge type, or None.
+        node_tables: Rows by name, of each node type.
+        edge_tables: Rows by name, of each edge type; row i is of edge id i.
+        time_attr: Name of the times, also among the tables where they are the nodes'.
+        time_level: ``'node'`` (an edge has the time of its neighbour end), ``'edge'``, or None without times.
+    """
+
+    schema: Schema
+    num_nodes: list[int]
+    edge_index: list[tuple[np.ndarray, np.ndarray]]
+    edge_ids: list[Any] = field(default_factory=list)
+    edge_weight: list[Any] = field(default_factory=list)
+    edge_time: list[Any] = field(default_factory=list)
+    node_tables: list[dict[str, Tensor]] = field(default_factory=list)
+    edge_tables: list[dict[str, Tensor]] = field(default_factory=list)
+    time_attr: str | None = None
+    time_level: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("edge_ids", "edge_weight", "edge_time"):
+            if not getattr(self, name):
+                setattr(self, name, [None] * len(self.schema.edge_types))
+        self.node_tables = self.node_tables or [{} for _ in self.schema.node_types]
+        self.edge_tables = self.edge_tables or [{} for _ in self.schema.edge_types]
+
+    @classmethod
+    def from_arrays(
+        cls,
+        edge_index: Any,
+        num_nodes: Any = None,
+        *,
+        node_tables: Mapping[str, Any],
+        edge_tables: Mapping[str, Any],
+        edge_ids: Any = None,
+        edge_weight: Any = None,
+        edge_time: Any = None,
+        node_time: Any = None,
+    ) -> GraphArrays:
+        """Takes single values, or dicts by type where ``edge_index`` is one.
+
+        Args:
+            edge_index: ``[2, E]``, or such by edge type.
+            num_nodes: Number of nodes, or by node type. Default: rows of the features, else as many as the largest
+                id and the other tables need.
+            node_tables, edge_tables: By the name that users know: a table, or tables by type, or None.
+            edge_ids, edge_weight, edge_time, node_time: See the attributes; ``node_time`` makes times node-level.
+        """
+        if node_time is not None and edge_time is not None:
+            raise ValueError("node_time and edge_time are both given: expected the times of one kind")
+        if node_time is not None:
+            node_tables = {**node_tables, "time": node_time}
+        schema = HOMOGENEOUS
+        if isinstance(edge_index, Mapping):
+            schema = Schema(tuple(_node_types(edge_index, num_nodes, *node_tables.values())), tuple(edge_index))
+        counts = schema.per_node_type("num_nodes", num_nodes)
+        tables = {name: schema.per_node_type(_argument(name), table) for name, table in node_tables.items()}
+        of_edges = {name: schema.per_edge_type(_argument(name), table) for name, table in edge_tables.items()}
+        self = cls(
+            schema,
+            [],
+            _per_edge_type(schema, endpoints, schema.per_edge_type("edge_index", edge_index)),
+            schema.per_edge_type("edge_ids", edge_ids),
+            schema.per_edge_type("edge_weight", edge_weight),
+            schema.per_edge_type("edge_time", edge_time),
+            [_rows(tables, t, _suffix(schema, name)) for t, name in enumerate(schema.node_types)],
+            [_rows(of_edges, r, _suffix(schema, name)) for r, name in enumerate(schema.edge_types)],
+            None if node_time is None and edge_time is None else "time",
+            "node" if node_time is not None else "edge" if edge_time is not None else None,
+        )
+        self.num_nodes = [self.count_nodes(t, count) for t, count in enumerate(counts)]
+        return self
+
+    def count_nodes(self, node_type: int, given: int | None) -> int:
+        """Number of nodes of a type: as given, else rows of its features, else what edges and other tables need."""
+        if given is not None:
+            if given < 0:
+                raise ValueError(f"num_nodes = {given}: expected at least 0")
+            return int(given)
+        tables = self.node_tables[node_type]
+        if "x" in tables:
+            return len(tables["x"])
+        largest = (
+            int(end.max(initial=-1))
+            for edge_type, ends in zip(self.schema.ends("out"), self.edge_index, strict=True)
+            for end_type, end in zip(edge_type, ends, strict=True)
+            if end_type == node_type
+        )
+        return max([*(len(table) for table in tables.values()), max(largest, default=-1) + 1])
+
+    def topologies(self, edge_dir: str) -> list[Topology]:
+        """Builds the rows of each edge type.
+
+        Raises:
+            IndexError, TypeError, ValueError: As :class:`Topology`; names the edge type where there are several.
+        """
+        layout = layout_of(edge_dir)
+        return _per_edge_type(self.schema, lambda r: self._topology(r, layout), range(len(self.edge_index)))
+
+    def _topology(self, edge_type: int, layout: str) -> Topology:
+        ends = self.edge_index[edge_type]
+        source, target = self.schema.ends("out")[edge_type]
+        return Topology(
+            ends,
+            (self.num_nodes[source], self.num_nodes[target]),
+            edge_ids=self.edge_ids[edge_type],
+            layout=layout,
+            edge_weight=self.edge_weight[edge_type],
+            edge_time=self._edge_time(edge_type, *((source, ends[0]) if layout == "CSC" else (target, ends[1]))),
+        )
+
+    def _edge_time(self, edge_type: int, neighbor_type: int, neighbors: np.ndarray) -> Any:
+        if self.time_level != "node" or self.time_attr not in self.node_tables[neighbor_type]:
+            return self.edge_time[edge_type]
+        num_nodes = self.num_nodes[neighbor_type]
+        name = f"node_time{_suffix(self.schema, self.schema.node_types[neighbor_type])}"
+        time = as_times(self.node_tables[neighbor_type][self.time_attr], name, num_nodes, "node")
+        if len(neighbors) and not 0 <= neighbors.min() <= neighbors.max() < num_nodes:
+            return None  # the edges are refused anyway, by a message about ids
+        return time[neighbors]
+
+
+def _node_types(edge_index: Mapping[Any, Any], *by_type: Any) -> Iterable[NodeType]:
+    """Node types in the order in which the arguments name them."""
+    seen: dict[NodeType, None] = {}
+    for value in by_type:
+        if isinstance(value, Mapping):
+            seen.update(dict.fromkeys(value))
+    for edge_type in edge_index:
+        if isinstance(edge_type, tuple) and len(edge_type) == 3:  # what is no edge type, Schema refuses
+            seen.update(dict.fromkeys((edge_type[0], edge_type[2])))
+    return seen
+
+
+_ARGUMENTS = {"x": "node_features", "y": "node_labels", "time": "node_time", "edge_attr": "edge_features"}
+
+
+def _argument(table: str) -> str:
+    """What the user calls a table."""
+    return _ARGUMENTS.get(table, table)
+
+
+def _suffix(schema: Schema, name: Any) -> str:
+    return f"[{name!r}]" if schema.is_hetero else ""
+
+
+def _rows(tables: Mapping[str, list[Any]], index: int, suffix: str) -> dict[str, Tensor]:
+    return {
+        name: as_rows(each[index], _argument(name) + suffix)
+        for name, each in tables.items()
+        if each[index] is not None
+    }  # fmt: skip
+
+
+def _per_edge_type(schema: Schema, build: Any, values: Iterable[Any]) -> list[Any]:
+    """``[build(value) ...]``, where errors name the edge type if there are several."""
+    built = []
+    for edge_type, value in zip(schema.edge_types, values, strict=True):
+        try:
+            built.append(build(value))
+        except (IndexError, TypeError, ValueError) as error:
+            if not schema.is_hetero:
+                raise
+            raise type(error)(f"edge type {edge_type}: {error}") from error
+    return built
+
 
 # What PyG keeps in an edge store that is the edges themselves.
 _TOPOLOGY = ("edge_index", "adj", "adj_t", "num_nodes", "num_edges")

@@ -6,16 +6,206 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
 from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
+from glt.data.arrays import as_rows
 from glt.data.dataset import Dataset
-from glt.data.edge_index import coo_of
-from glt.data.edge_times import TimedEdges, as_times
+from glt.data.feature import Feature
 from glt.data.graph import Graph
-from glt.data.graph_store import DatasetGraphStore
 from glt.data.schema import HOMOGENEOUS, Schema
-from glt.data.topology import Topology, layout_of
+from glt.data.topology import TimedEdges, Topology, as_times, coo_of, layout_of
+
+# The tables of a dataset as PyG's ``FeatureStore``.
+
+
+class DatasetFeatureStore(FeatureStore):
+    """Looks up rows of a :class:`~glt.data.Dataset` for PyG's loaders.
+
+    Groups are node types and edge types; of a homogeneous dataset there is one, None, which holds the tables of nodes
+    and of edges, as PyG's ``Data`` does. ``get_all_tensor_attrs`` does not list the tables of edges in the group None,
+    since PyG's loaders index every table there by node.
+
+    Tables that are put or removed come and go in this store only, never in the dataset.
+
+    Args:
+        dataset: Its tables are shared, not copied.
+        num_threads: Threads that copy rows; the result does not depend on it.
+
+    Raises:
+        ValueError: If a table of the dataset has no row for some ids, as in a partition.
+    """
+
+    def __init__(self, dataset: Dataset, num_threads: int = 1) -> None:
+        super().__init__()
+        schema = dataset.schema
+        self.num_threads = num_threads
+        self._node_groups: list[Any] = list(schema.node_types) if schema.is_hetero else [None]
+        self._num_rows: dict[Any, int] = dict(zip(self._node_groups, dataset.num_nodes_of, strict=True))
+        self._tables: dict[Any, dict[str, Feature]] = {
+            group: dict(tables) for group, tables in zip(self._node_groups, dataset.node_tables, strict=True)
+        }
+        self._edge_names: set[str] = set()
+        if schema.is_hetero:
+            self._tables |= {t: dict(tables) for t, tables in schema.by_edge_type(dataset.edge_tables).items()}
+        elif dataset.edge_tables:
+            self._edge_names = set(dataset.edge_tables[0])
+            self._tables[None] = {**dataset.edge_tables[0], **self._tables[None]}
+        for group, tables in self._tables.items():
+            for name, feature in tables.items():
+                if not feature.has_row_per_id:
+                    raise ValueError(f"table {name!r} of {group!r} has rows for some ids only: expected one per id")
+
+    def _find(self, attr: TensorAttr) -> Feature | None:
+        group = tuple(attr.group_name) if isinstance(attr.group_name, list) else attr.group_name
+        if group not in self._tables:
+            raise KeyError(f"group {group!r} is not in the dataset: expected one of {list(self._tables)}")
+        return self._tables[group].get(attr.attr_name)
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor:
+        feature = self._find(attr)
+        if feature is None:
+            names = list(self._tables[attr.group_name])
+            raise KeyError(f"{attr.group_name!r} has no table {attr.attr_name!r}: expected one of {names}")
+        index = attr.index
+        if index is None:
+            return feature.tensor
+        if isinstance(index, slice | int | np.integer):
+            return feature.tensor[index]
+        return feature.gather(index, num_threads=self.num_threads)
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        if self._find(attr) is None:
+            return None
+        return tuple(self._get_tensor(attr).shape)
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """Returns one attribute per table, without index; see the class for which."""
+        return [
+            self._tensor_attr_cls(group, name)
+            for group, tables in self._tables.items()
+            for name in tables
+            if group is not None or name not in self._edge_names
+        ]
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        self._find(attr)  # refuses groups that there are not
+        if attr.index is not None:
+            raise ValueError(
+                f"index of {attr.attr_name!r} is given: expected a whole table with index=None, since tables may be "
+                "mapped files and memory of the user, which are not written to"
+            )
+        feature = Feature(as_rows(tensor, attr.attr_name))
+        expected = self._num_rows.get(attr.group_name)
+        of_nodes = expected is not None and attr.attr_name not in self._edge_names
+        if of_nodes and len(feature) != expected:
+            raise ValueError(f"{attr.attr_name} has {len(feature)} rows: expected one per node, {expected}")
+        self._tables[attr.group_name][attr.attr_name] = feature
+        return True
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        found = self._find(attr) is not None
+        self._tables[attr.group_name].pop(attr.attr_name, None)
+        return found
+
+    def __len__(self) -> int:
+        return sum(len(tables) for tables in self._tables.values())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} tables)"
+
+
+# The edges of a dataset as PyG's ``GraphStore``.
+
+
+class DatasetGraphStore(GraphStore):
+    """Serves the edges of a :class:`~glt.data.Dataset` in every layout of PyG: ``'coo'``, ``'csc'`` and ``'csr'``.
+
+    Sources and destinations come in the order of their edge ids, so that positions are edge ids, which index edge
+    features. Where the edges came sorted, the compressed layout has that order too; only then is it announced by
+    ``get_all_edge_attrs``, so that PyG's sampler names the same ids whichever it reads. It is served on request always.
+
+    Args:
+        dataset: Its edges are shared where the layout is its own and ids are int64; other layouts are made on request.
+
+    Raises:
+        ValueError: If edge ids are not the numbers from 0 on, or the dataset is of a partition.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__()
+        for edge_type, graph in zip(dataset.schema.edge_types, dataset.graphs, strict=True):
+            ids = graph.topology.edge_ids
+            if ids is not None and not _is_permutation(ids):
+                raise ValueError(
+                    f"edge ids of {edge_type} are not 0 to {len(ids) - 1}, each once: PyG's stores know no others"
+                )
+        self.dataset = dataset
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        """Returns the layouts of every edge type in which positions are edge ids."""
+        attrs = []
+        for edge_type, graph in zip(self._edge_types(), self.dataset.graphs, strict=True):
+            topology = graph.topology
+            layouts = [EdgeLayout.COO]
+            if _ids_are_positions(topology):
+                layouts.insert(0, EdgeLayout(topology.layout.lower()))
+            attrs += [EdgeAttr(edge_type, layout, size=topology.size) for layout in layouts]
+        return attrs
+
+    def _edge_types(self) -> list[Any]:
+        return list(self.dataset.schema.edge_types) if self.dataset.schema.is_hetero else [None]
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
+        edge_type = tuple(edge_attr.edge_type) if isinstance(edge_attr.edge_type, list) else edge_attr.edge_type
+        if edge_type not in self._edge_types():
+            return None
+        topology = self.dataset.graphs[self._edge_types().index(edge_type)].topology
+        if edge_attr.layout == EdgeLayout.COO and not edge_attr.is_sorted:
+            source, target = _by_edge_id(topology)
+            return source, target
+        layout = "CSR" if edge_attr.layout == EdgeLayout.CSR else "CSC"
+        if topology.layout != layout:
+            topology = Topology(_by_edge_id(topology), topology.size, layout=layout)
+        if edge_attr.layout == EdgeLayout.COO:
+            source, target = topology.coo()
+            return source, target
+        indices = topology.indices.to(torch.int64)
+        return (topology.indptr, indices) if layout == "CSR" else (indices, topology.indptr)
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
+        raise _fixed(edge_attr, "put")
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
+        raise _fixed(edge_attr, "removed")
+
+
+def _fixed(edge_attr: EdgeAttr, verb: str) -> ValueError:
+    return ValueError(
+        f"edges of type {edge_attr.edge_type} cannot be {verb}: the graph of a glt Dataset is fixed; build another one "
+        "with Dataset.from_arrays"
+    )
+
+
+def _ids_are_positions(topology: Topology) -> bool:
+    ids = topology.edge_ids
+    return ids is None or bool((ids == torch.arange(len(ids))).all())
+
+
+def _is_permutation(ids: Tensor) -> bool:
+    return len(ids) == 0 or (int(ids.max()) == len(ids) - 1 and bool((torch.bincount(ids) == 1).all()))
+
+
+def _by_edge_id(topology: Topology) -> Tensor:
+    ends = topology.coo()
+    if topology.edge_ids is None:
+        return ends
+    by_id = torch.empty_like(ends)
+    by_id[:, topology.edge_ids.to(torch.int64)] = ends
+    return by_id
 
 
 def dataset_of_stores(

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import from_array
-from glt.data.gather_errors import GatherErrors
-from glt.data.pinned_memory import PinnedMemory, brought
-from glt.data.under_way import waited_for
+from glt.data.device import GatherErrors, waited_for
+from glt.data.pinned import PinnedMemory, brought
 
 NO_ROW = 2**32 - 1
 
@@ -123,7 +122,7 @@ class TieredRows:
         self._bind()
 
     def _bind(self) -> None:
-        """Has the kernel read the rows where they are now: torch may move them, see :mod:`glt.data.native_view`."""
+        """Has the kernel read the rows where they are now: torch may move them, see :mod:`glt.data.arrays`."""
         self.close()
         self._pins, places, addresses = [], [], self._now_at()
         self._guard = waited_for(self, self.device)

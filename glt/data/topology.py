@@ -2,20 +2,202 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import Packed, as_numpy, require_data
-from glt.data.edge_index import endpoints
-from glt.data.edge_times import TimedEdges, as_times
-from glt.data.edge_weights import EdgeWeights, as_weights
-from glt.data.native_view import NativeView
+from glt.data.arrays import NativeView, Packed, as_numpy, from_array, require_data
 from glt.data.partition_book import PartitionBook
+
+# Sources and destinations of edges, in whatever holds them.
+
+
+def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns sources and destinations ``[E]`` of whatever holds them, both int32 or both int64.
+
+    Raises:
+        TypeError, ValueError: If it holds something else.
+    """
+    if not isinstance(edge_index, Tensor | np.ndarray | Sequence) or isinstance(edge_index, str):
+        raise TypeError(
+            f"edge_index is a {type(edge_index).__name__}: expected sources and destinations, [2, num_edges], int32 or "
+            "int64; of a graph without edges torch.empty(2, 0, dtype=torch.int64)"
+        )
+    if isinstance(edge_index, Tensor | np.ndarray) and (edge_index.ndim != 2 or edge_index.shape[0] != 2):
+        raise ValueError(f"edge_index has shape {tuple(edge_index.shape)}: expected [2, num_edges]")
+    if len(edge_index) != 2:
+        raise ValueError(f"edge_index has {len(edge_index)} rows: expected sources and destinations")
+    for name, ends in zip(("sources", "destinations"), edge_index, strict=True):
+        if not isinstance(ends, Tensor | np.ndarray | Sequence) or isinstance(ends, str):
+            raise TypeError(f"edge_index: the {name} are a {type(ends).__name__}, expected ids [num_edges]")
+    row, col = (_ids(ends) for ends in edge_index)
+    if len(row) != len(col):
+        raise ValueError(f"edge_index has {len(row)} sources and {len(col)} destinations: expected as many")
+    if row.dtype != col.dtype or row.dtype not in (np.int32, np.int64):
+        raise TypeError(f"edge_index has dtypes {row.dtype} and {col.dtype}: expected int32 or int64 for both")
+    return row, col
+
+
+def coo_of(edges: Any, layout: str) -> Any:
+    """Returns edges in the layout of a sparse matrix as sources and destinations, in the order given.
+
+    Args:
+        edges: For ``'COO'`` ``[2, E]``; for ``'CSR'`` the pair (row offsets, destinations); for ``'CSC'`` the pair
+            (sources, column offsets).
+        layout: One of the three.
+
+    Raises:
+        ValueError: If the layout is another, or the offsets do not fit the ids.
+    """
+    if layout == "COO":
+        return edges
+    if layout not in ("CSR", "CSC"):
+        raise ValueError(f"layout = {layout!r}: expected 'COO', 'CSR' or 'CSC'")
+    first, second = (_ids(each) for each in edges)
+    offsets, ids = (first, second) if layout == "CSR" else (second, first)
+    counts = np.diff(offsets)
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(ids) or counts.min(initial=0) < 0:
+        pair = "(row offsets, destinations)" if layout == "CSR" else "(sources, column offsets)"
+        raise ValueError(
+            f"edge_index has {len(offsets)} offsets which do not rise from 0 to {len(ids)}, the number of ids: "
+            f"expected the pair {pair}, as layout = {layout!r} says"
+        )
+    rows = np.repeat(np.arange(len(counts), dtype=ids.dtype), counts)
+    return (rows, ids) if layout == "CSR" else (ids, rows)
+
+
+def _ids(ends: Any) -> np.ndarray:
+    if not isinstance(ends, Tensor | np.ndarray) and len(ends) == 0:
+        return np.empty(0, np.int64)  # an empty list has no dtype of its own; torch would call it float
+    require_data(ends, "edge_index")
+    return as_numpy(from_array(ends) if isinstance(ends, np.ndarray) else torch.as_tensor(ends).cpu().contiguous())
+
+
+# Edges in the order of their times, for sampling the past of a seed.
+
+
+class TimedEdges(NamedTuple):
+    """A second set of columns over the same row offsets: within a row, edges by time, and ties in their input order.
+
+    The plain columns keep the input order, so that batches which ask for no time do not depend on times.
+
+    Attributes:
+        indices: Neighbour ids ``[E]``, int32 or int64.
+        edge_ids: Edge ids ``[E]``, int32 or int64; None where an id is the position.
+        time: Time of each edge ``[E]``, int64, non-decreasing within each row.
+    """
+
+    indices: Tensor
+    edge_ids: Tensor | None
+    time: Tensor
+
+    @classmethod
+    def build(cls, indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, time: np.ndarray) -> TimedEdges:
+        """Sorts the columns of a topology by time.
+
+        Args:
+            indptr, indices, edge_ids: Of the topology.
+            time: Time of each edge, in row order, ``[E]`` int64.
+        """
+        order = np.empty(len(time), np.int64)
+        _core.sort_rows_by_time(indptr.numpy(), time, order)
+        if bool((order[1:] > order[:-1]).all()):  # sorted as it came, as logs of events are: share the columns
+            return cls(indices, edge_ids, torch.from_numpy(time))
+        ids = order if edge_ids is None else edge_ids.numpy()[order]
+        return cls(*(torch.from_numpy(a) for a in (indices.numpy()[order], ids, time[order])))
+
+
+def as_times(value: Any, name: str, size: int, each: str = "edge") -> np.ndarray:
+    """Returns one time per edge (or node) as int64.
+
+    Raises:
+        TypeError: If they are no integers: a fractional time would be cut off silently.
+        ValueError: If they are not ``[size]`` many.
+    """
+    require_data(value, name)
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    if tensor.dim() == 2 and tensor.size(1) == 1:
+        tensor = tensor.view(-1)
+    if tuple(tensor.shape) != (size,):
+        raise ValueError(f"{name} has shape {list(tensor.shape)}: expected one time per {each}, [{size}]")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype in (torch.bool, torch.uint64):
+        if not (size == 0 and not isinstance(value, Tensor)):
+            raise TypeError(f"{name} has dtype {tensor.dtype}: expected integers, such as seconds; convert it to int64")
+    return as_numpy(tensor.cpu().to(torch.int64).contiguous())
+
+
+# Weights of edges, in the form that draws proportional to weight read.
+
+
+class EdgeWeights(NamedTuple):
+    """Integer weights of the edges of every row, as sums.
+
+    Attributes:
+        weight_sum: Prefix sums, inclusive and within each row, ``[E]`` uint64.
+        weight_guide: Cut points into them (Chen & Asau, "On generating random variates from an empirical
+            distribution", AIIE Transactions 6, 1974), uint32, ``_core.weight_guide_size(num_rows, E)`` of them.
+    """
+
+    weight_sum: Tensor
+    weight_guide: Tensor
+
+    @classmethod
+    def build(cls, indptr: Tensor, weight: np.ndarray) -> EdgeWeights:
+        """Sums up weights.
+
+        Args:
+            indptr: Row offsets ``[num_rows + 1]``, int64.
+            weight: Weight of each edge, in row order, ``[E]`` float32 or float64.
+
+        Raises:
+            ValueError: If a weight is negative, infinite or no number; names the first.
+        """
+        weight_sum = np.empty(len(weight), np.uint64)
+        weight_guide = np.empty(_core.weight_guide_size(len(indptr) - 1, len(weight)), np.uint32)
+        _core.build_weights(indptr.numpy(), weight, weight_sum, weight_guide)
+        return cls(torch.from_numpy(weight_sum), torch.from_numpy(weight_guide))
+
+    def with_empty_rows(self, num_rows: int) -> EdgeWeights:
+        """Returns the same for a graph with that many more rows at its end, which have no edges."""
+        guide = np.concatenate([self.weight_guide.numpy(), np.zeros(num_rows, np.uint32)])
+        return EdgeWeights(self.weight_sum, torch.from_numpy(guide))
+
+
+def as_weights(value: Any, num_edges: int) -> np.ndarray:
+    """Returns one weight per edge as float32 or float64; integers and half precision become either without loss.
+
+    Raises:
+        TypeError, ValueError: If they are no real numbers, not ``[num_edges]`` many, or integers of more than 53 bits;
+            also if one is negative or not finite: names the first.
+    """
+    require_data(value, "edge_weight")
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    if tensor.dim() == 2 and tensor.size(1) == 1:
+        tensor = tensor.view(-1)
+    if tuple(tensor.shape) != (num_edges,):
+        raise ValueError(f"edge_weight has shape {list(tensor.shape)}: expected one weight per edge, [{num_edges}]")
+    if tensor.is_complex():
+        raise TypeError(f"edge_weight has dtype {tensor.dtype}: expected real numbers")
+    if tensor.dtype not in (torch.float32, torch.float64):
+        wide = not tensor.is_floating_point() and tensor.dtype.itemsize > 2
+        given, tensor = tensor, tensor.to(torch.float64 if wide else torch.float32)
+        if wide and num_edges and not torch.equal(tensor.to(given.dtype), given):
+            raise ValueError("edge_weight holds integers above 2^53: expected weights that a double holds exactly")
+    weight = as_numpy(tensor.cpu().contiguous())
+    # Here rather than when the rows are built: the position to name is the user's.
+    bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
+    if len(bad):
+        raise ValueError(
+            f"edge_weight[{bad[0]}] = {weight[bad[0]]}: expected finite weights of at least 0; a weight of 0 keeps an "
+            "edge out while others remain"
+        )
+    return weight
+
 
 Size = tuple[int, int]
 
@@ -44,8 +226,8 @@ class Topology:
         indptr: Row offsets ``[num_rows + 1]``, int64.
         indices: Neighbour ids ``[E]``, int32 or int64.
         edge_ids: Edge ids ``[E]``, int32 or int64; None where an id is the position in ``indices``.
-        weights: :class:`~glt.data.edge_weights.EdgeWeights`, or None.
-        by_time: :class:`~glt.data.edge_times.TimedEdges`, or None.
+        weights: :class:`~glt.data.topology.EdgeWeights`, or None.
+        by_time: :class:`~glt.data.topology.TimedEdges`, or None.
         book, part: Owners of the nodes, and the partition that these rows are of; None and 0 where all nodes have rows.
 
     Raises:
@@ -132,8 +314,8 @@ class Topology:
             layout: As in the constructor.
             num_nodes: Number of nodes of the whole graph, or ``(source nodes, destination nodes)``. Default: number of
                 rows, for both ends.
-            weights: ``(weight_sum, weight_guide)`` as :class:`~glt.data.edge_weights.EdgeWeights` has them.
-            by_time: ``(indices, edge_ids, time)`` as :class:`~glt.data.edge_times.TimedEdges` has them.
+            weights: ``(weight_sum, weight_guide)`` as :class:`~glt.data.topology.EdgeWeights` has them.
+            by_time: ``(indices, edge_ids, time)`` as :class:`~glt.data.topology.TimedEdges` has them.
             book: Owners of the nodes, where these rows are of those of one partition: sampling then refuses others.
             part: Which partition.
             trusted: True skips the check that every neighbour id is in range and times do not fall (checksummed files).

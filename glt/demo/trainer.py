@@ -24,7 +24,7 @@ from torch_geometric.nn import GraphSAGE
 from tqdm import tqdm
 
 import glt.distributed
-from glt.data.cuda_device import missing_for_cuda
+from glt.data.device import missing_for_cuda
 from glt.demo.options import Options
 
 

@@ -13,7 +13,7 @@ from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.options import TrainerWorkerOptions
 from glt.distributed.rendezvous import Rendezvous, require_equal
 from glt.errors import PartitionError, RendezvousError
-from glt.sampler.seed_order import draw_random_seed
+from glt.sampler.order import draw_random_seed
 
 logger = logging.getLogger(__name__)
 

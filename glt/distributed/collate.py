@@ -16,8 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt.data.schema import Schema
-from glt.sampler.bidirectional import bidirectional
-from glt.sampler.output import reverse_edge_type
+from glt.sampler.output import bidirectional, reverse_edge_type
 
 
 def collate(

@@ -11,11 +11,9 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from glt.channel.error_message import error_message
-from glt.channel.local import LocalChannel
-from glt.channel.message import Message
-from glt.channel.on_device import DeviceChannel
-from glt.data.accelerator import Accelerator
+from glt.channel.local import DeviceChannel, LocalChannel
+from glt.channel.message import Message, error_message
+from glt.data.device import Accelerator
 from glt.distributed.batch_start import Seeds
 from glt.distributed.context import DistContext
 from glt.distributed.device_samplers import sampler_on
@@ -33,7 +31,7 @@ from glt.distributed.seed_table import SeedTable
 from glt.distributed.transport import Peer, Transport
 from glt.errors import ChannelClosed, ChannelTimeout
 from glt.sampler.config import SamplingConfig
-from glt.sampler.seed_order import SeedOrder
+from glt.sampler.order import SeedOrder
 
 _POLL_S = 0.5
 _JOIN_S = 5.0

@@ -47,7 +47,7 @@ class StopSignals:
     """SIGTERM and SIGINT: the first asks the server to stop, the second to stop at once, a third ends the process.
 
     Before the server is ready the first one raises :class:`_Stopped`, and the second ends the process; its samplers
-    follow it in any case. While this module is being imported, :mod:`glt.early_stop` does the like.
+    follow it in any case. While this module is being imported, :mod:`glt.cli` does the like.
     """
 
     _HANDLED = (signal.SIGTERM, signal.SIGINT)

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from glt import _core
 from glt.channel.message import Message
-from glt.data.accelerator import Accelerator, accelerator_of
-from glt.data.cuda_device import missing_for_cuda
+from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
 from glt.distributed.agreement import Agreement
 from glt.distributed.batch_start import Seeds
 from glt.distributed.collocated import CollocatedSampler
@@ -30,7 +29,7 @@ from glt.distributed.service.remote_dataset import RemoteDataset
 from glt.distributed.service.remote_sampler import RemoteSampler
 from glt.distributed.worker_group import WorkerGroup
 from glt.sampler.config import SamplingConfig
-from glt.sampler.seed_order import SeedOrder, draw_random_seed
+from glt.sampler.order import SeedOrder, draw_random_seed
 
 
 class Backend(Protocol):

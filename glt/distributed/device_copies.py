@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from glt.channel.local import ON_HOST
 from glt.channel.message import Message, device_view
-from glt.channel.on_device import ON_HOST
-from glt.data.accelerator import Accelerator, Event
+from glt.data.device import Accelerator, Event
 
 
 class DeviceCopies:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.accelerator import Accelerator, Event
+from glt.data.device import Accelerator, Event
 from glt.distributed.batch_start import BatchStart
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import STATS, DistNeighborSampler, SampledBatch

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.accelerator import Accelerator, Event
+from glt.data.device import Accelerator, Event
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler, SampledBatch
 from glt.distributed.event_loop import ConcurrentEventLoop
@@ -22,7 +22,7 @@ from glt.distributed.router import PartitionRouter
 from glt.distributed.row_lookup import RowLookup, in_message
 from glt.distributed.stitched_batch import StitchedBatch
 from glt.sampler.config import SamplingConfig
-from glt.sampler.device_sampling import DeviceSampling
+from glt.sampler.device import DeviceSampling
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from glt.data.accelerator import Accelerator
+from glt.data.device import Accelerator
 from glt.distributed.device_neighbor_sampler import DeviceNeighborSampler
 from glt.distributed.device_partition_sampler import DevicePartitionSampler
 from glt.distributed.dist_dataset import DistDataset

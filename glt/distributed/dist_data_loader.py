@@ -15,9 +15,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling, NumNeighbors
 from torch_geometric.sampler.base import SubgraphType
 
+from glt._checks import check_flag
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
-from glt.distributed.argument_checks import check_flag
 from glt.distributed.blocks import Block, layered
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_graph import DistGraph
@@ -29,7 +29,7 @@ from glt.distributed.graph_samplers import MultiLayerNeighborSampler
 from glt.distributed.native_pool import NativePool
 from glt.distributed.options import check_count
 from glt.distributed.written_rows import WrittenRows
-from glt.sampler.seed_order import SeedOrder, check_random_seed, draw_random_seed
+from glt.sampler.order import SeedOrder, check_random_seed, draw_random_seed
 
 
 class NodeDataLoader(DistNeighborLoader):

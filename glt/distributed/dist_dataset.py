@@ -13,10 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.arrays import as_rows, from_array
+from glt.data.arrays import as_rows, from_array, load_saved, map_npy
 from glt.data.feature import Feature
-from glt.data.npy_array import map_npy
-from glt.data.saved import load_saved
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.last_words import keeping_touch
 from glt.distributed.local_graph import LocalGraph, require_for_gpu

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt import _core
+from glt._checks import check_flag, check_path
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType, NodeType
-from glt.distributed.argument_checks import check_flag, check_path
 from glt.distributed.dist_tensor import flush_all
 from glt.distributed.graph_data import GraphData, GraphDataByType
 from glt.distributed.graph_partition_book import GraphPartitionBook
@@ -21,7 +21,7 @@ from glt.distributed.graph_router import GraphRouter
 from glt.distributed.initialize import open_world
 from glt.distributed.options import check_count
 from glt.distributed.world import World
-from glt.sampler.seed_order import check_random_seed, draw_random_seed
+from glt.sampler.order import check_random_seed, draw_random_seed
 
 INT32_MAX = 2**31 - 1
 

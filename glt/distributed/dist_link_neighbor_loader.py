@@ -22,9 +22,8 @@ from glt.distributed.sampling_options import checked_config
 from glt.distributed.seed_checks import checked_class, checked_input_id, checked_times, require_edge_dir
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.service.named_seeds import seeds_by_name
-from glt.sampler import conflicts
-from glt.sampler.link import reverse_edge_type
-from glt.sampler.negative_options import checked_negatives, require_summable
+from glt.sampler import config as conflicts
+from glt.sampler.link import checked_negatives, require_summable, reverse_edge_type
 from glt.sampler.negatives import Endpoint
 
 _NO_SUM = (torch.uint16, torch.uint32, torch.uint64)  # dtypes that torch does not add

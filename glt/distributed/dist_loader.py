@@ -15,8 +15,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt.channel.message import Message, MessageKind
-from glt.data.accelerator import HOST, Accelerator, accelerator_of
-from glt.data.cuda_device import missing_for_cuda
+from glt.data.device import HOST, Accelerator, accelerator_of, missing_for_cuda
 from glt.distributed.batch_start import Seeds
 from glt.distributed.collate import collate
 from glt.distributed.context import DistContext, require_context
@@ -30,11 +29,9 @@ from glt.distributed.options import WorkerOptions, check_flag
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.written_rows import WrittenRows
 from glt.errors import GltError
-from glt.sampler import conflicts
+from glt.sampler import config as conflicts
 from glt.sampler.config import SamplingConfig
-from glt.sampler.position import Begun, Position
-from glt.sampler.resumable import Resumable, as_json, crc32_of
-from glt.sampler.seed_order import SeedOrder, check_random_seed
+from glt.sampler.order import Begun, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.channel.message import MessageLayout
-from glt.data.accelerator import Event
+from glt.data.device import Event
 from glt.distributed.batch_start import BatchStart
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.event_loop import ConcurrentEventLoop

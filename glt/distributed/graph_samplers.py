@@ -8,8 +8,8 @@ from typing import Any
 
 from torch_geometric.sampler import NegativeSampling
 
+from glt._checks import check_flag, real_number
 from glt.data.arrays import as_ids
-from glt.distributed.argument_checks import check_flag, real_number
 from glt.distributed.blocks import Block, to_block
 from glt.distributed.dist_graph import INT32_MAX, DistGraph
 from glt.distributed.options import check_count

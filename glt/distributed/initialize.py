@@ -12,7 +12,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from glt.distributed.argument_checks import check_path
+from glt._checks import check_path
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_tensor import flush_all

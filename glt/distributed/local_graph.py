@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.accelerator import Accelerator
+from glt.data.device import Accelerator
 from glt.data.graph import Graph
 from glt.data.partition_book import PartitionBook
 from glt.data.topology import Topology
 from glt.distributed.local_partition import LocalPartition
 from glt.distributed.local_tables import LocalTables
 from glt.sampler.config import SamplingConfig
-from glt.sampler.device_sampling import DeviceSampling
-from glt.sampler.sampled_graph import SampledGraph
+from glt.sampler.device import DeviceSampling
+from glt.sampler.graph import SampledGraph
 
 if TYPE_CHECKING:
     from glt.distributed.dist_dataset import DistDataset

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.accelerator import Accelerator
 from glt.data.arrays import from_array
+from glt.data.device import Accelerator
 from glt.data.feature import Feature
 from glt.data.partition_book import PartitionBook
 from glt.data.tiered_rows import NO_ROW, TieredRows

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from glt.channel.size import parse_size
-from glt.data.accelerator import accelerator_of
-from glt.data.cuda_device import missing_for_cuda
+from glt._checks import parse_size
+from glt.data.device import accelerator_of, missing_for_cuda
 from glt.distributed.worker_devices import checked_devices, named_devices
 
 DEFAULT_RPC_TIMEOUT_S = 180.0

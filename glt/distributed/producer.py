@@ -12,14 +12,13 @@ from functools import partial
 from torch import Tensor
 
 from glt.channel.base import Channel, Slot
-from glt.channel.error_message import error_message
-from glt.channel.message import MessageKind
+from glt.channel.message import MessageKind, error_message
 from glt.distributed.batch_start import Seeds
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler, SampledBatch, layout_of
 from glt.distributed.epoch_start import EpochStart
 from glt.distributed.seed_table import SeedTable
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
-from glt.sampler.seed_order import BatchIndex, SeedOrder
+from glt.sampler.order import BatchIndex, SeedOrder
 
 _ROOM_POLL_S = 0.05  # how often a wait for room looks whether the epoch is still wanted
 _SMALLEST_SLOT = 16 << 10  # so that a failure while writing a small batch still fits into its slot

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from glt.channel.message import MessageKind, MessageLayout, encode_message
-from glt.data import pool
+from glt.data import arrays as pool
 from glt.distributed.request_fields import RequestFields
-from glt.sampler.num_neighbors import MAX_HOPS
+from glt.sampler.config import MAX_HOPS
 
 _INT32_MAX = 2**31 - 1
 

@@ -24,8 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import rpc
 
-from glt.channel.error_message import error_message
-from glt.channel.message import starts_like_message
+from glt.channel.message import error_message, starts_like_message
 from glt.distributed.transport import Handler, Peer, Transport
 from glt.errors import PeerLost
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glt.distributed.loader_data import LoaderData
-from glt.sampler import conflicts
+from glt.sampler import config as conflicts
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
 
 

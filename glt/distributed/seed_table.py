@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from glt.channel.message import MessageKind, MessageLayout, read_message
-from glt.channel.shared_memory import SharedMemory
+from glt.channel.shm import SharedMemory
 
 _EXTRA = "extra/"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from glt.channel.size import parse_size
+from glt._checks import parse_size
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S
 from glt.distributed.service.log_format import FORMATS, LEVELS
 

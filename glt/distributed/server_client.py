@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from glt.channel.size import parse_size
+from glt._checks import parse_size
 from glt.distributed.context import DistContext, DistRole, become, check_place, resign
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_text, check_transport

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from glt._checks import check_flag, real_number
 from glt.data.schema import EdgeType, NodeType
-from glt.distributed.argument_checks import check_flag, real_number
 from glt.distributed.dist_parameter import DistParameter
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.embedding_groups import embedding_groups

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.accelerator import Accelerator
+from glt.data.device import Accelerator
 
 # As of glt.distributed.partitions.RowsPart; counts, neighbours and edges may be int64 tensors of the device.
 _Part = tuple[np.ndarray, Any, Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from typing import Any
 
-from glt.distributed.argument_checks import real_number
+from glt._checks import real_number
 from glt.distributed.sparse_optimizer import SparseOptimizer
 
 

@@ -33,9 +33,8 @@ from typing import Any
 
 import torch
 
-from glt.channel.shared_memory import SharedMemory
-from glt.channel.shm import ShmChannel
-from glt.data.accelerator import accelerator_of
+from glt.channel.shm import SharedMemory, ShmChannel
+from glt.data.device import accelerator_of
 from glt.distributed.device_samplers import sampler_on
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
@@ -52,7 +51,7 @@ from glt.distributed.seeds import seeds_from_json
 from glt.distributed.timed_store import TimedStore
 from glt.distributed.transport import Peer
 from glt.sampler.config import SamplingConfig
-from glt.sampler.seed_order import SeedOrder
+from glt.sampler.order import SeedOrder
 
 _LOST_TRAINER = 3  # exit codes
 _FAILED = 4
@@ -222,7 +221,7 @@ def keep_freed_memory() -> None:
     Replies are received into fresh tensors of megabytes; with the default, each is mapped, faulted in page by page and
     unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady; and not for
     those that may sample on a GPU, which get few replies and need large tensors to have their pages for themselves: see
-    :data:`glt.data.pinned_memory.SMALL_BYTES`.
+    :data:`glt.data.pinned.SMALL_BYTES`.
     """
     libc = ctypes.CDLL(None)
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8

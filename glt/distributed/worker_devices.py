@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from glt.data.accelerator import HOST, accelerator_of
+from glt.data.device import HOST, accelerator_of
 
 CPU = "cpu"
 

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from glt.channel.error_message import rebuild_error
-from glt.channel.message import Message, MessageKind
+from glt._checks import format_size
+from glt.channel.message import Message, MessageKind, rebuild_error
 from glt.channel.shm import ShmChannel
-from glt.channel.size import format_size
 from glt.distributed.epoch_start import EpochStart
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.worker import WorkerSpec

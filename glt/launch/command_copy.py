@@ -15,9 +15,9 @@ from pathlib import Path
 from types import FrameType
 
 from glt.errors import PartitionError
-from glt.launch.copier import Copier, HostCopy
-from glt.launch.host_options import add_host_arguments, add_reach_arguments, count, hosts_of, reach_of, spelled
-from glt.launch.job_plan import partitions_of_hosts
+from glt.launch.copy import Copier, HostCopy
+from glt.launch.hosts import add_host_arguments, add_reach_arguments, count, hosts_of, reach_of, spelled
+from glt.launch.plan import partitions_of_hosts
 from glt.partition import layout
 from glt.partition.manifest import Manifest
 

@@ -2,19 +2,173 @@
 
 from __future__ import annotations
 
+import io
+import os
 import queue
+import re
 import signal
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
-from glt.launch.console import Console, OutputLost
-from glt.launch.failure import Failure, first_of
-from glt.launch.host_link import Event, HostLink, event_queue
-from glt.launch.hosts import Host
-from glt.launch.job_plan import TORCHRUN, ProcessPlan
-from glt.launch.reach import Reach
+from glt.launch.hosts import Host, Reach
+from glt.launch.link import Event, HostLink, event_queue
+from glt.launch.plan import TORCHRUN, ProcessPlan
+
+# What a job says, on this terminal: whole lines, each with who said it.
+
+
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+_NUM_LAST, _MAX_LAST = 200, 1000  # lines of a process that are remembered, and characters of each
+
+
+class OutputLost(Exception):
+    """What processes say can be printed no more; the text says why."""
+
+
+class Console:
+    """Prints lines to stdout and stderr, and remembers the last ones of each process.
+
+    Colours are for terminals, and not where ``NO_COLOR`` is set. Characters that the terminal does not have are
+    escaped. What is closed from the beginning is not printed to.
+    """
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._out, self._err = out or sys.stdout, err or sys.stderr
+        for file in (self._out, self._err):
+            if isinstance(file, io.TextIOWrapper):
+                file.reconfigure(errors="backslashreplace")
+        self._last: dict[str, deque[str]] = {}
+        self._colour: dict[str, int] = {}
+
+    def lines(self, who: str, texts: Sequence[str], is_err: bool) -> None:
+        """Prints ``who | text`` for each text, all at once.
+
+        Raises:
+            OutputLost: If nobody reads it any more, or the disk is full; once, then what goes there is dropped.
+        """
+        self._last.setdefault(who, deque(maxlen=_NUM_LAST)).extend(text[:_MAX_LAST] for text in texts[-_NUM_LAST:])
+        file = self._err if is_err else self._out
+        mark = self._marked(who, file)
+        if error := self._print(file, "\n".join(f"{mark} | {text}" for text in texts)):
+            raise OutputLost("" if isinstance(error, BrokenPipeError) else f"output cannot be written: {error}")
+
+    def say(self, text: str) -> None:
+        """Prints what the launcher itself has to say; if that cannot be, there is nobody to tell."""
+        self._print(self._err, f"glt launch: {text}")
+
+    def _print(self, file: TextIO | None, text: str) -> OSError | None:
+        if file is None:
+            return None
+        try:
+            print(text, file=file, flush=True)
+        except OSError as error:
+            with open(
+                os.devnull, "wb"
+            ) as nowhere:  # what is in the buffer would fail again, at the end of this process
+                os.dup2(nowhere.fileno(), file.fileno())
+            return error
+        return None
+
+    def last_lines(self, who: str) -> tuple[str, ...]:
+        """The last lines of a process, oldest first."""
+        return tuple(self._last.get(who, ()))
+
+    def _marked(self, who: str, file: TextIO | None) -> str:
+        if file is None or not file.isatty() or os.environ.get("NO_COLOR"):
+            return who
+        colour = self._colour.setdefault(who, _COLOURS[len(self._colour) % len(_COLOURS)])
+        return f"\033[{colour}m{who}\033[0m"
+
+
+# A process of a job that failed, and what is said of it.
+
+
+_HINTS = {
+    signal.SIGKILL: "out of memory, perhaps: dmesg on its host tells",
+    signal.SIGSEGV: "run it with python -X faulthandler to see where",
+    signal.SIGABRT: "its last lines tell why, as a rule",
+    signal.SIGBUS: "a file that it maps was cut short, or /dev/shm is full",
+}
+_RANK = re.compile(r"\[rank\d+\]: ?")  # which torch puts before each line of a traceback
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")  # as the last line of a traceback begins
+# The exceptions that say that another process, or the way to it, is gone: ours, torch's, and what sockets raise.
+_LOSS = re.compile(
+    r"glt\.errors\.(PeerLost|ConnectionLost|RendezvousError): |torch\.distributed\.Dist(Network|Store)Error: "
+    r"|Broken ?Pipe|Connection ?(closed|reset|refused|aborted)|remote process exited|(Read|Write) error \["
+    r"|Timed out waiting|Watchdog caught collective operation timeout|Socket Timeout|timed out after",
+    re.IGNORECASE,
+)
+_ABORT = "  what():  "  # as C++ begins to tell of an exception that nobody caught
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A process that failed by itself.
+
+    Attributes:
+        who: ``trainer-1@host``.
+        pid: Its process id; 0 if it has none.
+        code: Its exit code; of a signal the negative.
+        why: What it, or torchrun, said of it; may be empty.
+        lines: The last that it printed.
+    """
+
+    who: str
+    pid: int
+    code: int
+    why: str = ""
+    lines: tuple[str, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """That of the launcher if this is why the job failed, as a shell counts: 128 and the signal."""
+        return self.code if self.code > 0 else 128 - self.code
+
+    @property
+    def has_lost_a_peer(self) -> bool:
+        """Whether the last exception that it printed says that another process is gone."""
+        if self.code < 0 and self.code != -signal.SIGABRT:
+            return False
+        lines = [_RANK.sub("", line, count=1) for line in self.lines]
+        begin = max((at for at, line in enumerate(lines) if line == _TRACEBACK), default=-1)
+        raised = [line for line in lines[begin + 1 :] if _EXCEPTION.match(line)]
+        told = raised[:1] if begin >= 0 else raised[-1:]  # after it, the text of an exception may have more lines
+        told += [line for line in lines if line.startswith(_ABORT)]
+        return any(_LOSS.search(line) for line in told)
+
+    def text(self) -> str:
+        """One line."""
+        pid = f"pid {self.pid} " if self.pid else ""
+        return f"{self.who}: {pid}{self._how()}" + (f": {self.why}" if self.why else "")
+
+    def _how(self) -> str:
+        if self.code >= 0:
+            return f"exited with code {self.code}" if self.pid else f"failed (code {self.code})"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        hint = _HINTS.get(-self.code)  # type: ignore[call-overload]
+        return f"was killed by {name}" + (f" ({hint})" if hint else "")
+
+
+def first_of(failures: Sequence[Failure]) -> Failure:
+    """The likely cause of failures that came at about the same time: the one that a signal killed, else the first that
+    did not lose a peer.
+
+    Whoever talks to a process that is killed, or that fails, fails an instant later, by an exception that says so; and
+    news of it may come first.
+    """
+    by_itself = [each for each in failures if not each.has_lost_a_peer and each.code != -signal.SIGTERM]
+    killed = [each for each in by_itself if each.code < 0]
+    return [*killed, *by_itself, *failures][0]
+
 
 TIMED_OUT: Final = 124  # as of timeout(1)
 _HOST_LOST, _OUTPUT_LOST = 255, 141  # as of ssh, and of who dies of SIGPIPE

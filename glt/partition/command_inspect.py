@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from glt.channel.size import format_size
+from glt._checks import format_size
 from glt.errors import PartitionError
 from glt.partition.inspection import inspect_partitions
 from glt.partition.inspection_report import Inspection

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from glt.channel.size import format_size
+from glt._checks import format_size
 from glt.errors import PartitionError
 from glt.partition.inputs import read_graph
 from glt.partition.manifest import Manifest

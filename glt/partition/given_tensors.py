@@ -11,7 +11,7 @@ from torch import Tensor
 def require_in_place(name: str, array: np.ndarray) -> None:
     """Raises RuntimeError if torch has moved the memory of an array away. It does so, in place, with a tensor that is
     sent to another process, and by ``share_memory_()``, and frees where it was (see
-    :class:`glt.data.native_view.NativeView`). What was copied from a tensor stays, and is fine.
+    :class:`glt.data.arrays.NativeView`). What was copied from a tensor stays, and is fine.
 
     Args:
         name: The argument that the array came as, for messages.

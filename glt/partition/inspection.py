@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from glt.data.npy_array import map_npy
+from glt.data.arrays import map_npy
 from glt.data.schema import NodeType
 from glt.errors import PartitionError
 from glt.partition import layout

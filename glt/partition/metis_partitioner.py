@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
-from glt.available_memory import available_memory
+from glt._checks import available_memory
 from glt.data.schema import NodeType
 from glt.partition.adjacency import Adjacency
 from glt.partition.adjacency_partitioner import AdjacencyPartitioner

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from glt import _core
-from glt.data.npy_array import map_npy
+from glt.data.arrays import map_npy
 from glt.errors import PartitionError
 from glt.partition.rows import is_storage_of, torch_dtype_name
 

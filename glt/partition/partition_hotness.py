@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from glt.data.npy_array import load_npy
+from glt.data.arrays import load_npy
 
 _LABELS = ("label", "y")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from glt.channel.size import parse_size
-from glt.data.npy_array import map_npy
+from glt._checks import parse_size
+from glt.data.arrays import map_npy
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from glt import _core
-from glt.data.npy_array import map_npy
+from glt.data.arrays import map_npy
 from glt.data.schema import NodeType
 from glt.partition import layout
 from glt.partition.book import Book, id_dtype

@@ -1,14 +1,15 @@
 """Local samplers. Importing this package does not import torch_geometric; using :class:`NeighborSampler` does."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from glt.sampler.config import SamplingConfig
-from glt.sampler.hotness import hotness_from_counts, hotness_from_degrees
-from glt.sampler.neighbor_output import NeighborOutput
-from glt.sampler.seed_order import BatchIndex, SeedOrder
+from glt._faces import lazy_names
 
 if TYPE_CHECKING:
+    from glt.sampler.config import SamplingConfig
+    from glt.sampler.hotness import hotness_from_counts, hotness_from_degrees
     from glt.sampler.neighbor_sampler import NeighborSampler
+    from glt.sampler.order import BatchIndex, SeedOrder
+    from glt.sampler.output import NeighborOutput
 
 __all__ = [
     "BatchIndex",
@@ -20,10 +21,13 @@ __all__ = [
     "hotness_from_degrees",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "NeighborSampler":
-        from glt.sampler.neighbor_sampler import NeighborSampler
-
-        return NeighborSampler
-    raise AttributeError(f"module 'glt.sampler' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "config": ["SamplingConfig"],
+        "hotness": ["hotness_from_counts", "hotness_from_degrees"],
+        "neighbor_sampler": ["NeighborSampler"],
+        "order": ["BatchIndex", "SeedOrder"],
+        "output": ["NeighborOutput"],
+    },
+)

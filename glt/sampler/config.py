@@ -2,12 +2,221 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
-from glt.sampler import conflicts
-from glt.sampler.num_neighbors import per_edge_type
+
+# Options that cannot be combined: one table, read by every sampler and loader.
+
+
+GIVEN = object()
+"""In a rule: any value but None. As a value: given, but not worth printing."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two options whose values cannot meet.
+
+    Attributes:
+        first, first_value, second, second_value: Names in the user's words, and the values that clash: one value,
+            :data:`GIVEN`, or None for "not given".
+        why: The reason, and what to do.
+        error: What is raised: ValueError, but where PyG raises another.
+    """
+
+    first: str
+    first_value: Any
+    second: str
+    second_value: Any
+    why: str
+    error: type[Exception] = ValueError
+
+    def holds(self, options: dict[str, Any]) -> bool:
+        """Whether ``options`` has both; an option that it does not mention is none of its business."""
+        pairs = (self.first, self.first_value), (self.second, self.second_value)
+        return all(name in options and _matches(options[name], clash) for name, clash in pairs)
+
+
+CONFLICTS = (
+    Conflict(
+        "subgraph_type", "induced", "disjoint", True,
+        "an induced subgraph has all edges between its nodes, disjoint trees have none between them; leave one out",
+    ),
+    Conflict(
+        "subgraph_type", "induced", "time_attr", GIVEN,
+        "temporal sampling is disjoint, each tree as of its seed's time; use subgraph_type='directional'",
+    ),
+    Conflict(
+        "weight_attr", GIVEN, "time_attr", GIVEN,
+        "weighted draws among the edges before a time are not supported; leave one out",
+    ),
+    Conflict(
+        "temporal_strategy", "last", "time_attr", None,
+        "the last edges by time need a time; name the attribute that holds it",
+    ),
+    Conflict("input_time", GIVEN, "time_attr", None, "seed times compare with the times that time_attr names; name it"),
+    Conflict(
+        "time_level", "edge", "input_time", None,
+        "times of edges say nothing of when a seed is looked at; give one time per seed",
+    ),
+    Conflict(
+        "edge_label_time", GIVEN, "time_attr", None,
+        "times of seed edges compare with the times that time_attr names; name it",
+    ),
+    Conflict(
+        "time_attr", GIVEN, "edge_label_time", None,
+        "an edge has no time of its own at which to look at its ends; give one time per seed edge",
+    ),
+    Conflict(
+        "sample_direction", "backward", "time_attr", GIVEN,
+        "time runs one way; expand nodes along their in-edges", NotImplementedError,
+    ),
+    Conflict(
+        "neg_sampling", GIVEN, "neg_sampling_ratio", GIVEN,
+        "the ratio is PyG's old name for neg_sampling={'mode': 'binary', 'amount': ratio}; leave it out",
+    ),
+    Conflict(
+        "filter_per_worker", False, "data", "DistDataset",
+        "the samplers of a partition look features up where they are; leave filter_per_worker out, or look up features "
+        "yourself, with collect_features=False and transform",
+    ),
+    Conflict("directed", False, "subgraph_type", "bidirectional", "directed=False is PyG's old name for 'induced'"),
+    Conflict(
+        "exclude_edges", GIVEN, "subgraph_type", "induced",
+        "the excluded edges would come back among the induced ones; leave one out",
+    ),
+    Conflict(
+        "exclude_edges", "self", "subgraph_type", "bidirectional",
+        "the reverse of a reverse edge is the excluded edge again; use exclude_edges='reverse'",
+    ),
+)  # fmt: skip
+"""Every combination that is refused."""
+
+
+def refuse(**options: Any) -> None:
+    """Raises if two of ``options`` cannot be combined.
+
+    Args:
+        **options: Options by the user's name for them; None: not given.
+
+    Raises:
+        NotImplementedError, ValueError: Naming both options, their values and the reason.
+    """
+    for conflict in CONFLICTS:
+        if conflict.holds(options):
+            both = (_described(name, options[name]) for name in (conflict.first, conflict.second))
+            raise conflict.error(f"{' and '.join(both)}: {conflict.why}")
+
+
+def _matches(value: Any, clash: Any) -> bool:
+    if clash is GIVEN:
+        return value is not None
+    return value is None if clash is None else isinstance(value, type(clash)) and value == clash
+
+
+def _described(name: str, value: Any) -> str:
+    if value is None:
+        return f"{name!r} is not set"  # in PyG's words, for which people search
+    return f"{name} = {value!r}" if isinstance(value, str | bool) else f"{name!r} is set"
+
+
+# Fan-outs in every form that PyG takes, as one tuple of counts per edge type.
+
+
+MAX_HOPS = 255
+MAX_DRAWS = 1 << 20
+"""Draws with replacement per node and hop: they take memory for all of them, however few edges the node has."""
+
+
+def per_edge_type(num_neighbors: Any, schema: Schema, replace: bool = False) -> tuple[tuple[int, ...], ...]:
+    """Returns the counts of each edge type, hop by hop, in the schema's order.
+
+    Args:
+        num_neighbors: A list, tuple, or one-dimensional tensor or array with one count per hop, for all edge types; a
+            dict of such by edge type (``(src, rel, dst)``, ``(src, dst)`` or ``'src__rel__dst'``); or PyG's
+            ``NumNeighbors``. -1 takes all edges, 0 none. Without hops, a batch is its seeds.
+        schema: The edge types there are.
+        replace: Whether to draw with replacement, which bounds the counts.
+
+    Raises:
+        TypeError, ValueError: Naming the element, its value and what was expected.
+    """
+    counts = _by_edge_type(num_neighbors, schema)
+    for edge_type, each in zip(schema.edge_types, counts, strict=True):
+        for hop, count in enumerate(each):
+            if replace and count > MAX_DRAWS:
+                along = f" of {edge_type}" if schema.is_hetero else ""
+                raise ValueError(
+                    f"num_neighbors[{hop}]{along} = {count} and replace = True: that many edges would be drawn for "
+                    f"every node; expected at most {MAX_DRAWS}, or -1, which takes each edge once"
+                )
+    return counts
+
+
+def _by_edge_type(num_neighbors: Any, schema: Schema) -> tuple[tuple[int, ...], ...]:
+    values, default = num_neighbors, None
+    if hasattr(values, "values") and hasattr(values, "default"):  # NumNeighbors, without importing PyG
+        values, default = num_neighbors.values, num_neighbors.default
+    if not isinstance(values, Mapping):
+        return (_counts("num_neighbors", values),) * len(schema.edge_types)
+    given = {_edge_type(key): _counts(f"num_neighbors[{key!r}]", value) for key, value in values.items()}
+    unknown = [t for t in given if t not in schema.edge_types]
+    if not given and not schema.is_hetero:
+        raise ValueError(f"num_neighbors = {num_neighbors!r}: expected a list with one count per hop")
+    if unknown or not schema.is_hetero:
+        raise ValueError(
+            f"num_neighbors names edge type {(unknown or list(given))[0]}: Not all edge types specified in "
+            f"'num_neighbors' exist in the graph, which has {_known(schema)}"
+        )
+    rest = None if default is None else _counts("num_neighbors.default", default)
+    missing = [t for t in schema.edge_types if t not in given]
+    if missing and rest is None:
+        raise ValueError(
+            f"num_neighbors: Missing number of neighbors for edge type '{missing[0]}'; expected a list for each of "
+            f"{_known(schema)}, or NumNeighbors(values, default)"
+        )
+    counts = tuple(given.get(t) or rest or () for t in schema.edge_types)
+    by_hops = {len(c): t for c, t in zip(counts, schema.edge_types, strict=True)}
+    if len(by_hops) > 1:
+        raise ValueError(
+            "num_neighbors: Number of hops must be the same across all edge types, but there are "
+            + " and ".join(f"{hops} of {edge_type}" for hops, edge_type in by_hops.items())
+        )
+    return counts
+
+
+def _counts(name: str, counts: Any) -> tuple[int, ...]:
+    if isinstance(counts, Tensor | np.ndarray) and counts.ndim == 1:
+        counts = counts.tolist()
+    if isinstance(counts, str | int) or not isinstance(counts, Sequence):
+        raise TypeError(f"{name} = {counts!r}: expected a list with one count per hop")
+    if len(counts) > MAX_HOPS:
+        raise ValueError(f"{name} has {len(counts)} hops: expected at most {MAX_HOPS}")
+    for hop, count in enumerate(counts):
+        if isinstance(count, bool) or not hasattr(count, "__index__"):
+            raise TypeError(f"{name}[{hop}] = {count!r}: expected an integer")
+        if not -1 <= count < 2**31:
+            raise ValueError(f"{name}[{hop}] = {count}: expected -1 (all), 0 (none) or a count below 2^31")
+    return tuple(int(count) for count in counts)
+
+
+def _edge_type(key: Any) -> EdgeType:
+    parts = tuple(key.split("__")) if isinstance(key, str) else tuple(key) if isinstance(key, tuple | list) else ()
+    if len(parts) == 2:
+        parts = (parts[0], "to", parts[1])  # PyG's default relation
+    if len(parts) != 3 or not all(isinstance(part, str) for part in parts):
+        raise TypeError(f"num_neighbors names {key!r}: expected an edge type, (source type, relation, target type)")
+    return parts[0], parts[1], parts[2]
+
+
+def _known(schema: Schema) -> str:
+    return str(list(schema.edge_types)) if schema.is_hetero else "no types: expected a list with one count per hop"
+
 
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
 TEMPORAL_STRATEGIES = ("uniform", "last")
@@ -65,7 +274,7 @@ class SamplingConfig:
         """Checks and normalises the options.
 
         Args:
-            num_neighbors: In any form of :func:`glt.sampler.num_neighbors.per_edge_type`.
+            num_neighbors: In any form of :func:`glt.sampler.config.per_edge_type`.
             schema: The types of the graph.
             **options: The other attributes; enums of PyG stand for their values.
 
@@ -88,11 +297,11 @@ class SamplingConfig:
             if name in options and not isinstance(options[name], bool):
                 raise TypeError(f"{name} = {options[name]!r}: expected True or False")
         config = cls(per_edge_type(num_neighbors, schema, options.get("replace", False)), **options)
-        conflicts.refuse(
+        refuse(
             subgraph_type=config.subgraph_type,
             disjoint=config.disjoint,
-            time_attr=config.temporal and conflicts.GIVEN,
-            weight_attr=conflicts.GIVEN if config.weighted else None,
+            time_attr=config.temporal and GIVEN,
+            weight_attr=GIVEN if config.weighted else None,
             exclude_edges=config.exclude_edges,
         )
         return config if config.temporal is None else replace(config, disjoint=True)

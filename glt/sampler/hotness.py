@@ -8,15 +8,19 @@ the seeds and the options of a sampler. :func:`hotness_from_counts` counts in ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _core
 from glt.data.arrays import as_ids
 from glt.data.schema import NodeType, Schema
+from glt.sampler.config import SamplingConfig
+from glt.sampler.graph import SampledGraph
 
 _CHUNK = 1 << 24  # edges counted at a time
 
@@ -117,3 +121,263 @@ def hotness_from_degrees(
     num_edges = max(1, sum(int(degree.sum()) for degree in degrees))
     found = [torch.from_numpy((degree / num_edges).astype(np.float32)) for degree in degrees]
     return schema.by_node_type(found) if schema.is_hetero else found[0]
+
+
+# How likely nodes are to be in a batch: computed from the graph, then corrected by what a few batches show.
+#
+# The computation (csrc/core/hotness.h) reaches every node, but takes the paths to a node to be independent. Sampled
+# batches are right on average, but rarely see most nodes. The two are weighed against each other as a prior and its
+# observations: node by node the number of batches with it is taken to be binomial, its probability to have a beta
+# distribution around the computed one, and the spread of that, the same for all nodes, is estimated from how far
+# counts and computation are apart beyond what chance explains (Efron and Morris, JASA 70(350), 1975, call this
+# empirical Bayes). Where the computation is right, the counts hardly matter; where it is not, they decide.
+
+
+BATCH_SIZE: Final = 1024  # of a loader in the reference's tutorials
+_FEWEST, _MOST = 64, 1024  # batches
+_EPOCH: Final = 2**32 - 2  # of the keys of these batches: none that a loader reaches
+
+
+@dataclass(frozen=True)
+class EdgeFacts:
+    """What the edges of one type have to do with each other: a bit per edge, ``[ceil(num_edges / 64)]`` uint64.
+
+    Attributes:
+        repeated: Edges whose ends are those of an earlier one; None if there are none.
+        mutual: Edges with a reverse of edge type ``back``; None if there are none.
+        back: Position of an edge type.
+    """
+
+    repeated: np.ndarray | None
+    mutual: np.ndarray | None
+    back: int = 0
+
+
+def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int) -> list[EdgeFacts]:
+    """By edge type. Of several types that run the other way, the one that has most of the reverses counts.
+
+    Needs 4 bytes per edge of one edge type and 4 per node and thread meanwhile.
+    """
+    found: list[EdgeFacts] = []
+    for r, (expanded, neighbor) in enumerate(graph.ends):
+        bits = np.empty((csrs[r].num_edges + 63) // 64, np.uint64)
+        _core.find_repeated(csrs[r], bits, num_threads)
+        facts, most = EdgeFacts(bits if bits.any() else None, None), 0
+        for b, ends in enumerate(graph.ends):
+            if ends != (neighbor, expanded) or csrs[r].num_edges == 0 or csrs[b].num_edges == 0:
+                continue
+            mutual = np.empty_like(bits)
+            _core.find_mutual(csrs[r], csrs[b], mutual, num_threads)
+            count = int(np.bitwise_count(mutual).sum(dtype=np.int64))
+            if count > most:
+                facts, most = EdgeFacts(facts.repeated, mutual, b), count
+        found.append(facts)
+    return found
+
+
+def doubts_on_host(
+    graph: SampledGraph,
+    csrs: Sequence[_core.Csr],
+    config: SamplingConfig,
+    facts: Sequence[EdgeFacts],
+    num_threads: int,
+    hop: int,
+    found: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """Adds up what all edges contribute at one hop: see :meth:`glt.sampler.device.DeviceHotness.doubts`.
+
+    Args:
+        graph, csrs, config: What is sampled from, and how; no times.
+        facts: Of :func:`find_facts`.
+        num_threads: Threads; the result does not depend on it.
+    """
+    counts = [list(map(int, each)) for each in config.num_neighbors]
+    doubt = [np.zeros(n, np.int64) for n in graph.num_nodes]
+    for r, (expanded, neighbor) in enumerate(graph.ends):
+        way_back: dict[str, Any] = {}
+        if facts[r].mutual is not None:
+            way_back = {"mutual": facts[r].mutual, "back": csrs[facts[r].back]}
+            way_back["back_neighbors"] = counts[facts[r].back]
+        _core.add_doubt(
+            csrs[r], counts[r], config.weighted, config.replace, hop, found[expanded], found[neighbor],
+            doubt[neighbor], repeated=facts[r].repeated, num_threads=num_threads, **way_back,
+        )  # fmt: skip
+    return doubt
+
+
+def computed(
+    graph: SampledGraph,
+    config: SamplingConfig,
+    seeds: Sequence[np.ndarray],
+    num_nodes: Sequence[int],
+    batch_size: int,
+    doubts: Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
+) -> list[np.ndarray]:
+    """Computes probabilities from the graph.
+
+    Args:
+        graph, config: What is sampled from, and how; no times.
+        seeds: By node type, ids below ``num_nodes``.
+        num_nodes: By node type, at least that of the graph: nodes beyond have no edges.
+        batch_size: Seeds in a batch, at least 1.
+        doubts: ``doubts(hop, found)``: :func:`doubts_on_host`, or a GPU's.
+
+    Returns:
+        By node type, ``[num_nodes]`` float32.
+    """
+    num_seeds = sum(map(len, seeds))
+    trees = min(batch_size, num_seeds) if config.disjoint else 1
+    share = min(1.0, batch_size / max(num_seeds, 1)) if not config.disjoint else 1 / max(num_seeds, 1)
+    # Column i: found by hop i. Rows are nodes, so that all of a node is one memory access.
+    found = [np.zeros((count, config.num_hops + 1), np.float32) for count in num_nodes]
+    for table, ids in zip(found, seeds, strict=True):
+        distinct, times = np.unique(ids, return_counts=True)
+        table[distinct, 0] = 1 - (1 - share) ** times
+    in_graph = [table[:n] for table, n in zip(found, graph.num_nodes, strict=True)]
+    for hop in range(config.num_hops):
+        for table, n, sums in zip(found, graph.num_nodes, doubts(hop, in_graph), strict=True):
+            with np.errstate(divide="ignore"):  # a seed of every batch
+                missed = np.log1p(-table[:n, 0].astype(np.float64)) - sums * _core.doubt_unit
+            np.maximum(-np.expm1(missed), table[:n, hop], out=table[:n, hop + 1], casting="same_kind")
+            table[n:, hop + 1] = table[n:, hop]
+    probs = [np.ascontiguousarray(table[:, -1]) for table in found]
+    if trees > 1:  # trees are sampled independently of each other
+        probs = [(-np.expm1(trees * np.log1p(-p.astype(np.float64)))).astype(np.float32) for p in probs]
+    return probs
+
+
+def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[np.ndarray]:
+    """Returns seeds in any of the forms of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type.
+
+    Raises:
+        IndexError: If a seed is outside the graph; names the first.
+        KeyError, TypeError, ValueError: If they do not fit the types.
+    """
+    if hasattr(seeds, "node") and hasattr(seeds, "input_type"):  # PyG's NodeSamplerInput
+        seeds = seeds.node if seeds.input_type is None else {seeds.input_type: seeds.node}
+    elif isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
+        seeds = {seeds[0]: seeds[1]}
+    found = []
+    for t, given in enumerate(schema.per_node_type("seeds", seeds)):
+        name = f"seeds[{schema.node_types[t]!r}]" if schema.is_hetero else "seeds"
+        if getattr(given, "dtype", None) in (torch.bool, np.bool_) and given.shape != (num_nodes[t],):
+            shape = list(given.shape)
+            raise ValueError(f"{name} is a mask of shape {shape}: expected one bool per node, [{num_nodes[t]}]")
+        ids = np.empty(0, np.int64) if given is None else as_ids(given, name).numpy()
+        bad = np.flatnonzero((ids < 0) | (ids >= num_nodes[t]))
+        if bad.size:
+            raise IndexError(f"{name}[{bad[0]}] = {ids[bad[0]]} is outside [0, {num_nodes[t]})")
+        found.append(ids)
+    if not any(map(len, found)):
+        raise ValueError("seeds is empty: expected the ids of at least one seed")
+    return found
+
+
+def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
+    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own.
+
+    Raises:
+        KeyError, TypeError, ValueError: If it does not fit the types, or is less than the graph has.
+    """
+    counts = []
+    for t, given in enumerate(graph.schema.per_node_type("num_nodes", num_nodes)):
+        own = graph.num_nodes[t]
+        name = f"num_nodes[{graph.schema.node_types[t]!r}]" if graph.schema.is_hetero else "num_nodes"
+        if given is not None and (isinstance(given, bool) or not hasattr(given, "__index__")):
+            raise TypeError(f"{name} = {given!r}: expected the number of nodes, an integer")
+        if given is not None and int(given) < own:
+            raise ValueError(f"{name} = {given}: expected at least {own}, the nodes that the graph has")
+        counts.append(own if given is None else int(given))
+    return counts
+
+
+def enough_batches(probs: Sequence[np.ndarray]) -> int:
+    """Returns how many batches to sample: four times as many nodes as there are, which takes about as long as the
+    computation, or a million, which takes no time; but not fewer than 64 nor more than 1024 batches."""
+    per_batch = sum(float(prob.sum(dtype=np.float64)) for prob in probs)
+    num_sampled = max(4 * sum(map(len, probs)), 1 << 20)
+    return int(np.clip(num_sampled / max(per_batch, 1), _FEWEST, _MOST))
+
+
+def sampled_on_host(
+    graph: SampledGraph, csrs: Sequence[_core.Csr], config: SamplingConfig, num_threads: int
+) -> Callable[[list[tuple[int, np.ndarray]], int], list[Tensor]]:
+    """Returns what samples batches for :func:`corrected`."""
+    batch = _core.Batch(list(graph.num_nodes), list(graph.ends))
+
+    def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
+        batch.start(seeds, False, config.disjoint, None)
+        batch.sample(
+            csrs, [list(each) for each in config.num_neighbors], replace=config.replace, batch_key=batch_key,
+            num_threads=num_threads,
+        )  # fmt: skip
+        return [torch.from_numpy(batch.nodes(t)) for t in range(len(graph.num_nodes))]
+
+    return sampled
+
+
+def corrected(
+    probs: Sequence[np.ndarray],
+    graph: SampledGraph,
+    seeds: Sequence[np.ndarray],
+    batch_size: int,
+    num_batches: int,
+    sampled: Callable[[list[tuple[int, np.ndarray]], int], Sequence[Tensor]],
+) -> list[np.ndarray]:
+    """Weighs :func:`computed` probabilities and the counts of sampled batches against each other.
+
+    Args:
+        probs: By node type, ``[num_nodes]``.
+        num_batches: Batches to sample, at least 2. Their draws depend on nothing else.
+        sampled: ``sampled(seeds, batch_key)``: the nodes of a batch by node type, int64, counted where they are.
+
+    The others are those of :func:`computed`.
+    """
+    counts: list[Tensor] | None = None
+    for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):
+        inside = [(t, ids[ids < graph.num_nodes[t]]) for t, ids in enumerate(chosen)]
+        nodes = sampled(inside, _core.batch_key(0, _EPOCH, number))
+        if counts is None:
+            counts = [
+                torch.zeros(len(p), dtype=torch.int32, device=ids.device) for p, ids in zip(probs, nodes, strict=True)
+            ]
+        for t, count in enumerate(counts):
+            beyond = torch.from_numpy(chosen[t][chosen[t] >= graph.num_nodes[t]]).to(count.device)
+            for met in (nodes[t], beyond):
+                count[met] += 1  # once each, however often it is there
+    assert counts is not None, "there is at least one batch"
+    return [
+        _weighed(prob, count.cpu().numpy() / num_batches, num_batches)
+        for prob, count in zip(probs, counts, strict=True)
+    ]
+
+
+def _batches_of(seeds: Sequence[np.ndarray], batch_size: int) -> Iterator[list[np.ndarray]]:
+    """Whole batches of shuffled seeds of all types, epoch after epoch."""
+    bounds = np.cumsum([0, *map(len, seeds)])
+    size = min(batch_size, int(bounds[-1]))
+    epoch = 0
+    while True:
+        order = np.arange(bounds[-1])
+        _core.shuffle(order, 0, epoch)
+        epoch += 1
+        for begin in range(0, len(order) - size + 1, size):
+            at = order[begin : begin + size]
+            yield [
+                ids[at[(at >= first) & (at < first + len(ids))] - first]
+                for ids, first in zip(seeds, bounds, strict=False)
+            ]
+
+
+def _weighed(prob: np.ndarray, share: np.ndarray, num_batches: int) -> np.ndarray:
+    """The mean of the beta distribution of each node's probability, given the share of batches that it was in."""
+    chance = prob * (1.0 - prob)
+    total = float(chance.sum())
+    if total == 0:  # all nodes are certain to be met or not to be
+        return prob
+    beyond = float(np.square(share - prob).sum()) - total / num_batches
+    # Variance of the prior in units of prob * (1 - prob): 1 / (strength + 1), strength in batches.
+    spread = min(0.5, max(beyond / (total * (1 - 1 / num_batches)), 1e-9))
+    strength = 1 / spread - 1
+    mixed = (strength * prob + num_batches * share) / (strength + num_batches)
+    return np.where(chance > 0, mixed, prob).astype(np.float32)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.__main__ import PARTS
-from glt.data.cuda_device import missing_for_cuda
+from glt.data.device import missing_for_cuda
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from glt.channel import LocalChannel, ShmChannel
-from glt.channel.error_message import error_message
-from glt.channel.message import MessageKind, MessageLayout, device_view, encode_message, read_message
-from glt.channel.on_device import DeviceChannel
-from glt.data.accelerator import Accelerator
-from glt.data.cuda_device import missing_for_cuda
+from glt.channel.local import DeviceChannel
+from glt.channel.message import MessageKind, MessageLayout, device_view, encode_message, error_message, read_message
+from glt.data.device import Accelerator, missing_for_cuda
 from glt.distributed.device_copies import DeviceCopies, take_over
 from glt.errors import RemoteError
 

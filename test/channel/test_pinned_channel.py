@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from glt.channel import ShmChannel, shm
-from glt.data.cuda_device import missing_for_cuda
-from glt.data.pinned_memory import PinnedMemory
-from glt.data.pinned_pages import PinnedPages
+from glt.data.device import missing_for_cuda
+from glt.data.pinned import PinnedMemory, PinnedPages
 
 
 def test_the_memory_is_pinned_until_the_channel_closes(monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from glt.available_memory import available_memory
+from glt._checks import available_memory
 from glt.channel import SharedMemory, SharedTensor, share_tensor
 
 SPAWN = multiprocessing.get_context("spawn")

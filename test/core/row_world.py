@@ -4,7 +4,7 @@ import numpy as np
 
 from glt import _core
 from glt.testing import philox
-from glt.testing_picks import reference_picks
+from glt.testing.reference import reference_picks
 
 TREE = 5  # Purpose::kTree
 

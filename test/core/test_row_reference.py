@@ -5,7 +5,7 @@ import pytest
 from row_world import assert_same_rows, exclusions, one_hop, reference_hop, weights_of
 
 from glt import _core
-from glt.testing_picks import integer_weights
+from glt.testing.reference import integer_weights
 
 FAN_OUTS = [0, 1, 2, 3, 7, 16, 31, 33, 60, 257, 400, -1]
 LARGE_KEY = 2**63 + 12345

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from glt import _core
-from glt.sampler.device_rows import PlacedRows
+from glt.sampler.device_batch import PlacedRows
 
 ORDERS = ["forward", "backward", "shuffled"]
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import glt
 from glt import _core
-from glt.data.cuda_device import missing_for_cuda
-from glt.sampler.device_batch import DeviceBatch
-from glt.sampler.device_rows import PlacedRows
+from glt.data.device import missing_for_cuda
+from glt.sampler.device_batch import DeviceBatch, PlacedRows
 
 CPU = torch.device("cpu")
 FAN_OUTS = [1, 2, 3, 5, 0, 16, 17, 40]

@@ -8,12 +8,11 @@ import torch
 
 from glt import _core
 from glt.data import Dataset, Graph, Topology
-from glt.data.accelerator import Accelerator
-from glt.data.cuda_device import missing_for_cuda
+from glt.data.device import Accelerator, missing_for_cuda
 from glt.sampler import NeighborSampler
-from glt.sampler.device_sampling import DeviceSampling
+from glt.sampler.device import DeviceSampling
 from glt.testing import random_graph
-from glt.testing_hetero import random_hetero_graph
+from glt.testing.hetero import random_hetero_graph
 
 ORDERS = ["forward", "backward", "shuffled"]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch_geometric.sampler import NegativeSampling
 
 from glt.data import Topology
-from glt.data.cuda_device import missing_for_cuda
+from glt.data.device import missing_for_cuda
 from glt.sampler import negatives
-from glt.sampler.device_negatives import DeviceNegatives
-from glt.sampler.device_rows import PlacedRows
+from glt.sampler.device import DeviceNegatives
+from glt.sampler.device_batch import PlacedRows
 from glt.sampler.negatives import Endpoint, LocalCheck, NegativeRounds, earliest_node, finish
 
 ORDERS = ["forward", "backward", "shuffled"]

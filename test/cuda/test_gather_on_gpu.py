@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from glt.data import DeviceGroup, Feature
-from glt.data.cuda_device import missing_for_cuda
-from glt.data.pinned_memory import SMALL_BYTES, PinnedMemory, process_pages
+from glt.data.device import missing_for_cuda
+from glt.data.pinned import SMALL_BYTES, PinnedMemory, process_pages
 
 pytestmark = [
     pytest.mark.cuda,

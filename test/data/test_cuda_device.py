@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import glt
-from glt.data import Dataset, DeviceGroup, Feature, cuda_device
-from glt.data.device_group import group_of
+from glt.data import Dataset, DeviceGroup, Feature
+from glt.data import device as cuda_device
+from glt.data.device import group_of
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ import torch
 
 import glt.data.graph
 from glt.data import Graph, Topology
-from glt.data.cuda_device import missing_for_cuda
-from glt.data.device_topology import DeviceTopology
-from glt.data.pinned_memory import SMALL_BYTES, process_pages
-from glt.data.pinned_pages import PinnedPages
+from glt.data.device import missing_for_cuda
+from glt.data.graph import DeviceTopology
+from glt.data.pinned import SMALL_BYTES, PinnedPages, process_pages
 
 CPU = torch.device("cpu")
 EDGES = torch.tensor([[0, 1, 2, 2, 3, 0], [1, 2, 0, 1, 2, 3]])
@@ -75,7 +74,7 @@ def test_device_memory_pins_nothing_and_shares_columns(topology):
 
 def test_without_a_gpu_zero_copy_means_cpu_and_cuda_is_refused(topology, monkeypatch):
     monkeypatch.setattr(glt.data.graph, "missing_for_cuda", lambda: "there is no GPU")
-    monkeypatch.setattr(glt.data.cuda_device, "missing_for_cuda", lambda: "there is no GPU")
+    monkeypatch.setattr(glt.data.device, "missing_for_cuda", lambda: "there is no GPU")
     assert Graph(topology, "ZERO_COPY").num_edges == 6
     with pytest.raises(ValueError, match=r"mode = 'CUDA': there is no GPU\. Or use 'CPU' or 'ZERO_COPY'"):
         Graph(topology, "CUDA")
@@ -91,7 +90,7 @@ def test_without_a_gpu_zero_copy_means_cpu_and_cuda_is_refused(topology, monkeyp
 
 def test_with_a_gpu_it_keeps_where_the_mode_says(topology, monkeypatch):
     monkeypatch.setattr(glt.data.graph, "missing_for_cuda", lambda: None)
-    monkeypatch.setattr(glt.data.cuda_device, "missing_for_cuda", lambda: None)
+    monkeypatch.setattr(glt.data.device, "missing_for_cuda", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match="device = 'cpu': mode = 'CUDA' is for a GPU"):
         Graph(topology, "CUDA", "cpu")

@@ -13,14 +13,12 @@ from torch import Tensor
 
 import glt
 from glt.data import Dataset, Feature, Graph, Topology, tiered_rows
-from glt.data.accelerator import Accelerator
-from glt.data.cuda_device import missing_for_cuda
-from glt.data.device_topology import DeviceTopology
-from glt.data.pinned_memory import SMALL_BYTES, PinnedMemory, process_pages
-from glt.data.pinned_pages import PinnedPages
+from glt.data.device import Accelerator, missing_for_cuda
+from glt.data.graph import DeviceTopology
+from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, process_pages
 from glt.data.tiered_rows import TieredRows
 from glt.sampler import NeighborSampler
-from glt.sampler.device_sampling import DeviceSampling
+from glt.sampler.device import DeviceSampling
 from glt.testing import random_graph
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glt.data import npy_array
-from glt.data.npy_array import load_npy, map_npy
+from glt.data import arrays as npy_array
+from glt.data.arrays import load_npy, map_npy
 
 SAVED = np.arange(20)
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from glt.data import pinned_memory
-from glt.data.cuda_device import missing_for_cuda
-from glt.data.pinned_memory import SMALL_BYTES, PinnedMemory
-from glt.data.pinned_pages import PinnedPages
+from glt.data import pinned as pinned_memory
+from glt.data.device import missing_for_cuda
+from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages
 
 PAGE = mmap.PAGESIZE
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from glt import _core
-from glt.data import pool
+from glt.data import arrays as pool
 
 
 def minor_faults() -> int:
@@ -143,7 +143,7 @@ def test_threads_may_take_and_drop_at_will() -> None:
 def test_tensors_alive_at_exit_do_no_harm() -> None:
     code = (
         "import torch, threading\n"
-        "from glt.data import pool\n"
+        "from glt.data import arrays as pool\n"
         "from glt.channel import ShmChannel\n"
         "kept = [pool.empty((100_000,), torch.float32) for _ in range(3)]\n"
         "channel = ShmChannel('1MB')\n"

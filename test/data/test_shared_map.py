@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt.data.shared_map import shared_map
+from glt.data.pinned import shared_map
 
 
 @pytest.fixture

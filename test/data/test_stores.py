@@ -13,9 +13,7 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOut
 from torch_geometric.testing import MyGraphStore
 
 from glt.data import Dataset
-from glt.data.feature_store import DatasetFeatureStore
-from glt.data.graph_store import DatasetGraphStore
-from glt.data.stores import dataset_of_stores
+from glt.data.stores import DatasetFeatureStore, DatasetGraphStore, dataset_of_stores
 from glt.testing import random_graph
 
 WRITES = ("author", "writes", "paper")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from glt.data.synthetic_hetero import synthetic_hetero_graph
+from glt.data.synthetic import synthetic_hetero_graph
 
 CITES = ("paper", "cites", "paper")
 WRITTEN_BY = ("paper", "written_by", "author")

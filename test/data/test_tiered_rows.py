@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glt.data import Feature
-from glt.data.gather_errors import NUM_WORDS
+from glt.data.device import NUM_WORDS
 from glt.data.partition_book import PartitionBook
 from glt.data.tiered_rows import NO_ROW, TieredRows
 

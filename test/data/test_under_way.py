@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from glt.data import Topology, device_topology
-from glt.data.device_topology import DeviceTopology
+from glt.data import Topology
+from glt.data import graph as device_topology
+from glt.data.device import waited_for
+from glt.data.graph import DeviceTopology
 from glt.data.tiered_rows import TieredRows
-from glt.data.under_way import waited_for
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -127,7 +128,7 @@ def test_edges(waits: Waits, monkeypatch: pytest.MonkeyPatch, is_closed: bool) -
 
 AT_EXIT = """
 import torch
-from glt.data.under_way import waited_for
+from glt.data.device import waited_for
 
 torch.cuda.is_initialized = lambda: True
 torch.cuda.synchronize = lambda device: print("waited")

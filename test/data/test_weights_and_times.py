@@ -9,8 +9,7 @@ import torch
 
 from glt import _core
 from glt.data import Dataset, Topology
-from glt.data.edge_times import TimedEdges
-from glt.data.edge_weights import EdgeWeights
+from glt.data.topology import EdgeWeights, TimedEdges
 from glt.testing import random_graph
 
 WRITES = ("author", "writes", "paper")
@@ -242,9 +241,7 @@ def test_from_pyg_decides_the_level_as_pyg_does():
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_times_out_of_stores_are_those_of_the_data(edge_dir):
     pytest.importorskip("torch_geometric")
-    from glt.data.feature_store import DatasetFeatureStore
-    from glt.data.graph_store import DatasetGraphStore
-    from glt.data.stores import dataset_of_stores
+    from glt.data.stores import DatasetFeatureStore, DatasetGraphStore, dataset_of_stores
 
     data = hetero_data()
     plain = Dataset.from_pyg(data)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glt.data import Feature, WindowGather
-from glt.data.cuda_device import missing_for_cuda
+from glt.data.device import missing_for_cuda
 from glt.data.partition_book import PartitionBook
 
 

@@ -40,7 +40,7 @@ def reference(world: World, case: Case, rank: int) -> list[dict]:
     seeds, given = seeds_of(rank), case.loader
     collect, with_edge = given.get("collect_features", False), given.get("with_edge", False)
     tables = {"x": world.x, "y": world.y, "edge_attr": world.edge_attr}
-    order = glt.sampler.seed_order.SeedOrder(
+    order = glt.sampler.order.SeedOrder(
         len(seeds), 16, given.get("shuffle", False), given.get("drop_last", False), SEED + rank
     )
     batches = []

@@ -23,7 +23,7 @@ from glt.partition import RandomPartitioner
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, negative_rounds
 from glt.sampler.output import reverse_edge_type
-from glt.testing_cluster import Trainer
+from glt.testing.cluster import Trainer
 
 NUM_NODES = {"user": 90, "item": 60, "tag": 7, "ghost": 0}
 RATES, RATED, FOLLOWS = ("user", "rates", "item"), ("item", "rev_rates", "user"), ("user", "follows", "user")

@@ -12,7 +12,7 @@ from torch import Tensor
 import glt
 from glt.partition import PartitionerBase, RandomPartitioner
 from glt.testing import SmallGraph, random_graph
-from glt.testing_cluster import Trainer
+from glt.testing.cluster import Trainer
 
 NUM_NODES, NUM_EDGES = 600, 6000
 FIELDS = ("n_id", "edge_index", "e_id", "input_id", "x", "y", "edge_attr")

@@ -12,7 +12,7 @@ from dist_world import join, options
 
 import glt
 from glt.testing import random_graph
-from glt.testing_cluster import Trainer
+from glt.testing.cluster import Trainer
 
 SEED, KINDS = 31, ("DistNeighborLoader", "DistLinkNeighborLoader", "DistSubGraphLoader")
 GRAPH = random_graph(600, 6000, seed=3)

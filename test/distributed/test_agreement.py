@@ -12,7 +12,7 @@ from dist_typed_world import RATES, TypedWorld
 from dist_world import join, options
 
 import glt
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 LABELS = {0: [0, 1, 2], 1: [1, 2, 1], 2: []}
 

@@ -14,7 +14,7 @@ from test_one_batch_law import assert_same
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, context
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 NUM_RATES = 700
 

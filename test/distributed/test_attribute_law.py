@@ -15,7 +15,7 @@ from torch_geometric.typing import EdgeType
 import glt
 from glt.partition import RandomPartitioner, graph_arguments
 from glt.testing import random_graph
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 RATES: EdgeType = ("user", "rates", "item")
 LOADER = {"num_neighbors": [4, 3], "batch_size": 16, "random_seed": 5, "shuffle": True}

@@ -17,7 +17,7 @@ import glt
 from glt.partition import FrequencyPartitioner, RandomPartitioner
 from glt.sampler import NeighborSampler
 from glt.testing import random_graph
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 FAN_OUT = [5, 3, 2]
 

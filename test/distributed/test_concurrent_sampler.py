@@ -89,7 +89,7 @@ def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
     transport = HeldTransport(parts[1], num_held=concurrency)
     router = PartitionRouter(transport, [peer(0), peer(1)], peer(0), num_partitions=2)
     sampler = glt.distributed.DistNeighborSampler(parts[0], config(FANOUT), router, loop)
-    order = glt.sampler.seed_order.SeedOrder(60, 10, False, False, SEED)
+    order = glt.sampler.order.SeedOrder(60, 10, False, False, SEED)
     seeds = torch.arange(0, NUM_NODES, 10)
     channel = ShmChannel("4MB")
 

@@ -20,11 +20,11 @@ from dist_world import snapshot as plain_snapshot
 from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, assert_same
 
 import glt
-from glt.data.cuda_device import missing_for_cuda
+from glt.data.device import missing_for_cuda
 from glt.distributed.local_graph import joined
+from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch
-from glt.sampler.device_sampling import DeviceSampling
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 GPU = pytest.param(
     "cuda",

@@ -15,13 +15,13 @@ from dist_world import NUM_NODES, World, options
 from promptness import expect_prompt
 
 import glt
-from glt.data.cuda_device import missing_for_cuda
-from glt.data.pinned_memory import process_buffers, process_pages
+from glt.data.device import missing_for_cuda
+from glt.data.pinned import process_buffers, process_pages
 from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
 from glt.distributed.local_graph import require_for_gpu
-from glt.testing_cluster import Cluster, Trainer, take_census
+from glt.testing.cluster import Cluster, Trainer, take_census
 
 GPU = pytest.param(
     "cuda",

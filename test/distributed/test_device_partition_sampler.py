@@ -15,7 +15,7 @@ from dist_typed_world import SCHEMA, write_typed_world
 from torch import Tensor
 
 import glt
-from glt.data.accelerator import require_accelerator
+from glt.data.device import require_accelerator
 from glt.distributed.batch_start import BatchStart
 from glt.distributed.device_partition_sampler import DevicePartitionSampler
 from glt.distributed.device_samplers import sampler_on
@@ -24,7 +24,7 @@ from glt.distributed.partition_service import PartitionService
 from glt.distributed.requests import Request
 from glt.distributed.stitched_batch import StitchedBatch
 from glt.sampler.config import SamplingConfig
-from glt.sampler.device_sampling import DeviceSampling
+from glt.sampler.device import DeviceSampling
 
 HOST = require_accelerator("host", "device")
 USER, ITEM = 0, 1

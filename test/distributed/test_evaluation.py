@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from glt.distributed import gather_metrics
 from glt.distributed.evaluation import accuracy
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 NUM_CLASSES = 4
 SIZES = (7, 0, 30)  # of the shares of three trainers

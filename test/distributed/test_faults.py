@@ -20,7 +20,7 @@ from promptness import expect_prompt
 
 import glt
 from glt.errors import PartitionError
-from glt.testing_cluster import Cluster, Outcome, Trainer, take_census
+from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
 
 
 def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | None = None) -> None:

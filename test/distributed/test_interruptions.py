@@ -21,7 +21,7 @@ from promptness import eventually, expect_prompt
 
 import glt
 from glt.distributed import collocated, linger, rendezvous
-from glt.testing_cluster import Cluster, Trainer, free_port, take_census
+from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 
 def make(trainer: Trainer, data: Any, mode: str, num_seeds: int = 200, **given: Any) -> Any:
@@ -111,7 +111,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts 
 sys.path.insert(0, {here!r})
 import torch, glt
 from dist_world import join, options
-from glt.testing_cluster import Trainer
+from glt.testing.cluster import Trainer
 
 trainer = Trainer(int(sys.argv[1]), 2, {port}, None)
 with glt.distributed.DistNeighborLoader(

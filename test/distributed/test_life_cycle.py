@@ -22,7 +22,7 @@ from promptness import eventually, expect_prompt
 
 import glt
 from glt.distributed import linger
-from glt.testing_cluster import Cluster, Trainer, free_port, take_census
+from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 STATS = {
     "num_batches", "num_seeds", "num_nodes", "num_edges", "wait_s", "collate_s", "sampling_s", "remote_s",
@@ -363,7 +363,7 @@ import sys
 sys.path.insert(0, {here!r})
 import time, torch, glt
 from dist_world import join, options
-from glt.testing_cluster import Trainer
+from glt.testing.cluster import Trainer
 
 trainer = Trainer(int(sys.argv[1]), {world_size}, {port}, None)
 loader = glt.distributed.DistNeighborLoader(

@@ -24,7 +24,7 @@ from glt.distributed.deployment import Collocated
 from glt.distributed.lifeline import Lifeline, answers
 from glt.distributed.liveness import Watch
 from glt.errors import PeerLost
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 
 class Clock:

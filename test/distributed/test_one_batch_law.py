@@ -18,7 +18,7 @@ import glt
 from glt.distributed import agreement
 from glt.errors import RendezvousError
 from glt.testing import check_batch
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 FULL = os.environ.get("GLT_FULL") == "1"
 

@@ -19,7 +19,7 @@ import glt
 from glt.distributed import liveness, rendezvous
 from glt.distributed.liveness import Watch
 from glt.errors import RendezvousError
-from glt.testing_cluster import Cluster, Trainer, free_port
+from glt.testing.cluster import Cluster, Trainer, free_port
 
 
 def create_as(trainer: Trainer, path: Path, places: list[tuple[int, int, str]], port: int | None = None) -> Any:

@@ -18,7 +18,7 @@ from glt.distributed.node_seeds import NodeSeeds
 from glt.distributed.producer import Producer
 from glt.distributed.seed_table import SeedTable
 from glt.sampler.config import SamplingConfig
-from glt.sampler.seed_order import SeedOrder
+from glt.sampler.order import SeedOrder
 
 NUM_BATCHES, OLD_SEED, SEED = 8, 5, 2**63 - 1
 

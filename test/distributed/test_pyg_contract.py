@@ -13,7 +13,7 @@ from dist_world import join, options
 from pyg_contract import CASES, Case, assert_kept, epoch
 
 import glt
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 FULL = os.environ.get("GLT_FULL") == "1"
 

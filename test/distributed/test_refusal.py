@@ -15,7 +15,7 @@ from promptness import expect_prompt
 
 import glt
 from glt.distributed import DistDataset, context, refusal, rendezvous
-from glt.testing_cluster import Cluster, Trainer, free_port
+from glt.testing.cluster import Cluster, Trainer, free_port
 
 EDGES = torch.zeros(2, 4, dtype=torch.int64)
 MISTAKES: list[tuple[str, Any, dict[str, Any], str]] = [

@@ -16,7 +16,7 @@ from resume_world import KINDS, SEED, Chosen, expect_the_rest, go_on, make, plai
 
 import glt
 from glt.errors import WorkerDied
-from glt.testing_cluster import Cluster, Trainer, take_census
+from glt.testing.cluster import Cluster, Trainer, take_census
 
 
 @pytest.fixture(scope="module")

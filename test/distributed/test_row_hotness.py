@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import glt
-from glt.data.accelerator import require_accelerator
+from glt.data.device import require_accelerator
 from glt.distributed.row_hotness import row_hotness
 from glt.partition import RandomPartitioner, layout, load_partition
 from glt.testing import random_graph

@@ -17,7 +17,7 @@ from dist_world import World
 from promptness import expect_prompt
 
 import glt
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 TRAINER = """
 import multiprocessing, os, sys, time

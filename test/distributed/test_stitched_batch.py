@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glt import _core
-from glt.data.accelerator import require_accelerator
+from glt.data.device import require_accelerator
 from glt.distributed.stitched_batch import StitchedBatch
 
 ENDS = [(0, 0), (0, 1), (1, 0)]

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import glt
 from glt.testing import random_graph
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 NUM_FEATS, NUM_CLASSES = 12, 5
 FREQUENCY = "frequency-partitions"  # the text has both partitioners write "graph-partitions"

@@ -11,7 +11,7 @@ import torch
 from dist_typed_world import FOLLOWS, RATED, RATES, SCHEMA, Case, TypedWorld, reference, run_cases
 from test_one_batch_law import assert_same
 
-from glt.testing_cluster import Cluster
+from glt.testing.cluster import Cluster
 
 FULL = os.environ.get("GLT_FULL") == "1"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from glt.cli import main
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text()

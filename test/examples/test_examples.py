@@ -11,7 +11,7 @@ import torch
 
 import glt
 from glt.data.synthetic import synthetic_graph
-from glt.data.task import NodeTask
+from glt.data.tasks import NodeTask
 from glt.demo.job import load_task, run
 from glt.demo.options import Options
 from glt.errors import PartitionError

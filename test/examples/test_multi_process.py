@@ -12,7 +12,7 @@ import torch
 
 import glt
 from glt.partition import RandomPartitioner
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_ROOT = ROOT.parent / "shared" / "data"

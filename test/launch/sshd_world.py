@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 
 def need_sshd(*others: str) -> None:

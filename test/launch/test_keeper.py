@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from glt.launch.hosts import THIS_HOST
-from glt.launch.job_plan import partition_of, partitions_of_hosts
+from glt.launch.hosts import THIS_HOST, Reach
 from glt.launch.keeper import Pipe
-from glt.launch.reach import Reach
+from glt.launch.plan import partition_of, partitions_of_hosts
 
 
 def run_keeper(code: str, plan: dict[str, Any], wait_s: float = 0.0) -> tuple[float, list[dict[str, Any]]]:

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from glt.launch.agent import _told
-from glt.launch.console import Console
-from glt.launch.failure import Failure, first_of
-from glt.launch.hosts import Host, parse_hosts, read_hosts
-from glt.launch.launch_options import command_of
-from glt.launch.reach import Reach
+from glt.launch.command_launch import command_of
+from glt.launch.hosts import Host, Reach, parse_hosts, read_hosts
+from glt.launch.job import Console, Failure, first_of
 
 
 def test_hosts_of_a_file(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ import torch
 from host_loaders import HOMO, fed_loader, loader, threads
 
 from glt.data import Dataset
-from glt.data.accelerator import Accelerator
-from glt.data.cuda_device import missing_for_cuda
-from glt.data.pinned_memory import process_pages
+from glt.data.device import Accelerator, missing_for_cuda
+from glt.data.pinned import process_pages
 from glt.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
-from glt.loader.batch_features import BatchFeatures
+from glt.loader.features import BatchFeatures
 from glt.sampler import NeighborSampler
 from glt.sampler.device_batch import DeviceBatch
-from glt.testing_hetero import random_hetero_graph
+from glt.testing.hetero import random_hetero_graph
 
 HETERO = random_hetero_graph(seed=4)
 GPU = pytest.param(

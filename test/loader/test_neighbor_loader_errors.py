@@ -6,8 +6,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from glt.data import Dataset, Topology
-from glt.data.feature_store import DatasetFeatureStore
-from glt.data.graph_store import DatasetGraphStore
+from glt.data.stores import DatasetFeatureStore, DatasetGraphStore
 from glt.loader import LinkNeighborLoader, NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import ring_graph

@@ -16,7 +16,7 @@ from glt.partition import (
     partition_distributed,
 )
 from glt.partition.load import load_id_map
-from glt.testing_cluster import Trainer
+from glt.testing.cluster import Trainer
 
 PARTITIONERS: dict[str, Any] = {
     "random": RandomPartitioner,

@@ -13,7 +13,7 @@ from distributed_run import join, random_graph, slice_of
 from glt.partition import FennelPartitioner, RandomPartitioner, load_partition, partition_distributed
 from glt.partition.distributed.exchange import Exchange
 from glt.partition.npy_file import NpyWriter
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 PRELOAD = ("glt.partition",)
 

@@ -12,7 +12,7 @@ from glt.partition import RandomPartitioner, load_partition
 from glt.partition.distributed.outline import disk_bytes, forecast_of, outline
 from glt.partition.distributed.slices import EDGE_TABLES, NODE_TABLES, GraphSlice, _num_rows
 from glt.partition.graph_input import GraphInput
-from glt.testing_cluster import Cluster
+from glt.testing.cluster import Cluster
 
 
 def homogeneous() -> dict[str, Any]:

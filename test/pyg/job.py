@@ -13,7 +13,7 @@ from partitioned import Partitions
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, MpDistSamplingWorkerOptions
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 _RPC_TIMEOUT_S = 100.0
 

@@ -10,7 +10,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.sampler import SamplingConfig
-from glt.sampler.conflicts import CONFLICTS, GIVEN, refuse
+from glt.sampler.config import CONFLICTS, GIVEN, refuse
 
 SCHEMA = Schema(("a", "b"), (("a", "to", "a"), ("a", "to", "b"), ("b", "of", "a")))
 

@@ -7,7 +7,7 @@ from torch_geometric.data import Data, HeteroData
 
 from glt.data import Topology
 from glt.loader import LinkNeighborLoader
-from glt.sampler.linked_to_all import linked_to_all
+from glt.sampler.negatives import linked_to_all
 
 TRIPLET = {"mode": "triplet", "amount": 2}
 

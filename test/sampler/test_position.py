@@ -2,7 +2,7 @@
 
 import pytest
 
-from glt.sampler.position import Position
+from glt.sampler.order import Position
 
 
 def test_what_is_in_hand_counts_and_the_end_of_an_epoch_is_the_start_of_the_next():

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from glt.sampler.resumable import as_json, crc32_of
+from glt.sampler.order import as_json, crc32_of
 
 
 def test_json_twice_is_json_once():

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glt.channel.error_message import rebuild_error
+from glt.channel.message import rebuild_error
 from glt.distributed.context import DistContext
 from glt.distributed.service.connection import STUCK_S, Connection
 from glt.distributed.service.handshake import dial, introduce

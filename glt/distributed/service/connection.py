@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glt.data import pool
+from glt.data import arrays as pool
 from glt.distributed.service.values import Landing
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError
 

@@ -32,9 +32,8 @@ from typing import Any
 import torch
 
 from glt import _core
-from glt.channel.shared_memory import SharedMemory
-from glt.data.accelerator import accelerator_of
-from glt.data.cuda_device import missing_for_cuda
+from glt.channel.shm import SharedMemory
+from glt.data.device import accelerator_of, missing_for_cuda
 from glt.distributed.device_samplers import sampler_on
 from glt.distributed.dist_dataset import DistDataset, LocalPartition
 from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
@@ -58,7 +57,7 @@ from glt.distributed.transport import Peer
 from glt.distributed.worker import keep_freed_memory, leave
 from glt.errors import GltError
 from glt.sampler.config import SamplingConfig
-from glt.sampler.seed_order import SeedOrder
+from glt.sampler.order import SeedOrder
 
 _LOST_SERVER = 3  # exit codes
 _FAILED = 4

@@ -24,7 +24,7 @@ from glt.distributed.service.connection import STUCK_S, Connection
 from glt.distributed.service.handshake import dial, introduce
 from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError, WorkerDied
 from glt.sampler.config import SamplingConfig
-from glt.sampler.seed_order import SeedOrder
+from glt.sampler.order import SeedOrder
 
 logger = logging.getLogger(__name__)
 

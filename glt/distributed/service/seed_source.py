@@ -11,9 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data.arrays import as_rows
-from glt.data.npy_array import load_npy
-from glt.data.saved import load_saved
+from glt.data.arrays import as_rows, load_npy, load_saved
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.local_partition import LocalPartition
 

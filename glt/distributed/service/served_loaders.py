@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from glt.channel.shared_memory import SharedMemory
-from glt.channel.size import format_size
+from glt._checks import format_size
+from glt.channel.shm import SharedMemory
 from glt.distributed.options import check_count
 from glt.distributed.seed_table import SeedTable
 from glt.distributed.service.membership import ReadPlan

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glt.available_memory import available_memory
+from glt._checks import available_memory
 from glt.distributed.agreement import host_id
 from glt.distributed.dist_dataset import DistDataset
 from glt.distributed.graph_queries import GraphQueries, graph_calls

@@ -11,9 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from glt.channel.error_message import error_message
 from glt.channel.local import LocalChannel
-from glt.channel.message import MessageKind, read_message
+from glt.channel.message import MessageKind, error_message, read_message
 from glt.distributed.dist_neighbor_sampler import STATS
 from glt.distributed.epoch_start import EpochStart
 from glt.distributed.options import check_count

@@ -17,7 +17,7 @@ from typing import Final
 
 from torch import Tensor
 
-from glt.channel.error_message import error_message
+from glt.channel.message import error_message
 from glt.distributed.service.connection import STUCK_S, Connection, pulse
 from glt.distributed.service.handshake import dial, introduce
 from glt.distributed.transport import Handler, Peer, Transport

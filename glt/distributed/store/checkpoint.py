@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from glt._checks import check_path
 from glt.data.arrays import from_array
-from glt.distributed.argument_checks import check_path
 from glt.errors import CheckpointError, PartitionError
 from glt.partition.manifest import digest_of, installed_version, text_of
 from glt.partition.npy_file import BLOCK_BYTES, FileEntry, NpyWriter, map_file, npy_bytes

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data import pool
+from glt.data import arrays as pool
 from glt.data.arrays import as_numpy
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.selection import Selection

@@ -8,10 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from glt import _core
-from glt.available_memory import available_memory
-from glt.data import pool
-from glt.data.arrays import as_numpy
-from glt.data.native_view import NativeView
+from glt._checks import available_memory
+from glt.data import arrays as pool
+from glt.data.arrays import NativeView, as_numpy
 
 Rows = Tensor | tuple[int, int]
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from glt.available_memory import available_memory
+from glt._checks import available_memory
 from glt.distributed.store.initial_values import fill, needs_twice
 from glt.distributed.store.placement import Placement
 from glt.distributed.store.shard import Rows, Shard

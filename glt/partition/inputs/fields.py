@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glt.data.npy_array import map_npy
+from glt.data.arrays import map_npy
 from glt.partition.inputs.scratch import ScratchRows, blank
 from glt.partition.inputs.table_files import TableFiles, require_arrow
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from glt.data.saved import damaged, load_saved
+from glt.data.arrays import damaged, load_saved
 from glt.partition.inputs.description import graph_of, read_description
 from glt.partition.inputs.npy_directory import is_npy_directory, read_npy_directory
 from glt.partition.inputs.ogb_folder import is_ogb_folder, read_ogb_folder

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from glt.data.npy_array import map_npy
+from glt.data.arrays import map_npy
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType
 from glt.partition.inputs.collected import FoundEdges, FoundNodes, arguments_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glt.data.npy_array import BAD_HEADER
+from glt.data.arrays import BAD_HEADER
 from glt.partition.inputs.scratch import CHUNK_BYTES, ScratchRows
 
 

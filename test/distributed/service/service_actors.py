@@ -19,7 +19,7 @@ from promptness import eventually
 from service_world import options
 
 import glt
-from glt.testing_cluster import Cluster, Trainer, take_census
+from glt.testing.cluster import Cluster, Trainer, take_census
 
 CASE = CASES[0]
 """What ``law`` samples; :func:`batch_law.reference` gives its batches by rank."""

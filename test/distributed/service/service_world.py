@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import glt
-from glt.testing_cluster import Trainer
+from glt.testing.cluster import Trainer
 
 
 def serve(trainer: Trainer, path: Path, num_servers: int, num_clients: int | None, **given: Any) -> None:

@@ -23,7 +23,7 @@ from service_world import options
 
 import glt
 from glt.distributed import server_stats
-from glt.testing_cluster import free_port, take_census
+from glt.testing.cluster import free_port, take_census
 
 DEADLINE_S = 120.0
 

@@ -16,7 +16,7 @@ from service_world import become_client, serve
 import glt
 from glt.distributed.server_client import require_client
 from glt.distributed.service import session
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 _parked: dict[int, Future[int]] = {}
 

@@ -16,7 +16,7 @@ from glt.distributed.service import handshake
 from glt.distributed.service.connection import Connection
 from glt.distributed.service.handshake import dial, introduce, require_same_version
 from glt.errors import GltError, PeerLost, RendezvousError
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 Answer = Callable[[Connection], None]
 

@@ -20,7 +20,7 @@ from service_actors import Stage
 import glt
 from glt.distributed.dist_tensor import DistTensor
 from glt.errors import RendezvousError
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 
 def scale(factor: int, values: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from glt.distributed.service.ledger import COUNTERS, GAUGES, RATES
 from glt.distributed.service.membership import ServerEntry
 from glt.distributed.service.metrics import MetricsEndpoint
 from glt.errors import RendezvousError
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 parser = pytest.importorskip("prometheus_client.parser")
 

@@ -15,7 +15,7 @@ from torch_geometric.data import HeteroData
 
 import glt
 from glt.partition import RandomPartitioner, graph_arguments
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 SPLIT = {
     "train": torch.arange(NUM_NODES) ** 2 % 7 < 3,

@@ -14,7 +14,7 @@ from dist_world import options as trainer_options
 from service_world import become_client, options, serve, serve_or
 
 import glt
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 CASE = CASES[0]  # shuffled
 

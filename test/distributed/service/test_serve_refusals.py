@@ -19,7 +19,7 @@ from glt.cli import main
 from glt.distributed import command_serve
 from glt.distributed.serve_options import label_files
 from glt.distributed.service.server import DistServer
-from glt.testing_cluster import free_port, take_census
+from glt.testing.cluster import free_port, take_census
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from service_world import options, serve_or
 
 import glt
 from glt.distributed import server_stats
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 EXACT = ("num_batches", "num_nodes", "num_edges", "num_remote_nodes", "num_cached_nodes", "remote_bytes")
 TIMES = ("sampling_s", "gathering_s", "remote_s")

@@ -13,7 +13,7 @@ from dist_world import World
 import glt
 from glt.distributed import RemoteDistSamplingWorkerOptions, init_client, init_server
 from glt.distributed.service import server
-from glt.testing_cluster import free_port
+from glt.testing.cluster import free_port
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dist_world import World, seeds_of, snapshot
 from service_world import options, serve_or
 
 import glt
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 
 def sample_cases(trainer: Trainer, rank: int, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:

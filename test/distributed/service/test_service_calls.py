@@ -13,7 +13,7 @@ from service_world import become_client, serve
 import glt
 from glt.distributed.service.descriptors import allow_descriptors
 from glt.errors import RemoteError
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 
 class Unprintable(Exception):

@@ -9,7 +9,7 @@ from pyg_contract import CASES, GRAPHS, assert_kept, epoch
 from service_world import become_client, options, serve
 
 import glt
-from glt.testing_cluster import Cluster, Trainer, free_port
+from glt.testing.cluster import Cluster, Trainer, free_port
 
 
 def run(trainer: Trainer, root: Path, ports: list[int]) -> list[list[dict]]:

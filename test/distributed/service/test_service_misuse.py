@@ -14,7 +14,7 @@ from promptness import expect_prompt
 from service_world import options, serve_or
 
 import glt
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 
 def error_of(call: Callable[[], object]) -> str:

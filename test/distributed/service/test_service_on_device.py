@@ -13,8 +13,8 @@ from service_world import options, serve_or
 from test_typed_batch_law import CASES, LINKS, OPTIONS
 
 import glt
-from glt.data.cuda_device import missing_for_cuda
-from glt.testing_cluster import Cluster, Trainer
+from glt.data.device import missing_for_cuda
+from glt.testing.cluster import Cluster, Trainer
 
 GPU = pytest.param(
     "cuda",

@@ -9,7 +9,7 @@ from dist_world import World
 from resume_world import Chosen, expect_the_rest, go_on, run_whole, states_of
 from service_world import options, serve_or
 
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 CHOSEN: Chosen = {
     "DistNeighborLoader": ((2, 1), (3, 5), (4, 0)),

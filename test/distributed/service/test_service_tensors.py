@@ -20,7 +20,7 @@ from glt.distributed.dist_tensor import DistTensor, flush_all
 from glt.distributed.served_world import ServedWorld
 from glt.distributed.server_client import require_client
 from glt.errors import PeerLost
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 
 def by_row(shape: Any, dtype: torch.dtype, ids: torch.Tensor) -> torch.Tensor:

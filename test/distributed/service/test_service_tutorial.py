@@ -17,7 +17,7 @@ from test_tutorial import NUM_CLASSES, NUM_FEATS, preprocess
 from torch.nn.parallel import DistributedDataParallel
 
 import glt
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 
 def serve(trainer: Trainer, root_dir: str) -> list[Any]:

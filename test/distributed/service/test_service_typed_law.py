@@ -14,7 +14,7 @@ from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS
 from torch_geometric.data import HeteroData
 
 import glt
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 
 def sample_cases(trainer: Trainer, rank: int, given: dict[str, Any], cases: list[Case]) -> list[list[dict]]:

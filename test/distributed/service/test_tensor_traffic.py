@@ -22,7 +22,7 @@ from glt.distributed.served_world import ServedWorld
 from glt.distributed.server_client import require_client
 from glt.distributed.store import exchange
 from glt.errors import PeerLost
-from glt.testing_cluster import Cluster, Trainer
+from glt.testing.cluster import Cluster, Trainer
 
 NUM_ROUNDS = 6
 

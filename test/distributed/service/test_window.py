@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from glt.data.accelerator import Accelerator
+from glt.data.device import Accelerator
 from glt.distributed.service import pool_worker
 from glt.distributed.service.pool_worker import PoolWorker
 from glt.distributed.service.stream import Stream, Window

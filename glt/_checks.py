@@ -1,0 +1,141 @@
+"""Arguments of users, checked where they are given: what is wrong is named, with what was expected in its place."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+# How much memory this process can still use, before it finds out by being killed.
+
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+def available_memory(proc: Path = Path("/proc"), cgroup_root: Path = _ROOT) -> tuple[int, str]:
+    """Returns the available bytes and what limits them: the host's memory or the limit of a cgroup (a container).
+
+    Args:
+        proc: Where procfs is mounted.
+        cgroup_root: Where the cgroup file systems are mounted.
+    """
+    least = _host_memory(proc / "meminfo"), "memory available on this host"
+    for folder, names in _cgroups(proc / "self/cgroup", cgroup_root):
+        room = _cgroup_room(folder, *names)
+        if room is not None and room < least[0]:
+            least = room, f"memory left under the limit of cgroup {folder}"
+    return least
+
+
+def _host_memory(meminfo: Path) -> int:
+    for line in meminfo.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{meminfo}: no MemAvailable; this needs Linux 3.14 or later")
+
+
+def _cgroups(listing: Path, root: Path) -> list[tuple[Path, tuple[str, str, str]]]:
+    """Lists the memory cgroups of this process, innermost first, with the names of their limit, usage and cache."""
+    found: list[tuple[Path, tuple[str, str, str]]] = []
+    for line in listing.read_text().splitlines() if listing.exists() else []:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # In a container the path may be the host's: then only the mounted top exists, and it is the container's own.
+        folder = top / path.lstrip("/")
+        found += [(f, names) for f in (folder, *folder.parents) if f.is_relative_to(top) and f.is_dir()]
+    return found
+
+
+def _cgroup_room(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
+    """Returns limit - usage + page cache that can be dropped; None where there is no limit."""
+    limit_file, usage_file, stat_file = folder / limit_name, folder / usage_name, folder / "memory.stat"
+    if not (limit_file.exists() and usage_file.exists()):
+        return None
+    limit = limit_file.read_text().strip()
+    if limit == "max":
+        return None
+    stat = dict(line.split() for line in stat_file.read_text().splitlines()) if stat_file.exists() else {}
+    return max(0, int(limit) - int(usage_file.read_text()) + int(stat.get(cache_name, 0)))
+
+
+# Sizes as people write them: ``'64MB'``.
+
+
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(I?B)?\s*", re.ASCII)
+
+
+def parse_size(size: int | str, name: str = "size") -> int:
+    """Returns ``size`` in bytes.
+
+    Args:
+        size: Bytes as an int, or a text such as ``'512KB'``, ``'64MB'``, ``'1.5 GiB'``. Units are powers of 1024.
+        name: What an error calls it.
+    """
+    if isinstance(size, int) and not isinstance(size, bool):
+        num_bytes = size
+    elif isinstance(size, str):
+        match = _PATTERN.fullmatch(size.upper())
+        if match is None:
+            raise ValueError(f"{name} = {size!r}: expected bytes as an int, or a text such as '512KB', '64MB', '1GB'")
+        num_bytes = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
+    else:
+        raise TypeError(f"{name} = {size!r}: expected an int or a str, got {type(size).__name__}")
+    if num_bytes <= 0:
+        raise ValueError(f"{name} = {size!r}: expected more than 0 bytes")
+    return num_bytes
+
+
+def format_size(num_bytes: int) -> str:
+    """Returns a size for people to read, for example ``'64.0 MB'``."""
+    amount = float(num_bytes)
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(amount) < 1024:
+            return f"{num_bytes} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TB"
+
+
+def real_number(name: str, value: Any, least: float = 0.0, above: bool = False, below: float = math.inf) -> float:
+    """Returns a finite number of a user.
+
+    Args:
+        name: Of the argument.
+        value: A number, or a tensor of one.
+        least: It is not less.
+        above: Nor is it that.
+        below: It is less than this.
+
+    Raises:
+        TypeError, ValueError: If it is none, or another.
+    """
+    given = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    bounds = f"{'above' if above else 'at least'} {least:g}" + ("" if math.isinf(below) else f" and below {below:g}")
+    if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} = {reprlib.repr(value)}: expected a number, {bounds}")
+    if not least <= given < below or (above and given == least):
+        raise ValueError(f"{name} = {value}: expected a number, {bounds}")
+    return float(given)
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raises TypeError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} = {reprlib.repr(value)}: expected True or False")
+
+
+def check_path(name: str, value: Any, what: str) -> None:
+    """Raises TypeError unless it is the path of something."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name} = {reprlib.repr(value)}: expected the path of {what}, text or a pathlib.Path")

@@ -1,0 +1,350 @@
+"""Work under way on a GPU that reads memory which torch takes for free."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from glt import _core
+
+# Whether a GPU can be used here, and what is missing where it cannot.
+
+
+def missing_for_cuda() -> str | None:
+    """Returns what is missing to use a GPU, and what to do about it; None where nothing is.
+
+    ``glt.has_cuda`` tells of the build alone: whether it has the kernels.
+    """
+    if not _core.has_cuda:
+        return (
+            "this build of glt has no CUDA kernels; build it where a CUDA toolkit is: "
+            "GLT_CUDA=1 python setup.py build_ext --inplace"
+        )
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA; install a build of torch with CUDA"
+    if not torch.cuda.is_available():
+        return "torch finds no GPU, or no driver for it; see nvidia-smi"
+    return None
+
+
+def default_device() -> str:
+    """Returns ``'cuda'`` where a GPU can be used, else ``'cpu'``: what programs offer as their default."""
+    return "cpu" if missing_for_cuda() is not None else "cuda"
+
+
+def is_cuda(device: Any, name: str) -> bool:
+    """Tells whether ``device`` (None, a GPU's number, or what ``torch.device`` takes) is a GPU, here or elsewhere.
+
+    Raises:
+        TypeError, ValueError: If it is no device; names the argument.
+    """
+    return device is not None and _parsed(device, name).type == "cuda"
+
+
+def cuda_device(device: Any, name: str) -> torch.device:
+    """Returns the GPU that is meant, with its number.
+
+    Args:
+        device: A number, a ``torch.device`` or the text of one; ``'cuda'`` is torch's current one.
+        name: What to call it in errors.
+
+    Raises:
+        TypeError: If it is no device.
+        ValueError: If it is no GPU, or cannot be used here; says what is missing.
+    """
+    found = _parsed(device, name)
+    if found.type != "cuda":
+        raise ValueError(f"{name} = {device!r}: expected a GPU, such as 'cuda:0'")
+    missing = missing_for_cuda()
+    if missing is not None:
+        raise ValueError(f"{name} = {device!r}: {missing}")
+    # The current one is the first until somebody uses one: to ask would claim memory of it, in every process that asks.
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    index = current if found.index is None else found.index
+    if index >= torch.cuda.device_count():
+        raise ValueError(f"{name} = {device!r}: expected one of the {torch.cuda.device_count()} GPUs here, from 0 on")
+    return torch.device("cuda", index)
+
+
+def _parsed(device: Any, name: str) -> torch.device:
+    if isinstance(device, bool):
+        raise TypeError(f"{name} = {device!r}: expected a device, such as 'cuda:0' or 0")
+    try:
+        return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (TypeError, RuntimeError) as error:
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            f"{name} = {device!r}: expected a device, such as 'cuda:0' or 0 ({error})"
+        ) from error
+
+
+# What runs the kernels: a GPU, or in its place the host; in what order, and what is waited for.
+
+
+HOST = "host"
+"""Names the host where a GPU is expected: it runs the bodies of the kernels itself. Slow; for tests."""
+
+
+class Event(Protocol):
+    """A point in the work of a stream."""
+
+    def query(self) -> bool: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait(self, stream: Any = ...) -> None: ...
+
+
+class _Done:
+    """The host's event: what it was asked for is done when the call returns."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """Where kernels run, and their results are: a GPU of this process, or for tests the host (:data:`HOST`).
+
+    All that samples, gathers or copies for a GPU asks this one for streams and events, so that the same lines run, and
+    are tested, where there is none.
+
+    Attributes:
+        device: Of its tensors; ``cpu`` for the host.
+    """
+
+    device: torch.device
+
+    @property
+    def is_host(self) -> bool:
+        return self.device.type == "cpu"
+
+    def new_stream(self) -> torch.cuda.Stream | None:
+        """A stream beside those of the trainer, of the lowest priority there is."""
+        return None if self.is_host else torch.cuda.Stream(self.device, priority=0)
+
+    def on(self, stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
+        """Work asked for inside is done in the order of the stream."""
+        return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+    def record(self) -> Event:
+        """An event after all that the current stream was asked for."""
+        if self.is_host:
+            return _Done()
+        event = torch.cuda.Event(blocking=True)  # who waits for it sleeps: samplers have few cores to spin on
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def wait_for(self, event: Event) -> None:
+        """Makes this device's current stream wait for an event. By itself an event would have that of whichever device
+        is current for the caller wait."""
+        event.wait(*(() if self.is_host else (torch.cuda.current_stream(self.device),)))
+
+    def keep_for_current(self, *tensors: Tensor) -> None:
+        """Says that the current stream uses tensors that were made on another: their memory is reused only after."""
+        if not self.is_host:
+            for tensor in tensors:
+                tensor.record_stream(torch.cuda.current_stream(self.device))
+
+    def __str__(self) -> str:
+        return HOST if self.is_host else str(self.device)
+
+
+def accelerator_of(device: Any, name: str) -> Accelerator | None:
+    """Returns what runs the kernels that ``device`` asks for; None for ``None`` and ``'cpu'``, which ask for none.
+
+    Args:
+        device: ``'cuda'``, ``'cuda:0'``, a number, a ``torch.device``, an accelerator, :data:`HOST`, ``'cpu'`` or None.
+        name: What to call it in errors.
+
+    Raises:
+        TypeError, ValueError: If it is none of these, or a GPU that cannot be used here; says what is missing.
+    """
+    if isinstance(device, Accelerator):
+        return device
+    if device is None:
+        return None
+    if isinstance(device, str) and device == HOST:
+        return Accelerator(torch.device("cpu"))
+    if is_cuda(device, name):
+        return Accelerator(cuda_device(device, name))
+    if torch.device(device).type != "cpu":
+        raise ValueError(f"{name} = {device!r}: expected a GPU, such as 'cuda:0', or 'cpu'")
+    return None
+
+
+def is_accelerator(device: Any, name: str) -> bool:
+    """Tells whether ``device`` names a GPU, here or elsewhere, or the host in the place of one.
+
+    Raises:
+        TypeError, ValueError: If it is no device; names the argument.
+    """
+    return isinstance(device, Accelerator) or (isinstance(device, str) and device == HOST) or is_cuda(device, name)
+
+
+def require_accelerator(device: Any, name: str) -> Accelerator:
+    """As :func:`accelerator_of`, of a device that must be one.
+
+    Raises:
+        TypeError, ValueError: Also if it is None or the CPU.
+    """
+    found = None if device is None else accelerator_of(device, name)
+    return Accelerator(cuda_device(device, name)) if found is None else found  # which refuses what is no GPU
+
+
+# GPUs that read each other's memory.
+
+
+class DeviceGroup:
+    """GPUs of this machine that are connected (NVLink, or PCIe peer access) and keep one replica of hot rows together.
+
+    Each GPU of the group holds an equal part of the rows and reads the others' in place; where groups are several, each
+    keeps all hot rows.
+
+    Args:
+        group_id: Names the group in errors.
+        device_list: The GPUs: numbers or devices.
+
+    Raises:
+        TypeError, ValueError: If there are none, one is no GPU, or one is there twice.
+    """
+
+    def __init__(self, group_id: int, device_list: Sequence[Any]) -> None:
+        self.group_id = group_id
+        name = f"device_list of group {group_id}"
+        for device in device_list:
+            if not is_cuda(device, name):
+                raise ValueError(f"{name} has {device!r}: expected GPUs, such as 0 or 'cuda:0'")
+        indices = [device if isinstance(device, int) else torch.device(device).index for device in device_list]
+        if not indices or None in indices or len(set(indices)) != len(indices):
+            raise ValueError(f"{name} = {list(device_list)}: expected at least one GPU, by number, each once")
+        self.device_list: tuple[torch.device, ...] = tuple(torch.device("cuda", index) for index in indices)
+
+    @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return len(self.device_list)
+
+    def __repr__(self) -> str:
+        return f"DeviceGroup({self.group_id}, {[str(device) for device in self.device_list]})"
+
+
+def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch.device, ...]:
+    """Returns the GPUs that keep hot rows together with ``device``: those of its group, or it alone without groups.
+
+    Raises:
+        ValueError: If there are groups, but none has it.
+    """
+    if not groups:
+        return (device,)
+    for group in groups:
+        if device in group.device_list:
+            return group.device_list
+    raise ValueError(f"{device} is in none of device_group_list = {list(groups)}")
+
+
+# Errors of kernels that nobody waits for, told when somebody does.
+
+
+NUM_WORDS = 8
+"""Gathers that may be unchecked; the ids of these are kept, to name the bad one."""
+
+
+class GatherErrors:
+    """One word of device memory per launch: the lowest position of an id out of range, or -1.
+
+    Args:
+        device: Where kernels run; the CPU stands for the host executor of the tests.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._words = torch.full((NUM_WORDS + 1,), -1, dtype=torch.int64, device=device)
+        # By stream, the event of the newest launch whose ids are not looked at; they have the last word.
+        self._trusted: dict[int, Any] = {}
+        self._pending: list[tuple[Callable[[int], None], Any]] = []
+        self.lock = threading.RLock()
+
+    def add(self, launch: Callable[[int], Any], explain: Callable[[int], None]) -> None:
+        """Launches a kernel; call with ``lock`` held.
+
+        Args:
+            launch: Called with the address of the word; returns an event of its end, or None.
+            explain: Called by :meth:`check` with the position of a bad id: raises the error that names it.
+        """
+        if len(self._pending) == NUM_WORDS:
+            self.check()
+        event = launch(self._words.data_ptr() + 8 * len(self._pending))
+        self._pending.append((explain, event))
+
+    def trust(self, launch: Callable[[int], Any]) -> None:
+        """Launches a kernel whose ids are in range for certain: nothing waits, and nothing is kept to name a bad one.
+        That there was one is still told by :meth:`check`. Call with ``lock`` held."""
+        stream = torch.cuda.current_stream(self._words.device).cuda_stream if self._words.is_cuda else 0
+        self._trusted[stream] = launch(self._words.data_ptr() + 8 * NUM_WORDS)
+
+    def check(self) -> None:
+        """Waits for the launches so far and raises the error of the first that had one."""
+        with self.lock:
+            pending, self._pending = self._pending, []
+            trusted, self._trusted = list(self._trusted.values()), {}
+            if not pending and not trusted:
+                return
+            for event in [event for _, event in pending] + trusted:
+                if event is not None:
+                    # The current stream of this device waits for those that the kernels ran on.
+                    event.wait(torch.cuda.current_stream(self._words.device))
+            *positions, broken = self._words.tolist()
+            positions = positions[: len(pending)]
+            if max([*positions, broken]) < 0:
+                return
+            self._words.fill_(-1)
+            if self._words.is_cuda:
+                torch.cuda.synchronize(self._words.device)
+            for (explain, _), position in zip(pending, positions, strict=True):
+                if position >= 0:
+                    explain(position)
+                    raise RuntimeError(f"the GPU found ids[{position}] out of range, the host did not")
+            if broken >= 0:
+                raise IndexError(f"ids[{broken}] of a gather with trusted = True has no row: it was not to be trusted")
+
+
+logger = logging.getLogger(__name__)
+
+
+def waited_for(owner: object, device: torch.device) -> weakref.finalize[..., Any] | None:
+    """Has the work under way on a GPU waited for when ``owner`` is dropped, before its tensors are.
+
+    Kernels of ours read the tensors by their addresses, on any stream. torch knows nothing of that: it would give the
+    memory, on the GPU or pinned, to whoever asks next. Python calls finalizers before it clears what an object holds,
+    also where the collector drops it.
+
+    Returns:
+        What :meth:`detach` undoes, of owners that were closed; None on the host, which has nothing under way.
+    """
+    if device.type != "cuda":
+        return None
+    finalizer = weakref.finalize(owner, _wait_for, device)
+    finalizer.atexit = False  # nobody gets the memory any more, and CUDA may be gone
+    return finalizer
+
+
+def _wait_for(device: torch.device) -> None:
+    if not torch.cuda.is_initialized():  # nothing can be under way; or a fork, which has no CUDA and only copies
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:  # of a kernel, at some time: whoever waits for its results is told, too
+        logger.warning("memory is given back on %s, which reports: %s", device, error)

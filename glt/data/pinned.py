@@ -1,0 +1,433 @@
+"""Host memory that GPUs read in place."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import logging
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt.data.device import cuda_device
+
+# Which pages of this process are registered with CUDA, and for how many.
+
+
+CHUNK_BYTES = 64 << 30
+"""Most bytes of one registration: drivers (r580) refuse 512 GiB at once."""
+
+
+@dataclass
+class _Chunk:
+    begin: int
+    end: int
+    device: int  # whose context registered it
+    num_users: int = 0
+    readers: set[int] = field(default_factory=set)  # the devices that have used it
+
+
+class Owner(Protocol):
+    """Whoever holds registrations: :class:`glt.data.pinned.PinnedMemory`."""
+
+    @property
+    def has_moved(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class PinnedPages:
+    """Registers whole pages, each once: CUDA refuses pages that are registered already, and arrays may share pages.
+
+    A page stays registered while anybody uses it. A child of ``fork`` inherits neither the CUDA context nor the
+    registrations, so there releasing does nothing.
+
+    Args:
+        register: Called as ``register(address, num_bytes, device)``; raises what fails.
+        unregister: Called as ``unregister(address, device)`` for what was registered at that address, after the work of
+            that device.
+        synchronize: Called with each other device that has used it, before: its work under way may still read there.
+        chunk_bytes: Most bytes of one registration, whole pages.
+    """
+
+    def __init__(
+        self,
+        register: Callable[[int, int, int], None],
+        unregister: Callable[[int, int], None],
+        synchronize: Callable[[int], None],
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self._register, self._unregister, self._synchronize = register, unregister, synchronize
+        self._chunk_bytes = chunk_bytes
+        self._chunks: list[_Chunk] = []  # by address, not overlapping
+        self._lock = threading.Lock()
+        self._holder: int | None = None  # the thread that has the lock
+        self._late: list[list[_Chunk]] = []  # released meanwhile, by the collector in that same thread
+        self._pid = os.getpid()
+        self._owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+
+    def acquire(self, address: int, num_bytes: int, device: int) -> list[_Chunk]:
+        """Registers the pages of ``[address, address + num_bytes)`` that are not yet; all or none.
+
+        Returns:
+            What :meth:`release` needs.
+        """
+        page = mmap.PAGESIZE
+        begin, end = address // page * page, -(-(address + num_bytes) // page) * page
+        with self._held():
+            used, fresh = self._cover(begin, end, device)
+            done: list[_Chunk] = []
+            try:
+                for chunk in fresh:
+                    self._register(chunk.begin, chunk.end - chunk.begin, device)
+                    done.append(chunk)
+            except BaseException:
+                for chunk in done:
+                    self._unregister(chunk.begin, chunk.device)
+                raise
+            for chunk in fresh:
+                bisect.insort(self._chunks, chunk, key=lambda c: c.begin)
+            used += fresh
+            for chunk in used:
+                chunk.num_users += 1
+                chunk.readers.add(device)
+            return used
+
+    def add_owner(self, owner: Owner) -> None:
+        """Has an owner among :meth:`owners` for as long as it lives."""
+        with self._held():
+            self._owners.add(owner)
+
+    def owners(self) -> list[Owner]:
+        """Returns those that may hold registrations."""
+        with self._held():
+            return list(self._owners)
+
+    def has_any(self, address: int, num_bytes: int) -> bool:
+        """Whether a page of ``[address, address + num_bytes)`` is registered here."""
+        with self._held():
+            return any(chunk.begin < address + num_bytes and address < chunk.end for chunk in self._chunks)
+
+    def _cover(self, begin: int, end: int, device: int) -> tuple[list[_Chunk], list[_Chunk]]:
+        """The chunks that overlap ``[begin, end)``, and new ones for what lies between them."""
+        used = [chunk for chunk in self._chunks if chunk.begin < end and begin < chunk.end]
+        fresh = []
+        for until, after in [*((chunk.begin, chunk.end) for chunk in used), (end, end)]:
+            while begin < until:
+                stop = min(until, begin + self._chunk_bytes)
+                fresh.append(_Chunk(begin, stop, device))
+                begin = stop
+            begin = max(begin, after)
+        return used, fresh
+
+    def release(self, chunks: list[_Chunk]) -> None:
+        """Gives back what :meth:`acquire` returned; what nobody uses any more is unregistered.
+
+        Raises:
+            RuntimeError: If CUDA refuses; all others have been given back then too.
+        """
+        if os.getpid() != self._pid:
+            return
+        if self._holder == threading.get_ident():  # the collector came upon an owner in the middle of a call
+            self._late.append(chunks)
+            return
+        with self._held():
+            failure = self._give_back(chunks)
+        if failure is not None:
+            raise failure
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                while self._late:
+                    self._give_back(self._late.pop())
+                self._holder = None
+
+    def _give_back(self, chunks: list[_Chunk]) -> RuntimeError | None:
+        failure = None
+        for chunk in chunks:
+            chunk.num_users -= 1
+            if chunk.num_users:
+                continue
+            self._chunks.remove(chunk)
+            try:
+                for other in chunk.readers - {chunk.device}:
+                    self._synchronize(other)
+                self._unregister(chunk.begin, chunk.device)
+            except RuntimeError as error:
+                failure = failure or error
+        return failure
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are registered."""
+        return sum(chunk.end - chunk.begin for chunk in self._chunks)
+
+
+# The file behind mapped memory, mapped once more in a way that can be pinned without a copy.
+#
+# Partitions and other mapped files come as private maps, so that nobody who writes to a tensor changes a file. To pin
+# pages of a private map for a long time, even for reading alone, the kernel first gives the process copies of its own
+# ("unsharing", Linux 6.2 and newer; before, drivers asked for writable pages, with the same effect): the host would
+# hold every pinned file once for each process, and once more in the page cache. Pages of a shared read-only map are
+# those of the page cache, which all processes pin.
+
+
+@dataclass(frozen=True)
+class _Area:
+    """A line of ``/proc/self/smaps`` and what follows it."""
+
+    begin: int
+    end: int
+    is_private: bool
+    offset: int
+    inode: int
+    path: str
+    has_own_pages: bool  # somebody has written to it
+
+
+def shared_map(address: int, num_bytes: int) -> np.ndarray | None:
+    """Maps the file behind ``[address, address + num_bytes)`` shared and read-only.
+
+    Returns:
+        The same bytes at another address, uint8 ``[num_bytes]``, for as long as the array lives; not to be written to,
+        whatever the array says. None where that cannot be: the memory is not of one private map of a file that is
+        still there under its name, or it has been written to, so that the file holds something else.
+    """
+    area = _area_of(address)
+    if area is None or address + num_bytes > area.end or area.has_own_pages or not area.is_private:
+        return None
+    try:
+        file = os.open(area.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None  # "(deleted)", or out of reach: the map that there is works as well, at the price of copies
+    try:
+        found = os.fstat(file)
+        at = area.offset + address - area.begin
+        if found.st_ino != area.inode or found.st_size < at + num_bytes:
+            return None  # another file has taken the name
+        begin = at // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(file, at + num_bytes - begin, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=begin)
+    finally:
+        os.close(file)
+    start = np.frombuffer(mapped, np.uint8).ctypes.data + at - begin
+    bytes_ = (ctypes.c_uint8 * num_bytes).from_address(start)
+    bytes_._map = mapped  # type: ignore[attr-defined]  # which is unmapped with the last array that reads it
+    return np.ctypeslib.as_array(bytes_)
+
+
+def _area_of(address: int) -> _Area | None:
+    """The map that has an address."""
+    found: list[str] | None = None
+    with open("/proc/self/smaps") as lines:
+        for line in lines:
+            first = line.split(None, 1)[0]
+            if first.endswith(":"):
+                if found is not None and first == "Anonymous:":
+                    return _area(found, int(line.split()[1]) > 0)
+            else:
+                begin, end = (int(each, 16) for each in first.split("-"))
+                found = line.rstrip("\n").split(None, 5) if begin <= address < end else None
+    return None
+
+
+def _area(fields: list[str], has_own_pages: bool) -> _Area:
+    begin, end = (int(each, 16) for each in fields[0].split("-"))
+    path = fields[5] if len(fields) == 6 else ""
+    return _Area(begin, end, fields[1][3] == "p", int(fields[2], 16), int(fields[4]), path, has_own_pages)
+
+
+logger = logging.getLogger(__name__)
+
+
+@cache
+def process_pages() -> PinnedPages:
+    """Returns the registrations of this process."""
+    return PinnedPages(
+        # GPUs only read tables and graphs; without the flag a read-only mapping of a file would be refused.
+        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, True, device),
+        _core.cuda_unregister_host,
+        torch.cuda.synchronize,
+    )
+
+
+@cache
+def process_buffers() -> PinnedPages:
+    """Returns those registrations of this process that GPUs also write to: channels."""
+    return PinnedPages(
+        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, False, device),
+        _core.cuda_unregister_host,
+        torch.cuda.synchronize,
+    )
+
+
+SMALL_BYTES = 32 << 20
+"""Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
+this). To register those pages would break copies of the others: CUDA refuses a copy from or to memory of which only a
+part is registered, and devices cannot write to what was registered for reading."""
+
+
+# CUDA contexts do not survive fork: a child starts with nothing registered.
+os.register_at_fork(after_in_child=process_pages.cache_clear)
+os.register_at_fork(after_in_child=process_buffers.cache_clear)
+
+
+def brought(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copies a tensor to a device, also where some of its pages are registered here and others are not."""
+    if device.type == "cuda":
+        close_moved(process_pages())  # else the clone may lie where CUDA still has other memory
+        if process_pages().has_any(tensor.data_ptr(), tensor.nbytes):
+            tensor = tensor.clone()
+    return tensor.to(device, copy=True)  # also where the host plays the GPU
+
+
+def close_moved(registry: PinnedPages) -> None:
+    """Unregisters what torch has put elsewhere, see :attr:`PinnedMemory.has_moved`."""
+    for owner in registry.owners():
+        if owner.has_moved:
+            owner.close()
+
+
+class PinnedMemory:
+    """The memory of a tensor, registered with CUDA from now until :meth:`close` (or until this is collected, or the
+    process ends): GPUs then read it at its address, over the bus, and nothing of it is copied or moves.
+
+    Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's instead, since they
+    may share their pages with others: what GPUs read is :attr:`tensor`.
+
+    The memory may be a mapped file, shared memory (a memfd, ``tensor.share_memory_()``) or torch's own; processes of
+    a host that map the same file or shared memory pin the same pages, each for itself; of a file that is mapped
+    privately and that nobody has written to, as partitions are, a second map is pinned, read-only and shared, for the
+    first would be copied (:mod:`glt.data.pinned`). What torch pinned already
+    (``tensor.pin_memory()``) is left as it is. Pinned pages cannot be swapped out or reclaimed, and pinning takes about
+    0.1 s per GB. Fork workers before pinning private memory: the kernel copies such pages at a fork.
+
+    torch may move the memory of a tensor (see :mod:`glt.data.arrays`), and other memory come to be where it was,
+    which CUDA would take for the old. :attr:`has_moved` tells, and whatever else is pinned then closes this one first.
+
+    Not yet run on a GPU: without one, the tests cover the counting of pages and what happens on failure.
+
+    Args:
+        tensor: On the CPU; it is kept alive.
+        device: The GPU whose context registers it; all GPUs of the process may then read it.
+        name: What to call it in errors.
+        pages: Where registrations are counted. Default: those of this process, with CUDA.
+        writable: Whether GPUs write to it, too: it has its pages for itself.
+        whole: The tensor that this one is a part of, if it is: registered where it is, all of it is registered, else
+            a copy of all of it, such as the user's own ``x.cuda()``, would be refused (see :data:`SMALL_BYTES`). Not
+            if a second map of a file is.
+
+    Attributes:
+        tensor: What GPUs are to read: the tensor, the copy of a small one, or the second map of a file.
+
+    Raises:
+        RuntimeError: If CUDA refuses; names its error and what to do.
+        ValueError: If there is no such GPU; says what is missing.
+    """
+
+    def __init__(
+        self,
+        tensor: Tensor,
+        device: torch.device | str | int,
+        name: str = "tensor",
+        pages: PinnedPages | None = None,
+        *,
+        writable: bool = False,
+        whole: Tensor | None = None,
+    ) -> None:
+        index = 0 if pages else cuda_device(device, "device").index
+        self.tensor = tensor
+        self.nbytes = _extent(tensor)
+        chunks: list[Any] = []
+        registry = pages or (process_buffers() if writable else process_pages())
+        close_moved(registry)  # small ones, too, may lie where CUDA still has other memory
+        if pages is None and self._is_torchs(tensor, registry):
+            pass
+        elif pages is None and not writable and 0 < self.nbytes < SMALL_BYTES:
+            self.tensor = tensor.contiguous().pin_memory()
+        elif self.nbytes:
+            whole = tensor if whole is None else whole
+            try:
+                chunks = self._registered(registry, index, writable, whole)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"pinning {_extent(whole)} bytes of {name}: {error}. Pinned memory counts as used memory of "
+                    "the container; pages of a mapped file may be refused by the kernel: then copy them into shared "
+                    f"memory first ({name}.clone().share_memory_())"
+                ) from error
+        self._address = self.tensor.data_ptr()
+        self._release = weakref.finalize(self, registry.release, chunks)
+        if chunks:
+            registry.add_owner(self)
+
+    def _registered(self, registry: PinnedPages, index: int, writable: bool, whole: Tensor) -> list[Any]:
+        """Registers the memory; of a file that is mapped privately, the file's own pages in place of copies of them."""
+        address, nbytes = self.tensor.data_ptr(), self.nbytes
+        mapped = None if writable or registry.has_any(address, nbytes) else shared_map(address, nbytes)
+        if mapped is not None:
+            try:
+                chunks = registry.acquire(mapped.ctypes.data, nbytes, index)
+            except RuntimeError as error:  # a GPU that cannot be told that it only reads: it gets copies
+                logger.info("pinning a read-only map: %s; its private map is pinned instead", error)
+            else:
+                memory = torch.from_numpy(mapped).view(self.tensor.dtype)
+                self.tensor = memory.as_strided(self.tensor.shape, self.tensor.stride())
+                return chunks
+        return registry.acquire(whole.data_ptr(), _extent(whole), index)
+
+    def _is_torchs(self, tensor: Tensor, registry: PinnedPages) -> bool:
+        """Whether torch pinned it. Memory that was registered here tells CUDA the same, but somebody else's claim to it
+        ends when it likes, and may cover a part of it only."""
+        return bool(self.nbytes) and not registry.has_any(tensor.data_ptr(), self.nbytes) and tensor.is_pinned()
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether torch has put the tensor elsewhere: what GPUs would read is gone, and this is to be closed."""
+        return self.tensor.data_ptr() != self._address
+
+    def close(self) -> None:
+        """Unregisters what nobody else uses, after the work under way on the GPU. May be called twice.
+
+        Raises:
+            RuntimeError: If CUDA refuses; but that is a warning in the log where torch has put the memory elsewhere:
+                nothing of ours is at the old address any more, and whoever reads the new one need not fail for it.
+        """
+        had_moved = self.has_moved
+        try:
+            self._release()
+        except RuntimeError as error:
+            if not had_moved:
+                raise
+            logger.warning(
+                "%d pinned bytes that torch has put elsewhere: CUDA does not let go of them: %s", self.nbytes, error
+            )
+
+    def __enter__(self) -> PinnedMemory:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"PinnedMemory({self.nbytes} bytes{'' if self._release.alive else ', closed'})"
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from the first to the last, whatever the strides."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size() if tensor.numel() else 0

@@ -1,0 +1,489 @@
+"""Batches that know their epoch and index, in a torch DataLoader of PyG's make."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, RandomSampler
+from torch_geometric.data import Data, GraphStore, HeteroData
+
+from glt import _core
+from glt.data.dataset import Dataset
+from glt.data.device import accelerator_of
+from glt.data.feature import WindowGather
+from glt.data.schema import HOMOGENEOUS
+from glt.loader.ahead import AheadOptions, BatchesAhead, BatchesOnRequest, MadeBatches, outcome
+from glt.loader.features import BatchFeatures
+from glt.sampler.config import per_edge_type
+from glt.sampler.neighbor_sampler import NeighborSampler
+from glt.sampler.order import (
+    BatchIndex,
+    Begun,
+    Position,
+    Resumable,
+    SeedOrder,
+    as_json,
+    check_random_seed,
+    crc32_of,
+    draw_random_seed,
+)
+from glt.sampler.output import Finish
+
+# A sampler that the caller brings to a loader, next to options that the loader takes as well.
+
+
+def require_agreement(
+    sampler: NeighborSampler, data: Any, num_neighbors: Any, random_seed: int | None, options: dict[str, Any]
+) -> None:
+    """Refuses a graph or options that a sampler was made without: they would silently lose to the sampler's own.
+
+    Args:
+        sampler: What the loader was given.
+        data: The loader's graph, of whose nodes and edges batches tell features; it must be of the same size.
+        num_neighbors, random_seed: The loader's arguments.
+        options: The loader's other arguments for sampling, by name. PyG's defaults stand for "not given".
+
+    Raises:
+        ValueError: Naming the first argument that differs, and both values.
+    """
+    _require_same_size(sampler, data)
+    if per_edge_type(num_neighbors, sampler.graph.schema) != sampler.config.num_neighbors:
+        raise ValueError(
+            f"num_neighbors = {num_neighbors}, but neighbor_sampler was made with "
+            f"{sampler.num_neighbors.values}: pass the same"
+        )
+    if random_seed not in (None, sampler.random_seed):
+        raise ValueError(
+            f"random_seed = {random_seed}, but neighbor_sampler was given {sampler.random_seed}: give it to one of them"
+        )
+    config = sampler.config
+    made_with = {
+        "replace": config.replace,
+        "subgraph_type": config.subgraph_type,
+        "disjoint": config.disjoint,
+        "temporal_strategy": config.temporal or "uniform",
+        "time_attr": sampler.time_attr,
+        "weight_attr": sampler.weight_attr,
+        "directed": config.subgraph_type != "induced",
+        "exclude_edges": config.exclude_edges,
+    }
+    defaults = {
+        "replace": False, "subgraph_type": "directional", "disjoint": False, "temporal_strategy": "uniform",
+        "time_attr": None, "weight_attr": None, "directed": True, "exclude_edges": None,
+    }  # fmt: skip
+    for name, value in options.items():
+        if value not in (defaults[name], made_with[name]):
+            raise ValueError(
+                f"{name} = {value!r}, but neighbor_sampler was made with {made_with[name]!r}: pass the same"
+            )
+
+
+def _require_same_size(sampler: NeighborSampler, data: Any) -> None:
+    graph = sampler.graph
+    edges = [topology.num_edges for topology in graph.topologies]
+    has: dict[str, dict[Any, int]] = {
+        "nodes": dict(zip(graph.schema.node_types, graph.num_nodes, strict=True)),
+        "edges": dict(zip(graph.schema.edge_types, edges, strict=True)),
+    }
+    for what, counts in _sizes(data).items():
+        if counts.keys() != has[what].keys():
+            raise ValueError(
+                f"neighbor_sampler was made from another graph than data: it has {what} of the types "
+                f"{list(has[what])}, data of {list(counts)}; make it from the same"
+            )
+        for each, count in counts.items():
+            if count not in (None, has[what][each]):
+                of_type = f" of type {each!r}" if graph.schema.is_hetero else ""
+                raise ValueError(
+                    f"neighbor_sampler was made from another graph than data: it has {has[what][each]} "
+                    f"{what}{of_type}, data has {count}; make it from the same"
+                )
+
+
+def _sizes(data: Any) -> dict[str, dict[Any, int | None]]:
+    """Numbers of nodes and edges by type, None where they are not known without reading all edges."""
+    if isinstance(data, Dataset):
+        edges = [graph.num_edges for graph in data.graphs]
+        return {
+            "nodes": dict(zip(data.schema.node_types, data.num_nodes_of, strict=True)),
+            "edges": dict(zip(data.schema.edge_types, edges, strict=True)),
+        }
+    if isinstance(data, Data):
+        (node_type,), (edge_type,) = HOMOGENEOUS.node_types, HOMOGENEOUS.edge_types
+        return {"nodes": {node_type: _num_nodes(data._store)}, "edges": {edge_type: _num_edges(data._store)}}
+    if isinstance(data, HeteroData):
+        return {
+            "nodes": {t: _num_nodes(data[t]) for t in data.node_types},
+            "edges": {t: _num_edges(data[t]) for t in data.edge_types},
+        }
+    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], GraphStore):
+        types = {attr.edge_type for attr in data[1].get_all_edge_attrs()}
+        return {"edges": dict.fromkeys(HOMOGENEOUS.edge_types if types == {None} else types)}
+    return {}  # something else is refused where it is read
+
+
+def _num_nodes(store: Any) -> int | None:
+    count: int | None = store.num_nodes if store.can_infer_num_nodes else None
+    return count
+
+
+def _num_edges(store: Any) -> int | None:
+    edges = store.get("edge_index")
+    return None if edges is None else int(edges.size(1))
+
+
+logger = logging.getLogger(__name__)
+
+
+class KeyedBatches(Resumable):
+    """What node and link loaders share: the order of the input, and a key for each batch of each epoch.
+
+    Goes before PyG's loader among the bases. A subclass calls :meth:`_choose_seed` before PyG's ``__init__`` and
+    :meth:`_number_batches` after it; its ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`.
+
+    With a ``sampler``, ``batch_sampler`` or ``generator`` of the user's, which seeds come when is theirs to repeat: a
+    loader that resumes goes through the batches before its first, and makes sure that they are those of the run before.
+    With a ``neighbor_sampler`` of another make, so is what is drawn around the seeds.
+    """
+
+    # Of torch's DataLoader:
+    dataset: Any
+    generator: torch.Generator | None
+    sampler: Any
+    batch_size: int | None
+    batch_sampler: Any
+    drop_last: bool
+    num_workers: int
+    # Of PyG's loaders:
+    input_data: Any
+    transform: Any
+    transform_sampler_output: Any
+    # Of the loader:
+    _features: BatchFeatures
+
+    def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
+        """Checks ``random_seed``, or draws one; ``kwargs`` are those of the DataLoader, whose batch size is checked.
+
+        Without a batch size, torch asks a sampler for whole batches: its own knows positions only.
+        """
+        size = kwargs.get("batch_size", 1)
+        brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
+        if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(
+                f"batch_size = {size!r}: expected an integer of at least 1; None needs a sampler that yields batches"
+            )
+        self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
+        self._position = Position()
+        self._begun = Begun(0, 0, 0, None)
+        # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.
+        self._own_order = all(kwargs.get(name) is None for name in ("sampler", "batch_sampler", "generator"))
+        # Of the caller's order: checksums of the seeds before each batch so far, in the newest iteration.
+        self._order_crcs: dict[int, int] = {0: 0}
+        self._seeds_crc32: int | None = None
+        self._ahead: AheadOptions | None = None
+
+    def _choose_ahead(
+        self, sampler: Any, data: Any, device: Any, batches_ahead: int | None, gather_window: int | None,
+        kwargs: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Takes note of the GPU of a sampler, if it has one, and of how far ahead of the trainer it is to be.
+
+        Raises:
+            TypeError, ValueError: If an option does not fit; names it.
+        """
+        place = sampler.accelerator if isinstance(sampler, NeighborSampler) else None
+        if device is not None and accelerator_of(device, "device") != place:
+            raise ValueError(f"device = {device!r}, but neighbor_sampler samples on {place or 'the CPU'}: leave it out")
+        for name, value in (("batches_ahead", batches_ahead), ("gather_window", gather_window)):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} = {value!r}: expected an integer of at least 1")
+            if place is None:
+                raise ValueError(f"{name} = {value}: it is for samplers on a GPU; give device='cuda', or leave it out")
+        if place is None:
+            return
+        if not isinstance(data, Dataset):
+            raise TypeError(
+                f"data has type {type(data).__name__}: a sampler on a GPU needs a glt Dataset, which keeps rows where "
+                "it reads them: Dataset.from_pyg(data).with_mode('CUDA')"
+            )
+        for name, why in (
+            ("num_workers", "a GPU cannot be used in workers that are forked"),
+            ("pin_memory", "batches are on the GPU already"),
+            ("worker_init_fn", "there are no workers"),
+            ("persistent_workers", "there are no workers"),
+        ):
+            if kwargs.get(name):
+                raise ValueError(
+                    f"{name} = {kwargs[name]!r} and a sampler on {place}: {why}; leave it out, a thread samples ahead"
+                )
+        ahead = 2 if batches_ahead is None else batches_ahead
+        self._ahead = AheadOptions(place, place.new_stream(), ahead, gather_window or 1)
+
+    def _number_batches(self) -> None:
+        size = len(self.dataset)
+        # Set behind DataLoader's back: it refuses a new dataset, and PyG's loaders insist on a range of their own.
+        self.__dict__["dataset"] = _Positions(size)
+        self._shuffles = isinstance(self.sampler, RandomSampler)
+        if self._own_order:
+            assert self.batch_size is not None, "refused in _choose_seed"
+            self._order = SeedOrder(size, self.batch_size, self._shuffles, self.drop_last, self.random_seed)
+
+    def __iter__(self) -> Any:
+        """Begins the next epoch: two iterators at once are two epochs, whichever is read first."""
+        self._begun = self._position.begin(self._num_batches())
+        first = self._begun.first
+        self._order_crcs = {first: self._order_crcs.get(first, 0)}
+        return _Deliveries(self._position, self._begun, self._iterated())
+
+    def _iterated(self) -> Any:
+        if self._ahead is None:
+            return super().__iter__()  # type: ignore[misc]
+        num_batches = self._num_batches()
+        left = None if num_batches is None else num_batches - self._begun.first
+        make = partial(self._make, {})  # iterators that run at the same time share no windows
+        indices = iter(self._index_sampler)
+        # As torch's iterators do, so that an order that draws from the same generator is the CPU's.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        made = left, self._begin, make, self._transformed
+        if self._own_order or _waits_for_nobody(self._order_of_indices()):
+            # Here, not in the thread: orders draw when they are first asked, from torch's generator perhaps.
+            return BatchesAhead(indices if self._own_order else _asked_once(indices), *made, self._ahead)
+        return BatchesOnRequest(indices, *made, self._ahead.accelerator, self._ahead.stream)
+
+    def _order_of_indices(self) -> Any:
+        return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
+
+    def _begin(self, index: BatchIndex) -> Finish:
+        """Begins the sample of a batch on the GPU."""
+        finish, transform = self._begin_sample(index), self.transform_sampler_output
+        return finish if transform is None else lambda: transform(finish())
+
+    def _make(self, windows: dict[int, WindowGather], outs: Sequence[Any]) -> Iterator[Any]:
+        """Batches of samples, on their device, but for the user's transform; exceptions in the place of those that
+        fail."""
+        good = self._featured([out for out in outs if not isinstance(out, BaseException)], windows)
+        for out in outs:
+            data = out if isinstance(out, BaseException) else next(good)
+            yield data if isinstance(data, BaseException) else outcome(partial(self._complete, data, out))
+
+    def _featured(self, outs: Sequence[Any], windows: dict[int, WindowGather]) -> Iterator[Any]:
+        """Samples joined with their features, or the exceptions in their place."""
+        num_made = 0
+        if len(outs) > 1:
+            try:
+                for data in self._features.batches(outs, windows):
+                    num_made += 1
+                    yield data
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # of one of them: the others are not to suffer
+                logger.warning("rows of %d batches cannot be fetched together, each is by itself: %r", len(outs), error)
+        for out in outs[num_made:]:
+            yield outcome(partial(self._features.batch, out))
+
+    def _complete(self, data: Any, out: Any) -> Any:
+        assert self._ahead is not None
+        return self._with_seeds(data, out).to(self._ahead.accelerator.device, non_blocking=True)
+
+    def _transformed(self, data: Any) -> Any:
+        return data if self.transform is None else self.transform(data)
+
+    def _begin_sample(self, index: BatchIndex) -> Finish:
+        """Begins the sample of a batch, with a sampler of glt's."""
+        raise NotImplementedError
+
+    def _with_seeds(self, data: Any, out: Any) -> Any:
+        """Adds to a batch what belongs to its seeds."""
+        raise NotImplementedError
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What torch's DataLoader iterates over: batches that know their epoch and index."""
+        return _Numbered(self, super()._index_sampler)  # type: ignore[misc]
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.num_workers and not getattr(self, "in_order", True):
+            raise ValueError("in_order = False: batches come in any order, so that none is the next; leave it out")
+        return super().state_dict()
+
+    def _sampled_by(self) -> Any:
+        """The sampler that is asked for each batch."""
+        raise NotImplementedError
+
+    def _seed_columns(self) -> dict[str, Tensor | None]:
+        """What was given of each seed, by name."""
+        raise NotImplementedError
+
+    def _options(self) -> dict[str, Any]:
+        """Further options that decide what a batch is, as JSON."""
+        return {}
+
+    def _fingerprint(self) -> dict[str, Any]:
+        if self._seeds_crc32 is None:
+            self._seeds_crc32 = crc32_of(self._seed_columns())
+        sampler = self._sampled_by()
+        fields: dict[str, Any] = {"neighbor_sampler": type(sampler).__name__}
+        if isinstance(sampler, NeighborSampler):
+            fields |= sampler.config.to_json()
+            fields["num_nodes"] = [int(n) for n in sampler.graph.num_nodes]
+            fields["num_edges"] = [int(topology.num_edges) for topology in sampler.graph.topologies]
+        brought = self._order_of_indices()
+        return as_json(
+            {
+                "loader": type(self).__name__,
+                "num_seeds": len(self.dataset),
+                "seeds of type": self.input_data.input_type,
+                "batch_size": self.batch_size,
+                "drop_last": self.drop_last,
+                "shuffle": self._shuffles,
+                "sampler": None if self._own_order else type(brought).__name__,
+                **self._options(),
+                **fields,
+                "seeds_crc32": self._seeds_crc32,
+            }
+        )
+
+    def _num_batches(self) -> int | None:
+        try:
+            return len(self)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):  # of a sampler that has no length
+            if self._own_order:
+                raise
+            return None
+
+    def _take_seed(self, random_seed: int) -> None:
+        self.random_seed = random_seed
+        if self._own_order:
+            self._order = replace(self._order, random_seed=random_seed)
+
+    def _order_crc32(self, next_batch: int) -> int | None:
+        if self._own_order:
+            return None
+        return self._order_crcs[next_batch] if next_batch else 0
+
+    def _expect_order(self, next_batch: int, crc32: int | None) -> None:
+        self._order_crcs = {next_batch: 0 if crc32 is None else crc32}
+
+
+class _Numbered:
+    """The batches of one epoch after the other, numbered."""
+
+    def __init__(self, loader: KeyedBatches, index_sampler: Any) -> None:
+        self.loader = loader
+        self.index_sampler = index_sampler
+
+    def __iter__(self) -> Iterator[BatchIndex]:
+        """The batches of the epoch that the loader has begun: with workers, DataLoader asks twice and reads one."""
+        loader, begun = self.loader, self.loader._begun
+        if loader._own_order:
+            return loader._order.batches(begun.epoch, begun.first)
+        return self._brought(begun, loader.random_seed, loader._order_crcs)
+
+    def _brought(self, begun: Begun, random_seed: int, crcs: dict[int, int]) -> Iterator[BatchIndex]:
+        """Those of the caller's order from the first on, which must come after the same seeds as in the run before."""
+        crc32, num_batches = 0, 0
+        for index, batch in enumerate(self.index_sampler):
+            if index == begun.first:
+                _require_same_order(begun, crc32, crcs[index])
+            input_id = torch.as_tensor(batch, dtype=torch.int64).reshape(-1)
+            crc32 = _core.crc32(input_id.contiguous().numpy(), crc32)
+            num_batches = index + 1
+            if index >= begun.first:
+                crcs[num_batches] = crc32
+                yield BatchIndex(input_id, begun.epoch, index, random_seed)
+        if num_batches <= begun.first:
+            _require_same_order(begun, crc32, crcs[begun.first])
+
+    def __len__(self) -> int:
+        return len(self.index_sampler)
+
+
+def _require_same_order(begun: Begun, crc32: int, expected: int) -> None:
+    if crc32 != expected:
+        raise RuntimeError(
+            f"epoch {begun.epoch} was to go on with batch {begun.first}, but the sampler now gives other seeds before "
+            "it than in the run before: bring it to the same state first (seed its generator, call its set_epoch), or "
+            "let glt shuffle with shuffle=True and no sampler"
+        )
+
+
+class _Deliveries:
+    """An iterator over batches that takes note of those handed out: DataLoader workers are ahead of that."""
+
+    def __init__(self, position: Position, begun: Begun, batches: Any) -> None:
+        self._position, self._begun, self._batches = position, begun, batches
+        self._index = begun.first
+
+    def __iter__(self) -> _Deliveries:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._position.end(self._begun)
+            raise
+        except BaseException as error:  # if asked again, the batch after the one that failed comes
+            if isinstance(self._batches, MadeBatches):
+                self._index = self._begun.first + self._batches.num_taken
+            elif isinstance(error, Exception):
+                self._index += 1
+            raise
+        self._position.deliver(self._begun, self._index)
+        self._index += 1
+        return batch
+
+
+def _waits_for_nobody(order: Any) -> bool:
+    """Whether an order is a list, or of torch's or PyG's make: a user's may wait for what is done with a batch. Nor may
+    it draw all along the epoch: asked ahead, it would leave its generator elsewhere."""
+    while type(order) is BatchSampler:
+        order = order.sampler
+    if type(order) is RandomSampler and order.replacement:
+        return False
+    known = type(order).__module__.startswith(("torch.utils.data.", "torch_geometric."))
+    return known or type(order) in (list, tuple, range, Tensor)
+
+
+def _asked_once(indices: Iterator[BatchIndex]) -> Iterator[BatchIndex]:
+    """The same, of which the first has been asked for; what that raises comes in its place."""
+    try:
+        first = next(indices)
+    except StopIteration:
+        return iter(())
+    except Exception as error:
+        return _raising(error)
+    return chain([first], indices)
+
+
+def _raising(error: Exception) -> Iterator[BatchIndex]:
+    raise error
+    yield
+
+
+class _Positions:
+    """Positions in the loader's input: the dataset of a DataLoader whose batches pass through unchanged."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+    def __getitems__(self, batch: BatchIndex) -> BatchIndex:
+        return batch

@@ -1,0 +1,306 @@
+"""glt's datasets as PyG's data, whose attributes a batch takes its rows from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.loader.utils import index_select
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from glt.data.arrays import from_array, require_data
+from glt.data.dataset import Dataset
+from glt.data.device import Accelerator
+from glt.data.feature import Feature, WindowGather
+from glt.data.graph import Graph
+from glt.data.pyg import require_num_nodes
+
+# Samples joined with the features of their nodes and edges: PyG's batches, on glt's gather.
+
+
+class BatchFeatures:
+    """Makes batches out of samples.
+
+    Args:
+        source: Where attributes come from. Of ``Data`` and ``HeteroData`` all survive: rows of node- and edge-level
+            ones, the others as they are. Of a dataset all tables. Of stores, the tensors whose group is a node or edge
+            type.
+        custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
+        num_threads: Threads to copy rows with.
+        accelerator: The GPU that samples are on and rows go to; needs a dataset. Default: all is on the CPU.
+
+    Raises:
+        ValueError: If an attribute of ``source`` is a tensor without data; names it.
+    """
+
+    def __init__(
+        self,
+        source: Data | HeteroData | Dataset | tuple[FeatureStore, GraphStore],
+        custom_cls: Any = None,
+        num_threads: int = 1,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        self.source: Any = source
+        self.accelerator = accelerator
+        self._whole: dict[int, bool] = {}
+        self.custom_cls = custom_cls
+        self.num_threads = num_threads
+        self._features: dict[Any, Feature] = {}
+        for store in source.stores if isinstance(source, Data | HeteroData) else ():
+            of_type = "" if store._key is None else f"[{store._key!r}]"
+            for name, value in store.items():
+                require_data(value, f"{name}{of_type} of data")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_features": {}}
+
+    def batches(
+        self, outs: Sequence[SamplerOutput | HeteroSamplerOutput], windows: dict[int, WindowGather]
+    ) -> Iterator[Data | HeteroData]:
+        """The batches of several samples of a dataset on its GPU, whose distinct rows are fetched once, now.
+
+        Args:
+            outs: The samples.
+            windows: What it takes, by table; kept from call to call by a caller who does this on one thread.
+        """
+        fetched = {
+            id(feature): self._window(feature, windows).gather(ids)
+            for feature, ids in _wanted(self.source, outs)
+            if feature.split_ratio < 1  # rows in device memory gain nothing
+        }
+
+        def rows(feature: Feature, ids: Tensor) -> Tensor:
+            return next(fetched[id(feature)]) if id(feature) in fetched else self._gather(feature, ids)
+
+        return (self.batch(out, rows) for out in outs)
+
+    def _window(self, feature: Feature, windows: dict[int, WindowGather]) -> WindowGather:
+        if id(feature) not in windows:
+            assert self.accelerator is not None
+            windows[id(feature)] = WindowGather(feature, self.accelerator)
+        return windows[id(feature)]
+
+    def batch(
+        self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor] | None = None
+    ) -> Data | HeteroData:
+        """Returns the batch of a sample, complete but for what belongs to its seeds.
+
+        Args:
+            out: The sample.
+            rows: Looks up the rows of a dataset's tables. Default: one table after the other.
+        """
+        rows = rows or self._gather
+        hetero = isinstance(out, HeteroSamplerOutput)
+        if isinstance(self.source, Dataset):
+            data = self._from_dataset(out, rows)
+        elif not isinstance(self.source, Data | HeteroData):
+            data = self._from_stores(out)
+        else:
+            data = copy.copy(self.source)
+            for node_type, node in _items(out.node):
+                self._filter_nodes(data, node_type, node)
+            for edge_type, row in _items(out.row):
+                self._filter_edges(data, edge_type, row, _of(out.col, edge_type), _of(out.edge, edge_type))
+        for node_type, node in _items(out.node):
+            store = _store(data, node_type)
+            if "n_id" not in store:
+                store.n_id = node
+        for edge_type, edge in _items(out.edge):
+            store = _store(data, edge_type)
+            if edge is not None and "e_id" not in store:
+                store.e_id = edge.to(torch.int64)
+        for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+            if hetero:
+                data.set_value_dict(name, getattr(out, name))
+            else:
+                data[name] = getattr(out, name)
+        for edge_type, row in _items(out.orig_row):
+            _store(data, edge_type)._orig_edge_index = torch.stack([row, _of(out.orig_col, edge_type)])
+        return data
+
+    def _filter_nodes(self, data: Data | HeteroData, node_type: Any, node: Tensor) -> None:
+        store, result = _store(self.source, node_type), _store(data, node_type)
+        for key, value in list(store.items()):
+            if key == "num_nodes":
+                result.num_nodes = len(node)
+            elif store.is_node_attr(key):
+                result[key] = self._rows(store, node_type, key, value, node)
+
+    def _filter_edges(
+        self, data: Data | HeteroData, edge_type: Any, row: Tensor, col: Tensor, edge: Tensor | None
+    ) -> None:
+        store, result = _store(self.source, edge_type), _store(data, edge_type)
+        for key, value in list(store.items()):
+            if key == "edge_index":
+                result.edge_index = stacked(row, col).to(value.device)
+            elif store.is_edge_attr(key):
+                result[key] = None if edge is None else self._rows(store, edge_type, key, value, edge)
+
+    def _empty(self, hetero: bool) -> Any:
+        return self.custom_cls() if self.custom_cls is not None else HeteroData() if hetero else Data()
+
+    def _from_dataset(
+        self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor]
+    ) -> Data | HeteroData:
+        data = self._empty(self.source.schema.is_hetero)
+        for (node_type, node), tables in zip(_items(out.node), self.source.node_tables, strict=True):
+            _store(data, node_type).num_nodes = len(node)
+            for name, feature in tables.items():
+                _store(data, node_type)[name] = rows(feature, node)
+        for (edge_type, row), tables in zip(_items(out.row), self.source.edge_tables, strict=True):
+            _store(data, edge_type).edge_index = stacked(row, _of(out.col, edge_type))
+            edge = _of(out.edge, edge_type)
+            for name, feature in tables.items() if edge is not None else ():
+                _store(data, edge_type)[name] = rows(feature, edge)
+        return data
+
+    def _rows(self, store: Any, store_type: Any, key: str, value: Any, ids: Tensor) -> Any:
+        """Rows ``ids`` of an attribute: our gather where rows are contiguous, PyG's indexing for the rest."""
+        dim = store._parent().__cat_dim__(key, value, store)
+        if isinstance(value, np.ndarray) and dim == 0 and value.flags.c_contiguous and _is_plain(value.dtype):
+            value = from_array(value)  # memory-mapped files too: only the rows of the batch are read
+        plain = type(value) is Tensor and value.layout == torch.strided and not value.requires_grad
+        if not plain or dim != 0 or value.device.type != "cpu" or not value.is_contiguous():
+            return index_select(value, ids.to(value.device) if hasattr(value, "device") else ids, dim=dim)
+        feature = self._features.get((store_type, key))
+        if feature is None or feature.tensor.data_ptr() != value.data_ptr() or feature.shape != value.shape:
+            feature = self._features[store_type, key] = Feature(value)
+        return self._gather(feature, ids)
+
+    def _gather(self, feature: Feature, ids: Tensor) -> Tensor:
+        if self.accelerator is not None:
+            return feature.gather_on(self.accelerator, ids, trusted=self._has_all(feature))
+        out = None
+        if torch.utils.data.get_worker_info() is not None:
+            # Bound for the main process: written to shared memory at once instead of copied there later.
+            row = feature.tensor[:1]
+            storage = torch.UntypedStorage._new_shared(len(ids) * max(1, row.numel()) * row.element_size())
+            out = torch.empty(0, dtype=row.dtype).set_(storage, 0, (len(ids), *row.shape[1:]), row.stride())
+        return feature.gather(ids, out, num_threads=self.num_threads)
+
+    def _has_all(self, feature: Feature) -> bool:
+        """Whether each node or edge has its row: then no id can be wrong, and nobody waits to be told."""
+        if id(feature) not in self._whole:
+            source = self.source
+            enough = [
+                num_nodes
+                for tables, num_nodes in zip(source.node_tables, source.num_nodes_of, strict=True)
+                if any(each is feature for each in tables.values())
+            ] + [
+                graph.num_edges if graph.topology.edge_ids is None else int(graph.topology.edge_ids.max()) + 1
+                for tables, graph in zip(source.edge_tables, source.graphs, strict=True)
+                if any(each is feature for each in tables.values()) and graph.num_edges
+            ]
+            self._whole[id(feature)] = feature.has_row_per_id and len(feature) >= max(enough, default=0)
+        return self._whole[id(feature)]
+
+    def _from_stores(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+        hetero = isinstance(out, HeteroSamplerOutput)
+        data = self._empty(hetero)
+        for node_type, node in _items(out.node):
+            _store(data, node_type).num_nodes = len(node)
+        for edge_type, row in _items(out.row):
+            _store(data, edge_type).edge_index = stacked(row, _of(out.col, edge_type))
+        wanted = []
+        for attr in self.source[0].get_all_tensor_attrs():
+            if not hetero:
+                # Without types to tell them apart, names do, as in PyG's Data with as many nodes as edges.
+                index, target = (out.edge if "edge" in attr.attr_name else out.node), None
+            else:
+                index = out.node.get(attr.group_name, (out.edge or {}).get(attr.group_name))
+                target = attr.group_name
+            if index is not None:
+                attr = copy.copy(attr)
+                attr.index = index.to(torch.int64)
+                wanted.append((target, attr))
+        values = self.source[0].multi_get_tensor([attr for _, attr in wanted])
+        for (target, attr), value in zip(wanted, values, strict=True):
+            _store(data, target)[attr.attr_name] = value
+        return data
+
+
+def _wanted(
+    source: Dataset, outs: Sequence[SamplerOutput | HeteroSamplerOutput]
+) -> Iterator[tuple[Feature, list[Tensor]]]:
+    """Every table of a dataset, with the ids that each sample wants of it."""
+    if not outs:
+        return
+    nodes, edges = ([dict(_items(getattr(out, name))) for out in outs] for name in ("node", "edge"))
+    for node_type, tables in zip(nodes[0], source.node_tables, strict=True):
+        for feature in tables.values():
+            yield feature, [ids[node_type] for ids in nodes]
+    names = [edge_type for edge_type, _ in _items(outs[0].row)]
+    for edge_type, tables in zip(names, source.edge_tables, strict=True):
+        for feature in tables.values():
+            if edges[0].get(edge_type) is not None:
+                yield feature, [ids[edge_type] for ids in edges]
+
+
+def stacked(row: Tensor, col: Tensor) -> Tensor:
+    """``torch.stack([row, col])``, without copying where they are the two rows of one tensor already."""
+    adjacent = (
+        row.untyped_storage().data_ptr() == col.untyped_storage().data_ptr()
+        and col.storage_offset() == row.storage_offset() + len(row)
+        and row.is_contiguous()
+        and col.is_contiguous()
+    )
+    return row.as_strided((2, len(row)), (len(row), 1)) if adjacent and len(row) else torch.stack([row, col])
+
+
+def _items(values: Any) -> Iterable[tuple[Any, Any]]:
+    """``(type, value)`` pairs; the type is None in a homogeneous sample, and there are none of what is absent."""
+    if values is None:
+        return ()
+    return values.items() if isinstance(values, dict) else ((None, values),)
+
+
+def _of(values: Any, each: Any) -> Any:
+    return values.get(each) if isinstance(values, dict) else values
+
+
+def _store(data: Any, each: Any) -> Any:
+    """The storage of a node or edge type: the only one of a homogeneous graph."""
+    return data[each] if isinstance(data, HeteroData) else data._store
+
+
+def _is_plain(dtype: np.dtype) -> bool:
+    return dtype.kind in "biufc" and dtype.isnative
+
+
+def as_pyg(data: Any) -> Any:
+    """Returns ``data`` as PyG's loaders take it: a dataset becomes a ``Data`` or ``HeteroData`` that shares its tables.
+
+    Raises:
+        TypeError: If it is a bare graph.
+        ValueError: If it is a dataset that samples along out-edges, or has features with ``row_of``, or a ``Data`` that
+            does not tell how many nodes it has.
+    """
+    if isinstance(data, Graph):
+        raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
+    if isinstance(data, Data):
+        require_num_nodes(data)
+    if not isinstance(data, Dataset):
+        return data
+    if data.edge_dir != "in":
+        raise ValueError("data samples along out-edges: this loader is PyG's, build the dataset with edge_dir='in'")
+    schema = data.schema
+    out = HeteroData() if schema.is_hetero else Data()
+    for node_type, num_nodes, tables in zip(schema.node_types, data.num_nodes_of, data.node_tables, strict=True):
+        store = out[node_type] if schema.is_hetero else out
+        store.num_nodes = num_nodes
+        _put(store, tables)
+    for edge_type, tables in zip(schema.edge_types, data.edge_tables, strict=True):
+        _put(out[edge_type] if schema.is_hetero else out, tables)
+    return out
+
+
+def _put(store: Any, tables: Any) -> None:
+    for name, feature in tables.items():
+        if not feature.has_row_per_id:
+            raise ValueError(f"{name} is a Feature with row_of, as partitions have: this loader needs one row per id")
+        store[name] = feature.tensor

@@ -1,0 +1,342 @@
+"""Loaders that say where they stand, and go on from there in another process."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt import _core
+
+# Where a loader stands: which batch of which epoch its user is handed next.
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An iteration of a loader, as it begins.
+
+    Attributes:
+        iteration: Counts from 1. It tells two passes through the same epoch apart.
+        epoch: Which one.
+        first: Index of its first batch: 0, but in an iteration that resumes.
+        num_batches: Of the whole epoch; None if nobody knows before its end.
+    """
+
+    iteration: int
+    epoch: int
+    first: int
+    num_batches: int | None
+
+
+class Position:
+    """Follows the user through batches and epochs: what they have in hand counts, not what is sampled ahead of them."""
+
+    def __init__(self) -> None:
+        self.iteration = 0  # the newest; an older one that still goes on no longer counts
+        self._next = (0, 0)  # epoch and first batch of the next iteration
+        self._current: tuple[int, int] | None = None  # what comes next in the newest iteration; None: nothing
+
+    @property
+    def next_batch(self) -> tuple[int, int]:
+        """Epoch and index of the batch that comes next: of an iteration that was left early, the one it was left at."""
+        return self._current or self._next
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lets the next iteration be that of ``epoch``, whole.
+
+        Raises:
+            ValueError: If ``epoch`` is no integer in [0, 2^31).
+        """
+        check_epoch(epoch)
+        self._next, self._current = (epoch, 0), None
+
+    def resume(self, epoch: int, first: int) -> None:
+        """Lets the next iteration be ``epoch`` from batch ``first`` on. One that runs ends, or no longer counts."""
+        self.iteration += 1
+        self._next, self._current = (epoch, first), None
+
+    def begin(self, num_batches: int | None) -> Begun:
+        """Begins the next iteration; the one after it will be the next epoch, wherever this one ends."""
+        epoch, first = self._next
+        self.iteration += 1
+        self._next = (epoch + 1, 0)
+        begun = Begun(self.iteration, epoch, first, num_batches)
+        self._move(begun, first)
+        return begun
+
+    def deliver(self, begun: Begun, index: int) -> None:
+        """Takes note that the user is handed batch ``index``."""
+        if begun.iteration == self.iteration:
+            self._move(begun, index + 1)
+
+    def end(self, begun: Begun) -> None:
+        """Takes note that there are no more batches."""
+        if begun.iteration == self.iteration:
+            self._current = None
+
+    def _move(self, begun: Begun, index: int) -> None:
+        has_more = begun.num_batches is None or index < begun.num_batches
+        self._current = (begun.epoch, index) if has_more else None
+
+
+def check_epoch(epoch: int) -> None:
+    """Raises ValueError if ``epoch`` is no integer in [0, 2^31)."""
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**31:
+        raise ValueError(f"epoch = {epoch!r}: expected an integer, 0 to 2^31 - 1")
+
+
+# Which seeds make up which batch of which epoch.
+
+
+@dataclass(frozen=True)
+class BatchIndex:
+    """One batch of an epoch.
+
+    Attributes:
+        input_id: Positions of the seeds in the loader's input, ``[batch size]``, int64.
+        epoch, index: Which batch of which epoch.
+        random_seed: Of the loader that the batch is for. It comes with the batch, and not only with the process that
+            makes it, since a loader that resumes takes over the seed of the run before.
+    """
+
+    input_id: Tensor
+    epoch: int
+    index: int
+    random_seed: int
+
+    def __len__(self) -> int:
+        return len(self.input_id)
+
+    @property
+    def key(self) -> int:
+        """The key of the batch's draws, in [0, 2^64)."""
+        return _core.batch_key(self.random_seed, self.epoch, self.index)
+
+
+@dataclass(frozen=True)
+class SeedOrder:
+    """The batches of every epoch as a function of these values alone, in whatever process they are asked for.
+
+    Args:
+        num_seeds: Length of the loader's input.
+        batch_size: Seeds per batch; the last batch may be smaller.
+        shuffle: Permute the seeds anew in each epoch.
+        drop_last: Leave out a last batch that is not full.
+        random_seed: Seed of the permutations, in [0, 2^63).
+
+    Raises:
+        TypeError, ValueError: If ``batch_size`` or ``random_seed`` is out of range.
+    """
+
+    num_seeds: int
+    batch_size: int
+    shuffle: bool = False
+    drop_last: bool = False
+    random_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
+        check_random_seed(self.random_seed)
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self.num_seeds, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def epoch(self, epoch: int) -> Tensor:
+        """Returns the positions of the seeds in the order of this epoch, ``[num_seeds]``, int64."""
+        order = torch.arange(self.num_seeds)
+        if self.shuffle:
+            _core.shuffle(order.numpy(), self.random_seed, epoch)
+        return order
+
+    def batches(self, epoch: int, first: int = 0, step: int = 1) -> Iterator[BatchIndex]:
+        """Yields every ``step``-th batch of the epoch, from batch ``first`` on, in index order."""
+        order = self.epoch(epoch)
+        for index in range(first, len(self), step):
+            input_id = order[index * self.batch_size : (index + 1) * self.batch_size]
+            yield BatchIndex(input_id, epoch, index, self.random_seed)
+
+
+def check_random_seed(random_seed: int) -> int:
+    """Returns ``random_seed``, or raises naming it and what was expected."""
+    try:
+        seed = operator.index(random_seed)
+    except TypeError:  # arrays and tensors of something else than one integer, too
+        seed = None
+    if seed is None or isinstance(random_seed, bool):
+        raise TypeError(f"random_seed = {random_seed!r}: expected an integer or None")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"random_seed = {random_seed}: expected 0 to 2^63 - 1")
+    return seed
+
+
+def draw_random_seed() -> int:
+    """Draws a seed from torch's default generator, so that ``torch.manual_seed`` fixes it."""
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+STATE_VERSION = 1
+_FIELDS = ("version", "epoch", "next_batch", "random_seed", "order_crc32", "loader")
+
+
+class Resumable:
+    """What local and distributed loaders share: epochs, and states to resume from.
+
+    A batch is a function of the loader's options, its seeds, ``random_seed``, epoch and index. So a state holds the
+    last three, and of the others only enough to refuse a loader that differs in them.
+
+    Attributes:
+        random_seed: Seed of shuffling and sampling, in force from the next iteration on.
+    """
+
+    random_seed: int
+    _position: Position
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What must agree for batches to be the same, as JSON, by the names that users know."""
+        raise NotImplementedError
+
+    def _num_batches(self) -> int | None:
+        """Batches per epoch; None if nobody knows before its end."""
+        raise NotImplementedError
+
+    def _take_seed(self, random_seed: int) -> None:
+        """Makes ``random_seed`` that of the iterations to come."""
+        raise NotImplementedError
+
+    def _order_crc32(self, next_batch: int) -> int | None:
+        """Checksum of the seeds of the batches before ``next_batch``, where their order is not glt's to tell."""
+        return None
+
+    def _expect_order(self, next_batch: int, crc32: int | None) -> None:
+        """Lets the next iteration make sure that the batches before its first have that checksum."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration that of ``epoch``, in [0, 2^31); later ones count up from there. Without it, from 0.
+
+        It begins with the first batch, whatever state was loaded before.
+
+        Raises:
+            ValueError: If ``epoch`` is no such number.
+        """
+        self._position.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where this loader stands, for :meth:`load_state_dict` of one with the same options.
+
+        It may be asked for at any time, also inside of a loop over the batches: the one in hand counts as delivered,
+        those that are sampled ahead do not. After the last batch of an epoch the next one is due from its start. With
+        several iterators of a local loader at once, it speaks of the newest. Trainers have states of their own: each
+        saves its own, and they need not stand at the same batch.
+
+        Returns:
+            A dict of values that JSON keeps, as does ``torch.save``: ``version``; ``epoch`` and ``next_batch``;
+            ``random_seed``; ``order_crc32``, a checksum of the order so far if it comes from a ``sampler`` of yours,
+            else None; ``loader``: what must agree.
+
+        Raises:
+            ValueError: If batches come out of order (``in_order=False``): none can be said to be next.
+        """
+        epoch, next_batch = self._position.next_batch
+        return {
+            "version": STATE_VERSION,
+            "epoch": epoch,
+            "next_batch": next_batch,
+            "random_seed": self.random_seed,
+            "order_crc32": self._order_crc32(next_batch),
+            "loader": self._fingerprint(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another loader stood: the next iteration yields the batches that it had left.
+
+        They are equal to the bit to those it would have made, and so are the following epochs; that holds in any mode,
+        with any number of workers. ``random_seed`` becomes that of the state; ``len()`` stays that of a whole epoch.
+        An iteration that runs meanwhile ends, or no longer counts.
+
+        Args:
+            state: From :meth:`state_dict` of a loader of the same kind, with the same seeds and options.
+
+        Raises:
+            TypeError: If it is no dict, or a value in it has another type.
+            ValueError: If it lacks a field or has one too many, is of another version, or is that of a loader which
+                makes other batches; names the first field that differs and both values.
+        """
+        _require_fields(state)
+        _require_integer("epoch", state)
+        check_epoch(state["epoch"])
+        _require_integer("next_batch", state)
+        random_seed = check_random_seed(state["random_seed"])
+        if state["order_crc32"] is not None:
+            _require_integer("order_crc32", state)
+        _require_equal(state, self._fingerprint())
+        num_batches = self._num_batches()
+        if state["next_batch"] < 0 or (num_batches is not None and state["next_batch"] >= max(1, num_batches)):
+            raise ValueError(
+                f"state: next_batch = {state['next_batch']}, but an epoch of this loader has {num_batches} batches: "
+                "give it the sampler that it had"
+            )
+        self._take_seed(random_seed)
+        self._position.resume(state["epoch"], state["next_batch"])
+        self._expect_order(state["next_batch"], state["order_crc32"])
+
+
+def as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields as they are when they have been written as JSON and read again: tuples are lists."""
+    out: dict[str, Any] = json.loads(json.dumps(fields))
+    return out
+
+
+def crc32_of(tensors: Mapping[str, Tensor | None]) -> int:
+    """A checksum of named tensors on the CPU, their dtypes and shapes; those that are None are as good as absent."""
+    crc32 = 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if tensor is not None:
+            head = f"{name} {tensor.dtype} {list(tensor.shape)};"
+            crc32 = _core.crc32(torch.frombuffer(bytearray(head.encode()), dtype=torch.uint8).numpy(), crc32)
+            flat = tensor.detach().contiguous().reshape(-1)
+            crc32 = _core.crc32(flat.view(torch.uint8).numpy(), crc32)
+    return crc32
+
+
+def _require_fields(state: Any) -> None:
+    if not isinstance(state, dict):
+        raise TypeError(f"state has type {type(state).__name__}: expected the dict that state_dict() returned")
+    if "version" in state and state["version"] != STATE_VERSION:
+        raise ValueError(
+            f"state: version = {state['version']!r}, but this glt reads version {STATE_VERSION}: resume with the glt "
+            "that wrote it"
+        )
+    for name in _FIELDS:
+        if name not in state:
+            raise ValueError(f"state has no {name}: expected what state_dict() of a glt loader returned, whole")
+    for name in state:
+        if name not in _FIELDS:
+            raise ValueError(f"state has a field {name!r} that is not a loader's: expected what state_dict() returned")
+    if not isinstance(state["loader"], dict):
+        raise TypeError(f"state: loader has type {type(state['loader']).__name__}: expected a dict")
+
+
+def _require_integer(name: str, state: dict[str, Any]) -> None:
+    if isinstance(state[name], bool) or not isinstance(state[name], int):
+        raise TypeError(f"state: {name} = {state[name]!r}: expected an integer")
+
+
+def _require_equal(state: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Refuses the state of a loader that makes other batches, or whose seeds are others."""
+    theirs = as_json(state["loader"])
+    for name in [*mine, *(name for name in theirs if name not in mine)]:
+        if name not in theirs or name not in mine or theirs[name] != mine[name]:
+            there, here = (repr(each[name]) if name in each else "not there" for each in (theirs, mine))
+            hint = " (a checksum of the seeds and of what was given with them)" if name == "seeds_crc32" else ""
+            raise ValueError(
+                f"state: {name}{hint} is {there}, but of this loader {here}: create it as the one whose state this is, "
+                f"or begin an epoch anew with set_epoch({state['epoch']})"
+            )

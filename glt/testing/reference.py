@@ -1,0 +1,309 @@
+"""The sampling law in plain Python, one draw and one edge at a time: slow, short, and equal to the native core bit for
+bit.
+
+A homogeneous batch is :func:`reference_batch`; everything else, :func:`reference_typed_batch`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+# Which of its edges a node takes: the sampling law in plain Python, one draw and one edge at a time.
+#
+# The native core is equal to it bit for bit, because every decision compares integers.
+
+
+Draw = Callable[[int, int], int]  # (number of the draw, bound) -> a number in [0, bound)
+
+
+def reference_picks(
+    draw: Draw,
+    degree: int,
+    k: int,
+    replace: bool = False,
+    *,
+    excluded: Collection[int] = (),
+    weight: Sequence[int] | None = None,
+    time: Sequence[int] | None = None,
+    seed_time: int | None = None,
+    last: bool = False,
+) -> list[int]:
+    """Returns which of the edges 0, ..., ``degree`` - 1 a node takes, in order.
+
+    Args:
+        draw: The draws of the node.
+        degree: Its number of edges.
+        k: Edges to take; -1 takes all.
+        replace: Draw with replacement: exactly k draws if there is an edge to take; -1 still takes each once.
+        excluded: Edges that may not be taken.
+        weight: Integer weights of the edges (see :func:`integer_weights`). Default: all edges are equally likely.
+        time: Times of the edges, never falling. Only edges with time <= ``seed_time`` may be taken.
+        seed_time: See ``time``. Default: edges of all times.
+        last: Only the k latest of the edges that may be taken.
+    """
+    rest = [e for e in range(degree) if e not in excluded]
+    if seed_time is not None:
+        assert time is not None
+        rest = [e for e in rest if time[e] <= seed_time]
+    if last and 0 <= k < len(rest):
+        rest = rest[len(rest) - k :]
+    if not rest:
+        return []
+    if replace and k >= 0:
+        if weight is None or sum(weight[e] for e in rest) == 0:
+            return [rest[draw(i, len(rest))] for i in range(k)]
+        return [_fall_on(rest, weight, draw, i) for i in range(k)]
+    if k < 0 or k >= len(rest):
+        return rest
+    picks: list[int] = []
+    if weight is not None:
+        while len(picks) < k and sum(weight[e] for e in rest) > 0:
+            picks.append(_fall_on(rest, weight, draw, len(picks)))
+            rest.remove(picks[-1])
+    return picks + [rest[at] for at in _floyd(len(rest), k - len(picks), draw, len(picks))]
+
+
+def _fall_on(edges: list[int], weight: Sequence[int], draw: Draw, number: int) -> int:
+    """The edge that a draw falls on when the weights of ``edges`` stand side by side."""
+    left = draw(number, sum(weight[e] for e in edges))
+    for e in edges:
+        left -= weight[e]
+        if left < 0:
+            return e
+    raise AssertionError("a draw is below the sum of the weights")
+
+
+def _floyd(n: int, k: int, draw: Draw, first_draw: int) -> list[int]:
+    """Floyd's algorithm: a number drawn twice stands for the largest one so far."""
+    picks: list[int] = []
+    for i in range(k):
+        largest = n - k + i
+        pick = draw(first_draw + i, largest + 1)
+        picks.append(largest if pick in picks else pick)
+    return picks
+
+
+def integer_weights(weight: Sequence[float]) -> list[int]:
+    """Returns the weights of one row as integers that are proportional but for rounding and add up to below 2^62.
+
+    All are multiplied by one power of two and cut; a positive weight becomes at least 1.
+    """
+    _, exponent = math.frexp(max(weight, default=0.0))
+    scale = 61 - exponent - len(weight).bit_length()
+    return [max(1, int(math.ldexp(w, scale))) if w > 0 else 0 for w in weight]
+
+
+_BATCH_KEY, _TREE = 1, 5  # purposes of derived keys
+
+
+def philox(counter: Sequence[int], key: int) -> tuple[int, int, int, int]:
+    """Philox4x32-10 of four 32-bit words under a 64-bit key (Salmon et al., SC 2011)."""
+    c0, c1, c2, c3 = counter
+    for number in range(10):
+        k0 = (key + number * 0x9E3779B9) & 0xFFFFFFFF
+        k1 = ((key >> 32) + number * 0xBB67AE85) & 0xFFFFFFFF
+        low, high = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = high >> 32 ^ c1 ^ k0, high & 0xFFFFFFFF, low >> 32 ^ c3 ^ k1, low & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def _derive_key(key: int, purpose: int, a: int, b: int) -> int:
+    word = philox((b & 0xFFFFFFFF, b >> 32, a, 0xFFFF0000 | purpose), key)
+    return word[1] << 32 | word[0]
+
+
+def reference_key(random_seed: int, epoch: int, index: int) -> int:
+    """The key of batch ``index`` of ``epoch``."""
+    return _derive_key(random_seed, _BATCH_KEY, epoch, index)
+
+
+@dataclass(frozen=True)
+class ReferenceBatch:
+    """What PyG calls a ``SamplerOutput``, as int64 arrays: ``node [N]``, ``row``, ``col`` and ``edge`` ``[E]``."""
+
+    node: np.ndarray
+    row: np.ndarray
+    col: np.ndarray
+    edge: np.ndarray
+    num_sampled_nodes: list[int]
+    num_sampled_edges: list[int]
+
+
+@dataclass(frozen=True)
+class ReferenceEdges:
+    """The edges of one type, as a sampler walks them: the id of an edge is its position.
+
+    Attributes:
+        expanded: Index of the node type whose nodes are expanded along these edges.
+        found: Index of the node type of their neighbours.
+        center: The expanded end of each edge ``[E]``.
+        neighbor: The other end ``[E]``.
+        time: The time of each edge ``[E]``, or None: an edge without time is always there.
+        weight: The weight of each edge ``[E]``, or None: all are equally likely.
+    """
+
+    expanded: int
+    found: int
+    center: Any
+    neighbor: Any
+    time: Any = None
+    weight: Any = None
+
+
+@dataclass(frozen=True)
+class ReferenceTypedBatch:
+    """Lists by node type (``node``, ``tree``, ``num_sampled_nodes``) and by edge type (the others).
+
+    ``tree`` is the position of the seed that a node was reached from, in a disjoint batch; otherwise meaningless.
+    """
+
+    node: list[np.ndarray]
+    tree: list[np.ndarray]
+    row: list[np.ndarray]
+    col: list[np.ndarray]
+    edge: list[np.ndarray]
+    num_sampled_nodes: list[list[int]]
+    num_sampled_edges: list[list[int]]
+
+
+def reference_batch(
+    edge_index: Any,
+    num_nodes: int,
+    seeds: Sequence[int],
+    num_neighbors: Sequence[int],
+    replace: bool = False,
+    random_seed: int = 0,
+    epoch: int = 0,
+    index: int = 0,
+    edge_dir: str = "in",
+    edge_weight: Any = None,
+) -> ReferenceBatch:
+    """Samples one homogeneous batch by the letter of the law.
+
+    Args:
+        edge_index: Source and destination ids ``[2, E]``.
+        num_nodes: Number of nodes.
+        seeds: Node ids in order, duplicates allowed.
+        num_neighbors: Edges per node and hop; -1 takes all.
+        replace: Draw with replacement.
+        random_seed, epoch, index: The coordinates of the batch.
+        edge_dir: ``'in'`` expands a node along its in-edges, ``'out'`` along its out-edges.
+        edge_weight: The weight of each edge ``[E]``. Default: all are equally likely.
+    """
+    ends = np.asarray(edge_index)
+    center, neighbor = (ends[1], ends[0]) if edge_dir == "in" else (ends[0], ends[1])
+    edges = ReferenceEdges(0, 0, center, neighbor, weight=edge_weight)
+    key = reference_key(random_seed, epoch, index)
+    batch = reference_typed_batch(1, [edges], [(0, seeds)], [num_neighbors], key=key, replace=replace)
+    return ReferenceBatch(
+        batch.node[0], batch.row[0], batch.col[0], batch.edge[0], batch.num_sampled_nodes[0],
+        batch.num_sampled_edges[0],
+    )  # fmt: skip
+
+
+def reference_typed_batch(
+    num_node_types: int,
+    edges: Sequence[ReferenceEdges],
+    seeds: Sequence[tuple[int, Sequence[int]]],
+    num_neighbors: Sequence[Sequence[int]],
+    *,
+    key: int,
+    replace: bool = False,
+    disjoint: bool = False,
+    seed_time: Sequence[int] | None = None,
+    last: bool = False,
+    exclusions: Sequence[Collection[tuple[int, int]] | None] | None = None,
+) -> ReferenceTypedBatch:
+    """Samples one batch of a graph with several types by the letter of the law.
+
+    Args:
+        num_node_types: Number of node types.
+        edges: The edges of each type.
+        seeds: Node types and ids, in order, duplicates allowed. In a disjoint batch they are the roots of trees 0, 1,
+            2, ... over the whole list.
+        num_neighbors: Edges per edge type and hop; -1 takes all.
+        key: The key of the batch, see :func:`reference_key`.
+        replace: Draw with replacement.
+        disjoint: Nothing is shared between the trees.
+        seed_time: One per tree; edges with a later time are not there. Needs ``disjoint``.
+        last: Of edges with times, take the latest, not random ones.
+        exclusions: Per edge type, pairs (expanded node, neighbour) whose edges are not there.
+    """
+    rows_of = [_rows_of(e, seed_time is not None or last) for e in edges]
+    node: list[list[int]] = [[] for _ in range(num_node_types)]
+    tree: list[list[int]] = [[] for _ in range(num_node_types)]
+    local: list[dict[tuple[int, int], int]] = [{} for _ in range(num_node_types)]
+    row: list[list[int]] = [[] for _ in edges]
+    col: list[list[int]] = [[] for _ in edges]
+    edge: list[list[int]] = [[] for _ in edges]
+    num_trees = 0
+    for kind, ids in seeds:
+        for seed in ids:
+            local[kind].setdefault((num_trees if disjoint else 0, int(seed)), len(node[kind]))
+            node[kind].append(int(seed))
+            tree[kind].append(num_trees)
+            num_trees += 1
+    node_counts, edge_counts = [[len(n)] for n in node], [[] for _ in edges]  # type: ignore[var-annotated]
+    first = [0] * num_node_types
+    for hop in range(len(num_neighbors[0]) if edges else 0):
+        end = [len(n) for n in node]
+        edges_before = [len(e) for e in edge]
+        for r, e in enumerate(edges):
+            for expanded in range(first[e.expanded], end[e.expanded]):
+                center, root = node[e.expanded][expanded], tree[e.expanded][expanded]
+                there = rows_of[r].get(center, [])
+                excluded = (exclusions[r] if exclusions else None) or ()
+                draw_key = _derive_key(key, _TREE, 0, root) if disjoint else key
+                picks = reference_picks(
+                    partial(_draw, draw_key, hop, r, center), len(there), num_neighbors[r][hop], replace,
+                    excluded={i for i, at in enumerate(there) if (center, int(e.neighbor[at])) in excluded},
+                    weight=None if e.weight is None else integer_weights([float(e.weight[at]) for at in there]),
+                    time=None if e.time is None else [int(e.time[at]) for at in there],
+                    seed_time=None if e.time is None or seed_time is None else int(seed_time[root]),
+                    last=last and e.time is not None,
+                )  # fmt: skip
+                for position in picks:
+                    found = int(e.neighbor[there[position]])
+                    identity = (root if disjoint else 0, found)
+                    if identity not in local[e.found]:
+                        local[e.found][identity] = len(node[e.found])
+                        node[e.found].append(found)
+                        tree[e.found].append(root)
+                    row[r].append(local[e.found][identity])
+                    col[r].append(expanded)
+                    edge[r].append(there[position])
+        first = end
+        for t in range(num_node_types):
+            node_counts[t].append(len(node[t]) - end[t])
+        for r in range(len(edges)):
+            edge_counts[r].append(len(edge[r]) - edges_before[r])
+
+    def arrays(lists: list[list[int]]) -> list[np.ndarray]:
+        return [np.array(values, dtype=np.int64) for values in lists]
+
+    return ReferenceTypedBatch(
+        arrays(node), arrays(tree), arrays(row), arrays(col), arrays(edge), node_counts, edge_counts
+    )  # fmt: skip
+
+
+def _rows_of(edges: ReferenceEdges, by_time: bool) -> dict[int, list[int]]:
+    """The edges of each center: in input order, or by time and then in input order."""
+    rows: dict[int, list[int]] = {}
+    for e, center in enumerate(np.asarray(edges.center).tolist()):
+        rows.setdefault(center, []).append(e)
+    if by_time and edges.time is not None:
+        for row in rows.values():
+            row.sort(key=lambda e: edges.time[e])
+    return rows
+
+
+def _draw(key: int, hop: int, edge_type: int, node: int, number: int, bound: int) -> int:
+    """Draw ``number`` of an expanded node, in [0, ``bound``)."""
+    words = philox((node & 0xFFFFFFFF, node >> 32, number // 2, edge_type << 16 | hop << 8), key)
+    return (words[number % 2 * 2 + 1] << 32 | words[number % 2 * 2]) * bound >> 64
