@@ -25,7 +25,7 @@ from glt.distributed.service.address import printed
 from glt.distributed.service.log_format import write_logs
 from glt.distributed.service.server import DistServer
 from glt.errors import GltError
-from glt.partition.manifest import Manifest
+from glt.partition.format.manifest import Manifest
 
 __all__ = ["add_arguments", "run"]
 

@@ -21,8 +21,8 @@ from glt.distributed.local_graph import LocalGraph, require_for_gpu
 from glt.distributed.local_partition import LocalPartition, Placing
 from glt.errors import PartitionError
 from glt.partition import IdMap, NodePart, load_partition
-from glt.partition.id_map import checked_ids
-from glt.partition.manifest import Manifest
+from glt.partition.format.id_map import checked_ids
+from glt.partition.format.manifest import Manifest
 
 _graphs_lock = threading.Lock()
 

@@ -11,7 +11,7 @@ from glt.data.schema import EdgeType, NodeType
 from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.store.stored_table import StoredTable, require_writable
 from glt.distributed.world import World
-from glt.partition.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
+from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 
 # What DGL's examples call them, where partitions have no table of that name.
 NODE_ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}

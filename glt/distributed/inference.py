@@ -32,7 +32,7 @@ from glt.distributed.split import node_split
 from glt.distributed.world import World, require_world
 from glt.errors import GltError
 from glt.partition import load_id_map
-from glt.partition.id_map import IdMap
+from glt.partition.format.id_map import IdMap
 
 logger = logging.getLogger(__name__)
 

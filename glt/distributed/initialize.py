@@ -43,9 +43,9 @@ from glt.distributed.store.handles import Handles
 from glt.distributed.world import StandaloneWorld, World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
 from glt.launch.hosts import read_hosts
-from glt.partition import layout
-from glt.partition.manifest import Manifest
-from glt.partition.part_config import PartConfig, graph_names, read_part_config
+from glt.partition.format import layout
+from glt.partition.format.manifest import Manifest
+from glt.partition.format.part_config import PartConfig, graph_names, read_part_config
 
 logger = logging.getLogger(__name__)
 

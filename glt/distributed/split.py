@@ -50,7 +50,7 @@ def node_split(
         force_even: False: no node leaves its host if that has a trainer; shares are as uneven as partitions are.
         node_trainer_ids: Numbers of all nodes, such as ``g.ndata['trainer_id']``, by which the nodes of a partition are
             ordered before they are dealt out to the trainers of its host; see ``num_trainers_per_machine`` of
-            :func:`glt.partition.partition_graph`.
+            :func:`glt.partition.graph_call`.
         num_trainers: How many shares there are. Default: one for each trainer.
         homes: For each trainer, the partitions that are on its host. Default: hosts have equally many trainers, in the
             order of their ranks, and the partitions of their servers.

@@ -18,8 +18,8 @@ from glt.errors import PartitionError
 from glt.launch.copy import Copier, HostCopy
 from glt.launch.hosts import add_host_arguments, add_reach_arguments, count, hosts_of, reach_of, spelled
 from glt.launch.plan import partitions_of_hosts
-from glt.partition import layout
-from glt.partition.manifest import Manifest
+from glt.partition.format import layout
+from glt.partition.format.manifest import Manifest
 
 __all__ = ["add_arguments", "run"]
 

@@ -17,8 +17,8 @@ from typing import Final
 from glt._checks import format_size
 from glt.launch.hosts import Children, Host, Reach, Stopped
 from glt.launch.link import Answer, ask_host, ask_hosts
-from glt.partition import layout
-from glt.partition.manifest import Manifest
+from glt.partition.format import layout
+from glt.partition.format.manifest import Manifest
 
 # rsync to a host, over the same ssh: what was interrupted goes on where it was, and no half file has a file's name.
 

@@ -1,24 +1,33 @@
 """Partitions of a graph on disk: partitioners write them, ``load_partition`` maps them."""
 
-from glt.data.partition_book import PartitionBook
-from glt.partition.adjacency_partitioner import AdjacencyPartitioner
-from glt.partition.assigned_partitioner import AssignedPartitioner
-from glt.partition.distributed import partition_distributed
-from glt.partition.fennel_partitioner import FennelPartitioner
-from glt.partition.forecast import Forecast
-from glt.partition.frequency_partitioner import FrequencyPartitioner
-from glt.partition.id_map import IdMap, to_original_order
-from glt.partition.importers import import_dgl, import_glt, import_pyg
-from glt.partition.inputs import graph_arguments, read_graph
-from glt.partition.inspection import inspect_partitions
-from glt.partition.inspection_report import Inspection
-from glt.partition.load import CachePart, EdgePart, NodePart, Partition, TimedEdges, load_id_map, load_partition
-from glt.partition.manifest import Manifest
-from glt.partition.metis_partitioner import MetisPartitioner
-from glt.partition.part_config import PartConfig, read_part_config
-from glt.partition.partition_graph import partition_graph
-from glt.partition.partitioner import PartitionerBase
-from glt.partition.random_partitioner import RandomPartitioner
+from typing import TYPE_CHECKING
+
+from glt._faces import lazy_names
+
+if TYPE_CHECKING:
+    from glt.data.partition_book import PartitionBook
+    from glt.partition.forecast import Forecast
+    from glt.partition.format.id_map import IdMap, to_original_order
+    from glt.partition.format.load import (
+        CachePart,
+        EdgePart,
+        NodePart,
+        Partition,
+        TimedEdges,
+        load_id_map,
+        load_partition,
+    )
+    from glt.partition.format.manifest import Manifest
+    from glt.partition.format.part_config import PartConfig, read_part_config
+    from glt.partition.graph_call import partition_graph
+    from glt.partition.importers import import_dgl, import_glt, import_pyg
+    from glt.partition.inputs import graph_arguments, read_graph
+    from glt.partition.inspect import Inspection, inspect_partitions
+    from glt.partition.methods.edge_cut import AdjacencyPartitioner, FennelPartitioner
+    from glt.partition.methods.metis import MetisPartitioner
+    from glt.partition.methods.partitioner import PartitionerBase
+    from glt.partition.methods.partitioners import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner
+    from glt.partition.sharded import partition_distributed
 
 __all__ = [
     "AdjacencyPartitioner",
@@ -52,3 +61,32 @@ __all__ = [
     "read_part_config",
     "to_original_order",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "glt.data.partition_book": ["PartitionBook"],
+        "sharded": ["partition_distributed"],
+        "forecast": ["Forecast"],
+        "format.id_map": ["IdMap", "to_original_order"],
+        "format.load": [
+            "CachePart",
+            "EdgePart",
+            "NodePart",
+            "Partition",
+            "TimedEdges",
+            "load_id_map",
+            "load_partition",
+        ],
+        "format.manifest": ["Manifest"],
+        "format.part_config": ["PartConfig", "read_part_config"],
+        "graph_call": ["partition_graph"],
+        "importers": ["import_dgl", "import_glt", "import_pyg"],
+        "inputs": ["graph_arguments", "read_graph"],
+        "inspect": ["Inspection", "inspect_partitions"],
+        "methods.edge_cut": ["AdjacencyPartitioner", "FennelPartitioner"],
+        "methods.metis": ["MetisPartitioner"],
+        "methods.partitioner": ["PartitionerBase"],
+        "methods.partitioners": ["AssignedPartitioner", "FrequencyPartitioner", "RandomPartitioner"],
+    },
+)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from glt.data.arrays import require_data
-from glt.partition.rows import Rows, as_torch_dtype, require_plain
+from glt.partition.format.files import Rows, as_torch_dtype, require_plain
 
 # The reference's text says "by_des" where its code says "by_dst"; both mean the destination.
 STRATEGIES: Final = {"by_src": "by_src", "by_dst": "by_dst", "by_des": "by_dst"}

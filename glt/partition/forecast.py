@@ -9,11 +9,10 @@ from typing import Final
 import numpy as np
 
 from glt import _core
-from glt.partition.book import id_dtype, owner_dtype
+from glt.partition.format.book import id_dtype, owner_dtype
+from glt.partition.format.files import BLOCK_BYTES, Rows, npy_bytes
+from glt.partition.format.writer import SortMemory
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
-from glt.partition.graph_writer import SortMemory
-from glt.partition.npy_file import BLOCK_BYTES, npy_bytes
-from glt.partition.rows import Rows
 
 # Measured on a virtual machine of two Zen 4 cores, and rounded; a guess on any other.
 EDGE_NS: Final = 150  # of one thread: counting, spreading and sorting an edge

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from glt import _core
-from glt.partition.npy_file import NpyWriter
+from glt.partition.format.files import NpyWriter
 
 
 def numbered(tmp_path, rows, owner, offset, dtype=np.int32, chunk_edges=64, num_threads=3):

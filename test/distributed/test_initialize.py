@@ -23,7 +23,7 @@ from glt.distributed.timed_store import TimedStore
 from glt.distributed.world import StandaloneWorld, current_world
 from glt.errors import RendezvousError
 from glt.launch.hosts import Host
-from glt.partition.part_config import write_part_config
+from glt.partition.format.part_config import write_part_config
 
 SERVED = {"GLT_NUM_SERVERS": "4", "GLT_NUM_TRAINERS": "8", "GLT_MASTER_ADDR": "10.0.0.1", "GLT_MASTER_PORT": "30050"}
 TORCHRUN = {

@@ -12,7 +12,8 @@ import torch
 import glt
 from glt.data.device import require_accelerator
 from glt.distributed.row_hotness import row_hotness
-from glt.partition import RandomPartitioner, layout, load_partition
+from glt.partition import RandomPartitioner, load_partition
+from glt.partition.format import layout
 from glt.testing import random_graph
 
 NUM_NODES, NUM_EDGES = 50, 400

@@ -20,8 +20,8 @@ from sshd_world import Sshd, need_sshd
 from glt.cli import main
 from glt.distributed import DistDataset
 from glt.partition import RandomPartitioner, load_partition
-from glt.partition.inspection import inspect_partitions
-from glt.partition.layout import part_of
+from glt.partition.format.layout import part_of
+from glt.partition.inspect import inspect_partitions
 
 NUM_NODES = 400
 

@@ -15,7 +15,7 @@ from glt.partition import (
     RandomPartitioner,
     partition_distributed,
 )
-from glt.partition.load import load_id_map
+from glt.partition.format.load import load_id_map
 from glt.testing.cluster import Trainer
 
 PARTITIONERS: dict[str, Any] = {

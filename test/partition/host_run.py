@@ -12,7 +12,7 @@ import torch.distributed as dist
 from distributed_run import random_graph, slice_of
 
 from glt.partition import FrequencyPartitioner, partition_distributed
-from glt.partition.distributed.exchange import Exchange
+from glt.partition.sharded.exchange import Exchange
 
 all_to_all = Exchange.all_to_all
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt.partition.distributed import run
-from glt.partition.distributed.exchange import Exchange
+from glt.partition.sharded import run
+from glt.partition.sharded.exchange import Exchange
 
 
 class _Board:

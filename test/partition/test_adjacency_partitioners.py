@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from partition_world import BY_ADJACENCY, hetero_world
 
 from glt.partition import FennelPartitioner, Manifest, RandomPartitioner
-from glt.partition.adjacency import Adjacency
-from glt.partition.balance import label_caps
-from glt.partition.metis_partitioner import forecast_bytes
-from glt.partition.staging import remove_stale, scratch_directory
+from glt.partition.format.staging import remove_stale, scratch_directory
+from glt.partition.methods.balance import label_caps
+from glt.partition.methods.edge_cut import Adjacency
+from glt.partition.methods.metis import forecast_bytes
 
 both = pytest.mark.parametrize("partitioner", BY_ADJACENCY)
 

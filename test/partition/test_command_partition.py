@@ -24,7 +24,7 @@ from glt.partition import (
     RandomPartitioner,
     read_part_config,
 )
-from glt.partition.partition_options import METHODS
+from glt.partition.command import METHODS
 from glt.sampler import NeighborSampler
 
 pa = pytest.importorskip("pyarrow")
@@ -118,7 +118,7 @@ def test_methods_are_the_partitioners(tmp_path, capsys):
 
 
 def test_hotness_is_that_of_degrees_or_of_equal_pieces_of_the_seeds(tmp_path, capsys):
-    frequency = pytest.importorskip("glt.partition.frequency_partitioner")
+    frequency = pytest.importorskip("glt.partition.methods.partitioners")
     arguments = plain()
     source = arrays_in(tmp_path / "in", arguments)
     common = ["--num-parts", 2, "--method", "frequency", "--cache-ratio", 0.1]

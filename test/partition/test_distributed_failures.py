@@ -11,8 +11,8 @@ import torch.distributed as dist
 from distributed_run import join, random_graph, slice_of
 
 from glt.partition import FennelPartitioner, RandomPartitioner, load_partition, partition_distributed
-from glt.partition.distributed.exchange import Exchange
-from glt.partition.npy_file import NpyWriter
+from glt.partition.format.files import NpyWriter
+from glt.partition.sharded.exchange import Exchange
 from glt.testing.cluster import Cluster, Trainer
 
 PRELOAD = ("glt.partition",)

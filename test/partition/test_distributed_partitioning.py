@@ -9,9 +9,9 @@ from distributed_run import PARTITIONERS, Job, files_under, random_graph, run_jo
 from partition_world import hetero_world
 
 from glt.partition import RandomPartitioner, load_partition
-from glt.partition.distributed.outline import disk_bytes, forecast_of, outline
-from glt.partition.distributed.slices import EDGE_TABLES, NODE_TABLES, GraphSlice, _num_rows
 from glt.partition.graph_input import GraphInput
+from glt.partition.sharded.run import disk_bytes, forecast_of, outline
+from glt.partition.sharded.slices import EDGE_TABLES, NODE_TABLES, GraphSlice, _num_rows
 from glt.testing.cluster import Cluster
 
 

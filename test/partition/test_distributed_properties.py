@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from local_exchange import LocalExchange, in_ranks, use_threads
 
 from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, partition_distributed
-from glt.partition.distributed.hotness_slices import SlicedHotness
-from glt.partition.frequency_partitioner import assign_by_hotness
-from glt.partition.node_hotness import WholeHotness
+from glt.partition.hotness import WholeHotness
+from glt.partition.methods.partitioners import assign_by_hotness
+from glt.partition.sharded.slices import SlicedHotness
 
 
 def cut(value: Any, bounds: np.ndarray, rank: int) -> Any:

@@ -9,10 +9,9 @@ import pytest
 
 from glt import _core
 from glt.partition import RandomPartitioner, load_partition
-from glt.partition.book import Book
-from glt.partition.graph_writer import SortMemory, write_graph
-from glt.partition.npy_file import scratch_file
-from glt.partition.partition_writer import PartitionWriter
+from glt.partition.format.book import Book
+from glt.partition.format.files import scratch_file
+from glt.partition.format.writer import PartitionWriter, SortMemory, write_graph
 
 NUM_NODES, NUM_EDGES, HUB_EDGES = 3000, 40_000, 15_000
 

@@ -10,7 +10,7 @@ from partition_world import hetero_world
 
 from glt.errors import PartitionError
 from glt.partition import Forecast, RandomPartitioner
-from glt.partition import partitioner as module
+from glt.partition.methods import partitioner as module
 
 
 def num_bytes(root):

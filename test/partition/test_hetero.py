@@ -9,8 +9,9 @@ from partition_world import PARTITIONERS, assert_union_is_the_input, hetero_worl
 
 from glt import _core
 from glt.data.schema import Schema
-from glt.partition import PartitionerBase, RandomPartitioner, layout, load_partition
-from glt.partition.book import id_dtype
+from glt.partition import PartitionerBase, RandomPartitioner, load_partition
+from glt.partition.format import layout
+from glt.partition.format.book import id_dtype
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 

@@ -170,7 +170,7 @@ def test_any_file_of_any_type_that_is_missing_truncated_or_altered_is_named(whol
 
 
 def test_a_failed_run_leaves_nothing(tmp_path, monkeypatch):
-    from glt.partition.npy_file import NpyWriter
+    from glt.partition.format.files import NpyWriter
 
     close, calls = NpyWriter.close, []
 

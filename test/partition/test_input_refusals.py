@@ -12,8 +12,7 @@ import torch
 from torch_geometric.data import Data
 
 from glt.partition import read_graph
-from glt.partition.inputs.fields import Field, read_fields
-from glt.partition.inputs.table_files import TableFiles
+from glt.partition.inputs.tables import Field, TableFiles, read_fields
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

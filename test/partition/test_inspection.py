@@ -9,7 +9,7 @@ from partition_world import hetero_world
 
 from glt.cli import main
 from glt.partition import RandomPartitioner, inspect_partitions, load_partition
-from glt.partition.label_counts import MAX_VALUES, count_values
+from glt.partition.format.manifest import MAX_VALUES, count_values
 
 
 @pytest.fixture
@@ -133,7 +133,8 @@ def test_verify_names_every_bad_file_and_what_does_not_belong(hetero, capsys):
 
 
 def test_a_byte_that_no_load_looks_at_is_found_by_verify(world, tmp_path, monkeypatch):
-    from glt.partition import npy_file, partitioner
+    from glt.partition.format import files as npy_file
+    from glt.partition.methods import partitioner
 
     monkeypatch.setattr(npy_file, "BLOCK_BYTES", 64)
     monkeypatch.setattr(partitioner, "BLOCK_BYTES", 64)

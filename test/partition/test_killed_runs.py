@@ -12,7 +12,8 @@ import pytest
 from partition_world import load_all
 
 from glt.errors import PartitionError
-from glt.partition import RandomPartitioner, load_partition, staging
+from glt.partition import RandomPartitioner, load_partition
+from glt.partition.format import staging
 
 EDGES = np.array([[0, 1], [1, 2]])
 

@@ -8,8 +8,7 @@ import pytest
 from test_adjacency_partitioners import communities, cut_ratio
 
 from glt.partition import MetisPartitioner
-from glt.partition.metis import Metis
-from glt.partition.metis_partitioner import forecast_bytes
+from glt.partition.methods.metis import Metis, forecast_bytes
 
 pymetis = pytest.importorskip("pymetis")
 

@@ -6,7 +6,8 @@ import torch
 from partition_world import assert_union_is_the_input, load_all
 from torch_geometric.data import Data, HeteroData
 
-from glt.partition import Manifest, RandomPartitioner, graph_arguments, layout
+from glt.partition import Manifest, RandomPartitioner, graph_arguments
+from glt.partition.format import layout
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 

@@ -13,11 +13,8 @@ from test_inputs import EDGES, NODES, edge_columns, node_columns, write
 
 from glt.cli import main
 from glt.partition import FennelPartitioner, RandomPartitioner, read_graph
-from glt.partition.inputs.fields import Field
-from glt.partition.inputs.scratch import blank
-from glt.partition.inputs.table_files import TableFiles
-from glt.partition.inputs.table_metadata import count_lines
-from glt.partition.inputs.tables import EdgeTable
+from glt.partition.inputs.collected import blank
+from glt.partition.inputs.tables import EdgeTable, Field, TableFiles, count_lines
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -129,7 +126,7 @@ def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
 )
 @pytest.mark.parametrize("block_bytes", [1, 2, 1 << 20])
 def test_lines_are_counted_in_blocks(tmp_path, monkeypatch, text, num_lines, block_bytes):
-    monkeypatch.setattr("glt.partition.inputs.table_metadata._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("glt.partition.inputs.tables._BLOCK_BYTES", block_bytes)
     (tmp_path / "a.csv").write_bytes(text)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text))
     assert count_lines(tmp_path / "a.csv") == count_lines(tmp_path / "a.csv.gz") == num_lines

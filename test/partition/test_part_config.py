@@ -9,8 +9,8 @@ from partition_world import hetero_world
 
 from glt.errors import PartitionError
 from glt.partition import Manifest, RandomPartitioner, load_partition, read_part_config
-from glt.partition.importers.dgl_config import DglConfig
-from glt.partition.part_config import write_part_config
+from glt.partition.format.part_config import write_part_config
+from glt.partition.importers.dgl import DglConfig
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from glt.errors import GltError, PartitionError
-from glt.partition import RandomPartitioner, load_partition, npy_file
-from glt.partition.manifest import VERSION
+from glt.partition import RandomPartitioner, load_partition
+from glt.partition.format import files as npy_file
+from glt.partition.format.manifest import VERSION
 
 FILES = [
     "node_book/node.npy",
@@ -81,7 +82,7 @@ def test_any_flipped_byte_of_the_manifest_is_refused(directory):
 
 
 def test_a_flipped_byte_in_a_sampled_block_of_a_large_file_is_named(world, tmp_path, monkeypatch):
-    from glt.partition import partitioner
+    from glt.partition.methods import partitioner
 
     monkeypatch.setattr(npy_file, "BLOCK_BYTES", 64)
     monkeypatch.setattr(partitioner, "BLOCK_BYTES", 64)

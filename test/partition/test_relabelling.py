@@ -25,7 +25,7 @@ from glt.partition import (
     load_partition,
     to_original_order,
 )
-from glt.partition.book import id_dtype
+from glt.partition.format.book import id_dtype
 
 
 class Given(PartitionerBase):
@@ -128,7 +128,7 @@ def test_pieces_of_a_pass_fit_together(tmp_path, monkeypatch):
     world = hetero_world("node")
     owners = [np.arange(count) * 7 % 3 for count in world["num_nodes"].values()]
     write(tmp_path / "whole", owners, 3, world, relabel=True)
-    for name in ("arguments.CHUNK_IDS", "partition_writer.CHUNK_IDS", "relabelling.CHUNK_EDGES"):
+    for name in ("arguments.CHUNK_IDS", "format.writer.CHUNK_IDS", "format.writer.CHUNK_EDGES"):
         monkeypatch.setattr(f"glt.partition.{name}", 5)
     write(tmp_path / "pieces", owners, 3, world, relabel=True, num_threads=3, sort_memory_bytes=1 << 20)
     assert_relabelled(tmp_path / "pieces", owners, world)
@@ -201,7 +201,7 @@ def test_ids_go_to_and_from_the_originals(relabelled):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2, torch.uint16, torch.bool])
 def test_rows_go_back_into_the_original_order(relabelled, tmp_path, dtype, monkeypatch):
-    monkeypatch.setattr("glt.partition.id_map.CHUNK_IDS", 3)
+    monkeypatch.setattr("glt.partition.format.id_map.CHUNK_IDS", 3)
     node_map = torch.from_numpy(load_id_map(relabelled).original)
     wanted = (torch.arange(20).view(10, 2) % 13).to(dtype)
     bits = wanted.view(torch.uint8)
@@ -271,7 +271,7 @@ def test_ranges_that_contradict_the_counts_are_refused(relabelled, change):
         "too few": entry["offsets"][:-1],
         "of nodes only": None,
     }[change]
-    from glt.partition.manifest import digest_of
+    from glt.partition.format.manifest import digest_of
 
     document["run_id"] = digest_of(document)
     (relabelled / "manifest.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from glt.data.partition_book import PartitionBook
-from glt.partition.manifest import EdgeTypeEntry, NodeTypeEntry
+from glt.partition.format.manifest import EdgeTypeEntry, NodeTypeEntry
 
 if TYPE_CHECKING:
     from glt.distributed.service.client import DistClient

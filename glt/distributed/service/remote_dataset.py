@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from glt.distributed.service.remote_books import RemoteBooks
-from glt.partition.manifest import Manifest
+from glt.partition.format.manifest import Manifest
 
 if TYPE_CHECKING:
     from glt.distributed.service.client import DistClient

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from glt.partition.rows import stored_name
+from glt.partition.format.files import stored_name
 
 _MOST_DIMS = 4  # of a tensor in a message
 

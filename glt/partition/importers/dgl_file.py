@@ -17,7 +17,9 @@ import numpy as np
 import torch
 
 from glt.errors import PartitionError
-from glt.partition.rows import Array
+from glt.partition.format.files import Array
+from glt.partition.importers.imported import integers
+from glt.partition.importers.torch_file import Record, read_torch
 
 _TENSORS: Final = 0xDD5A9FBE3FA2443F
 _GRAPHS: Final = 0xDD2E4FF046B4A13F
@@ -217,3 +219,31 @@ def _csr(stream: _Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     indptr, indices, ids = (np.asarray(stream.array()) for _ in range(3))
     stream.numbers("B")
     return indptr, indices, ids if ids.size else None
+
+
+# Reads the graphs that DGL's GraphBolt saves with ``torch.save``, without GraphBolt and without unpickling.
+
+
+def read_graphbolt(path: Path) -> DglGraph:
+    """Returns the graph of a ``fused_csc_sampling_graph.pt``; its types of edges are the table ``_TYPE`` of edata.
+
+    Raises:
+        PartitionError: If the file is missing or no such file, or damaged.
+    """
+    graph = read_torch(path)
+    try:
+        if not isinstance(graph, Record):
+            raise TypeError(f"it holds a {type(graph).__name__}")
+        state, _ = graph.state["_c_csc_graph"].state
+        tensors = state["independent_tensors"]
+        indptr, indices = (integers(path, name, tensors[name]) for name in ("indptr", "indices"))
+        edata = dict(state.get("edge_attributes", {}))
+        if "type_per_edge" in tensors:
+            edata["_TYPE"] = tensors["type_per_edge"]
+        ndata = dict(state.get("node_attributes", {}))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, PartitionError):
+            raise
+        raise PartitionError(f"{path} is no FusedCSCSamplingGraph ({type(error).__name__}: {error})") from error
+    # Edges have no local ids but their places, by which edge_attributes are stored.
+    return DglGraph(indptr.size - 1, indices.size, of_csr(indptr, indices, None, csc=True), ndata, edata)

@@ -2,18 +2,442 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import glob
+import gzip
+import importlib
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 
+from glt.data.arrays import map_npy
 from glt.partition.arguments import chunks
-from glt.partition.inputs.collected import FoundEdges, FoundNodes
-from glt.partition.inputs.fields import Field, outline_fields, read_fields
-from glt.partition.inputs.scratch import blank, by_id, pair, pair_dtype
-from glt.partition.inputs.table_files import TableFiles
+from glt.partition.inputs.collected import FoundEdges, FoundNodes, ScratchRows, blank, by_id, pair, pair_dtype
+
+# What Parquet and CSV files tell of themselves without their values being read.
+
+
+_BLOCK_BYTES: Final = 1 << 20
+_LINE_FEED, _CARRIAGE_RETURN = 10, 13
+
+
+def parquet_rows(path: Path) -> int:
+    """Returns the number of rows of a Parquet file, which its footer has."""
+    return importlib.import_module("pyarrow.parquet").read_metadata(path).num_rows
+
+
+def parquet_largest(path: Path, column: str) -> int | None:
+    """Returns the largest integer of a column of a Parquet file, -1 where there is none; None if its footer does not
+    say."""
+    metadata = importlib.import_module("pyarrow.parquet").read_metadata(path)
+    largest = -1
+    for at in range(metadata.num_row_groups):
+        group = metadata.row_group(at)
+        if group.num_rows == 0:
+            continue
+        columns = [group.column(i) for i in range(group.num_columns)]
+        statistics = next((each.statistics for each in columns if each.path_in_schema == column), None)
+        if statistics is None or not statistics.has_min_max or not isinstance(statistics.max, int):
+            return None
+        largest = max(largest, statistics.max)
+    return largest
+
+
+def count_lines(path: Path) -> int:
+    """Counts the lines of a text file, compressed or not, that are not empty: the rows of CSV, unless a value has a
+    line break. A block of it is in memory at a time.
+    """
+    num_lines, in_line = 0, False
+    opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+    with cast(BinaryIO, opened) as file:
+        while block := file.read(_BLOCK_BYTES):
+            data = np.frombuffer(block, np.uint8)
+            is_text = (data != _LINE_FEED) & (data != _CARRIAGE_RETURN)
+            num_lines += int(np.count_nonzero(is_text[1:] & ~is_text[:-1])) + (bool(is_text[0]) and not in_line)
+            in_line = bool(is_text[-1])
+    return num_lines
+
+
+# Parquet and CSV files of one table, read through pyarrow in record batches.
+
+
+_PARQUET: Final = (".parquet", ".pq")
+_CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
+_BATCH_ROWS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a table, one after the other: row numbers go on from file to file.
+
+    Attributes:
+        paths: The files, Parquet or CSV.
+        header: Whether CSV files begin with the names of their columns; else these are ``f0``, ``f1``, ...
+        delimiter: Between the values of a row of CSV. Default: a tab in ``.tsv`` files, else a comma.
+    """
+
+    paths: tuple[Path, ...]
+    header: bool = True
+    delimiter: str | None = None
+
+    @classmethod
+    def of(
+        cls, key: str, given: str | Sequence[str], base: Path, header: bool = True, delimiter: str | None = None
+    ) -> TableFiles:
+        """Finds files.
+
+        Args:
+            key: Who asks, for messages.
+            given: A file, a directory, a pattern such as ``"part-*.parquet"``, or a list of these, whose order is kept.
+                The files of a directory (with those in directories below) or pattern are in the order of their paths:
+                ``part-10`` comes before ``part-2``. Names that begin with ``.`` or ``_`` do not count.
+            base: What relative paths begin at.
+            header, delimiter: See the attributes.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If a file is neither Parquet nor CSV, by its name.
+        """
+        found: list[Path] = []
+        for each in [given] if isinstance(given, str) else given:
+            path = base / each
+            if path.is_dir():
+                inside = sorted(p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path)))
+                found += [p for p in inside if is_table(p)]
+            elif path.is_file():
+                found.append(path)
+            else:
+                found += [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file()]
+        if not found:
+            raise FileNotFoundError(f"{key} = {given!r}: expected Parquet or CSV files, found none below {base}")
+        for path in found:
+            if not is_table(path):
+                raise ValueError(
+                    f"{key}: {path} is of no known kind: expected a name with {', '.join(_PARQUET + _CSV)}"
+                )
+        return cls(tuple(found), header, delimiter)
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, np.dtype]
+    ) -> Generator[tuple[Path, int, Any], None, None]:
+        """Yields record batches with the path of their file and the number of their first row in it.
+
+        Args:
+            columns: What to read; nothing: a first column, for its length.
+            types: Of columns whose type text does not tell.
+
+        Raises:
+            ImportError: Without pyarrow.
+            ValueError: If a file is damaged or lacks a column; names it.
+        """
+        arrow = require_arrow()
+        for path in self.paths:
+            first = 0
+            try:
+                for batch in self._read(path, columns, types):
+                    yield path, first, batch
+                    first += batch.num_rows
+            except (arrow.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+
+    def column_names(self) -> tuple[str, ...]:
+        """The columns of the first file."""
+        arrow = require_arrow()
+        try:
+            if self.paths[0].name.endswith(_PARQUET):
+                return tuple(importlib.import_module("pyarrow.parquet").read_schema(self.paths[0]).names)
+            return self._csv_names(self.paths[0], self._csv_options(self.paths[0]))
+        except (arrow.ArrowException, OSError) as error:
+            raise _unreadable(self.paths[0], error) from error
+
+    def num_rows(self) -> int:
+        """Counts the rows of all files; of Parquet without reading them."""
+        parquet = [path for path in self.paths if path.name.endswith(_PARQUET)]
+        others = TableFiles(tuple(path for path in self.paths if path not in parquet), self.header, self.delimiter)
+        num_rows = sum(batch.num_rows for _, _, batch in others.batches((), {}))
+        return num_rows + TableFiles(tuple(parquet)).estimated_rows()
+
+    def estimated_rows(self) -> int:
+        """The same without reading any values: of CSV, lines are counted, and a value that has a line break in quotes
+        counts for two rows.
+
+        Raises:
+            ImportError: Without pyarrow.
+            ValueError: If a file is damaged; names it.
+        """
+        arrow = require_arrow()
+        num_rows = 0
+        for path in self.paths:
+            try:
+                if path.name.endswith(_PARQUET):
+                    num_rows += parquet_rows(path)
+                else:
+                    num_rows += max(0, count_lines(path) - self.header)
+            except (arrow.ArrowException, OSError, EOFError, zlib.error) as error:
+                raise _unreadable(path, error) from error
+        return num_rows
+
+    def largest(self, column: str) -> int | None:
+        """Returns the largest integer of a column, -1 without rows; None if that takes reading it.
+
+        Raises:
+            ImportError: Without pyarrow.
+            ValueError: If a file is damaged; names it.
+        """
+        arrow = require_arrow()
+        largest = -1
+        for path in self.paths:
+            if not path.name.endswith(_PARQUET):
+                return None
+            try:
+                found = parquet_largest(path, column)
+            except (arrow.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+            if found is None:
+                return None
+            largest = max(largest, found)
+        return largest
+
+    def _read(self, path: Path, columns: Sequence[str], types: Mapping[str, np.dtype]) -> Iterator[Any]:
+        if path.name.endswith(_PARQUET):
+            parquet = importlib.import_module("pyarrow.parquet")
+            # Without pre_buffer, no more than a page of each column of the row group is held.
+            with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+                names = file.schema_arrow.names
+                _require_columns(path, columns, names)
+                yield from file.iter_batches(_BATCH_ROWS, columns=list(columns) or names[:1], use_threads=False)
+            return
+        csv, arrow = importlib.import_module("pyarrow.csv"), require_arrow()
+        options = self._csv_options(path)
+        names = self._csv_names(path, options)
+        _require_columns(path, columns, names)
+        # Floats are read as doubles and rounded once, as everywhere.
+        wanted = {name: arrow.from_numpy_dtype(_read_as(types[name])) for name in columns if name in types}
+        options["convert_options"] = csv.ConvertOptions(include_columns=list(columns) or names[:1], column_types=wanted)
+        with csv.open_csv(path, **options) as opened:
+            yield from opened
+
+    def _csv_options(self, path: Path) -> dict[str, Any]:
+        csv = importlib.import_module("pyarrow.csv")
+        delimiter = self.delimiter or ("\t" if ".tsv" in path.suffixes else ",")
+        return {
+            "read_options": csv.ReadOptions(
+                block_size=_BLOCK_BYTES, use_threads=False, autogenerate_column_names=not self.header
+            ),
+            "parse_options": csv.ParseOptions(delimiter=delimiter),
+        }
+
+    @staticmethod
+    def _csv_names(path: Path, options: dict[str, Any]) -> tuple[str, ...]:
+        with importlib.import_module("pyarrow.csv").open_csv(path, **options) as opened:
+            return tuple(opened.schema.names)
+
+
+def is_table(path: Path) -> bool:
+    """Tells by its name whether a file is Parquet or CSV."""
+    return path.name.endswith(_PARQUET + _CSV)
+
+
+def require_arrow() -> Any:
+    """Returns pyarrow; raises ImportError saying how to install it."""
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ImportError(f"Parquet and CSV need the package pyarrow ({error}): pip install 'glt[parquet]'") from error
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} cannot be read: {' '.join(str(error).split())}")
+
+
+def _read_as(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.float64 if dtype.kind == "f" else np.int64 if dtype.kind in "iu" else dtype)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _require_columns(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in names:
+            raise ValueError(f"{path} has no column {name!r}: it has {', '.join(map(repr, names))}")
+        if list(names).count(name) > 1:
+            raise ValueError(f"{path} has several columns {name!r}: expected one of a name; rename them")
+
+
+# Columns of tables as arrays: one pass over the files fills all arrays that are asked for.
+
+
+@dataclass(frozen=True)
+class Field:
+    """An array of a graph, and what it is made of.
+
+    Attributes:
+        key: Who asks for it, for messages.
+        columns: Of the table: one, whose values (or lists of equal length) are the rows, or several, side by side.
+        side_by_side: Whether a row is a vector even of one column.
+        dtype: What the values become, if that is possible without changing them; floats may be rounded. Default: as
+            they are; columns side by side have one dtype.
+        path: An ``.npy`` file, in place of columns.
+    """
+
+    key: str
+    columns: tuple[str, ...] = ()
+    side_by_side: bool = False
+    dtype: np.dtype | None = None
+    path: Path | None = None
+
+    def map(self) -> np.ndarray:
+        """Maps the ``.npy`` file."""
+        assert self.path is not None
+        return map_npy(self.path)
+
+
+def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -> dict[str, np.ndarray]:
+    """Reads arrays ``[rows, ...]`` of a table; no more than a record batch of them is in memory, of CSV a few blocks
+    of 1 MiB that pyarrow reads ahead.
+
+    Raises:
+        ImportError: Without pyarrow.
+        ValueError: If a value is missing, no number, or not of the dtype: names the file, the column and the row.
+        OSError: If there is no room in ``scratch``.
+    """
+    out: dict[str, ScratchRows] = {}
+    for path, first, batch in files.batches(*_columns(fields)):
+        for name, field in fields.items():
+            rows = _rows(field, path, first, batch)
+            if name not in out:
+                out[name] = ScratchRows(scratch, rows.dtype, rows.shape[1:])
+            elif (rows.dtype, rows.shape[1:]) != (out[name].dtype, out[name].row_shape):
+                raise ValueError(
+                    f"{path}: {field.key} has rows of {rows.dtype} {list(rows.shape[1:])} from row {first} on, but of "
+                    f"{out[name].dtype} {list(out[name].row_shape)} before: state one dtype, or make rows equally long"
+                )
+            out[name].append(rows)
+    return {
+        name: out[name].array() if name in out else np.empty(0, field.dtype or np.int64)
+        for name, field in fields.items()
+    }
+
+
+def outline_fields(files: TableFiles, fields: Mapping[str, Field]) -> dict[str, np.ndarray]:
+    """Returns arrays of the shapes and dtypes that :func:`read_fields` would return if all rows are like the first
+    ones: zeros, which take no memory. Rows are counted, see :meth:`TableFiles.estimated_rows`.
+
+    Raises:
+        ImportError: Without pyarrow.
+        ValueError: If the first rows do not fit, or a file is damaged: names it.
+    """
+    with closing(files.batches(*_columns(fields))) as batches:
+        path, _, batch = next(batches, (None, 0, None))
+    if path is None:
+        return {name: np.empty(0, field.dtype or np.int64) for name, field in fields.items()}
+    num_rows = files.estimated_rows()
+    first_rows = {name: _rows(field, path, 0, batch) for name, field in fields.items()}
+    return {name: blank(rows.dtype, (num_rows, *rows.shape[1:])) for name, rows in first_rows.items()}
+
+
+def _columns(fields: Mapping[str, Field]) -> tuple[tuple[str, ...], dict[str, np.dtype]]:
+    """The columns of all fields, and the types that some are to have."""
+    columns = tuple(dict.fromkeys(column for field in fields.values() for column in field.columns))
+    return columns, {c: field.dtype for field in fields.values() for c in field.columns if field.dtype is not None}
+
+
+def _rows(field: Field, path: Path, first: int, batch: Any) -> np.ndarray:
+    several = [_values(batch.column(c), _Place(path, c, first), field.dtype) for c in field.columns]
+    return _beside(several, field, path) if field.side_by_side else several[0]
+
+
+@dataclass(frozen=True)
+class _Place:
+    path: Path
+    column: str
+    first: int
+
+    def row(self, at: int) -> str:
+        return f"{self.path}: column {self.column!r}, row {self.first + at} (from 0, the header apart)"
+
+    def __str__(self) -> str:
+        return f"{self.path}: column {self.column!r}"
+
+
+def _values(column: Any, place: _Place, dtype: np.dtype | None) -> np.ndarray:
+    arrow = require_arrow()
+    kinds, kind = arrow.types, column.type
+    if column.null_count:
+        raise ValueError(f"{place.row(_first(column.is_null()))} has no value: fill it in, or drop the row")
+    if kinds.is_fixed_size_list(kind) or kinds.is_list(kind) or kinds.is_large_list(kind):
+        return _lists(column, place, dtype)
+    if kinds.is_temporal(kind) and dtype is not None:  # ticks of the unit that the column has
+        column = column.cast(arrow.int32() if kind.bit_width == 32 else arrow.int64())
+    elif not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
+        hint = "; state a dtype to have its ticks" if kinds.is_temporal(kind) else ", such as ids 0, 1, 2, ...; map it"
+        raise ValueError(f"{place} holds {kind}: expected numbers{hint}")
+    values = column.to_numpy(zero_copy_only=False)
+    return values if dtype is None else _converted(values, dtype, place)
+
+
+def _lists(column: Any, place: _Place, dtype: np.dtype | None) -> np.ndarray:
+    arrow = require_arrow()
+    if arrow.types.is_fixed_size_list(column.type):
+        length = column.type.list_size
+    else:
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+        length = int(lengths[0]) if len(lengths) else 0
+        if (lengths != length).any():
+            at = int(np.flatnonzero(lengths != length)[0])
+            raise ValueError(f"{place.row(at)} has {lengths[at]} elements: expected {length}, as before it")
+    inner = _values(column.flatten(), _Elements(place.path, place.column, place.first, max(length, 1)), dtype)
+    return inner.reshape(len(column), length, *inner.shape[1:])
+
+
+@dataclass(frozen=True)
+class _Elements(_Place):
+    """A place among the elements of lists of ``length``."""
+
+    length: int = 1
+
+    def row(self, at: int) -> str:
+        return f"{super().row(at // self.length)}, element {at % self.length},"
+
+
+def _beside(several: list[np.ndarray], field: Field, path: Path) -> np.ndarray:
+    dtypes = {values.dtype for values in several}
+    if len(dtypes) > 1:
+        raise ValueError(
+            f"{path}: the columns of {field.key} are of {', '.join(sorted(map(str, dtypes)))}: state the dtype that "
+            "their values are to have"
+        )
+    if any(values.ndim > 1 for values in several):
+        raise ValueError(f"{path}: {field.key} has columns of lists beside others: name one column of lists alone")
+    return np.stack(several, axis=1)
+
+
+def _converted(values: np.ndarray, dtype: np.dtype, place: _Place) -> np.ndarray:
+    """Values of another dtype; floats may be rounded, but nothing else may change."""
+    with np.errstate(all="ignore"):
+        converted = values.astype(dtype, copy=False)
+    if dtype.kind in "fc" and values.dtype.kind == "f":
+        wrong = np.isinf(converted) & ~np.isinf(values)
+    else:
+        wrong = converted.astype(values.dtype) != values
+    if values.dtype.kind in "iu":
+        wrong |= (converted < 0) != (values < 0)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise ValueError(f"{place.row(at)} is {values[at]}, which {dtype} does not hold: state another dtype")
+    return converted
+
+
+def _first(mask: Any) -> int:
+    return int(np.flatnonzero(mask.to_numpy(zero_copy_only=False))[0])
+
 
 _Reader = Callable[[TableFiles, Mapping[str, Field]], dict[str, np.ndarray]]
 
@@ -55,7 +479,7 @@ class NodeTable:
 
     def outline(self) -> FoundNodes:
         """Counts its rows: tables are zeros of the shapes and dtypes that they would have, see
-        :func:`glt.partition.inputs.fields.outline_fields`.
+        :func:`glt.partition.inputs.tables.outline_fields`.
 
         Raises:
             ValueError: If what is looked at of the file does not fit: names it.

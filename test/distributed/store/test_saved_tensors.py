@@ -17,7 +17,7 @@ from glt.distributed.dist_tensor import DistTensor
 from glt.distributed.store import checkpoint
 from glt.distributed.store.checkpoint import Checkpoint, load_tensors, save_tensors
 from glt.errors import CheckpointError, PeerLost
-from glt.partition.manifest import digest_of, text_of
+from glt.partition.format.manifest import digest_of, text_of
 
 
 @contextmanager

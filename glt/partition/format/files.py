@@ -1,0 +1,328 @@
+"""``.npy`` files of a partition: written in pieces with checksums, mapped after checking them.
+
+A checksum is the CRC-32 of each block of the file, as hexadecimal text, so that a large file can be sampled.
+"""
+
+import io
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from glt import _core
+from glt.data.arrays import map_npy, require_data
+from glt.errors import PartitionError
+
+# A table of rows: NumPy on disk, together with the torch dtype that it stands for.
+#
+# NumPy has no bfloat16 (nor float8, nor complex32), so such tensors are stored as raw unsigned integers of the same
+# width.
+
+
+Array = np.ndarray | torch.Tensor
+
+_RAW: Final = {
+    torch.bfloat16: torch.uint16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.float8_e4m3fnuz: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
+    torch.complex32: torch.uint32,
+}
+
+# What NumPy stores as it is.
+_NUMPY: Final = frozenset(
+    {
+        torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
+        torch.int64, torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    }
+)  # fmt: skip
+_MAX_DIMS: Final = 4  # of a tensor in a message
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """``array [num_rows, ...]`` as it is stored, and the name of its torch dtype, such as ``"bfloat16"``."""
+
+    array: np.ndarray
+    torch_dtype: str
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.array.shape[1:]
+
+    @classmethod
+    def of(cls, name: str, value: object, num_rows: int, what: str) -> "Rows":
+        """Takes a tensor or an array without copying it.
+
+        Args:
+            name: The argument, for messages.
+            value: Tensor or array (also a memmap) of shape ``[num_rows, ...]``, at most four dimensions.
+            num_rows: Rows expected.
+            what: What a row stands for, for messages: ``"node"`` or ``"edge"``.
+
+        Raises:
+            TypeError: For anything else, or for a dtype that torch does not have.
+            ValueError: If the number of rows is wrong, or there are more than four dimensions.
+        """
+        array, torch_dtype = _as_array(name, value)
+        if array.ndim == 0 or array.shape[0] != num_rows:
+            raise ValueError(
+                f"{name} has shape {list(array.shape)}: expected one row per {what}, that is {num_rows} rows"
+            )
+        if array.ndim > _MAX_DIMS:
+            raise ValueError(
+                f"{name} has shape {list(array.shape)}: expected at most {_MAX_DIMS} dimensions, the first counted, "
+                "which is what a batch carries; flatten the rows, for example with .flatten(1)"
+            )
+        return cls(array, torch_dtype)
+
+
+def torch_dtype_name(dtype: np.dtype) -> str:
+    """Returns the name of the torch dtype that equals ``dtype``; raises TypeError where there is none."""
+    try:
+        return str(torch.from_numpy(np.empty(0, dtype)).dtype).removeprefix("torch.")
+    except ValueError as error:  # foreign byte order
+        raise TypeError(str(error)) from error
+
+
+def stored_name(dtype: torch.dtype, what: str, remedy: str = "") -> str:
+    """Returns the name of a torch dtype that is stored, such as ``"bfloat16"``; raises TypeError, beginning with
+    ``what``, for another."""
+    if dtype not in _RAW and dtype not in _NUMPY:
+        known = sorted(str(each).removeprefix("torch.") for each in _NUMPY | _RAW.keys())
+        raise TypeError(f"{what}: expected one of {', '.join(known)}{remedy}")
+    return str(dtype).removeprefix("torch.")
+
+
+def as_torch_dtype(array: np.ndarray, torch_dtype: str) -> Array:
+    """Returns ``array`` itself where NumPy has ``torch_dtype``, else a tensor of that dtype on the same memory."""
+    dtype = getattr(torch, torch_dtype)
+    return torch.from_numpy(array).view(dtype) if dtype in _RAW else array
+
+
+def is_storage_of(dtype: np.dtype, torch_dtype: str) -> bool:
+    """Tells whether arrays of ``dtype`` may hold what ``torch_dtype`` names."""
+    wanted = getattr(torch, torch_dtype, None)
+    if wanted in _RAW:
+        return torch_dtype_name(dtype) == str(_RAW[wanted]).removeprefix("torch.")
+    return isinstance(wanted, torch.dtype) and torch_dtype_name(dtype) == torch_dtype
+
+
+def require_plain(name: str, value: np.ndarray) -> None:
+    """Raises TypeError for arrays that mean something else than their elements, or are indexed otherwise."""
+    if isinstance(value, np.ma.MaskedArray | np.matrix):
+        hint = "fill it with .filled(...)" if isinstance(value, np.ma.MaskedArray) else "pass np.asarray(...) of it"
+        raise TypeError(f"{name} is a {type(value).__name__}: expected a plain numpy.ndarray or a torch.Tensor; {hint}")
+
+
+def _as_array(name: str, value: object) -> tuple[np.ndarray, str]:
+    if isinstance(value, torch.Tensor):
+        require_data(value, name)
+        if value.layout != torch.strided:
+            raise TypeError(f"{name} has layout {value.layout}: expected a dense tensor; call .to_dense() first")
+        # Conjugates and negations may be lazy in torch; what is stored is their values.
+        tensor = value.detach().cpu().resolve_conj().resolve_neg()
+        torch_dtype = stored_name(tensor.dtype, f"{name} has dtype {tensor.dtype}", "; convert it with .to()")
+        raw = _RAW.get(tensor.dtype)
+        return (tensor if raw is None else tensor.view(raw)).numpy(), torch_dtype
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name} is a {type(value).__name__}: expected a torch.Tensor or a numpy.ndarray")
+    require_plain(name, value)
+    try:
+        return value, torch_dtype_name(value.dtype)
+    except TypeError as error:
+        raise TypeError(
+            f"{name} has dtype {value.dtype!r}: expected a dtype that torch has, in native byte order; "
+            "convert it with .astype(...) first"
+        ) from error
+
+
+BLOCK_BYTES: Final = 4 << 20
+WHOLE_BYTES: Final = 64 << 20  # files up to this size are verified whole
+NUM_SAMPLED_BLOCKS: Final = 8
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What the manifest says about one file.
+
+    Attributes:
+        num_bytes: Size of the file with its header.
+        dtype: As in the header, for example ``"<f4"``.
+        torch_dtype: The torch dtype that the numbers stand for: differs from ``dtype`` for bfloat16 and float8.
+        shape: As in the header.
+        checksum: CRC-32 of each block, eight hexadecimal digits per block.
+    """
+
+    num_bytes: int
+    dtype: str
+    torch_dtype: str
+    shape: tuple[int, ...]
+    checksum: str
+
+
+class NpyWriter:
+    """Writes one ``.npy`` file of known shape in pieces: front to back here, or in any order by native code.
+
+    The file is opened for each piece: a partitioner may have thousands of files under way.
+
+    Attributes:
+        path: Of the file, which must not exist.
+        rows: What native code needs to write rows: the file, and how many bytes precede the first.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...], torch_dtype: str | None = None) -> None:
+        self.path = path
+        self._dtype = dtype
+        self._shape = shape
+        self._torch_dtype = torch_dtype or torch_dtype_name(dtype)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = _header(dtype, shape)
+        self._num_bytes = header.size + dtype.itemsize * math.prod(shape)
+        self._file = _core.BlockFile(os.fsencode(path), self._num_bytes, BLOCK_BYTES)
+        self._file.write(0, header)
+        self._at = header.size
+        self.rows = (self._file, header.size)
+
+    def write(self, piece: np.ndarray) -> int:
+        """Appends rows; returns the number of bytes written."""
+        assert piece.dtype == self._dtype and piece.shape[1:] == self._shape[1:]
+        self._file.write(self._at, np.ascontiguousarray(piece))
+        self._at += piece.nbytes
+        return piece.nbytes
+
+    def put(self, first_row: int, rows: np.ndarray) -> None:
+        """Writes rows to their place; each row once, in any order."""
+        assert rows.dtype == self._dtype and rows.shape[1:] == self._shape[1:]
+        row_bytes = self._dtype.itemsize * math.prod(self._shape[1:])
+        self._file.write(self.rows[1] + first_row * row_bytes, np.ascontiguousarray(rows))
+
+    def close(self) -> FileEntry:
+        """Returns the entry of the file, which must be complete."""
+        checksum = "".join(f"{crc:08x}" for crc in self._file.checksum())
+        return FileEntry(self._num_bytes, self._dtype.str, self._torch_dtype, self._shape, checksum)
+
+
+def npy_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    """Returns the size of a ``.npy`` file."""
+    return _header(dtype, shape).size + dtype.itemsize * math.prod(shape)
+
+
+def map_file(
+    path: Path,
+    entry: FileEntry,
+    *,
+    origin: str,
+    block_bytes: int,
+    whole_bytes: int,
+    verify: bool,
+    advance: Callable[[int], object] = lambda _: None,
+    remedy: str = "copy the directory again, or partition again",
+) -> np.ndarray:
+    """Maps ``path`` copy-on-write, after checking that it is the file the manifest describes.
+
+    Args:
+        path: The file.
+        entry: What the manifest says about it.
+        origin: The run that the manifest describes, for messages.
+        block_bytes: Size of the blocks behind ``entry.checksum``.
+        whole_bytes: Files up to this size are verified whole; of larger ones ``NUM_SAMPLED_BLOCKS`` blocks, the first
+            and the last among them.
+        verify: Whether to read and check contents; size and header are always checked.
+        advance: Called with the number of bytes after each block that was checked.
+        remedy: What to do, for messages.
+
+    Raises:
+        PartitionError: If the file is missing, truncated, altered or another one; names it.
+    """
+    again = f"expected the file of {origin}; {remedy}"
+    try:
+        num_bytes = path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise PartitionError(f"{path} is missing: {again}") from error
+    if not path.is_file():
+        raise PartitionError(f"{path} is not a file: {again}")
+    if num_bytes != entry.num_bytes:
+        raise PartitionError(f"{path} has {num_bytes} bytes, the manifest says {entry.num_bytes}: {again}")
+    if verify:
+        for block, crc in _crcs(path, _sample(num_bytes, block_bytes, whole_bytes), block_bytes):
+            wanted = entry.checksum[8 * block : 8 * block + 8]
+            if f"{crc:08x}" != wanted:
+                first = block * block_bytes
+                raise PartitionError(
+                    f"{path} was altered or comes from another run: bytes {first} to "
+                    f"{min(first + block_bytes, num_bytes) - 1} have checksum {crc:08x}, the manifest says {wanted}: "
+                    f"{again}"
+                )
+            advance(min(block_bytes, num_bytes - block * block_bytes))
+    try:
+        array = map_npy(path)
+    except ValueError as error:
+        raise PartitionError(f"{error}: {again}") from error
+    if array.shape != entry.shape or array.dtype.str != entry.dtype or not array.flags.c_contiguous:
+        raise PartitionError(
+            f"{path} holds {array.dtype.str} {list(array.shape)}, the manifest says {entry.dtype} "
+            f"{list(entry.shape)}: {again}"
+        )
+    if not is_storage_of(array.dtype, entry.torch_dtype):
+        raise PartitionError(f"{path} holds {entry.dtype}, which cannot store torch.{entry.torch_dtype}: {again}")
+    return array
+
+
+@contextmanager
+def scratch_file(directory: Path, num_bytes: int) -> Iterator[int]:
+    """Yields the descriptor of a nameless file in ``directory``, which the kernel frees even after SIGKILL."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        if num_bytes:
+            try:
+                os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error here, not hours later
+            except OSError as error:  # of a descriptor: it says nowhere which disk
+                where = f"{directory} (a scratch file of {num_bytes / 1e9:.3g} GB)"
+                raise OSError(error.errno, error.strerror, where) from error
+        yield file.fileno()
+
+
+def scratch_array(directory: Path, size: int, dtype: np.dtype) -> np.ndarray:
+    """Returns writable room for ``size`` elements in a nameless file in ``directory``.
+
+    The kernel may write it back and drop it from memory, and frees it with the last reference, even after SIGKILL.
+    """
+    if size == 0:
+        return np.empty(0, dtype)
+    with scratch_file(directory, size * dtype.itemsize) as file, os.fdopen(os.dup(file), "r+b") as opened:
+        return np.memmap(opened, dtype, mode="r+", shape=(size,))
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    # Readers need the header exactly as NumPy writes it: 64-byte aligned, so mapped rows are aligned too.
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    )
+    return np.frombuffer(header.getvalue(), np.uint8)
+
+
+def _sample(num_bytes: int, block_bytes: int, whole_bytes: int) -> Iterable[int]:
+    num_blocks = -(-num_bytes // block_bytes)
+    if num_bytes <= whole_bytes or num_blocks <= NUM_SAMPLED_BLOCKS:
+        return range(num_blocks)
+    return np.linspace(0, num_blocks - 1, NUM_SAMPLED_BLOCKS, dtype=np.int64).tolist()
+
+
+def _crcs(path: Path, blocks: Iterable[int], block_bytes: int) -> Iterable[tuple[int, int]]:
+    with open(path, "rb", buffering=0) as file:
+        buffer = memoryview(bytearray(min(block_bytes, os.fstat(file.fileno()).st_size)))
+        for block in blocks:
+            file.seek(block * block_bytes)
+            filled = 0
+            while filled < len(buffer) and (got := file.readinto(buffer[filled:])):
+                filled += got
+            yield block, _core.crc32(np.frombuffer(buffer[:filled], np.uint8))

@@ -1,0 +1,103 @@
+"""The command ``glt import``.
+
+Exit status: 0 when the directory is written, 1 if the source is damaged, incomplete or none of that library's, or the
+result is in the way of something, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from glt.errors import PartitionError
+from glt.partition.format.manifest import Manifest
+from glt.partition.importers import import_dgl, import_glt, import_pyg
+from glt.partition.importers.torch_file import read_torch
+
+DESCRIPTION = (
+    "Turns the partition directory of another library into one of glt, with the same assignment of nodes. Nothing in "
+    "it is unpickled. Exit status 0: written; 1: the source is damaged or incomplete, or the output is not empty; "
+    "2: wrong usage."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = DESCRIPTION
+    libraries = parser.add_subparsers(dest="library", required=True, metavar="library")
+    for name, source, help_ in (
+        ("glt", "GLT's root_dir", "what partitioners of graphlearn_torch wrote"),
+        ("pyg", "PyG's root", "what torch_geometric.distributed.Partitioner wrote"),
+        ("dgl", "DGL's partition config (JSON), or its directory", "what dgl.distributed.partition_graph wrote"),
+    ):
+        library = libraries.add_parser(name, help=help_)
+        library.add_argument("source", help=source)
+        library.add_argument("--out", required=True, help="the directory to write; new or empty")
+        library.add_argument(
+            "--relabel", action="store_true", help="make ids contiguous by partition, with maps back to the source's"
+        )
+        if name != "pyg":
+            library.add_argument(
+                "--renumber-edges", action="store_true", help="number edges anew where the source stored no ids of them"
+            )
+        if name == "glt":
+            library.add_argument(
+                "--edge-assign-strategy", choices=("by_src", "by_dst"), help="needed only where edges do not tell"
+            )
+        if name == "dgl":
+            library.add_argument(
+                "--table",
+                nargs="+",
+                default=[],
+                metavar="ARGUMENT=NAME",
+                help="which of DGL's tables is node_feat, node_label, node_time, edge_feat, edge_weight or edge_time",
+            )
+            library.add_argument("--leave-out", nargs="+", default=[], metavar="NAME", help="tables not to import")
+            for which in ("nids", "eids"):
+                library.add_argument(f"--orig-{which}", help=f"a .pt file with the orig_{which} that DGL returned")
+
+
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Imports, prints the summary and returns the exit status."""
+    try:
+        manifest = _import(arguments)
+    except (PartitionError, OSError) as error:
+        print(f"glt import: {error}", file=sys.stderr)
+        return 1
+    except (ValueError, TypeError) as error:
+        parser.error(str(error))
+    print(f"{manifest.summary()}, in {arguments.out}")
+    return 0
+
+
+def _import(arguments: argparse.Namespace) -> Manifest:
+    source, out = arguments.source, arguments.out
+    options: dict[str, Any] = {"progress": sys.stderr.isatty(), "relabel": arguments.relabel}
+    if arguments.library == "pyg":
+        return import_pyg(source, out, **options)
+    options["renumber_edges"] = arguments.renumber_edges
+    if arguments.library == "glt":
+        strategy = arguments.edge_assign_strategy
+        return import_glt(source, out, **options, **({"edge_assign_strategy": strategy} if strategy else {}))
+    return import_dgl(
+        source,
+        out,
+        tables=dict(_table(each) for each in arguments.table),
+        leave_out=arguments.leave_out,
+        orig_nids=_mapping(arguments.orig_nids),
+        orig_eids=_mapping(arguments.orig_eids),
+        **options,
+    )
+
+
+def _table(given: str) -> tuple[str, str]:
+    argument, equals, name = given.partition("=")
+    if not equals or not name:
+        raise ValueError(f"argument --table: {given!r}: expected ARGUMENT=NAME, for example node_feat=feat")
+    return argument, name
+
+
+def _mapping(path: str | None) -> Any:
+    return None if path is None else read_torch(Path(path))

@@ -1,0 +1,160 @@
+"""Arrays of an ``.npz`` file, unpacked into scratch files: never one of them in memory."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+
+from glt.data.arrays import BAD_HEADER, map_npy
+from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType
+from glt.partition.inputs.collected import CHUNK_BYTES, FoundEdges, FoundNodes, ScratchRows, arguments_of
+
+# Directories of ``.npy`` files, which are mapped, not read.
+#
+# Of a homogeneous graph::
+#
+# edge_index.npy [2, num_edges], int32 or int64 node_feat.npy node_label.npy node_time.npy optional, one row per node
+# edge_feat.npy edge_weight.npy edge_time.npy optional, one row per edge node_attr/<name>.npy edge_attr/<name>.npy
+# optional, named tables graph.json optional
+#
+# Of a heterogeneous one there is a directory in place of each file, with a file per type: ``edge_index/<type>.npy``,
+# ``node_feat/<type>.npy`` and so on, and ``node_attr/<type>/<name>.npy``. Types and names are written as in a
+# partition directory (:mod:`glt.partition.format.layout`): the three parts of an edge type joined by ``__``, odd
+# characters percent-encoded.
+#
+# ``graph.json`` may say what files do not: ``{"num_nodes": 100}``, of a heterogeneous graph ``{"num_nodes": {"paper":
+# 100}, "edge_types": [["paper", "cites", "paper"]]}``, whose orders are those of the types. Default: types in the
+# order of their file names, as many nodes as their tables have rows, without tables as many as the largest id needs.
+
+
+_NODE: Final = {"node_feat": "feat", "node_label": "label", "node_time": "time"}
+_EDGE: Final = {"edge_feat": "feat", "edge_weight": "weight", "edge_time": "time"}
+_ATTRS: Final = ("node_attr", "edge_attr")
+
+
+def is_npy_directory(root: Path) -> bool:
+    """Tells whether ``root`` has edges in ``.npy`` files."""
+    return (root / "edge_index.npy").is_file() or (root / "edge_index").is_dir()
+
+
+def read_npy_directory(root: Path) -> dict[str, Any]:
+    """Returns the keyword arguments of a partitioner for the graph in ``root``.
+
+    Raises:
+        ValueError: If a file is none of those above, or damaged, or ``graph.json`` says something else; names it.
+    """
+    is_hetero = (root / "edge_index").is_dir()
+    counts, edge_types = _graph_json(root, is_hetero)
+    known = {"edge_index", *_NODE, *_EDGE}
+    paths: dict[str, dict[Any, Path]] = {name: {} for name in known}
+    attrs: dict[str, dict[Any, dict[str, Path]]] = {name: {} for name in _ATTRS}
+    for path in sorted(root.rglob("*.npy")):
+        parts = path.relative_to(root).with_suffix("").parts
+        kind, *rest = parts
+        if kind in known and len(rest) == is_hetero:
+            paths[kind][_type(kind, rest, path)] = path
+        elif kind in attrs and len(rest) == 1 + is_hetero:
+            attrs[kind].setdefault(_type(kind, rest[:-1], path), {})[unquote(rest[-1])] = path
+        else:
+            of = "<type>" if is_hetero else ""
+            raise ValueError(
+                f"{path} is of no known name: expected {', '.join(sorted(known))}, each {'/' + of if of else ''}.npy, "
+                f"or {' or '.join(f'{name}/{of + chr(47) if of else of}<name>.npy' for name in _ATTRS)}"
+            )
+    if not is_hetero:
+        edge_types = edge_types or list(HOMOGENEOUS.edge_types)
+    edge_types = edge_types or list(paths["edge_index"])
+    ends = [end for edge_type in edge_types for end in (edge_type[0], edge_type[2])]
+    rest_ = sorted({*(t for name in _NODE for t in paths[name]), *attrs["node_attr"], *ends})
+    node_types = [*counts, *(t for t in rest_ if t not in counts)]
+    tables: dict[str, Any] = {**paths, **attrs}
+    for what, found in tables.items():
+        for type_ in found:
+            if type_ not in (node_types if what.startswith("node") else edge_types):
+                raise ValueError(f"{root / what} has {type_!r}, which graph.json does not list among the types")
+    for edge_type in edge_types:
+        if edge_type not in paths["edge_index"]:
+            raise ValueError(f"{root} has no edge_index of {edge_type!r}")
+    nodes, edges = {}, {}
+    for node_type in node_types:
+        of_type = {to: map_npy(paths[name][node_type]) for name, to in _NODE.items() if node_type in paths[name]}
+        named = {name: map_npy(path) for name, path in attrs["node_attr"].get(node_type, {}).items()}
+        nodes[node_type] = FoundNodes(counts.get(node_type), **of_type, attrs=named)
+    for edge_type in edge_types:
+        of_type = {to: map_npy(paths[name][edge_type]) for name, to in _EDGE.items() if edge_type in paths[name]}
+        named = {name: map_npy(path) for name, path in attrs["edge_attr"].get(edge_type, {}).items()}
+        edges[edge_type] = FoundEdges(map_npy(paths["edge_index"][edge_type]), **of_type, attrs=named)
+    return arguments_of(nodes, edges, is_hetero)
+
+
+def _type(kind: str, rest: list[str], path: Path) -> Any:
+    if not rest:
+        return HOMOGENEOUS.node_types[0] if kind.startswith("node") else HOMOGENEOUS.edge_types[0]
+    if kind.startswith("node"):
+        return unquote(rest[0])
+    parts = tuple(unquote(part) for part in rest[0].split("__"))
+    if len(parts) != 3:
+        raise ValueError(f"{path} is of no edge type: expected <source>__<relation>__<destination>")
+    return parts
+
+
+def _graph_json(root: Path, is_hetero: bool) -> tuple[dict[NodeType, int], list[EdgeType]]:
+    path = root / "graph.json"
+    if not path.exists():
+        return {}, []
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    allowed = {"num_nodes", "edge_types"} if is_hetero else {"num_nodes"}
+    if not isinstance(document, dict) or not document.keys() <= allowed:
+        raise ValueError(f"{path} holds {document!r}: expected an object with {' and '.join(sorted(allowed))}")
+    counts = document.get("num_nodes", {})
+    if not is_hetero and counts != {}:
+        counts = {HOMOGENEOUS.node_types[0]: counts}
+    if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
+        raise ValueError(f"{path}: num_nodes = {document['num_nodes']!r}: expected a number, or numbers by node type")
+    edge_types = document.get("edge_types", [])
+    if not isinstance(edge_types, list) or not all(
+        isinstance(t, list) and len(t) == 3 and all(isinstance(part, str) for part in t) for t in edge_types
+    ):
+        raise ValueError(f"{path}: edge_types = {edge_types!r}: expected [[source, relation, destination], ...]")
+    return counts, [tuple(t) for t in edge_types]
+
+
+def npz_members(path: Path, scratch: Path) -> dict[str, np.ndarray]:
+    """Returns all arrays of the file by name, mapped; nothing is unpickled.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no ``.npz`` file of plain arrays; names it.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy"): _member(archive, name, scratch) for name in archive.namelist()}
+    except (zipfile.BadZipFile, *BAD_HEADER) as error:
+        raise ValueError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
+
+
+def _member(archive: zipfile.ZipFile, name: str, scratch: Path) -> np.ndarray:
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        else:
+            shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
+        if dtype.kind not in "biufc":
+            raise ValueError(f"{name} holds {dtype}: expected numbers")
+        rows = ScratchRows(scratch, dtype)
+        step = CHUNK_BYTES // dtype.itemsize * dtype.itemsize
+        while piece := file.read(step):
+            rows.append(np.frombuffer(piece, dtype))  # an uneven last piece raises
+    flat = rows.array()
+    if flat.size != int(np.prod(shape, dtype=np.int64)):
+        raise ValueError(f"{name} holds {flat.size} values: expected {list(shape)}")
+    return flat.reshape(shape[::-1]).T if is_fortran else flat.reshape(shape)

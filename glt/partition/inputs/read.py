@@ -1,0 +1,332 @@
+"""A graph on disk, of whatever kind, as the arguments of a partitioner."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from glt.data.arrays import damaged, load_saved
+from glt.data.schema import HOMOGENEOUS
+from glt.partition.inputs.arrays import is_npy_directory, read_npy_directory
+from glt.partition.inputs.collected import FoundEdges, FoundNodes, arguments_of
+from glt.partition.inputs.ogb import is_ogb_folder, read_ogb_folder
+from glt.partition.inputs.pyg import graph_arguments
+from glt.partition.inputs.tables import EdgeTable, Field, NodeTable, TableFiles
+
+# Description files: which tables a graph is in, as JSON, or as TOML where Python has ``tomllib`` (3.11).
+#
+# A heterogeneous graph::
+#
+# [node_types.paper] # the order is that of the types files = "papers/*.parquet" # Parquet, CSV, .csv.gz, .tsv: a file,
+# directory, pattern, or list of them id = "paper_id" # integers 0, 1, ... in any order; default: the number of the row
+# feat = ["f0", "f1"] # columns side by side, or one column of lists of equal length label = "field" time = "year"
+# attrs = ["train_mask"] # named tables, of columns of the same names
+#
+# [node_types.author] num_nodes = 100 # default: rows of the table; without one, as many as edges need
+#
+# [[edge_types]] type = ["author", "writes", "paper"] files = "writes.csv" src = "author" # columns of integers, ids of
+# nodes of these types dst = "paper" feat = { column = "embedding", dtype = "float32" } weight = "weight" time = "date"
+# attrs = { position = "pos", kind = { npy = "kind.npy" } }
+#
+# In place of a column there may be ``{ npy = "path" }``, a file with a row per node or edge, in place of ``src`` and
+# ``dst`` ``edge_index = { npy = "path" }`` of shape ``[2, num_edges]``. CSV files begin with the names of their
+# columns, unless ``header = false`` names them ``f0``, ``f1``, ...; ``delimiter`` may be stated. ``dtype`` is NumPy's
+# name of one: values become that if it can hold them, floats may be rounded. Paths are relative to the description.
+#
+# A homogeneous graph has ``nodes`` (optional) and ``edges``, one table each, in place of the types::
+#
+# {"nodes": {"files": "nodes.parquet", "feat": "x"}, "edges": {"files": "edges/", "src": "from", "dst": "to"}}
+#
+# Tables are read once, in record batches, into nameless files. Missing values are refused.
+
+
+_FILES: Final = ("files", "header", "delimiter")
+_NODE: Final = ("num_nodes", "id", "feat", "label", "time", "attrs", *_FILES)
+_EDGE: Final = ("src", "dst", "edge_index", "feat", "weight", "time", "attrs", *_FILES)
+
+
+def read_description(path: Path, scratch: Path, outline: bool = False) -> dict[str, Any]:
+    """Returns the keyword arguments of a partitioner for the graph that a description file describes.
+
+    Args:
+        path: A ``.json`` or ``.toml`` file.
+        scratch: Directory for what is read; its files have no names and are gone with the arrays.
+        outline: Whether to count the rows of tables only, see :func:`glt.partition.inputs.read.read_graph`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If it names tables and there is no pyarrow.
+        ValueError: If it is wrong: names the key. If a table is: names the file, column and row.
+    """
+    return graph_of(_load(path), path.parent, scratch, str(path), outline)
+
+
+def graph_of(
+    document: Mapping[str, Any], base: Path, scratch: Path, where: str, outline: bool = False
+) -> dict[str, Any]:
+    """The same for a description in memory, whose relative paths begin at ``base``; ``where`` is for messages."""
+    is_hetero = "edge_types" in document or "node_types" in document
+    root = _Keys(where, document, ("node_types", "edge_types") if is_hetero else ("nodes", "edges"))
+    if is_hetero:
+        node_parts: list[tuple[Any, _Keys]] = [
+            (node_type, _Keys(f"{where}: node_types.{node_type}", table, _NODE))
+            for node_type, table in root.table("node_types").items()
+        ]
+        edge_parts = [_edge_part(where, i, table) for i, table in enumerate(root.tables("edge_types"))]
+    else:
+        node_parts = [(HOMOGENEOUS.node_types[0], _Keys(f"{where}: nodes", root.table("nodes"), _NODE))]
+        if "edges" not in document:
+            raise ValueError(f"{where} has no edges: expected edges, or node_types and edge_types")
+        edge_parts = [(HOMOGENEOUS.edge_types[0], _Keys(f"{where}: edges", root.table("edges"), _EDGE))]
+    node_types = [node_type for node_type, _ in node_parts]
+    for edge_type, keys in edge_parts:
+        for end in (edge_type[0], edge_type[2]):
+            if end not in node_types:
+                raise ValueError(f"{keys.where}: type ends in {end!r}: expected one of node_types, {node_types}")
+    if len({edge_type for edge_type, _ in edge_parts}) < len(edge_parts):
+        raise ValueError(f"{where}: edge_types has a type twice: {[edge_type for edge_type, _ in edge_parts]}")
+    # All keys are looked at before any table is read.
+    nodes = [(node_type, _node_table(keys, base)) for node_type, keys in node_parts]
+    edges = [(edge_type, _edge_table(keys, base)) for edge_type, keys in edge_parts]
+    found_nodes: dict[Any, FoundNodes] = {t: table.outline() if outline else table.read(scratch) for t, table in nodes}
+    found_edges: dict[Any, FoundEdges] = {}
+    for edge_type, table in edges:
+        if outline:
+            ends = [found_nodes[end] for end in (edge_type[0], edge_type[2])]
+            found_edges[edge_type] = table.outline(scratch, with_ids=any(end.size() is None for end in ends))
+        else:
+            found_edges[edge_type] = table.read(scratch)
+    return arguments_of(found_nodes, found_edges, is_hetero)
+
+
+def _load(path: Path) -> Any:
+    if path.suffix == ".json":
+        try:
+            document = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON: {error}") from error
+    else:
+        try:
+            toml = importlib.import_module("tomllib")
+        except ImportError as error:
+            raise ImportError(f"{path}: TOML needs Python 3.11: write the description as JSON") from error
+        try:
+            document = toml.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is no TOML: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{path} holds {document!r}: expected an object with edges, or with node_types and edge_types")
+    return document
+
+
+def _edge_part(where: str, at: int, table: Any) -> tuple[Any, _Keys]:
+    keys = _Keys(f"{where}: edge_types[{at}]", table, ("type", *_EDGE))
+    type_ = keys.given.get("type")
+    if not isinstance(type_, list) or len(type_) != 3 or not all(isinstance(part, str) for part in type_):
+        raise ValueError(f"{keys.where}: type = {type_!r}: expected [source type, relation, destination type]")
+    return tuple(type_), keys
+
+
+def _node_table(keys: _Keys, base: Path) -> NodeTable:
+    num_nodes = keys.given.get("num_nodes")
+    if num_nodes is not None and (type(num_nodes) is not int or num_nodes < 0):
+        raise ValueError(f"{keys.where}: num_nodes = {num_nodes!r}: expected a number")
+    fields = {name: keys.field(name, base) for name in ("id", "feat", "label", "time")}
+    return NodeTable(keys.where, keys.files(base), num_nodes, fields, keys.attrs(base))
+
+
+def _edge_table(keys: _Keys, base: Path) -> EdgeTable:
+    both = "edge_index" in keys.given
+    if both == ("src" in keys.given and "dst" in keys.given):
+        raise ValueError(f"{keys.where}: expected either src and dst, or edge_index; it has {sorted(keys.given)}")
+    names = ("edge_index",) if both else ("src", "dst")
+    fields = {name: keys.field(name, base) for name in (*names, "feat", "weight", "time")}
+    if both and fields["edge_index"].path is None:  # type: ignore[union-attr]
+        raise ValueError(f'{keys.where}: edge_index = {keys.given["edge_index"]!r}: expected {{"npy": "path"}}')
+    return EdgeTable(keys.where, keys.files(base), fields, keys.attrs(base))
+
+
+class _Keys:
+    """One table of the document, whose keys are known.
+
+    Args:
+        where: What to call it in messages.
+        given: What was found in its place.
+        allowed: The keys that it may have.
+    """
+
+    def __init__(self, where: str, given: Any, allowed: tuple[str, ...]) -> None:
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{where} = {given!r}: expected an object with some of {', '.join(allowed)}")
+        for key in given:
+            if key not in allowed:
+                raise ValueError(f"{where}: {key} is unknown: expected some of {', '.join(allowed)}")
+        self.where, self.given = where, given
+
+    def table(self, key: str) -> Mapping[str, Any]:
+        found = self.given.get(key, {})
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{self.where}: {key} = {found!r}: expected an object")
+        return found
+
+    def tables(self, key: str) -> list[Any]:
+        found = self.given.get(key, [])
+        if not isinstance(found, list):
+            raise ValueError(f"{self.where}: {key} = {found!r}: expected a list of objects, each with a type")
+        return found
+
+    def files(self, base: Path) -> TableFiles | None:
+        given, header, delimiter = (self.given.get(key) for key in _FILES)
+        if given is None:
+            return None
+        if not isinstance(given, str) and not (isinstance(given, list) and all(isinstance(f, str) for f in given)):
+            raise ValueError(f"{self.where}: files = {given!r}: expected a path, or a list of paths")
+        if header is not None and not isinstance(header, bool):
+            raise ValueError(f"{self.where}: header = {header!r}: expected true or false")
+        if delimiter is not None and not (isinstance(delimiter, str) and len(delimiter) == 1):
+            raise ValueError(f"{self.where}: delimiter = {delimiter!r}: expected one character")
+        return TableFiles.of(f"{self.where}: files", given, base, header is not False, delimiter)
+
+    def field(self, key: str, base: Path) -> Field | None:
+        return None if key not in self.given else _field(f"{self.where}: {key}", self.given[key], base)
+
+    def attrs(self, base: Path) -> dict[str, Field]:
+        given = self.given.get("attrs", {})
+        if isinstance(given, list) and all(isinstance(name, str) for name in given):
+            given = {name: name for name in given}
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{self.where}: attrs = {given!r}: expected names of columns, or columns by name")
+        return {name: _field(f"{self.where}: attrs.{name}", each, base) for name, each in given.items()}
+
+
+def _field(where: str, given: Any, base: Path) -> Field:
+    if isinstance(given, str):
+        return Field(where, (given,))
+    if isinstance(given, list):
+        given = {"columns": given}
+    shape = '"column", ["column", ...], {"column": ..., "dtype": ...}, {"columns": ...} or {"npy": "path"}'
+    keys = set(given) if isinstance(given, Mapping) else set()
+    if keys - {"dtype"} not in ({"column"}, {"columns"}, {"npy"}) or keys == {"npy", "dtype"}:
+        raise ValueError(f"{where} = {given!r}: expected {shape}")
+    dtype = _dtype(where, given["dtype"]) if "dtype" in keys else None
+    if "npy" in keys:
+        if not isinstance(given["npy"], str) or not (base / given["npy"]).is_file():
+            raise ValueError(f"{where}: npy = {given['npy']!r}: expected the path of an .npy file, from {base}")
+        return Field(where, path=base / given["npy"])
+    several = "columns" in keys
+    columns = given["columns"] if several else [given["column"]]
+    if not isinstance(columns, list) or not columns or not all(isinstance(column, str) for column in columns):
+        raise ValueError(f"{where} = {given!r}: expected {shape}")
+    return Field(where, tuple(columns), several, dtype)
+
+
+def _dtype(where: str, name: Any) -> np.dtype:
+    try:
+        dtype = np.dtype(name) if isinstance(name, str) else None
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "biufc" or dtype.str[0] == ">":
+        raise ValueError(f"{where}: dtype = {name!r}: expected a name such as 'float32', 'int64' or 'bool'")
+    return dtype
+
+
+_DESCRIPTIONS: Final = (".json", ".toml")
+
+
+def read_graph(
+    path: str | os.PathLike[str],
+    scratch_dir: str | os.PathLike[str],
+    *,
+    nodes: Mapping[str, Any] | None = None,
+    edges: Mapping[str, Any] | None = None,
+    add_inverse_edge: bool | None = None,
+    weight_attr: str | None = None,
+    time_attr: str | None = None,
+    outline: bool = False,
+) -> dict[str, Any]:
+    """Returns the keyword arguments of any partitioner for a graph on disk::
+
+        RandomPartitioner("parts", num_parts=2, **read_graph("dataset/ogbn_products", "/scratch")).partition()
+
+    Args:
+        path: A directory of ``.npy`` files (:mod:`glt.partition.inputs.arrays`), a folder of OGB
+            (:mod:`glt.partition.inputs.ogb`), a description of tables in ``.json`` or ``.toml``
+            (:mod:`glt.partition.inputs.read`), a PyG ``Data`` or ``HeteroData`` that ``torch.save`` wrote
+            (``.pt``, read without unpickling anything but tensors and PyG's own storages), or a table of edges in
+            Parquet or CSV: a file, a directory or a pattern.
+        scratch_dir: Directory for tables while they are partitioned: room for their values, on a file system that is
+            not memory. Its files have no names: nothing is left there, whatever happens.
+        nodes, edges: Of a table of edges: the keys of a description's ``nodes`` and ``edges``; the ``files`` of
+            ``edges`` are those of ``path``, and its columns ``src`` and ``dst``, unless said otherwise.
+        add_inverse_edge: Of a folder of OGB: see :func:`glt.partition.inputs.ogb.read_ogb_folder`.
+        weight_attr, time_attr: Of a PyG graph: see :func:`glt.partition.graph_arguments`.
+        outline: Of tables and descriptions of tables, to look at no more than a forecast needs: rows are counted (of
+            Parquet, its metadata is read; of CSV, lines are counted), and arrays are zeros of the right shapes and
+            dtypes that take no memory. Ids are read only where the number of nodes is neither stated nor in the
+            statistics of Parquet. Other inputs are as without it.
+
+    Raises:
+        FileNotFoundError: If there is nothing of the kind.
+        ImportError: If pyarrow is needed and not there.
+        KeyError, TypeError, ValueError: If what is there does not fit; names the file and the place in it.
+        OSError: If it cannot be read, or there is no room in ``scratch_dir``.
+    """
+    if not os.fspath(path):  # which Path takes for the working directory
+        raise ValueError("path is empty: expected a directory or a file; '.' is the working directory")
+    path, scratch = Path(path), Path(scratch_dir)
+    if path.suffix in (*_DESCRIPTIONS, ".pt") and not path.exists():
+        kind = "a PyG graph that torch.save wrote" if path.suffix == ".pt" else "a description of tables"
+        raise FileNotFoundError(f"{path} does not exist: expected {kind}; is its path right, seen from {Path.cwd()}?")
+    is_table = False
+    options: dict[str, Any] = {"weight_attr": weight_attr, "time_attr": time_attr}
+    if path.is_dir() and is_ogb_folder(path):
+        arguments = read_ogb_folder(path, scratch, add_inverse_edge)
+        add_inverse_edge = None
+    elif path.is_dir() and is_npy_directory(path):
+        arguments = read_npy_directory(path)
+    elif path.suffix in _DESCRIPTIONS:
+        arguments = read_description(path, scratch, outline)
+    elif path.suffix == ".pt":
+        arguments = graph_arguments(_load_pyg(path), weight_attr=weight_attr, time_attr=time_attr)
+        options = {}
+    else:
+        is_table = True
+        table = {"src": "src", "dst": "dst", "files": str(path.absolute()), **(edges or {})}
+        arguments = graph_of({"nodes": dict(nodes or {}), "edges": table}, Path.cwd(), scratch, str(path), outline)
+    options |= {"add_inverse_edge": add_inverse_edge} | ({} if is_table else {"nodes": nodes, "edges": edges})
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"{name} = {value!r} does not apply to {path}: leave it out")
+    if arguments["num_nodes"] == 0:
+        files = str(path) if not nodes or "files" not in nodes else f"{path}, or {nodes['files']!r}"
+        raise ValueError(
+            f"{files} has no rows, so that there are no nodes: expected some, below the names of columns in CSV; state "
+            "num_nodes (--num-nodes) if there are nodes without edges alone"
+        )
+    return arguments
+
+
+def _load_pyg(path: Path) -> Any:
+    import torch
+    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
+
+    # Containers that do nothing when they are made; nothing else in the file is looked up by name, let alone called.
+    torch.serialization.add_safe_globals(
+        [Data, DataEdgeAttr, DataTensorAttr, HeteroData, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
+    )
+    expected = "a Data or HeteroData of PyG"
+    data = load_saved(path, str(path), expected)
+    try:
+        if isinstance(data, Data | HeteroData):  # all else is refused where it is taken apart
+            _ = [(store._parent(), dict(store)) for store in data.stores]
+    except Exception as error:  # bytes that named an attribute of it
+        raise damaged(str(path), expected, error) from error
+    return data

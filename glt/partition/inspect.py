@@ -1,0 +1,437 @@
+"""The command ``glt inspect``.
+
+Exit status: 0 if everything that is here is sound (a host may hold some partitions only), 1 if a file is damaged or
+missing or the directory is none of glt's, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from glt._checks import format_size
+from glt.data.arrays import map_npy
+from glt.data.schema import EdgeType, NodeType
+from glt.errors import PartitionError
+from glt.partition.format import layout
+from glt.partition.format.files import map_file
+from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ValueCount, count_values
+from glt.partition.format.part_config import graph_names
+from glt.partition.hotness import ReadForecast
+
+# What :func:`glt.partition.inspect_partitions` reports.
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """The nodes of one type.
+
+    Attributes:
+        node_type: The type.
+        num_nodes: In all partitions.
+        part_num_nodes: In each partition.
+        balance_ratio: Mean over largest partition; 1 is perfectly even.
+        tables: dtype and row shape of each table, by name: ``feat``, ``label``, ``time``, and named ones.
+        values: How often each value of boolean and integer tables, such as masks and classes, is in each partition
+            that is here.
+        part_cache_bytes: Size of each partition's cache of nodes of this type that others own, their ids included.
+        balanced: What the partitioner was asked to balance (``balance_ntypes``), and how far it came.
+        forecast: Where features will be read from, and what caches will answer; None without hotness.
+    """
+
+    node_type: NodeType
+    num_nodes: int
+    part_num_nodes: tuple[int, ...]
+    balance_ratio: float
+    tables: dict[str, str]
+    values: tuple[ValueCount, ...]
+    part_cache_bytes: tuple[int, ...]
+    balanced: tuple[LabelEntry, ...]
+    forecast: ReadForecast | None
+
+
+@dataclass(frozen=True)
+class EdgeReport:
+    """The edges of one type.
+
+    Attributes:
+        edge_type: The type.
+        num_edges: In all partitions.
+        part_num_edges: In each partition.
+        balance_ratio: Mean over largest partition; 1 is perfectly even.
+        edge_cut_ratio: Share of the edges whose ends have different owners.
+        remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed.
+        tables: dtype and row shape of each table, by name: ``feat``, ``weight``, ``time``, and named ones.
+    """
+
+    edge_type: EdgeType
+    num_edges: int
+    part_num_edges: tuple[int, ...]
+    balance_ratio: float
+    edge_cut_ratio: float
+    remote_bytes_per_edge: float
+    tables: dict[str, str]
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """What a host needs: its partitions, and the books that every host has."""
+
+    host: str
+    parts: tuple[int, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """A file that is not what the partitioner wrote, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The report of :func:`inspect_partitions`.
+
+    Attributes:
+        root: The directory.
+        run_id, version, glt_version: Of the manifest: which run, which format, which glt wrote it.
+        strategy, arguments: The partitioner and what determined its result.
+        edge_dir: ``"out"`` or ``"in"``.
+        is_hetero: Whether the graph has types.
+        is_relabelled: Whether ids were made contiguous by partition (``relabel=True``), with maps back.
+        time_level: Whose times edges have: ``"edge"``, ``"node"`` or None.
+        num_parts: Partitions of the run.
+        parts: Those of them that are here; a host needs its own only.
+        num_nodes, num_edges, edge_cut_ratio: Of all types.
+        nodes, edges: By type.
+        hosts: Bytes that each host needs.
+        num_files, num_bytes: What is here, according to the manifest.
+        unlisted: Files that the manifest does not know; nothing reads them.
+        bad: Files that are missing, truncated or altered.
+        verified: Whether contents were compared with the checksums; otherwise sizes and headers only.
+    """
+
+    root: str
+    run_id: str
+    version: int
+    glt_version: str
+    strategy: str
+    arguments: dict[str, Any]
+    edge_dir: str
+    is_hetero: bool
+    is_relabelled: bool
+    time_level: str | None
+    num_parts: int
+    parts: tuple[int, ...]
+    num_nodes: int
+    num_edges: int
+    edge_cut_ratio: float
+    nodes: tuple[NodeReport, ...]
+    edges: tuple[EdgeReport, ...]
+    hosts: tuple[HostReport, ...]
+    num_files: int
+    num_bytes: int
+    unlisted: tuple[str, ...]
+    bad: tuple[BadFile, ...]
+    verified: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all partitions are here."""
+        return len(self.parts) == self.num_parts
+
+
+# What a partition directory holds, as a report: counts, cut, balance, bytes per host, and what is damaged.
+
+
+_PLAIN: Final = {"time": "int64 []", "weight": "uint64 []"}  # of weights, what draws need: their sums
+
+
+def inspect_partitions(
+    root_dir: str | os.PathLike[str],
+    *,
+    hosts: Mapping[str, Sequence[int]] | None = None,
+    verify: bool = False,
+    progress: bool = False,
+) -> Inspection:
+    """Reports what a partition directory, or a host's copy of some of its partitions, holds.
+
+    Damaged files do not stop the report; they are listed in it.
+
+    Args:
+        root_dir: What the partitioner was given as ``output_dir``.
+        hosts: Partitions by name of host, to count bytes; one partition per host if None.
+        verify: Whether to read every file and compare it with its checksum; else sizes and headers are checked.
+        progress: Whether to draw a tqdm bar of bytes verified.
+
+    Raises:
+        PartitionError: If the manifest is missing, damaged or of another version; names it.
+        ValueError: If ``hosts`` names a partition that there is not, or leaves one out.
+    """
+    root = Path(os.path.abspath(root_dir))
+    manifest = Manifest.read(root)
+    parts = tuple(part for part in range(manifest.num_parts) if (root / layout.part(part)).is_dir())
+    here = [path for path in manifest.files if (part := layout.part_of(path)) is None or part in parts]
+    host_reports = _hosts(manifest, hosts)
+    with _bar(sum(manifest.files[path].num_bytes for path in here) if verify and progress else None) as advance:
+        bad = tuple(_bad_files(root, manifest, here, verify, advance))
+    unreadable = {each.path for each in bad}
+    return Inspection(
+        root=str(root),
+        run_id=manifest.run_id,
+        version=manifest.version,
+        glt_version=manifest.glt_version,
+        strategy=manifest.strategy,
+        arguments=manifest.arguments,
+        edge_dir=manifest.edge_dir,
+        is_hetero=manifest.is_hetero,
+        is_relabelled=manifest.is_relabelled,
+        time_level=manifest.time_level,
+        num_parts=manifest.num_parts,
+        parts=parts,
+        num_nodes=manifest.num_nodes,
+        num_edges=manifest.num_edges,
+        edge_cut_ratio=manifest.edge_cut_ratio,
+        nodes=tuple(_node_reports(root, manifest, parts, unreadable)),
+        edges=tuple(_edge_reports(manifest)),
+        hosts=host_reports,
+        num_files=len(here),
+        num_bytes=sum(manifest.files[path].num_bytes for path in here),
+        unlisted=tuple(_unlisted(root, manifest)),
+        bad=bad,
+        verified=verify,
+    )
+
+
+def _hosts(manifest: Manifest, hosts: Mapping[str, Sequence[int]] | None) -> tuple[HostReport, ...]:
+    by_host = {f"host{part}": (part,) for part in range(manifest.num_parts)} if hosts is None else hosts
+    for host, parts in by_host.items():
+        for part in parts:
+            if not 0 <= part < manifest.num_parts:
+                raise ValueError(f"hosts[{host!r}] holds {part}: expected partitions 0 to {manifest.num_parts - 1}")
+    left_out = set(range(manifest.num_parts)).difference(*by_host.values())
+    if left_out:
+        raise ValueError(f"hosts leaves out partition {min(left_out)}: expected each on a host")
+    part_bytes, shared_bytes = [0] * manifest.num_parts, 0
+    for path, entry in manifest.files.items():
+        owner = layout.part_of(path)
+        if owner is None:
+            shared_bytes += entry.num_bytes
+        else:
+            part_bytes[owner] += entry.num_bytes
+    return tuple(
+        HostReport(host, tuple(parts), shared_bytes + sum(part_bytes[part] for part in set(parts)))
+        for host, parts in by_host.items()
+    )
+
+
+@contextmanager
+def _bar(num_bytes: int | None) -> Iterator[Callable[[int], object]]:
+    if num_bytes is None:
+        yield lambda _: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc="verify", total=num_bytes, unit="B", unit_scale=True) as bar:
+        yield bar.update
+
+
+def _bad_files(
+    root: Path, manifest: Manifest, paths: Sequence[str], verify: bool, advance: Callable[[int], object]
+) -> Iterator[BadFile]:
+    for path in paths:
+        try:
+            map_file(
+                root / path,
+                entry := manifest.files[path],
+                origin=f"run {manifest.run_id}",
+                block_bytes=manifest.checksum_block_bytes,
+                whole_bytes=entry.num_bytes,  # all of it, however large
+                verify=verify,
+                advance=advance,
+            )
+        except PartitionError as error:
+            yield BadFile(path, str(error))
+
+
+def _unlisted(root: Path, manifest: Manifest) -> Iterator[str]:
+    ours = {layout.MANIFEST, *(f"{name}.json" for name in graph_names(root, manifest))}
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if not path.is_dir() and name not in manifest.files and name not in ours:
+            yield name
+
+
+def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unreadable: set[str]) -> Iterator[NodeReport]:
+    for entry in manifest.node_types:
+        stored = {"feat": entry.feat, "label": entry.label} | _named(entry.attrs)
+        paths = {"label": [layout.node_label(part, entry.node_type) for part in parts]} if entry.label else {}
+        for shown, name in zip(_named(entry.attrs), entry.attrs, strict=True):
+            paths[shown] = [layout.node_attr(part, entry.node_type, name) for part in parts]
+        values: list[ValueCount] = []
+        for name, files in paths.items():
+            if unreadable.isdisjoint(files):
+                arrays = [map_npy(root / path, mode="r") for path in files]
+                values += count_values(name, arrays)
+        yield NodeReport(
+            entry.node_type,
+            entry.num_nodes,
+            entry.part_num_nodes,
+            entry.balance_ratio,
+            _tables(stored, time=entry.has_time),
+            tuple(values),
+            tuple(_cache_bytes(manifest, part, entry.node_type) for part in range(manifest.num_parts)),
+            entry.balanced_labels,
+            entry.forecast,
+        )
+
+
+def _cache_bytes(manifest: Manifest, part: int, node_type: NodeType) -> int:
+    directory = f"{layout.part(part)}/cache/{layout.node_type_name(node_type)}/"
+    return sum(entry.num_bytes for path, entry in manifest.files.items() if path.startswith(directory))
+
+
+def _edge_reports(manifest: Manifest) -> Iterator[EdgeReport]:
+    for entry in manifest.edge_types:
+        yield EdgeReport(
+            entry.edge_type,
+            entry.num_edges,
+            entry.part_num_edges,
+            entry.balance_ratio,
+            entry.edge_cut_ratio,
+            entry.remote_bytes_per_edge,
+            _tables({"feat": entry.feat} | _named(entry.attrs), weight=entry.has_weight, time=entry.has_time),
+        )
+
+
+def _named(attrs: Mapping[str, FeatureEntry]) -> dict[str, FeatureEntry | None]:
+    """Named tables, by names that are not those of others."""
+    return {f"attribute {name}" if name in ("feat", "label", *_PLAIN) else name: each for name, each in attrs.items()}
+
+
+def _tables(stored: Mapping[str, FeatureEntry | None], **has: bool) -> dict[str, str]:
+    tables = {name: f"{table.dtype} {list(table.shape)}" for name, table in stored.items() if table is not None}
+    return tables | {name: _PLAIN[name] for name, there in has.items() if there}
+
+
+DESCRIPTION = (
+    "Reports what a partition directory holds: types, counts, edge cut, balance, bytes per host. Exit status 0: what "
+    "is here is sound; 1: a file is damaged or missing; 2: wrong usage."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = DESCRIPTION
+    parser.add_argument("dir", help="the partition directory, or a host's copy of some of its partitions")
+    parser.add_argument(
+        "--verify", action="store_true", help="read every file and compare it with its checksum, not only its size"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--hosts",
+        nargs="+",
+        metavar="HOST=PARTS",
+        help="which partitions each host gets, for example node0=0,1 node1=2,3; one per host by default",
+    )
+
+
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Prints the report and returns the exit status."""
+    try:
+        hosts = _asked_hosts(arguments.hosts)
+        report = inspect_partitions(
+            arguments.dir, hosts=hosts, verify=arguments.verify, progress=arguments.verify and sys.stderr.isatty()
+        )
+    except PartitionError as error:
+        print(f"glt inspect: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        parser.error(str(error))
+    if arguments.json:
+        print(json.dumps(asdict(report), indent=1))
+    else:
+        print("\n".join(_lines(report)))
+    for each in report.bad:
+        print(f"glt inspect: {each.reason}", file=sys.stderr)
+    return 1 if report.bad else 0
+
+
+def _asked_hosts(given: Sequence[str] | None) -> dict[str, list[int]] | None:
+    if given is None:
+        return None
+    hosts = {}
+    for each in given:
+        host, equals, parts = each.rpartition("=")
+        if not equals or not all(part.isdecimal() for part in parts.split(",")):
+            raise ValueError(f"argument --hosts: {each!r}: expected HOST=PARTS, for example node0=0,1")
+        hosts[host] = [int(part) for part in parts.split(",")]
+    return hosts
+
+
+def _lines(report: Inspection) -> list[str]:
+    arguments = ", ".join(f"{name}={value!r}" for name, value in report.arguments.items())
+    lines = [
+        report.root,
+        f"  run {report.run_id}, format version {report.version}, written by glt {report.glt_version}",
+        f"  {report.strategy}({arguments}): {report.num_parts} partitions, edge_dir '{report.edge_dir}'"
+        + (f", times of {report.time_level}s" if report.time_level else "")
+        + (", ids relabelled to be contiguous" if report.is_relabelled else ""),
+        f"  {_count(report.num_nodes, 'node')}, {_count(report.num_edges, 'edge')}, "
+        f"edge cut {report.edge_cut_ratio:.1%}",
+    ]
+    if not report.is_complete:
+        here = ", ".join(map(str, report.parts)) or "none"
+        lines.append(f"  incomplete copy: partitions {here} of {report.num_parts} are here")
+    for nodes in report.nodes:
+        lines.append(f"nodes {nodes.node_type}: {_spread(nodes.num_nodes, nodes.part_num_nodes, nodes.balance_ratio)}")
+        lines += [f"  {name}: {table}" for name, table in nodes.tables.items()]
+        if nodes.forecast is not None:
+            lines.append(f"  {nodes.forecast.summary()}")
+        lines += [
+            f"  {each.table} = {each.value}: {_spread(sum(each.part_counts), each.part_counts, each.balance_ratio)}"
+            for each in nodes.values
+        ]
+        if any(nodes.part_cache_bytes):
+            lines.append(f"  caches: {', '.join(map(format_size, nodes.part_cache_bytes))}")
+        lines += [
+            f"  balanced {' '.join(map(str, each.label)) or 'as a type'}: "
+            f"{_spread(each.num_nodes, each.part_num_nodes, each.balance_ratio)}"
+            for each in nodes.balanced
+        ]
+    for edges in report.edges:
+        lines.append(
+            f"edges {' '.join(edges.edge_type)}: "
+            f"{_spread(edges.num_edges, edges.part_num_edges, edges.balance_ratio)}, "
+            f"cut {edges.edge_cut_ratio:.1%}, {edges.remote_bytes_per_edge:.1f} remote feature bytes per edge"
+        )
+        lines += [f"  {name}: {table}" for name, table in edges.tables.items()]
+    lines.append("hosts:")
+    lines += [
+        f"  {each.host}: {format_size(each.num_bytes)} (partitions {', '.join(map(str, each.parts))} and the books)"
+        for each in report.hosts
+    ]
+    checked = "contents verified" if report.verified else "sizes and headers checked; --verify reads the contents"
+    lines.append(
+        f"{_count(report.num_files, 'file')}, {format_size(report.num_bytes)}: {checked}, {len(report.bad)} bad"
+    )
+    lines += [f"  not of this run, and never read: {path}" for path in report.unlisted]
+    return lines
+
+
+def _spread(total: int, parts: Sequence[int], balance_ratio: float) -> str:
+    shown = " ".join(map(str, parts[:16])) + (" ..." if len(parts) > 16 else "")
+    return f"{total} ({shown}), balance {balance_ratio:.3f}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,170 @@
+"""What every partition shall have its share of: nodes of each label, and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from glt.partition.arguments import CHUNK_IDS
+from glt.partition.format.book import Book
+from glt.partition.format.files import Rows
+from glt.partition.format.manifest import LabelEntry
+from glt.partition.graph_input import GraphInput, NodeInput
+
+Label = tuple[int, ...]  # one number for each table of labels
+
+MAX_LABELS: Final = 1 << 16  # of one node type: a label's number has 16 bits
+
+
+@dataclass(frozen=True, eq=False)
+class NodeLabels:
+    """The labels that the nodes of one type are balanced by.
+
+    Attributes:
+        labels: The distinct ones, ascending.
+        of_node: ``[num_nodes]`` uint16, position in ``labels``; None where all nodes have the only one.
+    """
+
+    labels: tuple[Label, ...]
+    of_node: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """The balance that a partitioner was asked for.
+
+    Attributes:
+        nodes: Labels by position of the node type; None where nodes are not told apart, by type or otherwise.
+        edges: Whether each partition shall own its share of the edges too.
+    """
+
+    nodes: tuple[NodeLabels, ...] | None
+    edges: bool
+
+    @classmethod
+    def of(cls, graph: GraphInput, balance_ntypes: Any, balance_edges: object) -> Balance:
+        """Checks ``balance_ntypes`` and ``balance_edges`` of a partitioner.
+
+        Raises:
+            TypeError, ValueError, KeyError: If one is unusable; names it, its value and what was expected.
+        """
+        if not isinstance(balance_edges, bool):
+            raise TypeError(f"balance_edges = {balance_edges!r}: expected True or False")
+        if balance_ntypes is None or balance_ntypes is False:
+            return cls(None, balance_edges)
+        tables: list[Any] = [None] * len(graph.nodes)
+        if balance_ntypes is not True:
+            tables = graph.schema.per_node_type("balance_ntypes", balance_ntypes)
+        names = ["balance_ntypes"]
+        if graph.schema.is_hetero:
+            names = [f"balance_ntypes[{node_type!r}]" for node_type in graph.schema.node_types]
+        return cls(tuple(map(_node_labels, names, graph.nodes, tables)), balance_edges)
+
+    def of_all_nodes(self, graph: GraphInput) -> tuple[np.ndarray | None, np.ndarray]:
+        """Returns the labels of all nodes, types one after the other, and how many nodes have each.
+
+        Returns:
+            ``label [nodes of all types]`` uint16, None where all have the same, and ``count [num_labels]`` int64, at
+            least one; labels of different types differ. Labels of no node are left out.
+
+        Raises:
+            ValueError: If there are more than ``MAX_LABELS``.
+        """
+        num_nodes = sum(nodes.num_nodes for nodes in graph.nodes)
+        if self.nodes is None:
+            return None, np.array([num_nodes])
+        num_labels = sum(len(nodes.labels) for nodes in self.nodes)
+        if num_labels > MAX_LABELS:
+            raise ValueError(
+                f"balance_ntypes: the node types have {num_labels} labels together: expected at most {MAX_LABELS}"
+            )
+        label = np.empty(num_nodes, np.uint16)
+        at = num_before = 0
+        for nodes, labels in zip(graph.nodes, self.nodes, strict=True):
+            of_type = label[at : at + nodes.num_nodes]
+            of_type[:] = num_before if labels.of_node is None else labels.of_node
+            if labels.of_node is not None:
+                of_type += np.uint16(num_before)
+            at += nodes.num_nodes
+            num_before += len(labels.labels)
+        return label, np.bincount(label, minlength=1)
+
+    def entries(self, node_type: int, book: Book) -> tuple[LabelEntry, ...]:
+        """Returns how many nodes of each label each partition has got, for the manifest."""
+        if self.nodes is None:
+            return ()
+        labels, of_node = self.nodes[node_type].labels, self.nodes[node_type].of_node
+        counts = np.zeros((book.num_parts, len(labels)), np.int64)
+        for begin in range(0, book.owner.size if labels else 0, CHUNK_IDS):
+            owner = book.owner[begin : begin + CHUNK_IDS]
+            label = np.zeros_like(owner) if of_node is None else of_node[begin : begin + CHUNK_IDS]
+            np.add.at(counts, (owner, label), 1)
+        return tuple(
+            LabelEntry.of(label, tuple(column)) for label, column in zip(labels, counts.T.tolist(), strict=True)
+        )
+
+
+def label_caps(count: np.ndarray, num_parts: int, imbalance: float) -> np.ndarray:
+    """Returns how many nodes of each label a partition may have: ``1 + imbalance`` times the mean, or the mean rounded
+    up where that is more.
+
+    Args:
+        count: ``[num_labels]`` int64, nodes of each label.
+        num_parts: Number of partitions.
+        imbalance: At least 0.
+    """
+    return np.maximum(-(-count // num_parts), np.floor(count * ((1 + imbalance) / num_parts)).astype(np.int64))
+
+
+def owned_edges(graph: GraphInput) -> np.ndarray:
+    """Returns how many edges go where each node goes, ``[nodes of all types]`` int64, types one after the other."""
+    offset = np.cumsum([0, *(nodes.num_nodes for nodes in graph.nodes)])
+    num_edges = np.zeros(offset[-1], np.int64)
+    for edges in graph.edges:
+        of_type = num_edges[offset[edges.expanded] : offset[edges.expanded + 1]]
+        for begin in range(0, edges.num_edges, CHUNK_IDS):
+            np.add.at(of_type, edges.row_ids[begin : begin + CHUNK_IDS], 1)
+    return num_edges
+
+
+def _node_labels(name: str, nodes: NodeInput, given: Any) -> NodeLabels:
+    tables = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
+    labels: list[Label] = [()]
+    number = np.zeros(nodes.num_nodes if tables else 0, np.uint16)
+    for at, table in enumerate(tables):
+        column = _column(f"{name}[{at}]" if len(tables) > 1 else name, table, nodes.num_nodes)
+        values = _distinct(column[begin : begin + CHUNK_IDS] for begin in range(0, column.size, CHUNK_IDS))
+        # Combinations that occur: few of those that might.
+        wide = np.empty(nodes.num_nodes, np.int64)
+        for begin in range(0, column.size, CHUNK_IDS):
+            chunk = slice(begin, begin + CHUNK_IDS)
+            wide[chunk] = number[chunk].astype(np.int64) * values.size + np.searchsorted(values, column[chunk])
+        found = _distinct(wide[begin : begin + CHUNK_IDS] for begin in range(0, wide.size, CHUNK_IDS))
+        if found.size > MAX_LABELS:
+            raise ValueError(
+                f"{name} has more than {MAX_LABELS} labels: expected few enough for each to be spread over the "
+                "partitions; merge some"
+            )
+        labels = [(*labels[each // values.size], int(values[each % values.size])) for each in found.tolist()]
+        number = np.searchsorted(found, wide).astype(np.uint16)
+    if nodes.num_nodes == 0:
+        labels = []
+    return NodeLabels(tuple(labels), number if len(labels) > 1 else None)
+
+
+def _column(name: str, table: Any, num_nodes: int) -> np.ndarray:
+    rows = Rows.of(name, table, num_nodes, "node")
+    if rows.row_shape != () or not rows.torch_dtype.startswith(("int", "uint", "bool")):
+        raise TypeError(
+            f"{name} has dtype {rows.torch_dtype} and shape {list(rows.array.shape)}: expected one integer or bool per "
+            f"node, [{num_nodes}]; several tables of labels are a list"
+        )
+    return rows.array
+
+
+def _distinct(pieces: Iterable[np.ndarray]) -> np.ndarray:
+    distinct: Sequence[np.ndarray] = [np.unique(piece) for piece in pieces]
+    return np.unique(np.concatenate(distinct)) if distinct else np.empty(0, np.int64)

@@ -1,0 +1,355 @@
+"""Streaming assignment of nodes: Fennel with restreaming."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from typing_extensions import Unpack  # which torch needs too
+
+from glt import _core
+from glt.data.schema import NodeType
+from glt.partition.arguments import integer
+from glt.partition.forecast import BASE_BYTES, Forecast
+from glt.partition.format.book import id_dtype, owner_dtype
+from glt.partition.format.files import BLOCK_BYTES, scratch_file
+from glt.partition.format.staging import scratch_directory
+from glt.partition.graph_input import EdgeInput, GraphInput
+from glt.partition.methods.balance import label_caps, owned_edges
+from glt.partition.methods.partitioner import GraphArguments, PartitionerBase, PerEdgeType, PerNodeType
+
+# The whole graph as a partitioner sees it: one type of nodes, edges in both directions.
+
+
+CHUNK_EDGES: Final = 1 << 18  # looked at together: some 10 MiB
+
+
+@dataclass(frozen=True, eq=False)
+class Adjacency:
+    """Neighbours of each node along edges in either direction; nodes are numbered one type after the other.
+
+    Parallel edges are there as often as they are in the graph, self loops are not.
+
+    Attributes:
+        indptr: ``[num_nodes + 1]`` int64.
+        indices: ``[2 * edges that are no loops]``, int32 where the ids fit, else int64; mapped, and writable.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+
+    @property
+    def num_nodes(self) -> int:
+        return self.indptr.size - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the graph that are no loops."""
+        return self.indices.size // 2
+
+    @classmethod
+    def of(cls, graph: GraphInput, directory: Path, num_threads: int, thread_bytes: int) -> Adjacency:
+        """Builds the adjacency of ``graph`` by the external sort of :mod:`glt.partition.format.writer`.
+
+        Memory is 13 bytes per node, 8 of which are kept, and ``thread_bytes`` for each thread; files, see
+        :func:`scratch_bytes`. Those that are kept may be removed from ``directory`` at once.
+
+        Args:
+            graph: The graph, of at most 2**32 - 1 nodes in all.
+            directory: Where files are made.
+            num_threads: Threads.
+            thread_bytes: Memory of each for sorting.
+        """
+        offset = np.cumsum([0, *(nodes.num_nodes for nodes in graph.nodes)])
+        num_nodes = int(offset[-1])
+        num_ends = 2 * sum(src.size for edges in graph.edges for src, _ in _without_loops(edges, offset))
+        dtype, edge_ids = id_dtype(num_nodes), id_dtype(num_ends)
+        rows, cols = (_mapped(directory, dtype, num_ends) for _ in range(2))
+        at = 0
+        for edges in graph.edges:
+            for src, dst in _without_loops(edges, offset):
+                for first, second in ((src, dst), (dst, src)):
+                    rows[at : at + src.size], cols[at : at + src.size] = first, second
+                    at += src.size
+        indptr = np.empty(num_nodes + 1, np.int64)
+        position, everyone = np.arange(num_nodes, dtype=np.uint32), np.zeros(num_nodes, np.uint8)
+        _core.count_rows(rows, cols, position, everyone, everyone, 1, indptr, num_threads=num_threads)
+        paths = [directory / name for name in ("adjacency", "edge_ids")]
+        files = [
+            [(_core.BlockFile(os.fsencode(path), num_ends * each.itemsize, BLOCK_BYTES), 0)]
+            for path, each in zip(paths, (dtype, edge_ids), strict=True)
+        ]
+        _, sort_bytes, _ = _core.edge_sort_plan(
+            num_ends, num_ends, 0, False, dtype.itemsize, edge_ids.itemsize, thread_bytes
+        )
+        with scratch_file(directory, sort_bytes) as scratch:
+            _core.sort_edges(
+                rows, cols, None, None, False, num_nodes, position, [0, num_nodes], indptr,
+                [*files, *([],) * 5], dtype.itemsize, edge_ids.itemsize, scratch, thread_bytes, num_threads=num_threads,
+            )  # fmt: skip
+        paths[1].unlink()
+        return cls(indptr, np.memmap(paths[0], dtype, "r+") if num_ends else np.empty(0, dtype))
+
+
+def scratch_bytes(graph: GraphInput) -> int:
+    """Returns the most that the files of :meth:`Adjacency.of` take at a time: 56 bytes per edge, 64 with more than
+    2**30 edges, 80 with more than 2**31 nodes too."""
+    num_ends = 2 * sum(edges.num_edges for edges in graph.edges)
+    node = id_dtype(sum(nodes.num_nodes for nodes in graph.nodes)).itemsize
+    edge = id_dtype(num_ends).itemsize
+    return num_ends * (3 * node + edge + (12 if num_ends <= 2**32 else 16))
+
+
+def _without_loops(edges: EdgeInput, offset: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for begin in range(0, edges.num_edges, CHUNK_EDGES):
+        chunk = slice(begin, begin + CHUNK_EDGES)
+        src = edges.row_ids[chunk] + offset[edges.expanded]
+        dst = edges.col_ids[chunk] + offset[edges.neighbor]
+        keep = src != dst
+        yield src[keep], dst[keep]
+
+
+def _mapped(directory: Path, dtype: np.dtype, size: int) -> np.ndarray:
+    if size == 0:
+        return np.empty(0, dtype)
+    with scratch_file(directory, size * dtype.itemsize) as scratch, os.fdopen(os.dup(scratch), "r+b") as file:
+        return np.memmap(file, dtype, "r+", shape=(size,))
+
+
+# The base of partitioners that look at the edges: all nodes are assigned at once.
+
+
+GAMMA: Final = 1.5  # exponent of a partition's cost in its size, the choice of Fennel's paper
+
+
+class AdjacencyPartitioner(PartitionerBase):
+    """Assigns the nodes of all types together, by the graph without types and directions.
+
+    Subclasses override :meth:`assign_all`.
+
+    Args:
+        imbalance: By how much a partition may exceed the mean, in ``[0, 1]``: no partition has more than
+            ``1 + imbalance`` times the mean number of nodes, or the mean rounded up where that is more; with
+            ``balance_ntypes``, of nodes of each label too. With ``balance_edges`` the same is aimed at for the edges
+            that partitions own, but may be out of reach, for example where one node has more edges than that.
+
+    The other arguments are those of :class:`PartitionerBase`, as are the errors.
+    """
+
+    balances: ClassVar[frozenset[str]] = frozenset({"balance_ntypes", "balance_edges"})
+    assign_edge_ns: ClassVar[float] = 0
+    """Time that assigning takes per edge, for :meth:`forecast`."""
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: PerEdgeType,
+        node_feat: PerNodeType | None = None,
+        edge_feat: PerEdgeType | None = None,
+        *,
+        imbalance: float = 0.05,
+        **graph: Unpack[GraphArguments],
+    ) -> None:
+        if isinstance(imbalance, bool) or not isinstance(imbalance, int | float) or not 0 <= imbalance <= 1:
+            raise ValueError(
+                f"imbalance = {imbalance!r}: expected a number from 0 to 1, by which a partition may exceed the mean"
+            )
+        self.imbalance = float(imbalance)
+        super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
+        if sum(nodes.num_nodes for nodes in self.graph.nodes) >= 1 << 32:
+            raise ValueError(
+                f"num_nodes = {num_nodes}: expected less than 2**32 in all, which {type(self).__name__} numbers "
+                "one type after the other in 32 bits; RandomPartitioner takes more"
+            )
+        self._label, self._label_count = self.balance.of_all_nodes(self.graph)
+        if self._label_count.size * self.num_parts > 1 << 26:
+            raise ValueError(
+                f"balance_ntypes has {self._label_count.size} labels for num_parts = {self.num_parts}: expected at "
+                f"most {(1 << 26) // self.num_parts}; merge some"
+            )
+        self._owner: np.ndarray | None = None
+
+    @abstractmethod
+    def assign_all(self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray) -> np.ndarray:
+        """Returns the partition of each node of all types, ``[adjacency.num_nodes]``, in the dtype of a book.
+
+        Called with two partitions at least.
+
+        Args:
+            adjacency: The graph.
+            label: What is balanced of each node, ``[num_nodes]`` uint16; None: all have label 0.
+            label_cap: ``[num_labels]`` int64, most nodes of each label that a partition may have.
+        """
+
+    def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
+        if self._owner is None:
+            self._owner = self._assign_all()
+        begin = sum(nodes.num_nodes for nodes in self.graph.nodes[:node_type])
+        return self._owner[begin : begin + num_nodes]
+
+    def strategy_arguments(self) -> dict[str, Any]:
+        return {"imbalance": self.imbalance, "balance_edges": self.balance.edges}
+
+    @abstractmethod
+    def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
+        """Returns the most memory that :meth:`assign_all` takes, for :meth:`forecast`.
+
+        Args:
+            num_nodes: Nodes of all types.
+            num_neighbors: Twice the number of edges: as many as there can be in the adjacency.
+        """
+
+    def forecast(self) -> Forecast:
+        expected = super().forecast()
+        if self.num_parts == 1:
+            return expected
+        num_nodes = sum(nodes.num_nodes for nodes in self.graph.nodes)
+        num_edges = sum(edges.num_edges for edges in self.graph.edges)
+        label_bytes = 0 if self._label is None else self._label.nbytes
+        peaks = (13 * num_nodes + self.sort_memory_bytes, 8 * num_nodes + self.assign_bytes(num_nodes, 2 * num_edges))
+        # What the adjacency takes is gone before the result is written, so that it lies where the result will.
+        more_scratch = scratch_bytes(self.graph) - expected.result_bytes
+        return replace(
+            expected,
+            peak_memory_bytes=max(expected.peak_memory_bytes, BASE_BYTES + label_bytes + max(peaks)),
+            scratch_bytes=max(expected.scratch_bytes, more_scratch),
+            seconds=expected.seconds + 1e-9 * num_edges * self.assign_edge_ns,
+        )
+
+    def owned_edges(self) -> np.ndarray | None:
+        """Returns the edges that go with each node of all types, ``[num_nodes]`` int64; None: they are not balanced."""
+        return owned_edges(self.graph) if self.balance.edges else None
+
+    def edge_cap(self, edges: np.ndarray | None) -> int:
+        """Returns how many edges a partition is to own at most, given :meth:`owned_edges`; 0: they are not balanced."""
+        return 0 if edges is None else int(edges.sum() / self.num_parts * (1 + self.imbalance)) + 1
+
+    def keep_caps(
+        self,
+        adjacency: Adjacency,
+        label: np.ndarray | None,
+        label_cap: np.ndarray,
+        edges: np.ndarray | None,
+        random_seed: int,
+        owner: np.ndarray,
+    ) -> int:
+        """Moves nodes out of partitions that have too many, of a label or of all, or, as far as there is room, too many
+        edges; returns how often.
+
+        Args:
+            adjacency, label, label_cap: See :meth:`assign_all`.
+            edges: See :meth:`owned_edges`.
+            random_seed: By which ties are broken.
+            owner: ``[num_nodes]``, in the dtype of a book; changed in place.
+        """
+        (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
+        return _core.move_overfull(
+            adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges),
+            int(node_cap), base_penalty(adjacency), random_seed, owner,
+        )  # fmt: skip
+
+    def _assign_all(self) -> np.ndarray:
+        if self.num_parts == 1:
+            return np.zeros(self._label_count.sum(), owner_dtype(1))
+        caps = label_caps(self._label_count, self.num_parts, self.imbalance)
+        with scratch_directory(self.output_dir) as directory:
+            adjacency = Adjacency.of(
+                self.graph, directory, self.num_threads, self.sort_memory_bytes // self.num_threads
+            )
+        return self.assign_all(adjacency, self._label, caps)
+
+
+def base_penalty(adjacency: Adjacency) -> float:
+    """Returns Fennel's cost of a node's place in a partition of mean load, in neighbours."""
+    return GAMMA * max(adjacency.num_edges, 1) / max(adjacency.num_nodes, 1)
+
+
+logger = logging.getLogger(__name__)
+
+TEMPERING: Final = 1.5  # how much dearer load is in each pass than in the one before
+WORTH_A_PASS: Final = 0.01  # of the edges cut
+
+
+class FennelPartitioner(AdjacencyPartitioner):
+    """Cuts few edges at little more than the cost of random assignment, in bounded memory.
+
+    Nodes pass one after the other, and each goes to the partition with the largest score: the number of its neighbours
+    there, less the marginal cost of the partition's load (Tsourakakis et al., "FENNEL: streaming graph partitioning for
+    massive scale graphs", WSDM 2014). Further passes know where the last one put all nodes (Nishimura and Ugander,
+    "Restreaming graph partitioning: simple versatile algorithms for advanced balancing", KDD 2013); load becomes dearer
+    from pass to pass, and of all passes the assignment that cuts the fewest edges is taken. After two passes in
+    succession that gained less than 1% there are no more.
+
+    In graphs with hubs, few edges are cut where most of them share a partition, whose nodes are as many as any other's:
+    with ``balance_edges`` more edges are cut, but work is even too.
+
+    Memory is two books and 9 bytes per node of all types (17 with ``balance_edges``, 2 more with ``balance_ntypes``),
+    whatever the number of edges: these lie in both directions in a scratch file, which each pass reads in order. Making
+    it takes 56 bytes per edge in the file system of ``output_dir``, beside the memory and before the files that
+    :class:`PartitionerBase` speaks of.
+
+    Args:
+        random_seed: Seed by which ties are broken, in ``[0, 2**64)``. The same seed and graph give the same directory,
+            byte for byte.
+        num_passes: Most passes over the edges, at least 1.
+
+    The other arguments are those of :class:`AdjacencyPartitioner`, as are the errors.
+    """
+
+    assign_edge_ns: ClassVar[float] = 500  # some seven passes over both ends of an edge, and the sort
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: PerEdgeType,
+        node_feat: PerNodeType | None = None,
+        edge_feat: PerEdgeType | None = None,
+        *,
+        random_seed: int = 0,
+        num_passes: int = 12,
+        imbalance: float = 0.05,
+        **graph: Unpack[GraphArguments],
+    ) -> None:
+        self.random_seed = integer("random_seed", random_seed, 0, 2**64 - 1, "the seed that breaks ties")
+        self.num_passes = integer("num_passes", num_passes, 1, 1000, "the most passes over the edges")
+        super().__init__(
+            output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, imbalance=imbalance, **graph
+        )
+
+    def assign_all(self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray) -> np.ndarray:
+        edges = self.owned_edges()
+        edge_cap = self.edge_cap(edges)
+        owner = np.zeros(adjacency.num_nodes, owner_dtype(self.num_parts))
+        best, fewest, num_idle = owner, -1, 0
+        for number in range(self.num_passes):
+            num_cut = _core.fennel_pass(
+                adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, edge_cap,
+                base_penalty(adjacency) * TEMPERING**number, number == 0, self.random_seed, owner,
+            )  # fmt: skip
+            logger.info("pass %d cuts %d of %d edges", number + 1, num_cut, adjacency.num_edges)
+            num_idle = num_idle + 1 if number > 0 and num_cut > (1 - WORTH_A_PASS) * fewest else 0
+            if number == 0 or num_cut < fewest:
+                best, fewest = owner.copy(), num_cut
+            if num_idle == 2:
+                break
+        if label is not None:
+            num_moved = self.keep_caps(adjacency, label, label_cap, edges, self.random_seed, best)
+            logger.debug("%d nodes were in partitions that had enough of all labels together", num_moved)
+        return best
+
+    def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
+        per_node = 2 * owner_dtype(self.num_parts).itemsize + 8 * self.balance.edges
+        return per_node * num_nodes + num_nodes // 8
+
+    def strategy_arguments(self) -> dict[str, Any]:
+        return super().strategy_arguments() | {"random_seed": self.random_seed, "num_passes": self.num_passes}

@@ -1,0 +1,309 @@
+"""METIS's own functions, called in the library that pymetis brings.
+
+pymetis's ``part_graph`` has no argument for several constraints, which balance by labels and edges needs, and copies
+lists; METIS's C functions (Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular
+graphs", SIAM J. Sci. Comput. 20(1), 1998; https://github.com/KarypisLab/METIS, manual of version 5) have both, and
+pymetis's extension module exports them.
+"""
+
+import ctypes
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from typing_extensions import Unpack  # which torch needs too
+
+from glt import _core
+from glt._checks import available_memory
+from glt.data.schema import NodeType
+from glt.partition.arguments import integer
+from glt.partition.format.book import owner_dtype
+from glt.partition.methods.edge_cut import Adjacency, AdjacencyPartitioner
+from glt.partition.methods.partitioner import GraphArguments, PerEdgeType, PerNodeType
+
+logger = logging.getLogger(__name__)
+
+NUM_OPTIONS: Final = 40  # METIS_NOPTIONS
+OK: Final = 1
+ERRORS: Final = {
+    -2: "it calls its input wrong (METIS_ERROR_INPUT)",
+    -3: "it had not enough memory (METIS_ERROR_MEMORY); FennelPartitioner needs less",
+    -4: "it was interrupted, or failed inside (METIS_ERROR)",
+}
+
+
+@dataclass(frozen=True)
+class Metis:
+    """The library.
+
+    Attributes:
+        id_dtype: Its integers, int32 or int64.
+    """
+
+    library: ctypes.CDLL
+    pymetis: ModuleType
+    id_dtype: np.dtype
+
+    @classmethod
+    def load(cls) -> "Metis":
+        """Raises ImportError, saying what to install, where there is no pymetis or none that exports METIS."""
+        try:
+            import pymetis
+            from pymetis import _internal
+        except ImportError as error:
+            raise ImportError(
+                f"MetisPartitioner needs pymetis, which cannot be imported ({error}): install it with "
+                "`pip install glt[metis]` or `pip install pymetis`, or use FennelPartitioner, which needs nothing"
+            ) from error
+        library = ctypes.CDLL(_internal.__file__)
+        if not hasattr(library, "METIS_PartGraphRecursive"):
+            raise ImportError(
+                f"{_internal.__file__} does not export METIS's functions: install pymetis 2025.2 from a wheel of PyPI "
+                "(`pip install --only-binary :all: pymetis`), or use FennelPartitioner"
+            )
+        return cls(library, pymetis, np.dtype(pymetis.zero_copy_dtype()))
+
+    def part_graph(
+        self,
+        num_parts: int,
+        indptr: np.ndarray,
+        neighbor: np.ndarray,
+        edge_weight: np.ndarray,
+        node_weight: np.ndarray | None,
+        objtype: str,
+        imbalance: float,
+        random_seed: int,
+    ) -> np.ndarray:
+        """Returns the partition of each node, ``[num_nodes]``.
+
+        ``"cut"`` is minimised by recursive bisection, ``"vol"`` by k-way refinement, which alone knows it.
+
+        Args:
+            num_parts: At least 2, and at most the number of nodes.
+            indptr: ``[num_nodes + 1]``, like all arrays of ``id_dtype``.
+            neighbor: Each neighbour of a node once, without the node itself.
+            edge_weight: Positive weights of these.
+            node_weight: ``[num_nodes, constraints]``, at least 0; each column is balanced. None: nodes count alike.
+            objtype: ``"cut"`` or ``"vol"``.
+            imbalance: By how much partitions may exceed the mean, kept to a thousandth, at least one.
+            random_seed: In ``[0, 2**31)``.
+
+        Raises:
+            RuntimeError: If METIS fails; says why.
+        """
+        keys, types = self.pymetis.OptionKey, self.pymetis.ObjType
+        options = np.full(NUM_OPTIONS, -1, self.id_dtype)  # -1: METIS's default
+        options[int(keys.SEED)] = random_seed
+        options[int(keys.UFACTOR)] = max(1, round(imbalance * 1000))
+        options[int(keys.OBJTYPE)] = int(types.VOL if objtype == "vol" else types.CUT)
+        num_constraints = 1 if node_weight is None else node_weight.shape[1]
+        counts = np.array([indptr.size - 1, num_constraints, num_parts, 0], self.id_dtype)
+        owner = np.empty(indptr.size - 1, self.id_dtype)
+        run = self.library.METIS_PartGraphKway if objtype == "vol" else self.library.METIS_PartGraphRecursive
+        run.restype = ctypes.c_int
+        with _printing_to_the_log():
+            status = run(
+                _pointer(counts[0:1]), _pointer(counts[1:2]), _pointer(indptr), _pointer(neighbor),
+                _pointer(node_weight), None, _pointer(edge_weight), _pointer(counts[2:3]), None, None,
+                _pointer(options), _pointer(counts[3:4]), _pointer(owner),
+            )  # fmt: skip
+        if status != OK:
+            raise RuntimeError(
+                f"METIS could not partition {owner.size} nodes with {neighbor.size} neighbours into {num_parts}: "
+                f"{ERRORS.get(status, f'status {status}')}"
+            )
+        return owner
+
+
+@contextmanager
+def _printing_to_the_log() -> Iterator[None]:
+    """What C code prints goes to the log meanwhile: METIS says there that it makes partitions empty, for example, where
+    nodes have more than a share of the weight, which is no failure. What Python prints does not come by here."""
+    c = ctypes.CDLL(None)
+    try:
+        stdout = ctypes.c_void_p.in_dll(c, "stdout")
+        opened = c.open_memstream
+    except (ValueError, AttributeError):  # no glibc: METIS may print
+        yield
+        return
+    opened.restype = ctypes.c_void_p
+    text, size, before = ctypes.c_char_p(), ctypes.c_size_t(), stdout.value
+    stream = opened(ctypes.byref(text), ctypes.byref(size))
+    if not stream:
+        yield
+        return
+    stdout.value = stream
+    try:
+        yield
+    finally:
+        stdout.value = before
+        c.fclose(ctypes.c_void_p(stream))  # from here on text is whole
+        for line in dict.fromkeys((text.value or b"").decode(errors="replace").splitlines()):
+            logger.debug("METIS says: %s", line.strip(" \t*"))
+        c.free(text)
+
+
+def _pointer(array: np.ndarray | None) -> ctypes.c_void_p | None:
+    return None if array is None else array.ctypes.data_as(ctypes.c_void_p)
+
+
+# Assignment of nodes by METIS: few edges cut, in memory.
+
+
+# What METIS took at its peak, its input included: measured on R-MAT and on random graphs of degrees 4 and 30.
+NODE_BYTES: Final = 100
+NEIGHBOR_BYTES: Final = {"cut": 130, "vol": 155}
+CONSTRAINT_BYTES: Final = 16  # per node and column of weights
+
+
+class MetisPartitioner(AdjacencyPartitioner):
+    """Cuts few edges by METIS, through pymetis (``pip install glt[metis]``).
+
+    METIS sees one graph without types and directions: parallel edges are one edge whose weight is their number, self
+    loops are left out. What it minimises is thus the number of edges between partitions, or with ``objtype`` ``"vol"``
+    the number of (node, other partition that it has a neighbour in). Nodes that METIS leaves above the bounds of
+    ``imbalance`` are moved afterwards, hubs last. With ``balance_edges``, on graphs with hubs, a partition may own more
+    edges than :class:`FennelPartitioner` would leave it, since there must be room for nodes wherever one moves.
+
+    METIS works in memory, which is what bounds the size of the graph: it takes about 100 bytes per node and 130 per
+    neighbour (155 for ``"vol"``), of which there are two for each pair of connected nodes, and 16 bytes per node for
+    each label, for all together and for the edges where those are balanced (:func:`forecast_bytes`). With less memory,
+    or more than 2**31 - 1 nodes or neighbours where pymetis was built with 32 bits, the graph is refused before METIS
+    starts; use :class:`FennelPartitioner`.
+
+    Args:
+        random_seed: METIS's seed, in ``[0, 2**31)``. The same seed and graph give the same directory, byte for byte.
+        objtype: ``"cut"`` or ``"vol"``, METIS's objective, as DGL's argument of this name.
+        memory_budget_bytes: What METIS may take; None: what this machine, or the container, has available.
+
+    The other arguments are those of :class:`AdjacencyPartitioner`, as are the errors. Beside them:
+
+    Raises:
+        ImportError: If pymetis cannot be imported; says what to install.
+        MemoryError: From :meth:`partition`, if the forecast exceeds the memory; names both.
+        ValueError: From :meth:`partition`, if METIS's integers cannot hold the graph.
+    """
+
+    assign_edge_ns: ClassVar[float] = 4000
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: PerEdgeType,
+        node_feat: PerNodeType | None = None,
+        edge_feat: PerEdgeType | None = None,
+        *,
+        random_seed: int = 0,
+        objtype: str = "cut",
+        memory_budget_bytes: int | None = None,
+        imbalance: float = 0.05,
+        **graph: Unpack[GraphArguments],
+    ) -> None:
+        self.random_seed = integer("random_seed", random_seed, 0, 2**31 - 1, "METIS's seed")
+        if objtype not in ("cut", "vol"):
+            raise ValueError(
+                f"objtype = {objtype!r}: expected 'cut' (few edges between partitions) or 'vol' (few nodes needed by "
+                "other partitions)"
+            )
+        self.objtype = objtype
+        if memory_budget_bytes is not None:
+            memory_budget_bytes = integer("memory_budget_bytes", memory_budget_bytes, 0, 2**63 - 1, "bytes")
+        self.memory_budget_bytes = memory_budget_bytes
+        super().__init__(
+            output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, imbalance=imbalance, **graph
+        )
+        self._metis = Metis.load()
+
+    def assign_all(self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray) -> np.ndarray:
+        num_nodes = adjacency.num_nodes
+        if num_nodes <= self.num_parts:  # METIS wants a node for each partition
+            return np.arange(num_nodes).astype(owner_dtype(self.num_parts))
+        indptr = np.empty(num_nodes + 1, np.int64)
+        _core.sort_rows(adjacency.indptr, adjacency.indices, indptr)
+        node_weight = self._node_weight(num_nodes, label, label_cap.size)
+        num_constraints = 0 if node_weight is None else node_weight.shape[1]
+        self._require_fits(num_nodes, int(indptr[-1]), num_constraints, adjacency.indices.size)
+        neighbor, edge_weight = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.int64)
+        _core.merge_rows(adjacency.indptr, adjacency.indices, indptr, neighbor, edge_weight)
+        dtype = self._metis.id_dtype
+        found = self._metis.part_graph(
+            self.num_parts,
+            indptr.astype(dtype, copy=False),
+            neighbor.astype(dtype, copy=False),
+            edge_weight.astype(dtype, copy=False),
+            node_weight,
+            self.objtype,
+            self.imbalance,
+            self.random_seed,
+        )
+        owner = found.astype(owner_dtype(self.num_parts))
+        edges = None
+        if self.balance.edges and node_weight is not None:
+            edges = node_weight[:, -1].astype(np.int64)
+        num_moved = self.keep_caps(adjacency, label, label_cap, edges, self.random_seed, owner)
+        logger.debug("METIS left %d nodes in partitions that were too large", num_moved)
+        return owner
+
+    def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
+        num_constraints = 0
+        if self.balance.edges or self.balance.nodes is not None:
+            num_labels = 1 if self.balance.nodes is None else sum(len(nodes.labels) for nodes in self.balance.nodes)
+            num_constraints = num_labels + (num_labels > 1) + self.balance.edges
+        return forecast_bytes(num_nodes, num_neighbors, num_constraints, self.objtype)
+
+    def strategy_arguments(self) -> dict[str, Any]:
+        return super().strategy_arguments() | {"random_seed": self.random_seed, "objtype": self.objtype}
+
+    def _node_weight(self, num_nodes: int, label: np.ndarray | None, num_labels: int) -> np.ndarray | None:
+        edges = self.owned_edges()
+        if label is None and edges is None:
+            return None
+        with_all = num_labels > 1  # rare labels alone would let all nodes share a partition
+        weight = np.zeros((num_nodes, num_labels + with_all + (edges is not None)), self._metis.id_dtype)
+        weight[np.arange(num_nodes), 0 if label is None else label] = 1
+        if with_all:
+            weight[:, num_labels] = 1
+        if edges is not None:
+            weight[:, -1] = edges
+        return weight
+
+    def _require_fits(self, num_nodes: int, num_neighbors: int, num_constraints: int, total_weight: int) -> None:
+        largest = np.iinfo(self._metis.id_dtype).max
+        if max(num_nodes, num_neighbors, total_weight) > largest:
+            raise ValueError(
+                f"the graph has {num_nodes} nodes and {total_weight} neighbours, edges counted from both ends, but "
+                f"this pymetis counts to {largest}: install one built with 64 bits (the wheels of PyPI are), or use "
+                "FennelPartitioner"
+            )
+        forecast = forecast_bytes(num_nodes, num_neighbors, num_constraints, self.objtype)
+        budget, limit = self.memory_budget_bytes, "memory_budget_bytes"
+        if budget is None:
+            budget, limit = available_memory()
+        logger.info("METIS is expected to take %.2f GiB of memory for %d neighbours", forecast / 2**30, num_neighbors)
+        if forecast > budget:
+            raise MemoryError(
+                f"METIS is expected to take {forecast} bytes for {num_nodes} nodes with {num_neighbors} neighbours, "
+                f"but there are {budget} ({limit}): use FennelPartitioner, or pass memory_budget_bytes if you know "
+                "better"
+            )
+
+
+def forecast_bytes(num_nodes: int, num_neighbors: int, num_constraints: int, objtype: str) -> int:
+    """Returns about how much memory METIS takes at its peak, its input included, beside the rest of the process.
+
+    Args:
+        num_nodes: Nodes of all types.
+        num_neighbors: Distinct neighbours of all nodes: two for each pair of connected nodes.
+        num_constraints: Labels that are balanced, of all types together, one more for all nodes where there are
+            several, and one more where edges are balanced.
+        objtype: ``"cut"`` or ``"vol"``.
+    """
+    per_node = NODE_BYTES + CONSTRAINT_BYTES * num_constraints
+    return per_node * num_nodes + NEIGHBOR_BYTES[objtype] * num_neighbors

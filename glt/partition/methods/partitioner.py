@@ -1,0 +1,452 @@
+"""The base of all partitioners: an assignment of nodes becomes a partition directory."""
+
+import json
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, TypedDict, overload
+
+import numpy as np
+import torch
+
+from glt.data.arrays import from_array
+from glt.data.schema import EdgeType, NodeType
+from glt.partition import arguments
+from glt.partition.forecast import Forecast, forecast
+from glt.partition.format.book import Book, owner_dtype
+from glt.partition.format.files import BLOCK_BYTES, Array, FileEntry
+from glt.partition.format.load import load_id_map
+from glt.partition.format.manifest import Manifest, edge_entry, installed_version, node_entry
+from glt.partition.format.staging import require_free, require_space, staging
+from glt.partition.format.writer import (
+    PartitionWriter,
+    edge_tables,
+    node_tables,
+    relabel_edges,
+    relabel_nodes,
+    write_graph,
+)
+from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput, require_in_place
+from glt.partition.hotness import CacheInput, CachePlan, HotnessByType, NodeHotness, ReadForecast, WholeHotness
+from glt.partition.methods.balance import Balance
+
+logger = logging.getLogger(__name__)
+
+PerNodeType = Array | Mapping[NodeType, Array]
+PerEdgeType = Array | Mapping[EdgeType, Array]
+NamedNodeTables = Mapping[str, Array] | Mapping[NodeType, Mapping[str, Array]]
+NamedEdgeTables = Mapping[str, Array] | Mapping[EdgeType, Mapping[str, Array]]
+NodeLabelTables = Array | Sequence[Array]
+IdsOf = torch.Tensor | dict[NodeType, torch.Tensor] | dict[EdgeType, torch.Tensor]
+PartsOf = Array | Sequence[Array]
+Hotness = PartsOf | Sequence[Mapping[NodeType, Array]] | Mapping[NodeType, PartsOf]
+
+
+class GraphArguments(TypedDict, total=False):
+    """The arguments that all partitioners take by keyword and hand on to :class:`PartitionerBase`, which explains them.
+
+    A new one is added here and there, and nowhere else.
+    """
+
+    edge_assign_strategy: str
+    chunk_size: int
+    device: torch.device | str | int
+    node_label: PerNodeType | None
+    edge_weight: PerEdgeType | None
+    edge_time: PerEdgeType | None
+    node_time: PerNodeType | None
+    hotness: Hotness | None
+    cache_ratio: float | Mapping[NodeType, float]
+    cache_memory_budget: int | Mapping[NodeType, int]
+    balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None
+    balance_edges: bool
+    relabel: bool
+    num_threads: int | None
+    sort_memory_bytes: int | None
+    node_attrs: NamedNodeTables | None
+    edge_attrs: NamedEdgeTables | None
+
+
+SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sort no faster
+MAX_SORT_BYTES: Final = 1 << 30  # of all threads
+
+
+class PartitionerBase(ABC):
+    """Splits a graph and its features by node and writes the result to disk.
+
+    To write a partitioner of your own, override :meth:`assign_nodes`, and :meth:`strategy_arguments` if it has
+    arguments of its own::
+
+        class ModuloPartitioner(PartitionerBase):
+            def assign_nodes(self, node_type, num_nodes):
+                return np.arange(num_nodes) % self.num_parts
+
+        ModuloPartitioner("parts", num_parts=2, num_nodes=4, edge_index=edge_index).partition()
+
+    An edge goes to the partition of its source or of its destination; features, labels and times of nodes follow the
+    node, features, weights and times of edges the edge. A heterogeneous graph comes as dicts by node type
+    (``num_nodes``, which names all of them, ``node_*``) and by edge type (``edge_index``, which names all of them,
+    ``edge_*``); their order is kept, and is part of the key of random draws. Features, weights and times may be given
+    for some types only. A homogeneous graph comes without dicts. :mod:`glt.partition.format.layout` lists the files.
+
+    Inputs are never copied whole, and may be memory-mapped: they are read front to back. Peak memory beside them is 13
+    bytes per node of a type (14 with more than 256 partitions) plus ``sort_memory_bytes``, or plus a chunk of features
+    for each thread. Where the edges of a type do not fit into the former, they pass through a scratch file in the file
+    system of ``output_dir``, of 12 bytes per edge (16 with more than 2**32 edges), and what a weight has, and 8 with
+    times. :meth:`forecast` tells all of it beforehand. A run that is killed leaves a directory that does not load, and
+    that the next run with the same ``output_dir`` on this host removes. A graph that no machine holds goes to
+    :func:`partition_distributed`.
+
+    Args:
+        output_dir: Directory to create. It appears in one rename when everything is written; until then a directory
+            named ``<output_dir>.tmp-...`` lies beside it. Must not exist, or be empty.
+        num_parts: Number of partitions, 1 to 2**16.
+        num_nodes: Number of nodes, 1 to 2**32 - 1; node ids are in ``[0, num_nodes)``. A type among several may have
+            none.
+        edge_index: Source and destination of each edge, ``[2, num_edges]``, int32 or int64, tensor or array. The id of
+            an edge is its position here.
+        node_feat: Optional tensor or array ``[num_nodes, ...]`` of at most four dimensions; of any dtype that
+            NumPy has too, bfloat16, float8 (all but e8m0fnu) or complex32.
+        edge_feat: Optional tensor or array ``[num_edges, ...]``, likewise.
+        edge_assign_strategy: ``"by_src"`` for sampling along out-edges (a row holds the out-edges of a node), or
+            ``"by_dst"`` for sampling along in-edges. ``"by_des"``, as the reference tutorial spells it, means
+            ``"by_dst"``.
+        chunk_size: Feature rows that each thread copies at a time. The result does not depend on it.
+        device: Accepted for compatibility: partitioning runs on the host and its result never depends on the device.
+            ``torch.device('cpu')``, or a cuda device of this machine.
+        node_label: Optional tensor or array ``[num_nodes, ...]``.
+        edge_weight: Optional tensor or array ``[num_edges]``, finite and at least 0, for weighted sampling. Other
+            dtypes than float32 and float64 are copied. Their range within a row: :class:`glt.data.Topology`.
+        edge_time: Optional tensor or array ``[num_edges]`` of integers, for temporal sampling by edge time.
+        node_time: Optional tensor or array ``[num_nodes]`` of integers, for temporal sampling by node time: edges have
+            the time of their neighbour, the end that does not own them. Not together with ``edge_time``.
+        balance_ntypes: What nodes to spread evenly over the partitions, as DGL's argument of this name: labels of
+            nodes, ``[num_nodes]`` integers or bools, such as classes or a training mask; or a list of several, whose
+            combinations are spread. Of a heterogeneous graph, a dict of them by node type; nodes of different types are
+            told apart, also of types that the dict leaves out. True: types alone. What was achieved is in the manifest.
+        balance_edges: Whether partitions shall own equally many edges too.
+        relabel: Give nodes and edges new ids, of which each partition owns a range: first those of partition 0 in their
+            old order, then those of partition 1, type by type; an edge goes with its owner. A loaded book is then
+            ``num_parts + 1`` numbers, where it is 5 to 8 bytes per node else, and per edge where edges have features.
+            All that is sampled from the directory speaks of the new ids, seeds included;
+            :meth:`glt.distributed.DistDataset.map_to_original` and :class:`IdMap` lead back.
+        num_threads: Threads, 1 to 1024; default: one for each core that this process may use. The result does not
+            depend on it.
+        sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
+            thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
+            root of their size. The result does not depend on it.
+        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
+            ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
+            dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
+        hotness: Optional: how often each partition's trainers read each node, from
+            :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
+            one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
+            node type, or a list of dicts. The manifest then says which share of feature reads is expected to be remote.
+        cache_ratio: With ``hotness``: each partition keeps copies of the rows of the hottest nodes that it does not
+            own, of types with features, up to this share of the nodes of each type, in [0, 1]; or a dict by node type.
+        cache_memory_budget: The same in bytes of a partition's copies and their ids, per node type. With both, the
+            smaller cache is made; 0 does not limit.
+
+    Not every partitioner can balance; :attr:`balances` says which arguments one takes.
+
+    Raises:
+        TypeError, ValueError: If an argument is unusable; names the argument, its value and what was expected.
+        KeyError: If a dict names a type that ``num_nodes`` or ``edge_index`` does not.
+        IndexError: If a node id is out of range; names the first.
+        PartitionError: If ``output_dir`` is not empty.
+    """
+
+    balances: ClassVar[frozenset[str]] = frozenset()
+    """Which of ``balance_ntypes`` and ``balance_edges`` :meth:`assign_nodes` heeds; the others are refused."""
+
+    needs_graph: ClassVar[bool] = True
+    """Whether :meth:`assign_nodes` looks at edges or tables of ``self.graph``. One that does not, but at ids,
+    ``self.balance`` and ``self.hotness`` alone, may say False, and :func:`partition_distributed` takes it."""
+
+    node_arguments: ClassVar[frozenset[str]] = frozenset()
+    """Its own arguments that have an element for each node, such as ``owners``: :func:`partition_distributed` takes
+    slices of them."""
+
+    assign_node_bytes: int = 9
+    """Memory that :meth:`assign_nodes` takes per node of a type, for :meth:`forecast`."""
+    hotness_argument: ClassVar[str] = "hotness"
+    """What the argument is called that ``hotness`` comes from."""
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        num_parts: int,
+        num_nodes: int | Mapping[NodeType, int],
+        edge_index: PerEdgeType,
+        node_feat: PerNodeType | None = None,
+        edge_feat: PerEdgeType | None = None,
+        edge_assign_strategy: str = "by_src",
+        chunk_size: int = 10000,
+        device: torch.device | str | int = torch.device("cpu"),  # noqa: B008 (immutable)
+        node_label: PerNodeType | None = None,
+        *,
+        edge_weight: PerEdgeType | None = None,
+        edge_time: PerEdgeType | None = None,
+        node_time: PerNodeType | None = None,
+        balance_ntypes: bool | NodeLabelTables | Mapping[NodeType, NodeLabelTables] | None = None,
+        balance_edges: bool = False,
+        relabel: bool = False,
+        num_threads: int | None = None,
+        sort_memory_bytes: int | None = None,
+        node_attrs: NamedNodeTables | None = None,
+        edge_attrs: NamedEdgeTables | None = None,
+        hotness: Hotness | None = None,
+        cache_ratio: float | Mapping[NodeType, float] = 0.0,
+        cache_memory_budget: int | Mapping[NodeType, int] = 0,
+        **unknown: object,
+    ) -> None:
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}: expected those of "
+                f"help({type(self).__name__}), and of PartitionerBase"
+            )
+        self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
+        # 2**16 partitions: far above any cluster.
+        self.num_parts = arguments.integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
+        self.chunk_size = arguments.integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
+        if num_threads is None:
+            num_threads = len(os.sched_getaffinity(0))
+        self.num_threads = arguments.integer("num_threads", num_threads, 1, 1024, "threads that work at the same time")
+        if sort_memory_bytes is None:
+            sort_memory_bytes = min(SORT_BYTES * self.num_threads, MAX_SORT_BYTES)
+        self.sort_memory_bytes = arguments.integer(
+            "sort_memory_bytes", sort_memory_bytes, 1 << 20, 2**63 - 1, "memory for sorting edges, of all threads"
+        )
+        self.edge_assign_strategy = arguments.strategy(edge_assign_strategy)
+        self.device = arguments.host_device(device)
+        if not isinstance(relabel, bool):
+            raise TypeError(f"relabel = {relabel!r}: expected True or False")
+        self.relabel = relabel
+        edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
+        self.graph = GraphInput.of(
+            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
+            node_attrs, edge_attrs,
+        )  # fmt: skip
+        self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
+        for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
+            if asked and name not in self.balances:
+                raise ValueError(
+                    f"{name} is given, but {type(self).__name__} does not balance by it: use a partitioner that does, "
+                    "such as FennelPartitioner, or leave it out"
+                )
+        self.caches = CacheInput.of(
+            self.graph.schema, [nodes.num_nodes for nodes in self.graph.nodes], self.num_parts, self.hotness_argument,
+            hotness, cache_ratio, cache_memory_budget,
+        )  # fmt: skip
+        if not isinstance(hotness, HotnessByType):  # of slices, whose tables are elsewhere
+            self.caches.require_use(self.graph.nodes)
+        require_free(self.output_dir)
+
+    @property
+    def hotness(self) -> tuple[NodeHotness | None, ...]:
+        """By node type, numbers of all nodes for each partition; None where none were given."""
+        return self.caches.hotness
+
+    @abstractmethod
+    def assign_nodes(self, node_type: int, num_nodes: int) -> Array:
+        """Returns the partition of each node of a type: ``[num_nodes]`` integers in ``[0, num_parts)``.
+
+        Called by :meth:`partition` once for each node type, in order. ``self.graph`` has the checked input,
+        ``self.balance`` the checked balance asked for.
+
+        Args:
+            node_type: Position of the type in ``self.graph.schema.node_types``; 0 for a homogeneous graph.
+            num_nodes: Number of its nodes.
+        """
+
+    def strategy_arguments(self) -> dict[str, Any]:
+        """Returns the arguments that determine :meth:`assign_nodes`, for the manifest; must be JSON."""
+        return {}
+
+    def forecast(self) -> Forecast:
+        """Returns what :meth:`partition` will take: memory, disk and time."""
+        expected = forecast(
+            self.graph,
+            self.num_parts,
+            self.num_threads,
+            self.sort_memory_bytes // self.num_threads,
+            self.chunk_size,
+            self.assign_node_bytes,
+            self.relabel,
+        )
+        return expected.with_files(*self.caches.most_files(self.num_parts, self.graph.nodes))
+
+    @overload
+    def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
+
+    @overload
+    def partition(self, progress: bool = False, *, return_mapping: Literal[True]) -> tuple[Manifest, IdsOf, IdsOf]: ...
+
+    def partition(
+        self, progress: bool = False, return_mapping: bool = False
+    ) -> Manifest | tuple[Manifest, IdsOf, IdsOf]:
+        """Writes the partition directory.
+
+        Args:
+            progress: Whether to draw a tqdm bar of bytes: edges read, scratch files and result written.
+            return_mapping: With ``relabel``, whether to return the original ids too, as DGL's ``partition_graph`` does.
+
+        Returns:
+            The manifest: counts, edge cut, balance, checksums and the run id. Its summary is logged at level INFO, the
+            forecast before the work begins.
+            With ``return_mapping`` also the original id of each new node id, ``[num_nodes]``, and of each new edge id,
+            ``[num_edges]``: int32 or int64 tensors mapped from the directory, dicts by type where the graph has types.
+
+        Raises:
+            PartitionError: If ``output_dir`` is not empty, or its file system lacks the space that is forecast.
+            TypeError, ValueError: If :meth:`assign_nodes` returned no owner of each node, a partition has more than
+                2**32 - 1 rows of edge features, or a mapping is asked for where nothing is relabelled.
+            OSError: If it cannot be written, for example because the disk is full. Nothing is left behind.
+            RuntimeError: If torch has moved a tensor since the constructor, which sending it to another process does.
+        """
+        self.require_relabel(return_mapping)
+        self._require_in_place()
+        strategy_arguments = json.loads(json.dumps(self.strategy_arguments()))  # as the manifest will read it
+        with staging(self.output_dir) as root:
+            expected = self.forecast()
+            logger.info("%s will take %s, in %s", type(self).__name__, expected.summary(), self.output_dir)
+            require_space(self.output_dir, expected.disk_bytes)  # now that what dead runs left is gone
+            manifest = self._write(root, self.books(), strategy_arguments, expected.work_bytes if progress else None)
+        logger.info("%s, in %s", manifest.summary(), self.output_dir)
+        return (manifest, *self.original_ids()) if return_mapping else manifest
+
+    def require_relabel(self, return_mapping: bool) -> None:
+        """Raises ValueError if a mapping is asked for where nothing is relabelled."""
+        if return_mapping and not self.relabel:
+            raise ValueError("return_mapping = True: expected relabel=True too; ids stay those of the input without it")
+
+    def original_ids(self) -> tuple[IdsOf, IdsOf]:
+        """Returns the original id of each new node id and of each new edge id, mapped from the finished directory."""
+        schema = self.graph.schema
+        of_nodes, of_edges = (
+            [from_array(load_id_map(self.output_dir, type_, verify=False).original) for type_ in types]
+            for types in (schema.node_types, schema.edge_types)
+        )
+        if not schema.is_hetero:
+            return of_nodes[0], of_edges[0]
+        return schema.by_node_type(of_nodes), schema.by_edge_type(of_edges)
+
+    def books(self) -> list[Book]:
+        """Returns the book of each node type, from :meth:`assign_nodes`."""
+        self._require_in_place()
+        return [self._book(at, nodes) for at, nodes in enumerate(self.graph.nodes)]
+
+    def given_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields the arrays that :meth:`partition` will read, and the arguments that they came as."""
+        yield from self.graph.arrays()
+        for hotness in self.hotness:
+            for array in hotness.arrays if isinstance(hotness, WholeHotness) else ():
+                yield self.hotness_argument, array
+
+    def _require_in_place(self) -> None:
+        for name, array in self.given_arrays():
+            require_in_place(name, array)
+
+    def _book(self, at: int, nodes: NodeInput) -> Book:
+        name = f"what {type(self).__name__}.assign_nodes returned"
+        if self.graph.schema.is_hetero:
+            name += f" of node type {nodes.node_type!r}"
+        owner = self.assign_nodes(at, nodes.num_nodes)
+        return Book.of(
+            arguments.owners(name, owner, nodes.num_nodes, self.num_parts, owner_dtype(self.num_parts)), self.num_parts
+        )
+
+    def _write(
+        self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], bar_bytes: int | None
+    ) -> Manifest:
+        bar = None
+        if bar_bytes is not None:
+            from tqdm import tqdm
+
+            bar = tqdm(desc="partition", total=bar_bytes, unit="B", unit_scale=True)
+        advance = bar.update if bar is not None else lambda _: None
+        thread_bytes = self.sort_memory_bytes // self.num_threads
+        try:
+            writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance, range(self.num_parts))
+            reads = []
+            for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
+                plan = self.caches.plan(at, nodes, book)
+                reads.append(None if plan is None else plan.forecast)
+                _write_nodes(writer, nodes, book, plan, self.relabel)
+            graphs = [_write_edges(writer, edges, books, thread_bytes, self.relabel) for edges in self.graph.edges]
+        finally:
+            if bar is not None:
+                bar.close()
+        manifest = self.manifest(self.graph, books, reads, graphs, writer.files, strategy_arguments)
+        manifest.write(root)  # last: a directory without it does not load
+        return manifest
+
+    def manifest(
+        self,
+        graph: GraphInput,
+        books: Sequence[Book],
+        reads: Sequence[ReadForecast | None],
+        graphs: Sequence[tuple[tuple[int, ...], int]],
+        files: Mapping[str, FileEntry],
+        strategy_arguments: dict[str, Any],
+    ) -> Manifest:
+        """Returns the manifest of a run.
+
+        Args:
+            graph: The graph, or a slice of it.
+            books: Of all node types.
+            reads: Of all node types, what caches are expected to save.
+            graphs: Of each edge type the number of edges of each partition, and of edges whose ends have different
+                owners.
+            files: By path.
+            strategy_arguments: See :meth:`strategy_arguments`.
+        """
+        return Manifest(
+            num_parts=self.num_parts,
+            edge_dir=graph.edge_dir,
+            strategy=type(self).__name__,
+            arguments=strategy_arguments,
+            checksum_block_bytes=BLOCK_BYTES,
+            time_level=graph.time_level,
+            is_hetero=graph.schema.is_hetero,
+            node_types=tuple(
+                node_entry(nodes, book, self.balance.entries(at, book), read, self.relabel)
+                for at, (nodes, book, read) in enumerate(zip(graph.nodes, books, reads, strict=True))
+            ),
+            edge_types=tuple(
+                edge_entry(edges, graph.nodes[edges.neighbor], *counts, self.relabel)
+                for edges, counts in zip(graph.edges, graphs, strict=True)
+            ),
+            files=dict(sorted(files.items())),
+            glt_version=installed_version(),
+        ).signed()
+
+
+def _write_nodes(writer: PartitionWriter, nodes: NodeInput, book: Book, plan: CachePlan | None, relabel: bool) -> None:
+    if relabel:
+        relabel_nodes(writer, nodes.node_type, book)
+    else:
+        writer.nodes(nodes.node_type, book)
+    for path_of, rows in node_tables(nodes):
+        writer.node_rows(path_of, rows, book)
+    if nodes.time is not None:
+        writer.node_times(nodes.node_type, nodes.time, book)
+    if plan is not None:
+        writer.node_hotness(nodes.node_type, plan.own)
+    if plan is not None and plan.cached():
+        new_id = book.position() if relabel else None
+        for idx, ids in plan.cached().items():
+            writer.cache(idx, nodes, ids, new_id)
+
+
+def _write_edges(
+    writer: PartitionWriter, edges: EdgeInput, books: Sequence[Book], thread_bytes: int, relabel: bool
+) -> tuple[tuple[int, ...], int]:
+    new_ids = partial(relabel_edges, writer, edges, books[edges.expanded]) if relabel else None
+    part_num_edges, num_cut_edges = write_graph(writer, edges, books, thread_bytes, new_ids)
+    if tables := edge_tables(edges):
+        writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
+    return part_num_edges, num_cut_edges

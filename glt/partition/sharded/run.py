@@ -1,0 +1,417 @@
+"""The entry to distributed partitioning."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal, overload
+
+import numpy as np
+import torch.distributed as dist
+
+from glt.data.schema import NodeType
+from glt.partition.arguments import integer
+from glt.partition.forecast import Forecast, forecast
+from glt.partition.format.book import Book, id_dtype, owner_dtype
+from glt.partition.format.files import FileEntry, Rows
+from glt.partition.format.manifest import Manifest
+from glt.partition.format.staging import require_space
+from glt.partition.format.writer import PartitionWriter, relabel_nodes
+from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
+from glt.partition.hotness import ReadForecast
+from glt.partition.methods.partitioner import IdsOf, PartitionerBase, PerEdgeType, PerNodeType
+from glt.partition.sharded.exchange import Exchange, Parts, agree
+from glt.partition.sharded.files import (
+    EdgeFiles,
+    SharedDirectory,
+    shared_staging,
+    write_book,
+    write_caches,
+    write_nodes,
+)
+from glt.partition.sharded.slices import (
+    EDGE_TABLES,
+    NODE_TABLES,
+    GraphSlice,
+    gather_argument,
+    gather_rows,
+    sliced_hotness,
+)
+
+# The partitioner that assigns the nodes of a graph in slices.
+
+
+def make_assigner(
+    exchange: Exchange,
+    partitioner: type[PartitionerBase],
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    num_nodes: Any,
+    edge_index: Any,
+    arguments: dict[str, Any],
+    round_bytes: int,
+) -> tuple[PartitionerBase, dict[str, Any]]:
+    """Returns the partitioner of a graph without edges and tables, which assigns as that of the whole graph does, and
+    its own arguments as the manifest will read them.
+
+    Arguments as of :func:`partition_distributed`; ``arguments`` without tables, changed here.
+    """
+    if not (isinstance(partitioner, type) and issubclass(partitioner, PartitionerBase)):
+        raise TypeError(f"partitioner = {partitioner!r}: expected a subclass of PartitionerBase")
+    if partitioner.needs_graph:
+        raise ValueError(
+            f"partitioner = {partitioner.__name__}: its assignment needs the whole graph, which no rank has; assign "
+            f"nodes where all edges can be read, owners = {partitioner.__name__}(...).books()[0].owner, and pass "
+            "AssignedPartitioner with owners, a slice of them on each rank; or use RandomPartitioner or "
+            "FrequencyPartitioner (a partitioner of your own that looks at ids and hotness only says needs_graph = "
+            "False)"
+        )
+    for name in sorted(partitioner.node_arguments | {"balance_ntypes"}):
+        gathered = gather_argument(exchange, name, arguments.get(name), num_nodes, round_bytes)
+        if name in arguments:
+            arguments[name] = gathered
+    no_edges: Any = np.empty((2, 0), np.int64)
+    if isinstance(edge_index, Mapping):
+        no_edges = dict.fromkeys(edge_index, no_edges)
+    outline = GraphInput.of("out", num_nodes, no_edges, *[None] * 6)
+    counts = [nodes.num_nodes for nodes in outline.nodes]
+    num_parts = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
+    whole: dict[str, object] = {
+        "num_parts": num_parts,
+        "num_nodes": counts,
+        "num_nodes.keys()": outline.schema.node_types,
+    }
+    agree(exchange, whole | {"edge_index.keys()": outline.schema.edge_types})
+    name = partitioner.hotness_argument
+    hotness = sliced_hotness(exchange, name, arguments.get(name), outline.schema, counts, num_parts, round_bytes)
+    if hotness is not None:
+        arguments[name] = hotness
+    required = [*inspect.signature(partitioner).parameters.values()][4:]  # after edge_index
+    for parameter in required:
+        plain = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if plain and parameter.default is parameter.empty and parameter.name not in arguments:
+            raise TypeError(f"{parameter.name} is missing: {partitioner.__name__} needs it, a slice of it on each rank")
+    assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
+    given: dict[str, object] = {
+        "edge_assign_strategy": assigner.edge_assign_strategy,
+        "relabel": assigner.relabel,
+        "cache_ratio": assigner.caches.ratio,
+        "cache_memory_budget": assigner.caches.budget_bytes,
+    }
+    agree(exchange, given)
+    strategy_arguments = assigner.strategy_arguments()
+    agree(exchange, strategy_arguments)
+    return assigner, json.loads(json.dumps(strategy_arguments))
+
+
+# The whole graph in outline, as a forecast needs it: how many rows of what kind, but none of them.
+
+
+def outline(slices: GraphSlice) -> GraphInput:
+    """Returns the graph with its true counts and kinds of rows; all of them are zero and take no memory."""
+    graph = slices.graph
+    nodes = tuple(
+        replace(
+            each, feat=_rows(each.feat, each.num_nodes), label=_rows(each.label, each.num_nodes),
+            time=_column(each.time, each.num_nodes),
+            attrs=_attrs(each.attrs, each.num_nodes),
+        )
+        for each in graph.nodes
+    )  # fmt: skip
+    counts = slices.num_edges.sum(axis=0).tolist()
+    edges = tuple(
+        replace(
+            each, edge_index=np.broadcast_to(np.zeros((), np.int64), (2, count)),
+            row_ids=_zeros(each.row_ids, count), col_ids=_zeros(each.col_ids, count),
+            feat=_rows(each.feat, count), weight=_column(each.weight, count), time=_column(each.time, count),
+            attrs=_attrs(each.attrs, count),
+        )
+        for each, count in zip(graph.edges, counts, strict=True)
+    )  # fmt: skip
+    return replace(graph, nodes=nodes, edges=edges)
+
+
+def forecast_of(assigner: PartitionerBase, graph: GraphInput) -> Forecast:
+    """Returns what the partitioner would take on one machine, given the outline of the graph."""
+    expected = forecast(
+        graph,
+        assigner.num_parts,
+        assigner.num_threads,
+        assigner.sort_memory_bytes // assigner.num_threads,
+        assigner.chunk_size,
+        assigner.assign_node_bytes,
+        assigner.relabel,
+    )
+    return expected.with_files(*assigner.caches.most_files(assigner.num_parts, graph.nodes))
+
+
+def disk_bytes(assigner: PartitionerBase, slices: GraphSlice, ranks: Sequence[int]) -> int:
+    """Returns the space that the partitions of some ranks need, scratch files included, if all own equally much."""
+    graph = outline(slices)
+    share = sum(len(range(rank, assigner.num_parts, len(slices.num_edges))) for rank in ranks) / assigner.num_parts
+    collected = max([0, *(_collected(each, graph) for each in graph.edges)])
+    times = sum(8 * nodes.num_nodes for nodes in graph.nodes if nodes.time is not None)
+    of_parts = forecast_of(assigner, graph).disk_bytes + collected
+    books = _book_bytes(graph, assigner)  # a leader writes those of all partitions
+    return int(share * of_parts + (1 - share) * books) + len(ranks) * times
+
+
+def _book_bytes(graph: GraphInput, assigner: PartitionerBase) -> int:
+    """Bytes of books, or of the maps of ids, beside their headers and checksums."""
+
+    def of(num_ids: int) -> int:
+        return num_ids * (2 * id_dtype(num_ids).itemsize if assigner.relabel else owner_bytes + 4)
+
+    owner_bytes = owner_dtype(assigner.num_parts).itemsize
+    with_book = [edges.num_edges for edges in graph.edges if assigner.relabel or edges.tables]
+    return sum(map(of, [*(nodes.num_nodes for nodes in graph.nodes), *with_book]))
+
+
+def _collected(edges: EdgeInput, graph: GraphInput) -> int:
+    node = id_dtype(max(graph.nodes[edges.expanded].num_nodes, graph.nodes[edges.neighbor].num_nodes)).itemsize
+    weight = 0 if edges.weight is None else edges.weight.itemsize
+    time = 0 if edges.time is None else 8
+    return edges.num_edges * (2 * node + id_dtype(edges.num_edges).itemsize + weight + time)
+
+
+def _attrs(attrs: dict[str, Rows], num_rows: int) -> dict[str, Rows]:
+    return {name: Rows(_zeros(rows.array, num_rows), rows.torch_dtype) for name, rows in attrs.items()}
+
+
+def _column(array: np.ndarray | None, num_rows: int) -> np.ndarray | None:
+    return None if array is None else _zeros(array, num_rows)
+
+
+def _rows(rows: Rows | None, num_rows: int) -> Rows | None:
+    return None if rows is None else Rows(_zeros(rows.array, num_rows), rows.torch_dtype)
+
+
+def _zeros(like: np.ndarray, num_rows: int) -> np.ndarray:
+    return np.broadcast_to(np.zeros((), like.dtype), (num_rows, *like.shape[1:]))
+
+
+logger = logging.getLogger(__name__)
+
+ROUND_BYTES: Final = 64 << 20
+
+
+@overload
+def partition_distributed(
+    partitioner: type[PartitionerBase],
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    num_nodes: int | Mapping[NodeType, int],
+    edge_index: PerEdgeType,
+    node_feat: PerNodeType | None = None,
+    edge_feat: PerEdgeType | None = None,
+    *,
+    return_mapping: Literal[True],
+    **arguments: Any,
+) -> tuple[Manifest, IdsOf, IdsOf]: ...
+
+
+@overload
+def partition_distributed(
+    partitioner: type[PartitionerBase],
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    num_nodes: int | Mapping[NodeType, int],
+    edge_index: PerEdgeType,
+    node_feat: PerNodeType | None = None,
+    edge_feat: PerEdgeType | None = None,
+    *,
+    return_mapping: Literal[False] = False,
+    **arguments: Any,
+) -> Manifest: ...
+
+
+def partition_distributed(
+    partitioner: type[PartitionerBase],
+    output_dir: str | os.PathLike[str],
+    num_parts: int,
+    num_nodes: int | Mapping[NodeType, int],
+    edge_index: PerEdgeType,
+    node_feat: PerNodeType | None = None,
+    edge_feat: PerEdgeType | None = None,
+    *,
+    group: dist.ProcessGroup | None = None,
+    timeout_s: float = 1800.0,
+    round_bytes: int = ROUND_BYTES,
+    return_mapping: bool = False,
+    **arguments: Any,
+) -> Manifest | tuple[Manifest, IdsOf, IdsOf]:
+    """Partitions a graph of which every rank has a slice; all ranks call it together.
+
+    The result is, byte for byte, what ``partitioner(...).partition()`` writes on one machine: edges, and rows of each
+    table, are those of rank 0, then those of rank 1, and so on, and the id of an edge is its position in that order.
+    Slices may differ in length, and be empty. ::
+
+        torch.distributed.init_process_group("gloo")  # torchrun has started this on every machine
+        partition_distributed(
+            RandomPartitioner, "parts", num_parts=8, num_nodes=10**9, edge_index=my_edges, node_feat=my_rows
+        )
+
+    Rank r writes the partitions ``p % world_size == r``. Ranks that share the file system of ``output_dir`` write one
+    directory; others write one of their own, with the books, the manifest of all files, and their partitions: what a
+    host needs that serves them. With ``relabel`` the maps of ids stand in for the books.
+
+    Memory of a rank beside its slice: the owners of all nodes (1 byte each, 2 with more than 256 partitions), 4 bytes
+    more for each node of the type at hand, 12 for each that it owns, ``sort_memory_bytes``, and twice ``round_bytes``.
+    With hotness, also three of its numbers for each node of the type at hand, that is, the numbers for one partition
+    and what choosing from them takes: never those for all. What :class:`FrequencyPartitioner` takes to assign nodes
+    every rank takes; of their numbers it looks at those in its own slice.
+    Disk beside the result: a scratch file of the edges of one type that it owns, 12 to 16 bytes each, weights and times
+    extra, the sort's own, and 8 bytes per node with node times.
+
+    Args:
+        partitioner: A class that assigns nodes by their ids, such as :class:`RandomPartitioner`, or by their hotness,
+            :class:`FrequencyPartitioner`; or :class:`AssignedPartitioner` for an assignment made elsewhere, such as by
+            :class:`FennelPartitioner` or :class:`MetisPartitioner`, which look at edges and are refused.
+        output_dir: As of :class:`PartitionerBase`; may differ between ranks.
+        num_parts: As of :class:`PartitionerBase`. More than there are ranks is usual, fewer is possible.
+        num_nodes: Of the whole graph.
+        edge_index: The slice of this rank, ``[2, n]``; ids are of the whole graph.
+        node_feat, edge_feat: The slices of this rank.
+        group: Ranks that take part, and whose collectives on host memory are gloo's; its own timeout applies too.
+            Default: all of them.
+        timeout_s: How long to wait for another rank at a time: more than the slowest of them may be behind, which is
+            mostly in reading its slice and in sorting its edges. One that dies is missed at once.
+        round_bytes: Memory for rows that arrive at a time. The result does not depend on it.
+        return_mapping: As of :meth:`PartitionerBase.partition`, with ``relabel``.
+        arguments: Other arguments of ``partitioner``. Node and edge tables, ``balance_ntypes`` and ``owners`` are
+            slices too, and so is each array in ``hotness`` and ``probs``, where a rank without nodes gives arrays of
+            none. All others are the same on all ranks, but ``chunk_size``, ``num_threads`` and ``sort_memory_bytes``
+            may differ.
+
+    Returns:
+        The manifest, the same on all ranks. With ``return_mapping`` also the original id of each new node id and of
+        each new edge id, mapped from ``output_dir``, on all ranks.
+
+    Raises:
+        TypeError, ValueError, KeyError, IndexError, PartitionError, OSError: As the partitioner; or ValueError if
+            arguments differ between ranks or slices do not fit together. No directory is left behind.
+        RemoteError: If another rank has raised; with its error and traceback. The leader of a directory, its lowest
+            rank, raises PartitionError where its file system lacks the space that is forecast.
+        PeerLost: If another rank has died, or ``timeout_s`` has passed.
+    """
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s > 0:
+        raise ValueError(f"timeout_s = {timeout_s!r}: expected seconds above 0")
+    with Exchange(group, timeout_s) as exchange:
+        exchange.stage = "the comparison of arguments"
+        integer("round_bytes", round_bytes, 1, 2**40, "memory for rows that arrive at a time")
+        agree(exchange, {"partitioner": getattr(partitioner, "__name__", partitioner), "round_bytes": round_bytes})
+        tables = {name: arguments.pop(name, None) for name in NODE_TABLES + EDGE_TABLES if not name.endswith("_feat")}
+        tables |= {"node_feat": node_feat, "edge_feat": edge_feat}
+        assigner, strategy_arguments = make_assigner(
+            exchange, partitioner, output_dir, num_parts, num_nodes, edge_index, arguments, round_bytes
+        )
+        assigner.require_relabel(return_mapping)
+        exchange.stage = "the comparison of slices"
+        slices = GraphSlice.of(exchange, assigner.graph.edge_dir, num_nodes, edge_index, tables)
+        assigner.caches.require_use(slices.graph.nodes)
+        run = _Run(exchange, assigner, strategy_arguments, slices, round_bytes)
+        with shared_staging(assigner.output_dir, exchange) as directory:
+            manifest = run.write(directory)
+        if exchange.rank == 0:
+            logger.info("%s, in %s", manifest.summary(), assigner.output_dir)
+    return (manifest, *assigner.original_ids()) if return_mapping else manifest
+
+
+class _Run:
+    def __init__(
+        self,
+        exchange: Exchange,
+        assigner: PartitionerBase,
+        strategy_arguments: dict[str, Any],
+        slices: GraphSlice,
+        round_bytes: int,
+    ) -> None:
+        self._exchange = exchange
+        self._assigner = assigner
+        self._strategy_arguments = strategy_arguments
+        self._slices = slices
+        self._round_bytes = round_bytes
+        self._parts = Parts(assigner.num_parts, exchange.rank, exchange.world_size)
+
+    def write(self, directory: SharedDirectory) -> Manifest:
+        """Writes everything into the staging directory."""
+        exchange, assigner, graph = self._exchange, self._assigner, self._slices.graph
+        exchange.stage = "the forecast"
+        here = [rank for rank, leader in enumerate(directory.leaders) if leader == exchange.rank]
+        if here:  # this rank leads
+            require_space(assigner.output_dir, disk_bytes(assigner, self._slices, here))
+        exchange.stage = "the assignment of nodes"
+        books = assigner.books()
+        agree(exchange, {"what assign_nodes returned": [_digest(book) for book in books]})
+        is_leader = bool(here)
+        leaders = sorted(set(directory.leaders))
+        writer = PartitionWriter(
+            directory.root, assigner.chunk_size, assigner.num_threads, lambda _: None, self._parts.own
+        )
+        times, reads = self._write_nodes(writer, books, is_leader)
+        thread_bytes = assigner.sort_memory_bytes // assigner.num_threads
+        graphs = []
+        for at, edges in enumerate(graph.edges):
+            exchange.stage = f"the edges of type {edges.edge_type}"
+            files = EdgeFiles(
+                exchange, writer, self._parts, replace(edges, neighbor_time=times[edges.neighbor]),
+                self._slices.num_edges[:, at], books, assigner.relabel, self._round_bytes,
+            )  # fmt: skip
+            graphs.append(files.write(leaders, thread_bytes))
+        exchange.stage = "the end"
+        manifest = assigner.manifest(graph, books, reads, graphs, self._files(writer), self._strategy_arguments)
+        if is_leader:
+            manifest.write(directory.root)  # last: a directory without it does not load
+        return manifest
+
+    def _write_nodes(
+        self, writer: PartitionWriter, books: list[Book], is_leader: bool
+    ) -> tuple[list[np.ndarray | None], list[ReadForecast | None]]:
+        """Writes all nodes; returns by type the times of all of them, if they have any, and the expected reads."""
+        relabel = self._assigner.relabel
+        times: list[np.ndarray | None] = []
+        reads: list[ReadForecast | None] = []
+        for at, (nodes, book) in enumerate(zip(self._slices.graph.nodes, books, strict=True)):
+            self._exchange.stage = f"the nodes of type {nodes.node_type!r}"
+            if is_leader and relabel:
+                relabel_nodes(writer, nodes.node_type, book)
+            elif is_leader:
+                write_book(writer, nodes, book)
+            num_rows = self._slices.node_rows[:, at]
+            time = nodes.time
+            if time is not None:  # all of them: edges have the times of neighbours that others own
+                time = gather_rows(self._exchange, time.astype(np.int64), num_rows, self._round_bytes, writer.root)
+            times.append(time)
+            whole = replace(nodes, time=time)
+            write_nodes(self._exchange, writer, self._parts, whole, num_rows, book, relabel, self._round_bytes)
+            reads.append(self._write_caches(writer, at, whole, book))
+        return times, reads
+
+    def _write_caches(self, writer: PartitionWriter, at: int, nodes: NodeInput, book: Book) -> ReadForecast | None:
+        self._exchange.stage = f"the caches of nodes of type {nodes.node_type!r}"
+        plan = self._assigner.caches.plan(at, nodes, book)
+        if plan is None:
+            return None
+        writer.node_hotness(nodes.node_type, plan.own)
+        if any(plan.forecast.num_cached):
+            new_id = book.position() if self._assigner.relabel else None
+            num_rows = self._slices.node_rows[:, at]
+            write_caches(self._exchange, writer, nodes, num_rows, plan.cached(), new_id, self._round_bytes)
+        return plan.forecast
+
+    def _files(self, writer: PartitionWriter) -> dict[str, FileEntry]:
+        """Returns the entries of the files of all ranks."""
+        files = {}
+        for of_rank in self._exchange.gather({path: vars(entry) for path, entry in writer.files.items()}):
+            for path, entry in of_rank.items():
+                files[path] = FileEntry(**{**entry, "shape": tuple(entry["shape"])})
+        return files
+
+
+def _digest(book: Book) -> str:
+    return hashlib.blake2b(book.owner.data, digest_size=16).hexdigest()
