@@ -26,10 +26,10 @@ import glt
 from benchmarks._harness import Report, Timing, arguments, interleave, pinned
 from benchmarks.bench_distributed import start_method
 from benchmarks.partitioned import scratch_dir
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.served_world import ServedWorld
-from glt.distributed.server_client import require_client
-from glt.distributed.store.shard import Shard
+from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.server.api import require_client
+from glt.distributed.tensors.store import Shard
+from glt.distributed.tensors.tensor import DistTensor
 from glt.testing.cluster import free_port
 
 WIDTH = 128  # floats: 512 bytes

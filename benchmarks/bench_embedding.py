@@ -26,8 +26,8 @@ from torch import Tensor, nn
 import glt
 from benchmarks._harness import Report, arguments, interleave, pinned
 from glt.distributed import DistEmbedding, SparseAdagrad, SparseAdam
-from glt.distributed.served_world import ServedWorld
-from glt.distributed.server_client import require_client
+from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.server.api import require_client
 from glt.distributed.world import StandaloneWorld, World
 from glt.partition import RandomPartitioner
 from glt.testing import ring_graph

@@ -59,7 +59,7 @@ _COMMANDS: Final = {
     "launch": ("glt.launch.command_launch", "run a script as the servers and trainers of a job, on one host or more"),
     "copy": ("glt.launch.command_copy", "send each host of a job its partitions"),
     "partition": ("glt.partition.command", "partition a graph on disk"),
-    "serve": ("glt.distributed.command_serve", "run a server that samples a partition for clients"),
+    "serve": ("glt.distributed.server.command", "run a server that samples a partition for clients"),
 }
 
 

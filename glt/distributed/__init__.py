@@ -4,19 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
-from glt.distributed.dist_dataset import DistDataset
-from glt.distributed.dist_embedding import DistEmbedding
-from glt.distributed.dist_neighbor_sampler import DistNeighborSampler
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.evaluation import gather_metrics
-from glt.distributed.event_loop import ConcurrentEventLoop
-from glt.distributed.initialize import barrier, finalize, get_rank, initialize, num_trainers
+from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.engine.event_loop import ConcurrentEventLoop
+from glt.distributed.engine.sampler import DistNeighborSampler
+from glt.distributed.graph.evaluation import gather_metrics
+from glt.distributed.graph.split import edge_split, node_split
+from glt.distributed.job.initialize import barrier, finalize, get_rank, initialize, num_trainers
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
 )
-from glt.distributed.server_client import (
+from glt.distributed.server.api import (
     async_request_server,
     get_server,
     init_client,
@@ -26,25 +25,27 @@ from glt.distributed.server_client import (
     shutdown_client,
     wait_and_shutdown_server,
 )
-from glt.distributed.service.functions import register_server_function
-from glt.distributed.split import edge_split, node_split
-from glt.distributed.update_rules import SparseAdagrad, SparseAdam
+from glt.distributed.tensors.embedding import DistEmbedding
+from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
+from glt.distributed.tensors.tensor import DistTensor
+from glt.distributed.wire.calls import register_server_function
 from glt.partition import partition_graph
 
 if TYPE_CHECKING:
-    from glt.distributed.blocks import Block, to_block
-    from glt.distributed.dist_data_loader import DistDataLoader, EdgeDataLoader, NodeDataLoader
-    from glt.distributed.dist_graph import DistGraph
-    from glt.distributed.dist_link_neighbor_loader import DistLinkNeighborLoader
-    from glt.distributed.dist_neighbor_loader import DistNeighborLoader
-    from glt.distributed.dist_subgraph_loader import DistSubGraphLoader
-    from glt.distributed.graph_samplers import (
+    from glt.distributed.graph.graph import DistGraph
+    from glt.distributed.graph.inference import infer_layerwise
+    from glt.distributed.graph.loaders import (
+        Block,
+        DistDataLoader,
+        EdgeDataLoader,
         GlobalUniform,
         MultiLayerFullNeighborSampler,
         MultiLayerNeighborSampler,
+        NodeDataLoader,
         PerSourceUniform,
+        to_block,
     )
-    from glt.distributed.inference import infer_layerwise
+    from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
 
 __all__ = [
     "Block",

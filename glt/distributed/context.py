@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from glt.distributed.last_words import leave_last_words
+from glt.distributed.wire.exit import leave_last_words
 
 
 class DistRole(Enum):

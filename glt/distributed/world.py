@@ -9,15 +9,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from glt.distributed.dist_dataset import DistDataset
-from glt.distributed.graph_queries import GraphQueries, graph_calls
+from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.engine.queries import GraphQueries, graph_calls
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions, MpDistSamplingWorkerOptions, WorkerOptions
-from glt.distributed.service import functions
-from glt.distributed.service.client import Reply
-from glt.distributed.service.remote_dataset import RemoteDataset
-from glt.distributed.store.meeting import BARRIER_S, Meetings, check_timeout
-from glt.distributed.store.row_update import row_update_calls
-from glt.distributed.store.tensor_store import Call, TensorStore, store_calls
+from glt.distributed.server.client import RemoteDataset, Reply
+from glt.distributed.tensors.meeting import BARRIER_S, Meetings, check_timeout
+from glt.distributed.tensors.store import Call, TensorStore, row_update_calls, store_calls
+from glt.distributed.wire import calls as functions
 
 
 class World(Protocol):
@@ -103,7 +101,7 @@ def require_world() -> World:
         RuntimeError: If it has none.
     """
     if _world is None:
-        raise RuntimeError("this process is in no world yet: call glt.distributed.initialize() first")
+        raise RuntimeError("this process is in no world yet: call glt.distributed.job.initialize() first")
     return _world
 
 

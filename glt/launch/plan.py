@@ -124,7 +124,7 @@ def _plan_host(spec: JobSpec, at: int) -> list[ProcessPlan]:
 
 
 def _contract(spec: JobSpec) -> dict[str, str]:
-    """What servers and trainers both get; :mod:`glt.distributed.initialize` reads it."""
+    """What servers and trainers both get; :mod:`glt.distributed.job.initialize` reads it."""
     env = {
         "PYTHONUNBUFFERED": "1",  # else lines would come when a buffer is full, and the last ones never
         "GLT_NUM_SERVERS": str(len(spec.hosts) * spec.num_servers),

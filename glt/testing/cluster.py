@@ -178,7 +178,7 @@ class Cluster:
         function: Callable[..., Any],
         *args: Any,
         deadline_s: float = 240.0,
-        preload: tuple[str, ...] = ("torch_geometric.loader", "glt.loader", "glt.distributed.dist_neighbor_loader"),
+        preload: tuple[str, ...] = ("torch_geometric.loader", "glt.loader", "glt.distributed.loader.loaders"),
     ) -> None:
         self.world_size = world_size
         self._deadline = time.monotonic() + deadline_s

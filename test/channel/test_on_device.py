@@ -9,7 +9,7 @@ from glt.channel import LocalChannel, ShmChannel
 from glt.channel.local import DeviceChannel
 from glt.channel.message import MessageKind, MessageLayout, device_view, encode_message, error_message, read_message
 from glt.data.device import Accelerator, missing_for_cuda
-from glt.distributed.device_copies import DeviceCopies, take_over
+from glt.distributed.loader.base import DeviceCopies, take_over
 from glt.errors import RemoteError
 
 HOST = Accelerator(torch.device("cpu"))

@@ -20,11 +20,9 @@ import glt
 from glt.channel import ShmChannel
 from glt.channel.message import MessageKind
 from glt.data import HOMOGENEOUS
-from glt.distributed.batch_start import BatchStart
-from glt.distributed.dist_neighbor_sampler import layout_of
-from glt.distributed.partition_service import PartitionService
-from glt.distributed.router import PartitionRouter
-from glt.distributed.transport import Peer, Transport
+from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.sampler import BatchStart, layout_of
+from glt.distributed.wire.transport import Peer, Transport
 from glt.sampler.config import SamplingConfig
 from glt.testing import reference_batch
 

@@ -21,7 +21,7 @@ from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, assert_same
 
 import glt
 from glt.data.device import missing_for_cuda
-from glt.distributed.local_graph import joined
+from glt.distributed.engine.dataset import joined
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch
 from glt.testing.cluster import Cluster, Trainer

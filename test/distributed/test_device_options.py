@@ -20,7 +20,7 @@ from glt.data.pinned import process_buffers, process_pages
 from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
-from glt.distributed.local_graph import require_for_gpu
+from glt.distributed.engine.dataset import require_for_gpu
 from glt.testing.cluster import Cluster, Trainer, take_census
 
 GPU = pytest.param(

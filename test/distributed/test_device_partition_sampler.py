@@ -16,13 +16,10 @@ from torch import Tensor
 
 import glt
 from glt.data.device import require_accelerator
-from glt.distributed.batch_start import BatchStart
-from glt.distributed.device_partition_sampler import DevicePartitionSampler
-from glt.distributed.device_samplers import sampler_on
-from glt.distributed.dist_neighbor_sampler import STATS, DistNeighborSampler
-from glt.distributed.partition_service import PartitionService
-from glt.distributed.requests import Request
-from glt.distributed.stitched_batch import StitchedBatch
+from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_on
+from glt.distributed.engine.partitions import PartitionService
+from glt.distributed.engine.requests import Request
+from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device import DeviceSampling
 

@@ -15,17 +15,20 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
-from glt.distributed.blocks import Block, to_block
-from glt.distributed.dist_data_loader import DistDataLoader, EdgeDataLoader, NodeDataLoader
-from glt.distributed.dist_graph import DistGraph
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.graph_samplers import (
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.graph.loaders import (
+    Block,
+    DistDataLoader,
+    EdgeDataLoader,
     GlobalUniform,
     MultiLayerFullNeighborSampler,
     MultiLayerNeighborSampler,
+    NodeDataLoader,
     PerSourceUniform,
+    to_block,
 )
-from glt.distributed.initialize import finalize, initialize
+from glt.distributed.job.initialize import finalize, initialize
+from glt.distributed.tensors.tensor import DistTensor
 
 SEEDS = torch.arange(5, 300, 4)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 import glt
 from glt import _core
 from glt.data import Topology
-from glt.distributed.dist_graph import DistGraph
-from glt.distributed.dist_tensor import DistTensor
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import StandaloneWorld
 from glt.partition import load_id_map
 

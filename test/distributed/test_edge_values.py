@@ -13,10 +13,10 @@ from dist_typed_world import FOLLOWS, RATES, TypedWorld, write_typed_world
 from dist_typed_world import NUM_NODES as TYPED
 from torch import Tensor, nn
 
-from glt.distributed.dist_graph import DistGraph
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.inference import infer_layerwise
-from glt.distributed.initialize import finalize, initialize
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.graph.inference import infer_layerwise
+from glt.distributed.job.initialize import finalize, initialize
+from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import require_world
 from glt.partition import RandomPartitioner
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from glt.distributed import gather_metrics
-from glt.distributed.evaluation import accuracy
+from glt.distributed.graph.evaluation import accuracy
 from glt.testing.cluster import Cluster, Trainer
 
 NUM_CLASSES = 4

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from glt.distributed import worker
-from glt.distributed.service import pool_worker
-from glt.distributed.service.pool_worker_spec import PoolWorkerSpec
-from glt.distributed.worker import WorkerSpec
+from glt.distributed.engine import worker
+from glt.distributed.engine.worker import WorkerSpec
+from glt.distributed.server import pool_worker
+from glt.distributed.server.pool import PoolWorkerSpec
 
 
 class Left(Exception):

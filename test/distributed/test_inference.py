@@ -16,11 +16,11 @@ from dist_typed_world import NUM_NODES as TYPED
 from dist_world import NUM_NODES, World, write_world
 from torch import Tensor, nn
 
-from glt.distributed.dist_embedding import DistEmbedding
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.inference import infer_layerwise
-from glt.distributed.initialize import finalize, initialize
-from glt.distributed.layer_rows import MappedRows
+from glt.distributed.graph.inference import infer_layerwise
+from glt.distributed.graph.layers import MappedRows
+from glt.distributed.job.initialize import finalize, initialize
+from glt.distributed.tensors.embedding import DistEmbedding
+from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import require_world
 
 

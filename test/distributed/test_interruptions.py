@@ -20,7 +20,9 @@ from dist_world import World, join, options
 from promptness import eventually, expect_prompt
 
 import glt
-from glt.distributed import collocated, linger, rendezvous
+from glt.distributed.loader import deployment as collocated
+from glt.distributed.wire import liveness as linger
+from glt.distributed.wire import rendezvous
 from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 

@@ -21,7 +21,7 @@ from dist_world import World, join, options, snapshot
 from promptness import eventually, expect_prompt
 
 import glt
-from glt.distributed import linger
+from glt.distributed.wire import liveness as linger
 from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 STATS = {

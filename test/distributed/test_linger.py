@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from glt.distributed import linger
+from glt.distributed.wire import liveness as linger
 
 
 class SlowToGo:

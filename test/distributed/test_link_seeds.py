@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from glt.distributed.link_seeds import LinkSeeds, Negatives
+from glt.distributed.engine.seeds import LinkSeeds, Negatives
 from glt.errors import PeerLost
 
 

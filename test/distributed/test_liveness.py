@@ -19,10 +19,9 @@ import torch.distributed as dist
 from dist_world import World, join, options
 
 import glt
-from glt.distributed import liveness
-from glt.distributed.deployment import Collocated
-from glt.distributed.lifeline import Lifeline, answers
-from glt.distributed.liveness import Watch
+from glt.distributed.loader.deployment import Collocated
+from glt.distributed.wire import liveness
+from glt.distributed.wire.liveness import Lifeline, Watch, answers
 from glt.errors import PeerLost
 from glt.testing.cluster import Cluster, Trainer
 
@@ -113,7 +112,7 @@ def test_a_lifeline_answers_more_often_than_it_has_room_and_not_for_a_fork() -> 
 
 
 def test_a_lifeline_breaks_with_its_process() -> None:
-    program = "import time; from glt.distributed.lifeline import Lifeline; print(Lifeline().port, flush=True)"
+    program = "import time; from glt.distributed.wire.liveness import Lifeline; print(Lifeline().port, flush=True)"
     program = program.replace("print(Lifeline()", "line = Lifeline(); print(line") + "; time.sleep(100)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -13,9 +13,8 @@ from dist_world import World
 
 import glt
 from glt.distributed import CollocatedDistSamplingWorkerOptions, DistDataset, context
-from glt.distributed.edge_directory import EdgeDirectory
-from glt.distributed.graph_queries import GraphQueries
-from glt.distributed.store.shard import Shard
+from glt.distributed.engine.queries import EdgeDirectory, GraphQueries
+from glt.distributed.tensors.store import Shard
 from glt.partition import RandomPartitioner
 
 

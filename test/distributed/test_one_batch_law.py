@@ -15,7 +15,7 @@ from batch_law import CASES, SEED, Case, assert_same, reference
 from dist_world import NUM_NODES, World, join, options, seeds_of, snapshot
 
 import glt
-from glt.distributed import agreement
+from glt.distributed.loader import deployment as agreement
 from glt.errors import RendezvousError
 from glt.testing import check_batch
 from glt.testing.cluster import Cluster, Trainer

@@ -14,8 +14,8 @@ from torch_geometric.data import Data, HeteroData
 
 import glt
 from glt.distributed import DistDataset, context
-from glt.distributed.partition_service import PartitionService
-from glt.distributed.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+from glt.distributed.engine.partitions import PartitionService
+from glt.distributed.engine.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
 from glt.errors import MessageError
 from glt.partition import RandomPartitioner
 

@@ -16,8 +16,8 @@ from dist_world import World, options
 from promptness import expect_prompt
 
 import glt
-from glt.distributed import liveness, rendezvous
-from glt.distributed.liveness import Watch
+from glt.distributed.wire import liveness, rendezvous
+from glt.distributed.wire.liveness import Watch
 from glt.errors import RendezvousError
 from glt.testing.cluster import Cluster, Trainer, free_port
 
@@ -87,7 +87,7 @@ def test_a_long_wait_says_early_whom_it_waits_for(
     monkeypatch.setattr(liveness, "HINT_S", 0.0)
     store = dist.TCPStore("localhost", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
     with (
-        caplog.at_level(logging.WARNING, logger="glt.distributed.liveness"),
+        caplog.at_level(logging.WARNING, logger="glt.distributed.wire.liveness"),
         pytest.raises(RendezvousError, match=r"rank \[1\] did not join within 0\.2 s"),
     ):
         Watch(store, "job-0").wait_for({"trainer/1": 1}, "join", 0.2)

@@ -13,10 +13,8 @@ import glt
 from glt.channel import LocalChannel
 from glt.channel.message import Message
 from glt.data import HOMOGENEOUS
-from glt.distributed.epoch_start import EpochStart
-from glt.distributed.node_seeds import NodeSeeds
-from glt.distributed.producer import Producer
-from glt.distributed.seed_table import SeedTable
+from glt.distributed.engine.producer import EpochStart, Producer
+from glt.distributed.engine.seeds import NodeSeeds, SeedTable
 from glt.sampler.config import SamplingConfig
 from glt.sampler.order import SeedOrder
 

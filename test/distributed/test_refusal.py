@@ -14,7 +14,9 @@ from dist_world import World, join, options
 from promptness import expect_prompt
 
 import glt
-from glt.distributed import DistDataset, context, refusal, rendezvous
+from glt.distributed import DistDataset, context
+from glt.distributed.wire import exit as refusal
+from glt.distributed.wire import rendezvous
 from glt.testing.cluster import Cluster, Trainer, free_port
 
 EDGES = torch.zeros(2, 4, dtype=torch.int64)

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from glt.channel.message import MessageKind, encode_message, read_message
-from glt.distributed.link_seeds import LinkSeeds, Negatives
-from glt.distributed.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
-from glt.distributed.seed_table import SeedTable
-from glt.distributed.seeds import seeds_from_json
+from glt.distributed.engine.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
+from glt.distributed.engine.seeds import LinkSeeds, Negatives, SeedTable, seeds_from_json
 from glt.errors import MessageError
 
 IDS = torch.tensor([2**40, 0, 7])

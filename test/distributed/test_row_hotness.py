@@ -11,7 +11,7 @@ import torch
 
 import glt
 from glt.data.device import require_accelerator
-from glt.distributed.row_hotness import row_hotness
+from glt.distributed.engine.local_partition import row_hotness
 from glt.partition import RandomPartitioner, load_partition
 from glt.partition.format import layout
 from glt.testing import random_graph
@@ -48,7 +48,7 @@ def test_partitions_say_how_often_they_read_their_own_nodes(tmp_path: Path, rela
 def test_without_hotness_the_edges_that_lead_to_a_node_count(
     tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glt.distributed.row_hotness._STEP", step)
+    monkeypatch.setattr("glt.distributed.engine.local_partition._STEP", step)
     root = partitioned(tmp_path, 2)
     for p in range(2):
         part = load_partition(root, p)
@@ -103,7 +103,7 @@ def test_where_all_rows_are_kept_none_are_told_apart(tmp_path: Path) -> None:
 
 def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows are copied into one table, whose hottest are kept, whichever partition owns them."""
-    monkeypatch.setattr("glt.distributed.local_tables._MOST_TABLES", 2)
+    monkeypatch.setattr("glt.distributed.engine.local_partition._MOST_TABLES", 2)
     root = partitioned(tmp_path, 3, hotness=hotness(3))
     data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=0.2)
     local = {0: data.own} | {p: data.map_other(root, p) for p in (1, 2)}

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from glt.channel.message import MessageKind, encode_message
-from glt.distributed.rpc_transport import _Call, _Line
-from glt.distributed.transport import Peer
+from glt.distributed.wire.rpc_transport import _Call, _Line
+from glt.distributed.wire.transport import Peer
 from glt.errors import PeerLost
 
 

@@ -12,8 +12,7 @@ from torch_geometric.data import Data
 
 from glt.data.partition_book import PartitionBook
 from glt.distributed import DistDataset, DistGraph, edge_split, finalize, initialize, node_split
-from glt.distributed.selected_ids import SelectedIds
-from glt.distributed.split import default_homes
+from glt.distributed.graph.split import SelectedIds, default_homes
 from glt.distributed.world import StandaloneWorld, enter, leave
 from glt.partition import RandomPartitioner, partition_graph
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glt.distributed.split_counts import Interval, split_counts
+from glt.distributed.graph.split import Interval, split_counts
 
 
 @st.composite

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from glt import _core
 from glt.data.device import require_accelerator
-from glt.distributed.stitched_batch import StitchedBatch
+from glt.distributed.engine.device_sampler import StitchedBatch
 
 ENDS = [(0, 0), (0, 1), (1, 0)]
 NUM_NODES = [9, 5]

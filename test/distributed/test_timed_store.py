@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from glt.distributed.ending import Ending
-from glt.distributed.timed_store import TimedStore
+from glt.distributed.wire.exit import Ending
+from glt.distributed.wire.rendezvous import TimedStore
 from glt.errors import RendezvousError
 
 

@@ -12,11 +12,16 @@ import torch_geometric.nn as pyg
 from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, TypedWorld, write_typed_world
 from torch import Tensor
 
-from glt.distributed.blocks import Block
-from glt.distributed.dist_data_loader import EdgeDataLoader, NodeDataLoader
-from glt.distributed.dist_graph import DistGraph
-from glt.distributed.graph_samplers import GlobalUniform, MultiLayerFullNeighborSampler, PerSourceUniform
-from glt.distributed.initialize import finalize, initialize
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.graph.loaders import (
+    Block,
+    EdgeDataLoader,
+    GlobalUniform,
+    MultiLayerFullNeighborSampler,
+    NodeDataLoader,
+    PerSourceUniform,
+)
+from glt.distributed.job.initialize import finalize, initialize
 from glt.sampler.output import reverse_edge_type
 
 EDGES = torch.arange(0, 700, 9)

@@ -13,12 +13,12 @@ from dist_world import NUM_NODES, World
 from torch import Tensor
 
 from glt.distributed.context import get_context
-from glt.distributed.dist_data_loader import EdgeDataLoader, NodeDataLoader
-from glt.distributed.dist_graph import DistGraph
-from glt.distributed.dist_neighbor_loader import DistNeighborLoader
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.initialize import finalize, initialize
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.graph.loaders import EdgeDataLoader, NodeDataLoader
+from glt.distributed.job.initialize import finalize, initialize
+from glt.distributed.loader.loaders import DistNeighborLoader
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions
+from glt.distributed.tensors.tensor import DistTensor
 
 SEEDS = torch.arange(5, 300, 4)
 

@@ -95,7 +95,7 @@ class Actor:
 
     def samplers(self) -> list[int]:
         """Pids of the sampling processes that are ready, by place."""
-        return list(glt.distributed.server_client.get_server().pool.pids().values())
+        return list(glt.distributed.server.api.get_server().pool.pids().values())
 
     def stats(self) -> dict[str, Any]:
         return glt.distributed.server_stats()

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from glt.distributed.service.address import own_address, printed, reachable_address
-from glt.distributed.service.listener import Listener
+from glt.distributed.wire.connection import own_address, printed, reachable_address
+from glt.distributed.wire.listener import Listener
 from glt.errors import RendezvousError
 
 

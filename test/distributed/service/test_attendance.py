@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from glt.distributed.service.attendance import Attendance
+from glt.distributed.server.clients import Attendance
 
 
 def client(group: str, rank: int, has_left: bool = True) -> Any:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from glt.distributed.service import client, listener, remote_sampler
-from glt.distributed.service.client import ServerLine
-from glt.distributed.service.connection import Connection
-from glt.distributed.service.handshake import dial, introduce
-from glt.distributed.service.listener import Listener
-from glt.distributed.service.remote_sampler import RemoteSampler
-from glt.distributed.service.values import encode_value
+from glt.distributed.server import client
+from glt.distributed.server import remote as remote_sampler
+from glt.distributed.server.client import ServerLine
+from glt.distributed.server.remote import RemoteSampler
+from glt.distributed.wire import listener
+from glt.distributed.wire.calls import encode_value
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.listener import Listener, dial, introduce
 from glt.errors import MessageError, PeerLost, WorkerDied
 
 ENTRY = {

@@ -13,8 +13,8 @@ import pytest
 import torch
 from promptness import eventually
 
-from glt.distributed.service import connection as module
-from glt.distributed.service.connection import Connection, Pulse
+from glt.distributed.wire import connection as module
+from glt.distributed.wire.connection import Connection, Pulse
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError
 
 Pair = tuple[Connection, Connection]

@@ -14,8 +14,8 @@ from service_actors import Stage
 from service_world import become_client, serve
 
 import glt
-from glt.distributed.server_client import require_client
-from glt.distributed.service import session
+from glt.distributed.server import clients as session
+from glt.distributed.server.api import require_client
 from glt.testing.cluster import Cluster, Trainer
 
 _parked: dict[int, Future[int]] = {}

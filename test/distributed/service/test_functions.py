@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 import torch
 
-from glt.distributed.service import functions
-from glt.distributed.service.functions import name_of, register_server_function, registered
+from glt.distributed.wire import calls as functions
+from glt.distributed.wire.calls import name_of, register_server_function, registered
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 from promptness import expect_prompt
 
 import glt
-from glt.distributed.service import handshake
-from glt.distributed.service.connection import Connection
-from glt.distributed.service.handshake import dial, introduce, require_same_version
+from glt.distributed.wire import listener as handshake
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.listener import dial, introduce, require_same_version
 from glt.errors import GltError, PeerLost, RendezvousError
 from glt.testing.cluster import free_port
 

@@ -14,8 +14,8 @@ from service_actors import Stage
 from test_jobs import begin_job, finalize
 
 import glt
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.inference import infer_layerwise
+from glt.distributed.graph.inference import infer_layerwise
+from glt.distributed.tensors.tensor import DistTensor
 from glt.partition import RandomPartitioner
 
 

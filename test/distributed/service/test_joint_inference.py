@@ -16,8 +16,8 @@ from service_actors import Stage
 from test_jobs import begin_job, finalize
 
 import glt
-from glt.distributed import joint_work
-from glt.distributed.inference import infer_layerwise
+from glt.distributed.graph.inference import infer_layerwise
+from glt.distributed.job import joint_work
 from glt.distributed.world import require_world
 
 PROMPT_S = 100.0  # as opposed to the half hour of a barrier; on a busy machine seconds are many
@@ -149,7 +149,7 @@ def test_a_killed_trainer_is_named(world: Callable[..., World]) -> None:
 
 
 def test_meetings_that_are_called_off() -> None:
-    from glt.distributed.store.meeting import Meetings
+    from glt.distributed.tensors.meeting import Meetings
     from glt.errors import PeerLost
 
     class Who:

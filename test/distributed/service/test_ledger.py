@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from glt.distributed.service import ledger as ledger_module
-from glt.distributed.service.ledger import COUNTERS, GAUGES, Ledger, total
+from glt.distributed.server import stats as ledger_module
+from glt.distributed.server.stats import COUNTERS, GAUGES, Ledger, total
 
 
 class Clock:

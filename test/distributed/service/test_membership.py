@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from glt.distributed.service import membership
-from glt.distributed.service.attendance import Attendance
-from glt.distributed.service.connection import Connection
-from glt.distributed.service.membership import Membership, ServerEntry
+from glt.distributed.server import membership
+from glt.distributed.server.clients import Attendance
+from glt.distributed.server.membership import Membership, ServerEntry
+from glt.distributed.wire.connection import Connection
 
 ME = ServerEntry(0, "127.0.0.1", 1, "here", 1, "h0", 0, "g", "r", 3, None)
 

@@ -14,9 +14,8 @@ import pytest
 from dist_world import World
 
 import glt
-from glt.distributed.service.ledger import COUNTERS, GAUGES, RATES
-from glt.distributed.service.membership import ServerEntry
-from glt.distributed.service.metrics import MetricsEndpoint
+from glt.distributed.server.membership import ServerEntry
+from glt.distributed.server.stats import COUNTERS, GAUGES, RATES, MetricsEndpoint
 from glt.errors import RendezvousError
 from glt.testing.cluster import free_port
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from promptness import eventually
 
-from glt.distributed.service import pool as pool_module
-from glt.distributed.service.membership import ReadPlan
-from glt.distributed.service.pool import PoolMember, SamplerPool
-from glt.distributed.service.served_loaders import ServedLoaders
+from glt.distributed.server import pool as pool_module
+from glt.distributed.server.loaders import ServedLoaders
+from glt.distributed.server.membership import ReadPlan
+from glt.distributed.server.pool import PoolMember, SamplerPool
 
 
 def test_the_watch_goes_on_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:

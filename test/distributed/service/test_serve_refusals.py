@@ -16,9 +16,9 @@ from dist_world import World
 
 import glt
 from glt.cli import main
-from glt.distributed import command_serve
-from glt.distributed.serve_options import label_files
-from glt.distributed.service.server import DistServer
+from glt.distributed.server import command as command_serve
+from glt.distributed.server.command import label_files
+from glt.distributed.server.server import DistServer
 from glt.testing.cluster import free_port, take_census
 
 

@@ -14,11 +14,10 @@ from dist_world import write_world
 
 import glt
 from glt.distributed.context import DistContext, DistRole
-from glt.distributed.dist_graph import DistGraph
-from glt.distributed.host_server import HostServer, free_port
-from glt.distributed.job_place import JobPlace, JobRole
-from glt.distributed.served_world import ServedWorld
-from glt.distributed.service.client import DistClient
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.job.initialize import HostServer, JobPlace, JobRole, free_port
+from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.server.client import DistClient
 from glt.distributed.world import StandaloneWorld
 
 

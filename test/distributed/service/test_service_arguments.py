@@ -12,7 +12,7 @@ from dist_world import World
 
 import glt
 from glt.distributed import RemoteDistSamplingWorkerOptions, init_client, init_server
-from glt.distributed.service import server
+from glt.distributed.server import server
 from glt.testing.cluster import free_port
 
 

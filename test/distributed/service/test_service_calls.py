@@ -11,7 +11,7 @@ from dist_world import World
 from service_world import become_client, serve
 
 import glt
-from glt.distributed.service.descriptors import allow_descriptors
+from glt.distributed.wire.connection import allow_descriptors
 from glt.errors import RemoteError
 from glt.testing.cluster import Cluster, Trainer
 

@@ -15,8 +15,9 @@ from dist_world import World
 from promptness import eventually
 from service_actors import CASE, Stage
 
-from glt.distributed.service import connection, handshake
-from glt.distributed.service.functions import register_server_function
+from glt.distributed.wire import connection
+from glt.distributed.wire import listener as handshake
+from glt.distributed.wire.calls import register_server_function
 
 
 def pretend(protocol: int, version: str) -> None:

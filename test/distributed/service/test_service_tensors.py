@@ -16,9 +16,9 @@ from promptness import expect_prompt
 from service_world import become_client, serve
 
 import glt
-from glt.distributed.dist_tensor import DistTensor, flush_all
-from glt.distributed.served_world import ServedWorld
-from glt.distributed.server_client import require_client
+from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.server.api import require_client
+from glt.distributed.tensors.tensor import DistTensor, flush_all
 from glt.errors import PeerLost
 from glt.testing.cluster import Cluster, Trainer
 

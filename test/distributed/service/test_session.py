@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from glt.distributed.native_pool import NativePool
-from glt.distributed.service import session as session_module
-from glt.distributed.service.client import ServerLine
-from glt.distributed.service.connection import Connection
-from glt.distributed.service.session import Session
+from glt.distributed.server import clients as session_module
+from glt.distributed.server.client import ServerLine
+from glt.distributed.server.clients import Session
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.threads import NativePool
 
 ENTRY = {
     "rank": 0, "address": "127.0.0.1", "port": 1, "host": "here", "pid": 5, "host_id": "h", "partition_idx": 0,

@@ -13,11 +13,10 @@ from promptness import eventually
 from torch import Tensor
 
 from glt.channel.message import read_message
-from glt.distributed.service import tcp_transport
-from glt.distributed.service.connection import Connection
-from glt.distributed.service.handshake import introduce
-from glt.distributed.service.tcp_transport import PartitionServer, TcpTransport
-from glt.distributed.transport import Peer
+from glt.distributed.wire import transport as tcp_transport
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.listener import introduce
+from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import PeerLost, RemoteError
 
 PEER = Peer("server-1", 1, None, "there", 4711, 1, "server")

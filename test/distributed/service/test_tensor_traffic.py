@@ -15,12 +15,12 @@ from service_world import become_client, serve
 from torch import Tensor
 
 import glt
-from glt.distributed.dist_data_loader import NodeDataLoader
-from glt.distributed.dist_graph import DistGraph
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.served_world import ServedWorld
-from glt.distributed.server_client import require_client
-from glt.distributed.store import exchange
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.graph.loaders import NodeDataLoader
+from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.server.api import require_client
+from glt.distributed.tensors import exchange
+from glt.distributed.tensors.tensor import DistTensor
 from glt.errors import PeerLost
 from glt.testing.cluster import Cluster, Trainer
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from glt.distributed.service.turns import Lane, Turns
+from glt.distributed.server.stream import Lane, Turns
 
 
 class Simulation:

@@ -13,10 +13,10 @@ from service_actors import Stage
 from test_jobs import begin_job, finalize
 
 import glt
-from glt.distributed.dist_data_loader import EdgeDataLoader
-from glt.distributed.dist_graph import DistGraph
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.inference import infer_layerwise
+from glt.distributed.graph.graph import DistGraph
+from glt.distributed.graph.inference import infer_layerwise
+from glt.distributed.graph.loaders import EdgeDataLoader
+from glt.distributed.tensors.tensor import DistTensor
 from glt.partition import load_id_map
 
 Layers = list[pyg.HeteroConv]

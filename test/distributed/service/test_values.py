@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from glt.distributed.service.values import decode_value, encode_value
+from glt.distributed.wire.calls import decode_value, encode_value
 from glt.errors import MessageError
 
 _dtypes = st.sampled_from([torch.int64, torch.float32, torch.uint8, torch.bool, torch.float64, torch.int32])

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from glt.data.device import Accelerator
-from glt.distributed.service import pool_worker
-from glt.distributed.service.pool_worker import PoolWorker
-from glt.distributed.service.stream import Stream, Window
+from glt.distributed.server import pool_worker
+from glt.distributed.server.pool_worker import PoolWorker
+from glt.distributed.server.stream import Stream, Window
 
 
 def test_so_many_are_sent_ahead_and_no_more() -> None:

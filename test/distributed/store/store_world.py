@@ -12,9 +12,9 @@ import torch
 
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import Schema
-from glt.distributed.service.client import Reply
-from glt.distributed.service.values import decode_value, encode_value
-from glt.distributed.store.tensor_store import TensorStore, store_calls
+from glt.distributed.server.client import Reply
+from glt.distributed.tensors.store import TensorStore, store_calls
+from glt.distributed.wire.calls import decode_value, encode_value
 
 
 def graph(num_nodes, num_parts, relabelled, seed=0):

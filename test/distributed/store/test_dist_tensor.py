@@ -11,9 +11,8 @@ import pytest
 import torch
 from store_world import Servers
 
-from glt.distributed.dist_tensor import DistTensor, flush_all
-from glt.distributed.store import tensor_store
-from glt.distributed.store.handles import Handles
+from glt.distributed.tensors import store as tensor_store
+from glt.distributed.tensors.tensor import DistTensor, Handles, flush_all
 from glt.distributed.world import StandaloneWorld, enter, leave
 from glt.errors import PeerLost
 
@@ -204,7 +203,7 @@ def test_creation_refuses_what_does_not_fit(world, changed, error, text):
 
 
 def test_without_a_world_one_is_told_what_to_call():
-    with pytest.raises(RuntimeError, match=r"glt.distributed.initialize\(\)"):
+    with pytest.raises(RuntimeError, match=r"glt.distributed.job.initialize\(\)"):
         DistTensor((3,))
     enter(StandaloneWorld())
     try:
@@ -353,7 +352,7 @@ def test_handles_end_with_their_world(servers):
 
 
 def test_writes_without_waiting_are_seen_by_reads_behind_them_in_order(servers, monkeypatch):
-    monkeypatch.setattr("glt.distributed.store.exchange.PIECE_BYTES", 64)
+    monkeypatch.setattr("glt.distributed.tensors.exchange.PIECE_BYTES", 64)
     tensor = DistTensor((40, 4), torch.int64, world=servers.trainer())
     expected = torch.zeros(40, 4, dtype=torch.int64)
     generator = torch.Generator().manual_seed(0)
@@ -371,7 +370,7 @@ def test_writes_without_waiting_are_seen_by_reads_behind_them_in_order(servers, 
 
 
 def test_what_was_written_by_a_tensor_that_is_dropped_at_once_arrives(servers, monkeypatch):
-    monkeypatch.setattr("glt.distributed.store.exchange.PIECE_BYTES", 64)
+    monkeypatch.setattr("glt.distributed.tensors.exchange.PIECE_BYTES", 64)
     world = servers.trainer()
     kept = DistTensor((100, 4), name="x", world=world)
     for value in range(1, 4):
@@ -411,7 +410,7 @@ def test_a_loss_is_told_and_does_not_hold_up_what_comes_later(servers):
 
 
 def test_large_requests_travel_in_pieces(servers, monkeypatch):
-    monkeypatch.setattr("glt.distributed.store.exchange.PIECE_BYTES", 256)
+    monkeypatch.setattr("glt.distributed.tensors.exchange.PIECE_BYTES", 256)
     world = servers.trainer()
     tensor = DistTensor((1000, 8), world=world)
     expected = counting(tensor)
@@ -427,7 +426,7 @@ def test_large_requests_travel_in_pieces(servers, monkeypatch):
 
 
 def test_no_more_than_a_few_pieces_are_on_their_way(servers, monkeypatch):
-    monkeypatch.setattr("glt.distributed.store.exchange.PIECE_BYTES", 64)
+    monkeypatch.setattr("glt.distributed.tensors.exchange.PIECE_BYTES", 64)
     world = servers.trainer()
     tensor = DistTensor((2000, 8), world=world)
     seen = []

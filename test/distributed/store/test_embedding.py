@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import glt
-from glt.distributed.dist_embedding import DistEmbedding
-from glt.distributed.dist_parameter import DistParameter
-from glt.distributed.update_rules import SparseAdagrad, SparseAdam
+from glt.distributed.tensors.embedding import DistEmbedding, DistParameter
+from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
 from glt.distributed.world import StandaloneWorld, enter, leave
 
 

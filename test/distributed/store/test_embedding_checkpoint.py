@@ -12,8 +12,8 @@ import torch
 from thread_world import ThreadWorld, run_trainers
 from torch import Tensor
 
-from glt.distributed.dist_embedding import DistEmbedding
-from glt.distributed.update_rules import SparseAdagrad, SparseAdam
+from glt.distributed.tensors.embedding import DistEmbedding
+from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
 from glt.errors import CheckpointError, GltError
 
 NUM_ROWS, DIM, BATCH = 30, 3, 16

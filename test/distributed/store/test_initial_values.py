@@ -4,8 +4,8 @@ import pytest
 import torch
 from store_world import Servers, graph
 
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.service.functions import register_server_function
+from glt.distributed.tensors.tensor import DistTensor
+from glt.distributed.wire.calls import register_server_function
 
 
 @register_server_function
@@ -54,7 +54,7 @@ def test_values_do_not_depend_on_who_keeps_the_rows(init_func):
 
 def test_values_do_not_depend_on_the_pieces_they_are_made_in(monkeypatch):
     whole = made(2, "arrays", ("uniform", 0, 1), torch.float16), made(2, "arrays", by_row)
-    monkeypatch.setattr("glt.distributed.store.initial_values._PIECE_BYTES", 50)
+    monkeypatch.setattr("glt.distributed.tensors.spec._PIECE_BYTES", 50)
     assert torch.equal(made(2, "arrays", ("uniform", 0, 1), torch.float16), whole[0])
     assert torch.equal(made(2, "arrays", by_row), whole[1])
 
@@ -81,7 +81,7 @@ def test_a_function_of_the_servers_is_given_their_rows():
 
 def test_memory_for_what_a_function_returns_is_forecast(monkeypatch):
     limit = 97 * 3 * 4 * 3 // 2  # enough for the tensor, not for two of it
-    monkeypatch.setattr("glt.distributed.store.tensor_store.available_memory", lambda: (limit, "a test's limit"))
+    monkeypatch.setattr("glt.distributed.tensors.store.available_memory", lambda: (limit, "a test's limit"))
     made(1, "even", by_row)
     with pytest.raises(MemoryError, match="a test's limit"):
         made(1, "even", one_per_server)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from glt.distributed.store.meeting import Meetings
+from glt.distributed.tensors.meeting import Meetings
 from glt.errors import GltError, PeerLost
 
 

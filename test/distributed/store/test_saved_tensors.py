@@ -13,9 +13,8 @@ import pytest
 import torch
 from store_world import Servers, graph
 
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.store import checkpoint
-from glt.distributed.store.checkpoint import Checkpoint, load_tensors, save_tensors
+from glt.distributed.tensors import tensor as checkpoint
+from glt.distributed.tensors.tensor import Checkpoint, DistTensor, load_tensors, save_tensors
 from glt.errors import CheckpointError, PeerLost
 from glt.partition.format.manifest import digest_of, text_of
 

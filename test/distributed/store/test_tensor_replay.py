@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_world import Servers, graph
 
-from glt.distributed.dist_tensor import DistTensor
-from glt.distributed.store import exchange
-from glt.distributed.store.placement import Placement
+from glt.distributed.tensors import exchange
+from glt.distributed.tensors.spec import Placement
+from glt.distributed.tensors.tensor import DistTensor
 
 
 @settings(deadline=None, max_examples=40)

@@ -11,8 +11,8 @@ import torch
 from thread_world import Servers, ThreadWorld, run_trainers
 from torch import Tensor, nn
 
-from glt.distributed.dist_embedding import DistEmbedding
-from glt.distributed.update_rules import SparseAdagrad, SparseAdam
+from glt.distributed.tensors.embedding import DistEmbedding
+from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
 from glt.errors import PeerLost
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of torch.optim.Adagrad

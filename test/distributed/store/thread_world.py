@@ -8,10 +8,9 @@ from typing import Any
 
 from store_world import copy_answer, through_the_wire
 
-from glt.distributed.service.client import Reply
-from glt.distributed.store.meeting import Meetings
-from glt.distributed.store.row_update import row_update_calls
-from glt.distributed.store.tensor_store import TensorStore, store_calls
+from glt.distributed.server.client import Reply
+from glt.distributed.tensors.meeting import Meetings
+from glt.distributed.tensors.store import TensorStore, row_update_calls, store_calls
 
 
 class Servers:

@@ -1,0 +1,1 @@
+"""From rows of the input to a message: partitions, samplers, the producer and the sampling processes."""

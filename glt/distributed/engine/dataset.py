@@ -1,0 +1,554 @@
+"""One partition of a dataset, and what every process knows about the whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt.data.arrays import as_rows, from_array, load_saved, map_npy
+from glt.data.device import Accelerator
+from glt.data.feature import Feature
+from glt.data.graph import Graph
+from glt.data.partition_book import PartitionBook
+from glt.data.schema import EdgeType, NodeType, Schema
+from glt.data.topology import Topology
+from glt.distributed.engine.local_partition import LocalPartition, LocalTables, Placing
+from glt.distributed.wire.exit import keeping_touch
+from glt.errors import PartitionError
+from glt.partition import IdMap, NodePart, load_partition
+from glt.partition.format.id_map import checked_ids
+from glt.partition.format.manifest import Manifest
+from glt.sampler.config import SamplingConfig
+from glt.sampler.device import DeviceSampling
+from glt.sampler.graph import SampledGraph
+
+# The edges of the partitions that are read here, as one graph: what samplers on a GPU read.
+
+
+class LocalGraph:
+    """What a GPU of this process reads of a partitioned graph: once for all loaders of a dataset.
+
+    Args:
+        dataset: One of the partitions, and what is known of all.
+        partitions: Those that are read here, by index.
+
+    Attributes:
+        graphs: By edge type, the rows of all nodes; those of nodes of partitions elsewhere are empty.
+        tables: The tables of these partitions' nodes and edges.
+
+    Raises:
+        ValueError: If the dataset was loaded for samplers on the CPU.
+    """
+
+    def __init__(self, dataset: DistDataset, partitions: Mapping[int, LocalPartition]) -> None:
+        mode = require_for_gpu(dataset)
+
+        def rows(r: int, expanded: int) -> Topology:
+            topologies = {p: part.graphs[r].topology for p, part in partitions.items()}
+            return joined(topologies, dataset.node_books[expanded])
+
+        self.graphs = tuple(
+            Graph(rows(r, expanded), mode, graph.device)
+            for r, ((expanded, _), graph) in enumerate(zip(dataset.ends, dataset.own.graphs, strict=True))
+        )
+        self._graph = SampledGraph(
+            dataset.schema, dataset.edge_dir, dataset.num_nodes_of, tuple(each.topology for each in self.graphs),
+            graphs=self.graphs,
+        )  # fmt: skip
+        self.tables = LocalTables(partitions, {"node": dataset.node_books, "edge": dataset.edge_books})
+
+    def kernels(self, config: SamplingConfig, accelerator: Accelerator) -> DeviceSampling:
+        """Returns what samples these rows on a GPU, on the current stream.
+
+        Raises:
+            ValueError: If an option is one that kernels lack.
+        """
+        graph = replace(self._graph, time_level=config.time_level)
+        return DeviceSampling(graph, config, accelerator.device, lambda r: self.graphs[r].placed(accelerator))
+
+    def close(self) -> None:
+        """Gives back device memory and unpins all; no sampler may be using it."""
+        for graph in self.graphs:
+            graph.close()
+        self.tables.close()
+
+
+def require_for_gpu(dataset: DistDataset) -> str:
+    """Returns the mode that a dataset was loaded with, for samplers on a GPU.
+
+    Raises:
+        ValueError: If that is ``'CPU'``.
+    """
+    mode = dataset.load_args["graph_mode"]
+    if mode == "CPU":
+        raise ValueError(
+            "graph_mode = 'CPU': the partition was loaded for samplers on the CPU; load it with graph_mode='CUDA' or "
+            "'ZERO_COPY' for a GPU"
+        )
+    return str(mode)
+
+
+def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
+    """Returns rows of all nodes of the whole graph; those of nodes of other partitions are empty.
+
+    Args:
+        by_part: The rows of partitions, by index, in the order of the ids that each owns.
+        book: Who owns which.
+
+    The columns of a single partition are used in place, with row offsets of all nodes. Those of several are copied,
+    once per process: kernels find all rows of an edge type in one column.
+    """
+    parts = list(by_part.values())
+    first = parts[0]
+    size = (first.num_neighbor_nodes, first.num_nodes)
+    shared: dict[str, Any] = {
+        "layout": first.layout, "num_nodes": size if first.layout == "CSC" else size[::-1], "trusted": True
+    }  # fmt: skip
+    if book.num_parts == 1:  # which owns all nodes, in order
+        return Topology.from_rows(
+            first.indptr, first.indices, first.edge_ids, weights=first.weights, by_time=first.by_time, **shared
+        )
+    owner, degree = book.owners(), np.zeros(book.num_ids, np.int64)
+    owned = [np.flatnonzero(owner == p) for p in by_part]
+    for ids, part in zip(owned, parts, strict=True):
+        degree[ids] = np.diff(part.indptr.numpy())
+    indptr = np.zeros(book.num_ids + 1, np.int64)
+    np.cumsum(degree, out=indptr[1:])
+    if len(parts) == 1:  # its rows follow each other as they do here
+        weights = first.weights and (
+            first.weights.weight_sum, torch.from_numpy(weight_guide(indptr, first.weights.weight_sum.numpy())),
+        )  # fmt: skip
+        return Topology.from_rows(
+            torch.from_numpy(indptr), first.indices, first.edge_ids, weights=weights, by_time=first.by_time, **shared
+        )
+    # Where the edges of each partition go: its rows, one after the other, each to its own place.
+    places = [
+        torch.from_numpy(np.repeat(indptr[ids] - part.indptr.numpy()[:-1], degree[ids]) + np.arange(part.num_edges))
+        for ids, part in zip(owned, parts, strict=True)
+    ]
+
+    def column(of: Callable[[Topology], Tensor | None]) -> Any:
+        columns = [of(part) for part in parts]
+        if columns[0] is None:
+            return None
+        wide = any(each.dtype == torch.int64 for each in columns)  # type: ignore[union-attr]
+        dtype = torch.int64 if wide else columns[0].dtype
+        out = torch.empty(int(indptr[-1]), dtype=dtype)
+        for place, each in zip(places, columns, strict=True):
+            assert each is not None, "partitions of one graph have the same columns"
+            # By NumPy, which scatters unsigned numbers of 64 bits too.
+            out.numpy()[place.numpy()] = each.numpy()
+        return out
+
+    weights = by_time = None
+    if first.weights is not None:
+        weight_sum = column(lambda part: part.weights and part.weights.weight_sum)
+        weights = weight_sum, torch.from_numpy(weight_guide(indptr, weight_sum.numpy()))
+    if first.by_time is not None:
+        by_time = tuple(column(lambda part, i=i: part.by_time and part.by_time[i]) for i in range(3))  # type: ignore[misc]
+    return Topology.from_rows(
+        torch.from_numpy(indptr), column(lambda part: part.indices), column(lambda part: part.edge_ids),
+        weights=weights, by_time=by_time, **shared,
+    )  # fmt: skip
+
+
+def weight_guide(indptr: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
+    """The cut points of rows whose sums are known, as ``csrc/core/weights.h`` has them: they depend on where a row
+    begins.
+
+    Args:
+        indptr: Row offsets ``[num_rows + 1]``, int64.
+        weight_sum: Sums within each row ``[E]``, uint64.
+    """
+    begin, end = indptr[:-1], indptr[1:]
+    total = np.zeros(len(begin), np.uint64)
+    has_edges = end > begin
+    total[has_edges] = weight_sum[end[has_edges] - 1]
+    size = ((end >> 3) - (begin >> 3) + 1).astype(np.uint64)
+    shift = np.zeros(len(begin), np.uint64)
+    large = total > size
+    above = total[large] - np.uint64(1)
+    bits = _bit_width(above) - _bit_width(size[large])
+    shift[large] = bits + ((above >> bits) >= size[large])
+    # Every cut point of every row: the first edge whose sum exceeds it, the last one where none does.
+    row = np.repeat(np.arange(len(begin)), size.astype(np.int64))
+    number = np.arange(len(row)) - np.repeat(
+        np.cumsum(size.astype(np.int64)) - size.astype(np.int64), size.astype(np.int64)
+    )
+    cut = number.astype(np.uint64) << shift[row]
+    low, high = begin[row].copy(), np.maximum(end[row] - 1, begin[row])
+    while (open_ := low < high).any():
+        middle = (low + high) >> 1
+        exceeds = np.zeros(len(row), bool)
+        exceeds[open_] = weight_sum[middle[open_]] > cut[open_]
+        high = np.where(open_ & exceeds, middle, high)
+        low = np.where(open_ & ~exceeds, middle + 1, low)
+    guide = np.zeros((int(indptr[-1]) >> 3) + len(begin), np.uint32)
+    guide[(begin[row] >> 3) + row + number] = low - begin[row]
+    return guide
+
+
+def _bit_width(values: np.ndarray) -> np.ndarray:
+    """Of positive integers of 64 bits, exactly: a double would round."""
+    width = np.zeros(len(values), np.uint64)
+    left = values.copy()
+    for step in (32, 16, 8, 4, 2, 1):
+        large = left >= np.uint64(1) << np.uint64(step)
+        width[large] += np.uint64(step)
+        left[large] >>= np.uint64(step)
+    return width + np.uint64(1)
+
+
+_graphs_lock = threading.Lock()
+
+LabelFile = str | os.PathLike[str]
+
+
+class DistDataset:
+    """The partition that this process samples from, mapped from disk: all processes of a host share one copy.
+
+    Attributes:
+        partition_idx, num_partitions: Which partition of how many.
+        schema: The types of nodes and edges; in attributes that end in ``_of``, and in all that is not a user's, a type
+            is its position there.
+        num_nodes_of, num_edges_of: Of the whole graph, by type.
+        num_neighbor_nodes_of: By edge type, nodes of the type that is not expanded.
+        edge_dir: ``'out'`` for directories written with ``by_src``, ``'in'`` with ``by_dst``.
+        node_books: By node type, the :class:`~glt.data.partition_book.PartitionBook` of all nodes of the whole graph.
+        edge_books: By edge type, that of all edges; None where edges have no tables and no
+            new ids.
+        whole_node_labels: By node type, labels of all nodes where a file with them was given; else None.
+        own: Graphs and tables of the partition.
+    """
+
+    def __init__(self) -> None:
+        self._args: dict[str, Any] | None = None
+
+    @keeping_touch()
+    def load(
+        self,
+        graph_dir: str | os.PathLike[str],
+        partition_idx: int,
+        graph_mode: str = "CPU",
+        *,
+        device: str | int | torch.device | None = None,
+        split_ratio: float = 0.0,
+        whole_node_label_file: LabelFile | Mapping[NodeType, LabelFile] | None = None,
+        verify: bool = True,
+    ) -> DistDataset:
+        """Loads a partition from the directory that a partitioner wrote.
+
+        Args:
+            graph_dir: The partitioner's ``output_dir``.
+            partition_idx: Which partition, in ``[0, num_parts)``.
+            graph_mode: Where samplers on a GPU find the edges: see :class:`glt.data.Graph`. ``'CUDA'`` makes its GPU
+                the default of all samplers; with ``'ZERO_COPY'`` they are told to use one. They sample the partitions
+                that are read here, several joined into one graph in memory of the process, and ask for the others.
+            device: The GPU, as for :class:`glt.data.Graph`.
+            split_ratio: Share of the rows of each table that GPUs keep in their memory, in [0, 1]; the others are
+                pinned where they are mapped. Of nodes the hottest: by the hotness that the partitioner was given, else
+                those to which most edges of the partition lead. Of edges the first.
+            whole_node_label_file: A ``.pt`` file (a tensor, read without unpickling anything else) or ``.npy`` file
+                with the labels of all nodes, in place of labels stored with the partition; also of a relabelled graph
+                in the order of the original ids. Of a heterogeneous graph, a dict of such files by node type; types
+                that it does not name keep the stored ones.
+            verify: Compare files with their checksums: those up to 64 MiB whole, larger ones in eight places.
+
+        Returns:
+            This dataset.
+
+        Raises:
+            glt.errors.PartitionError: If the directory is damaged or has no such partition; names the file.
+            TypeError: If ``partition_idx`` is not an integer, or label files are not given by type where there are
+                types.
+            KeyError: If a label file is for a node type that there is not.
+            ValueError: If ``graph_mode`` is unknown, a GPU is asked for that cannot be used here, or a label file is
+                missing or does not fit.
+        """
+        if split_ratio and graph_mode == "CPU":
+            raise ValueError(f"split_ratio = {split_ratio} and graph_mode = 'CPU': rows are kept for samplers on a GPU")
+        part = load_partition(graph_dir, partition_idx, verify=verify)
+        manifest, schema = part.manifest, part.schema
+        files = [path and os.path.abspath(path) for path in _label_files(schema, whole_node_label_file)]
+        self._args = {
+            "graph_dir": os.path.abspath(graph_dir),
+            "partition_idx": int(partition_idx),
+            "graph_mode": graph_mode,
+            "device": None if device is None else device if isinstance(device, int) else str(device),
+            "split_ratio": split_ratio,
+            "whole_node_label_file": (
+                {t: path for t, path in schema.by_node_type(files).items() if path} if schema.is_hetero else files[0]
+            ),
+        }
+        self.manifest: Manifest = manifest
+        self.schema: Schema = schema
+        self._placing = Placing(graph_mode, device, split_ratio)
+        self._local_graphs: dict[frozenset[int], LocalGraph] = {}
+        self.partition_idx = part.index
+        self.num_partitions = manifest.num_parts
+        self.num_nodes_of = tuple(entry.num_nodes for entry in manifest.node_types)
+        self.num_edges_of = tuple(entry.num_edges for entry in manifest.edge_types)
+        self.edge_dir = manifest.edge_dir
+        self.ends = schema.ends(self.edge_dir)
+        self.num_neighbor_nodes_of = tuple(self.num_nodes_of[neighbor] for _, neighbor in self.ends)
+        self.whole_node_labels = tuple(
+            None if path is None else Feature(_read_labels(Path(path), schema, t, self.num_nodes_of[t]), rows)
+            for t, (path, rows) in enumerate(zip(files, map(_original_rows, part.nodes), strict=True))
+        )
+        self._labelled = [labels is not None for labels in self.whole_node_labels]
+        self.own = LocalPartition.of(part, self._placing, self._labelled)
+        self.node_books = tuple(node.book for node in part.nodes)
+        self.edge_books = tuple(edge.book for edge in part.edges)
+        self._id_maps = {
+            "node": tuple(node.id_map for node in part.nodes), "edge": tuple(edge.id_map for edge in part.edges)
+        }  # fmt: skip
+        return self
+
+    def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:
+        """Maps another partition of the same graph, whose files are on this host, to read it without asking anyone.
+
+        Args:
+            graph_dir: Where it is.
+            partition_idx: Which one.
+
+        Raises:
+            glt.errors.PartitionError: If it cannot be read, or is of another partitioning run.
+        """
+        part = load_partition(graph_dir, partition_idx, verify=False)  # whoever samples from it has verified it
+        if part.manifest.run_id != self.manifest.run_id:
+            raise PartitionError(
+                f"partition {partition_idx} in {os.fspath(graph_dir)!r} is of run {part.manifest.run_id}: expected "
+                f"{self.manifest.run_id}, the run of partition {self.partition_idx}"
+            )
+        # Who owns what is read in one copy only, the one that was verified.
+        nodes = tuple(replace(n, book=book) for n, book in zip(part.nodes, self.node_books, strict=True))
+        edges = tuple(replace(e, book=book) for e, book in zip(part.edges, self.edge_books, strict=True))
+        return LocalPartition.of(replace(part, nodes=nodes, edges=edges), self._placing, self._labelled)
+
+    @property
+    def sampling_device(self) -> str | int | None:
+        """The GPU that samplers use unless they are told otherwise; None: the CPU."""
+        if self._placing.graph_mode != "CUDA":
+            return None
+        device = self._placing.device
+        return "cuda" if device is None else device if isinstance(device, int) else str(device)
+
+    def require_for_gpu(self) -> None:
+        """Refuses samplers on a GPU.
+
+        Raises:
+            ValueError: If ``graph_mode`` is ``'CPU'``.
+        """
+        require_for_gpu(self)
+
+    def local_graph(self, partitions: Mapping[int, LocalPartition]) -> LocalGraph:
+        """What GPUs read of the partitions that are read here; made the first time, for all loaders that read these.
+
+        Args:
+            partitions: Which, by index.
+
+        Raises:
+            ValueError: If ``graph_mode`` is ``'CPU'``.
+        """
+        with _graphs_lock:
+            key = frozenset(partitions)
+            if key not in self._local_graphs:
+                self._local_graphs[key] = LocalGraph(self, dict(sorted(partitions.items())))
+            return self._local_graphs[key]
+
+    def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
+        """The edges of a type that are here: see :meth:`LocalPartition.all_edges`."""
+        return self.own.all_edges(edge_type)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for what load() would have set.
+        if not name.startswith("_") and self.__dict__.get("_args", ...) is None:
+            raise AttributeError(f"the dataset has no {name} yet: call load(graph_dir=..., partition_idx=...) first")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def load_args(self) -> dict[str, Any]:
+        """The arguments of :meth:`load`."""
+        if self._args is None:
+            raise ValueError("the dataset is empty: call load(graph_dir=..., partition_idx=...) first")
+        return dict(self._args)
+
+    @property
+    def num_nodes(self) -> Any:
+        """Number of nodes of the whole graph, or numbers by node type."""
+        return self._face("node", self.num_nodes_of)
+
+    @property
+    def num_edges(self) -> Any:
+        """Number of edges of the whole graph, or numbers by edge type."""
+        return self._face("edge", self.num_edges_of)
+
+    @property
+    def graph(self) -> Any:
+        """Rows of the owned nodes, as a :class:`glt.data.Graph` or a dict by edge type; neighbours have global ids."""
+        return self._face("edge", self.own.graphs)
+
+    @property
+    def node_features(self) -> Any:
+        """Features of the owned nodes: a :class:`glt.data.Feature` or None, or a dict of the node types that have
+        some."""
+        return self._face("node", [tables.get("x") for tables in self.own.node_tables])
+
+    @property
+    def node_labels(self) -> Any:
+        """Labels of the owned nodes, or of all nodes where a label file was given; as :attr:`node_features`."""
+        stored = [tables.get("y") for tables in self.own.node_tables]
+        whole = self.whole_node_labels
+        return self._face("node", [a if a is not None else b for a, b in zip(whole, stored, strict=True)])
+
+    @property
+    def edge_features(self) -> Any:
+        """Features of the owned edges; as :attr:`node_features`, by edge type."""
+        return self._face("edge", [tables.get("edge_attr") for tables in self.own.edge_tables])
+
+    @property
+    def node_attrs(self) -> Any:
+        """Named tables of the owned nodes, such as ``train_mask``: :class:`glt.data.Feature` by name, or such dicts by
+        node type."""
+        return self._named("node", [node.attrs for node in self.manifest.node_types], self.own.node_tables)
+
+    @property
+    def edge_attrs(self) -> Any:
+        """Named tables of the owned edges; as :attr:`node_attrs`, by edge type."""
+        return self._named("edge", [edge.attrs for edge in self.manifest.edge_types], self.own.edge_tables)
+
+    def _named(self, kind: str, names: Sequence[Any], tables: Sequence[dict[str, Feature]]) -> Any:
+        by_type = [{name: own[name] for name in each} for each, own in zip(names, tables, strict=True)]
+        return self._face(kind, [each or None for each in by_type]) if self.schema.is_hetero else by_type[0]
+
+    @property
+    def node_map(self) -> Any:
+        """Original id of each node of the whole graph, ``[num_nodes]`` int32 or int64, mapped, or a dict by node type;
+        None where the graph was partitioned without ``relabel``. What :func:`glt.partition.to_original_order` takes."""
+        return self._originals("node")
+
+    @property
+    def edge_map(self) -> Any:
+        """Original id of each edge of the whole graph; as :attr:`node_map`, by edge type."""
+        return self._originals("edge")
+
+    def map_to_original(self, ids: Any, type_: NodeType | EdgeType | None = None) -> Tensor:
+        """Returns the ids that nodes or edges had in the input of the partitioner.
+
+        Args:
+            ids: Ids as batches have them, such as ``n_id`` and ``e_id``: integers of any shape.
+            type_: A node type or an edge type; None stands for the nodes of a homogeneous graph, whose edges are
+                ``("node", "to", "node")``.
+
+        Returns:
+            An int64 tensor of the same shape; the ids themselves where the graph was partitioned without ``relabel``.
+
+        Raises:
+            IndexError: If there is no such id; names the first.
+            KeyError: If there is no such type; names those there are.
+            TypeError: If ``ids`` are no integers.
+        """
+        found, num_ids = self._id_map(type_)
+        return checked_ids(ids, num_ids) if found is None else found.to_original(ids)
+
+    def map_from_original(self, ids: Any, type_: NodeType | EdgeType | None = None) -> Tensor:
+        """Returns the ids that original nodes or edges have here, for example of seeds; as :meth:`map_to_original`."""
+        found, num_ids = self._id_map(type_)
+        return checked_ids(ids, num_ids) if found is None else found.to_new(ids)
+
+    def _id_map(self, type_: NodeType | EdgeType | None) -> tuple[IdMap | None, int]:
+        if type_ is None or isinstance(type_, str):
+            at = self.schema.node_index(type_)
+            return self._id_maps["node"][at], self.num_nodes_of[at]
+        at = self.schema.edge_index(type_)
+        return self._id_maps["edge"][at], self.num_edges_of[at]
+
+    def _originals(self, kind: str) -> Any:
+        if not self.manifest.is_relabelled:
+            return None
+        maps = self._id_maps[kind]
+        return self._face(kind, [None if of is None else from_array(of.original) for of in maps])
+
+    def _face(self, kind: str, values: Sequence[Any]) -> Any:
+        if not self.schema.is_hetero:
+            return values[0]
+        named = self.schema.by_node_type(values) if kind == "node" else self.schema.by_edge_type(values)
+        return {type_: value for type_, value in named.items() if value is not None}
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` needs in another process of this host to map the same files."""
+        return {**self.load_args, "run_id": self.manifest.run_id}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> DistDataset:
+        """The dataset of another process.
+
+        Raises:
+            glt.errors.PartitionError: If its directory is not what that process loaded any more.
+        """
+        self = cls()
+        self.__setstate__(told)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.to_json()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._args = None
+        args = dict(state)
+        run_id = args.pop("run_id")
+        self.load(**args, verify=False)  # the process that sent this has verified it
+        if self.manifest.run_id != run_id:
+            raise PartitionError(
+                f"{args['graph_dir']!r} holds run {self.manifest.run_id} now: expected {run_id}, which the process "
+                "that sent this dataset had loaded; partition into a new directory, or load the dataset again"
+            )
+
+    def __repr__(self) -> str:
+        if self._args is None:
+            return "DistDataset(empty)"
+        return (
+            f"DistDataset(partition {self.partition_idx} of {self.num_partitions}, num_nodes={self.num_nodes}, "
+            f"num_edges={self.num_edges}, edge_dir={self.edge_dir!r})"
+        )
+
+
+def _original_rows(nodes: NodePart) -> Tensor | None:
+    """Rows of a table in the order of the original ids, as a feature looks them up; None where those are the ids."""
+    if nodes.id_map is None:
+        return None
+    original = nodes.id_map.original  # a view where int32 holds the ids, which are never negative
+    return from_array(original.view(np.uint32) if original.itemsize == 4 else original.astype(np.uint32))
+
+
+def _label_files(schema: Schema, given: Any) -> list[Any]:
+    if given is not None and schema.is_hetero and not isinstance(given, Mapping):
+        raise TypeError(
+            f"whole_node_label_file = {given!r}: expected a dict by node type, one file each, the graph having the "
+            f"node types {list(schema.node_types)}"
+        )
+    return schema.per_node_type("whole_node_label_file", given)
+
+
+def _read_labels(path: Path, schema: Schema, node_type: int, num_nodes: int) -> Tensor:
+    if not path.exists():
+        raise ValueError(f"whole_node_label_file = {str(path)!r} does not exist")
+    if path.suffix == ".npy":
+        labels = as_rows(map_npy(path, f"whole_node_label_file = {str(path)!r}"), "whole_node_label_file")
+    else:
+        labels = load_saved(path, f"whole_node_label_file = {str(path)!r}", "a tensor", mmap=True)
+    what = f"node of type {schema.node_types[node_type]!r}" if schema.is_hetero else "node"
+    if not isinstance(labels, Tensor) or labels.dim() == 0 or len(labels) != num_nodes:
+        shape = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+        raise ValueError(
+            f"whole_node_label_file = {str(path)!r} holds {shape}: expected one label per {what}, {num_nodes}"
+        )
+    return labels

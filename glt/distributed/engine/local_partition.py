@@ -1,0 +1,369 @@
+"""A partition that this process has mapped: what it answers, asked from here or from elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt import _core
+from glt.data.arrays import from_array
+from glt.data.device import Accelerator
+from glt.data.feature import Feature
+from glt.data.graph import Graph
+from glt.data.partition_book import PartitionBook
+from glt.data.schema import Schema
+from glt.data.tiered_rows import NO_ROW, TieredRows
+from glt.data.topology import Topology, layout_of
+from glt.distributed.engine.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest
+from glt.partition import NodePart, Partition
+
+# Copies of rows of other partitions' nodes, answered here instead of there.
+
+
+@dataclass(frozen=True, eq=False)
+class NodeCache:
+    """Rows of the nodes of one type that a partition keeps copies of.
+
+    Attributes:
+        index: The row of each node that is here. In memory of this process: a quarter of a byte for each node of the
+            type, whoever owns it.
+        tables: The rows by name; row numbers take the place of ids.
+    """
+
+    index: _core.RowIndex
+    tables: Mapping[str, Feature]
+
+    @classmethod
+    def of(cls, ids: np.ndarray, num_nodes: int, tables: Mapping[str, Feature]) -> NodeCache:
+        """Wraps rows of the nodes ``ids``, which ascend, among ``num_nodes`` of their type."""
+        return cls(_core.RowIndex(ids, num_nodes), tables)
+
+
+# Which rows of a partition are worth their room in device memory.
+
+
+_STEP = 1 << 24  # ids that are counted at a time
+
+
+def row_hotness(part: Partition, node_type: int) -> Tensor:
+    """Returns how hot each node is that a partition owns, ``[rows]``.
+
+    That is what the partitioner was told of it (``hotness``, or ``probs`` of ``FrequencyPartitioner``): how often the
+    trainers of this partition read the node. Where it was told nothing, how many edges of this partition lead to the
+    node as a neighbour, which reads all columns of the partition once: a row that more rows name is found more often.
+    """
+    nodes = part.nodes[node_type]
+    if nodes.hotness is not None:
+        return torch.from_numpy(nodes.hotness)
+    num_nodes = part.manifest.node_types[node_type].num_nodes
+    found = np.zeros(num_nodes, np.int64)
+    step = max(_STEP, num_nodes)
+    for (_, neighbor), edges in zip(part.schema.ends(part.manifest.edge_dir), part.edges, strict=True):
+        for begin in range(0, len(edges.indices) if neighbor == node_type else 0, step):
+            found += np.bincount(edges.indices[begin : begin + step], minlength=num_nodes)[:num_nodes]
+    return torch.from_numpy(found[nodes.ids])
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where samplers on a GPU find what is mapped; see :meth:`DistDataset.load`."""
+
+    graph_mode: str = "CPU"
+    device: str | int | torch.device | None = None
+    split_ratio: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPartition:
+    """What can be read of a partition that this process has mapped.
+
+    Attributes:
+        index: Which partition.
+        schema: The types there are; in all that follows, a type is its position.
+        nodes: By node type, what was loaded.
+        graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
+        node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'``, ``'time'`` and named ones.
+        edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
+        node_caches: By node type, copies of rows that other partitions own; None without.
+    """
+
+    index: int
+    schema: Schema
+    nodes: tuple[NodePart, ...]
+    graphs: tuple[Graph, ...]
+    node_tables: tuple[dict[str, Feature], ...]
+    edge_tables: tuple[dict[str, Feature], ...]
+    node_caches: tuple[NodeCache | None, ...]
+
+    @classmethod
+    def of(cls, part: Partition, placing: Placing, labelled: Sequence[bool]) -> LocalPartition:
+        """Wraps the arrays of a partition.
+
+        Args:
+            part: What was loaded.
+            placing: For samplers on a GPU.
+            labelled: By node type, whether labels come from elsewhere, so that those of the partition do not count.
+        """
+        counts = [entry.num_nodes for entry in part.manifest.node_types]
+        node_tables: list[dict[str, Feature]] = []
+        node_caches: list[NodeCache | None] = []
+        edge_tables: list[dict[str, Feature]] = []
+        for t, node in enumerate(part.nodes):
+            named = {"x": node.feat, "y": None if labelled[t] else node.label, "time": node.time, **node.attrs}
+            hotness = row_hotness(part, t) if 0 < placing.split_ratio < 1 else None
+            node_tables.append(_tables(named, (node.book, part.index), placing, hotness))
+            cache = None
+            if node.cache is not None:
+                kept = node.cache
+                copied = {"x": kept.feat, "y": kept.label, "time": kept.time, **kept.attrs}
+                tables = {name: Feature(_tensor(copied[name])) for name in node_tables[t]}
+                cache = NodeCache.of(kept.ids, counts[t], tables)
+            node_caches.append(cache)
+        graphs = []
+        ends = part.schema.ends(part.manifest.edge_dir)
+        sides = part.schema.ends("out")
+        for r, edge in enumerate(part.edges):
+            shared: dict[str, Any] = {
+                "layout": layout_of(part.manifest.edge_dir),
+                "num_nodes": (counts[sides[r][0]], counts[sides[r][1]]),
+                "book": part.nodes[ends[r][0]].book,
+                "part": part.index,
+                "trusted": True,  # the sampler still refuses ids out of range, when it meets them
+            }
+            columns = tuple(torch.from_numpy(a) for a in (edge.indptr, edge.indices, edge.edge_ids))
+            timed = edge.by_time
+            by_time: Any = None
+            if timed is not None:
+                by_time = tuple(torch.from_numpy(a) for a in (timed.indices, timed.edge_ids, timed.time))
+            weights = None
+            if edge.weight_sum is not None and edge.weight_guide is not None:
+                weights = torch.from_numpy(edge.weight_sum), torch.from_numpy(edge.weight_guide)
+            topology = Topology.from_rows(*columns, weights=weights, by_time=by_time, **shared)
+            graphs.append(Graph(topology, placing.graph_mode, placing.device))
+            named = {"edge_attr": edge.feat, **edge.attrs}
+            edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing, None))
+        return cls(
+            part.index, part.schema, part.nodes, tuple(graphs),
+            tuple(node_tables), tuple(edge_tables), tuple(node_caches),
+        )  # fmt: skip
+
+    def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:
+        """Edges with the weights, or sorted by the times, that are asked for; plain where the type has none."""
+        topology = self.graphs[edge_type].topology
+        if timed and topology.by_time is not None:
+            return topology.csr_by_time
+        return topology.csr if weighted else topology.csr_unweighted
+
+    def edges(self, asked: OneHopRequest | InducedRequest) -> _core.OneHop | _core.InducedRows:
+        """Answers either request for edges."""
+        return self.induced(asked) if isinstance(asked, InducedRequest) else self.one_hop(asked)
+
+    def one_hop(self, asked: OneHopRequest) -> _core.OneHop:
+        """Samples one hop.
+
+        Raises:
+            IndexError: If a node is outside the graph or owned by another partition; names the first.
+            ValueError: If there are no such edges, or they lack the weights or times that are asked for.
+        """
+        edge_type = self._named("edge", self.schema.edge_types, asked.edge_type)
+        topology = self.graphs[asked.edge_type].topology
+        if asked.weighted and topology.weights is None:
+            raise ValueError(f"partition {self.index} has no weights of {edge_type}: partition with edge_weight")
+        if asked.seed_time is not None and topology.by_time is None:
+            raise ValueError(
+                f"partition {self.index} has no times of {edge_type}: partition with edge_time or node_time"
+            )
+        excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
+        csr = self.csr(asked.edge_type, asked.weighted, asked.seed_time is not None)
+        return _core.OneHop(
+            csr, asked.nodes.numpy(), asked.num_neighbors, asked.replace, asked.batch_key, asked.hop, asked.edge_type,
+            with_edge=asked.with_edge, name=f"nodes to expand along {edge_type}" if self.schema.is_hetero else "nodes",
+            tree=None if asked.tree is None else asked.tree.numpy(),
+            seed_time=None if asked.seed_time is None else asked.seed_time.numpy(), last=asked.last,
+            exclusions=excluded,
+        )  # fmt: skip
+
+    def induced(self, asked: InducedRequest) -> _core.InducedRows:
+        """Finds the edges between nodes and members; errors as of :meth:`one_hop`."""
+        self._named("edge", self.schema.edge_types, asked.edge_type)
+        csr = self.csr(asked.edge_type, False, False)
+        return _core.InducedRows(csr, asked.nodes.numpy(), asked.members.numpy(), asked.with_edge)
+
+    def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
+        """The edges of a type that are here: sources and destinations ``[2, B]``, global ids, and the ids of the edges
+        ``[B]``, by which they are sorted; all int64."""
+        topology = self.graphs[edge_type].topology
+        by_name = self.schema.edge_types[edge_type]
+        center = self.schema.node_index(by_name[2] if topology.edge_dir == "in" else by_name[0])
+        nodes = torch.from_numpy(self.nodes[center].ids)  # in the order of the rows
+        assert topology.edge_ids is not None, "partitions have them"
+        centers = torch.repeat_interleave(nodes, topology.degrees, output_size=topology.num_edges)
+        neighbors = topology.indices.long()
+        ids, order = topology.edge_ids.long().sort()
+        ends = (neighbors, centers) if topology.edge_dir == "in" else (centers, neighbors)
+        return torch.stack([side[order] for side in ends]), ids
+
+    def has_edges(self, asked: HasEdgesRequest) -> Tensor:
+        """Says which pairs are edges ``[n]``, bool.
+
+        Raises:
+            IndexError: If a center is outside the graph or owned by another partition; names the first.
+            ValueError: If there are no such edges, or not as many neighbours as centers.
+        """
+        self._named("edge", self.schema.edge_types, asked.edge_type)
+        found = torch.empty(len(asked.centers), dtype=torch.uint8)
+        csr = self.csr(asked.edge_type, False, False)
+        _core.has_edges(csr, asked.centers.numpy(), asked.neighbors.numpy(), found.numpy())
+        return found.bool()
+
+    def earliest_node(self, asked: EarliestRequest) -> tuple[int, int] | None:
+        """The owned node of the smallest time, the first of several, and that time; None without nodes or times.
+
+        Raises:
+            ValueError: If there is no such node type.
+        """
+        self._named("node", self.schema.node_types, asked.node_type)
+        time = self.node_tables[asked.node_type].get("time")
+        if time is None or len(time) == 0:
+            return None
+        row = int(time.tensor.numpy().argmin())  # rows ascend with ids
+        return int(self.nodes[asked.node_type].owned[row]), int(time.tensor[row])
+
+    def tables(self, kind: str, type_: int) -> dict[str, Feature]:
+        """The tables of a type of nodes or edges.
+
+        Raises:
+            ValueError: If there is no such kind or type.
+        """
+        if kind not in ("node", "edge"):
+            raise ValueError(f"kind = {kind!r}: expected 'node' or 'edge'")
+        self._named(kind, self.schema.node_types if kind == "node" else self.schema.edge_types, type_)
+        return (self.node_tables if kind == "node" else self.edge_tables)[type_]
+
+    def _named(self, kind: str, types: Sequence[Any], type_: int) -> Any:
+        """What a type is called; a position that came from elsewhere may be any number."""
+        if not 0 <= type_ < len(types):
+            raise ValueError(f"{kind} type {type_} is asked for: there are {len(types)}, {list(types)}")
+        return types[type_]
+
+
+def _tables(
+    named: dict[str, Any], owned: tuple[PartitionBook, int], placing: Placing, hotness: Tensor | None
+) -> dict[str, Feature]:
+    options: dict[str, Any] = {}
+    if placing.split_ratio:
+        options = {
+            "split_ratio": placing.split_ratio, "device": "cuda" if placing.device is None else placing.device,
+            "hotness": hotness,
+        }  # fmt: skip
+    return {name: Feature(_tensor(rows), owned=owned, **options) for name, rows in named.items() if rows is not None}
+
+
+def _tensor(array: Any) -> Tensor:
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+
+
+# The tables of the partitions that are read here, together: what a GPU looks rows up in.
+
+
+_MOST_TABLES = 8  # of tiers of a kernel, two each
+
+Place = tuple[Accelerator, str, int, str]
+
+
+class LocalTables:
+    """Looks up rows of the nodes and edges of some partitions on a GPU.
+
+    The share ``split_ratio`` of each partition's rows is in device memory, the hottest of the nodes
+    (:func:`glt.distributed.engine.local_partition.row_hotness`) and the first of the edges; all rows but these first ones stay in
+    the partitions' own mapped files, pinned. That takes 4 bytes of device memory per node or edge of the graph more,
+    but where nothing is hot and the partitions own ranges of ids that follow each other.
+
+    Args:
+        partitions: Those that are read here, by index.
+        books: Owners, by kind (``'node'``, ``'edge'``) and type.
+    """
+
+    def __init__(
+        self, partitions: Mapping[int, LocalPartition], books: Mapping[str, tuple[PartitionBook | None, ...]]
+    ) -> None:
+        self._parts = sorted(partitions)
+        self._partitions = [partitions[p] for p in self._parts]
+        self._books = books
+        self._placed: dict[Place, TieredRows] = {}
+        self._lock = threading.Lock()
+
+    def feature(self, kind: str, type_: int, name: str) -> Feature:
+        """A table of the first partition: they are alike but for their rows."""
+        return self._partitions[0].tables(kind, type_)[name]
+
+    def gather(
+        self, place: Accelerator, kind: str, type_: int, name: str, ids: Tensor, out: Tensor,
+        positions: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Looks up rows on the current stream, and waits for nothing.
+
+        Args:
+            place: The GPU.
+            kind, type_, name: Of which table.
+            ids: ``[n]``, int64, on it; nodes or edges of these partitions.
+            out: ``[at least n, ...]``, on it.
+            positions: Row of ``out`` for each id ``[n]``, uint32, on it. Default: 0, 1, 2, ...
+        """
+        with self._lock:
+            key = (place, kind, type_, name)
+            if key not in self._placed:
+                self._placed[key] = self._place(place, kind, type_, name)
+        self._placed[key].gather(ids, out, positions=positions, trusted=True, explain=_explain)
+
+    def _place(self, place: Accelerator, kind: str, type_: int, name: str) -> TieredRows:
+        features = [each.tables(kind, type_)[name] for each in self._partitions]
+        book = self._books[kind][type_]
+        assert book is not None, "tables of a partition come with a book"
+        tables: list[Tensor] = [feature.tensor for feature in features]
+        hotness: list[Tensor | None] = [feature.hotness for feature in features]
+        num_hot = [round(feature.split_ratio * len(feature)) for feature in features]
+        first = np.cumsum([0, *map(len, tables)])[:-1]
+        if len(tables) > _MOST_TABLES:
+            split_ratio = features[0].split_ratio
+            tables, num_hot = [torch.cat(tables)], [round(split_ratio * sum(map(len, tables)))]
+            known = [each for each in hotness if each is not None]
+            hotness = [torch.cat(known) if len(known) == len(hotness) else None]
+        first_id, row_of = book.first_id(self._parts[0]), None
+        if not (book.has_ranges and self._parts == list(range(self._parts[0], self._parts[-1] + 1))):
+            first_id, row_of = 0, from_array(self._rows(book, first))
+        return TieredRows(
+            tables, place.device, num_hot=num_hot, hotness=hotness, row_of=row_of, first_id=first_id,
+            name=f"{name!r} of partitions {self._parts}",
+        )  # fmt: skip
+
+    def _rows(self, book: PartitionBook, first: np.ndarray) -> np.ndarray:
+        """The row of each id among those of these partitions, ``first`` being the first of each; uint32."""
+        of_part = np.full(book.num_parts, -1, np.int64)
+        of_part[self._parts] = first
+        begin = of_part[book.owners()]
+        return np.where(begin < 0, NO_ROW, begin + book.rows()).astype(np.uint32)
+
+    def check(self) -> None:
+        """Waits for all gathers; raises the error of those that had one."""
+        for each in list(self._placed.values()):
+            each.check()
+
+    def close(self) -> None:
+        """Gives back device memory and unpins the rows; they are placed again when they are asked for again."""
+        with self._lock:
+            placed, self._placed = self._placed, {}
+        for each in placed.values():
+            each.close()
+
+
+def _explain(ids: Tensor, positions: Tensor | None, num_out: int) -> NoReturn:
+    raise IndexError(
+        f"a sampled node or edge, of {len(ids)}, has no row: the book or a table of a partition is damaged"
+    )

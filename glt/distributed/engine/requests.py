@@ -1,0 +1,286 @@
+"""What samplers ask of partitions, and the bytes that it travels as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt.channel.message import MessageKind, MessageLayout, encode_message, read_message
+from glt.data import arrays as pool
+from glt.errors import MessageError
+from glt.sampler.config import MAX_HOPS
+
+# The tensors of a request that a peer has sent, checked before anything is made of them.
+
+
+class RequestFields:
+    """What a request must be made of; whatever it is instead is a :class:`glt.errors.MessageError`.
+
+    Args:
+        kind: What the request is called, in errors.
+        request: Its bytes.
+
+    Raises:
+        MessageError: If the bytes are no request.
+    """
+
+    def __init__(self, kind: str, request: Tensor) -> None:
+        message = read_message(request)
+        if message.kind is not MessageKind.REQUEST:
+            raise MessageError(f"{kind}: the message is of kind {message.kind.name}, expected REQUEST")
+        self.kind, self.tensors = kind, message.tensors
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def vector(self, name: str, dtype: torch.dtype = torch.int64, length: int | None = None) -> Tensor:
+        """Returns a tensor of one dimension.
+
+        Args:
+            name: Which.
+            dtype: What it must be of.
+            length: How long it must be; None: any.
+
+        Raises:
+            MessageError: If it is missing or something else.
+        """
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise MessageError(f"{self.kind}: tensor {name!r} is missing; there are {sorted(self.tensors)}")
+        if tensor.dtype != dtype or tensor.dim() != 1 or length not in (None, len(tensor)):
+            expected = "n" if length is None else length
+            raise MessageError(
+                f"{self.kind}: tensor {name!r} is {tensor.dtype} {list(tensor.shape)}, expected {dtype} [{expected}]"
+            )
+        return tensor
+
+    def numbers(self, name: str, count: int) -> list[int]:
+        """Returns a vector of so many int64 as integers."""
+        numbers: list[int] = self.vector(name, length=count).tolist()
+        return numbers
+
+    def words(self, name: str, least: int) -> list[str]:
+        """Returns lines of text, at least so many.
+
+        Raises:
+            MessageError: If they are missing, no text or too few.
+        """
+        try:
+            words = bytes(self.vector(name, torch.uint8).numpy()).decode().split("\n")
+        except UnicodeDecodeError as error:
+            raise MessageError(f"{self.kind}: tensor {name!r} is no text: {error}") from error
+        if len(words) < least:
+            raise MessageError(f"{self.kind}: tensor {name!r} has {len(words)} words, expected {least} or more")
+        return words
+
+    def require(self, name: str, value: int, least: int, most: int) -> int:
+        """Returns a number, or raises MessageError if it is out of range."""
+        if not least <= value <= most:
+            raise MessageError(f"{self.kind}: {name} = {value}, expected {least} to {most}")
+        return value
+
+
+_INT32_MAX = 2**31 - 1
+
+
+class Request(Protocol):
+    """Asks a partition something. Types of nodes and edges are positions in the schema."""
+
+    method: ClassVar[str]
+
+    def encode(self) -> Tensor: ...
+
+    @classmethod
+    def decode(cls, request: Tensor) -> Request:
+        """Reads the request that a peer has sent; the tensors alias its bytes.
+
+        Raises:
+            glt.errors.MessageError: If the bytes are no such request. What is asked for may still not exist here.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class OneHopRequest:
+    """Sample one hop of these nodes, all owned by the partition that is asked.
+
+    Attributes:
+        edge_type: Along which edges.
+        nodes: Ids ``[n]`` of the nodes to expand, int64.
+        num_neighbors, replace, batch_key, hop, with_edge, last: As in the native sampler.
+        weighted: Draw proportionally to weight.
+        tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
+        seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
+        excluded: Pairs ``(expanded [m], neighbour [m])``, int64, whose edges must not be taken; None: none.
+    """
+
+    method: ClassVar[str] = "sample_one_hop"
+
+    edge_type: int
+    nodes: Tensor
+    num_neighbors: int
+    replace: bool
+    batch_key: int
+    hop: int
+    with_edge: bool
+    weighted: bool = False
+    last: bool = False
+    tree: Tensor | None = None
+    seed_time: Tensor | None = None
+    excluded: tuple[Tensor, Tensor] | None = None
+
+    def encode(self) -> Tensor:
+        key = int(np.uint64(self.batch_key).astype(np.int64))
+        spec = [self.edge_type, self.num_neighbors, self.replace, key, self.hop, self.with_edge, self.weighted]
+        tensors = {"nodes": self.nodes, "spec": torch.tensor([*spec, self.last])}
+        if self.tree is not None:
+            tensors["tree"] = self.tree
+        if self.seed_time is not None:
+            tensors["seed_time"] = self.seed_time
+        if self.excluded is not None:
+            tensors["center"], tensors["neighbor"] = self.excluded
+        return encode_message(tensors, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> OneHopRequest:
+        read = RequestFields("request for a hop", request)
+        nodes = read.vector("nodes")
+        edge_type, num_neighbors, replace, key, hop, *flags = read.numbers("spec", 8)
+        read.require("num_neighbors", num_neighbors, -1, _INT32_MAX)
+        read.require("hop", hop, 0, MAX_HOPS - 1)
+        with_edge, weighted, last = (bool(flag) for flag in flags)
+        tree = read.vector("tree", torch.uint32, len(nodes)) if "tree" in read else None
+        seed_time = read.vector("seed_time", length=len(nodes)) if "seed_time" in read else None
+        excluded = None
+        if "center" in read or "neighbor" in read:
+            center = read.vector("center")
+            excluded = center, read.vector("neighbor", length=len(center))
+        return cls(
+            edge_type, nodes, num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last, tree,
+            seed_time, excluded,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InducedRequest:
+    """Send the edges between these nodes, all owned by the partition that is asked, and the members of a batch.
+
+    Attributes:
+        edge_type: Of the edges.
+        nodes: Ids ``[n]`` of the nodes whose rows are read, int64.
+        members: Ids of the neighbours that count ``[m]``, int64.
+        with_edge: Send edge ids too.
+    """
+
+    method: ClassVar[str] = "induced_rows"
+
+    edge_type: int
+    nodes: Tensor
+    members: Tensor
+    with_edge: bool
+
+    def encode(self) -> Tensor:
+        spec = torch.tensor([self.edge_type, self.with_edge])
+        return encode_message({"nodes": self.nodes, "members": self.members, "spec": spec}, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> InducedRequest:
+        read = RequestFields("request for induced edges", request)
+        edge_type, with_edge = read.numbers("spec", 2)
+        return cls(edge_type, read.vector("nodes"), read.vector("members"), bool(with_edge))
+
+
+@dataclass(frozen=True)
+class RowsRequest:
+    """Look up rows of tables for these ids, all owned by the partition that is asked.
+
+    Attributes:
+        kind: ``'node'`` or ``'edge'``.
+        type: Of the nodes or edges.
+        ids: Ids ``[n]``, int64.
+        tables: Names of the tables.
+    """
+
+    method: ClassVar[str] = "gather_rows"
+
+    kind: str
+    type: int
+    ids: Tensor
+    tables: tuple[str, ...]
+
+    def encode(self) -> Tensor:
+        names = torch.frombuffer(bytearray("\n".join((self.kind, *self.tables)).encode()), dtype=torch.uint8)
+        tensors = {"ids": self.ids, "names": names, "spec": torch.tensor([self.type])}
+        return encode_message(tensors, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> RowsRequest:
+        read = RequestFields("request for rows", request)
+        kind, *tables = read.words("names", 1)
+        (type_,) = read.numbers("spec", 1)
+        return cls(kind, type_, read.vector("ids"), tuple(tables))
+
+
+@dataclass(frozen=True)
+class HasEdgesRequest:
+    """Say which pairs are edges; the first node of each is owned by the partition that is asked.
+
+    Attributes:
+        edge_type: Of the edges.
+        centers, neighbors: Ids of the expanded ends and of the others ``[n]``, int64.
+    """
+
+    method: ClassVar[str] = "has_edges"
+
+    edge_type: int
+    centers: Tensor
+    neighbors: Tensor
+
+    def encode(self) -> Tensor:
+        tensors = {"spec": torch.tensor([self.edge_type]), "centers": self.centers, "neighbors": self.neighbors}
+        return encode_message(tensors, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> HasEdgesRequest:
+        read = RequestFields("request for edges between pairs", request)
+        (edge_type,) = read.numbers("spec", 1)
+        centers = read.vector("centers")
+        return cls(edge_type, centers, read.vector("neighbors", length=len(centers)))
+
+
+@dataclass(frozen=True)
+class EarliestRequest:
+    """Say which of the owned nodes of a type has the smallest time, and that time.
+
+    Attributes:
+        node_type: Of the nodes.
+    """
+
+    method: ClassVar[str] = "earliest_node"
+
+    node_type: int
+
+    def encode(self) -> Tensor:
+        return encode_message({"spec": torch.tensor([self.node_type])}, MessageKind.REQUEST)
+
+    @classmethod
+    def decode(cls, request: Tensor) -> EarliestRequest:
+        return cls(*RequestFields("request for the earliest node", request).numbers("spec", 1))
+
+
+def reply_buffer(specs: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns the buffer of a reply in recycled memory, and its tensors, to be filled in place."""
+    layout = MessageLayout(specs)
+    buffer = pool.empty((layout.nbytes,), torch.uint8)
+    layout.write_header(buffer, MessageKind.REPLY)
+    return buffer, layout.tensors(buffer)
+
+
+def id_dtype(num_ids: int) -> torch.dtype:
+    """The dtype in which ids below ``num_ids`` travel."""
+    return torch.int32 if num_ids <= _INT32_MAX else torch.int64

@@ -1,0 +1,233 @@
+"""The kinds of seeds, as they are told to another process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt.channel.message import MessageKind, MessageLayout, read_message
+from glt.channel.shm import SharedMemory
+from glt.distributed.engine.sampler import BatchStart, Seeds
+from glt.sampler.link import exclusions, link_batch
+from glt.sampler.negatives import Candidates, Endpoint, negative_rounds
+
+if TYPE_CHECKING:
+    from glt.distributed.engine.sampler import DistNeighborSampler
+
+
+# Seeds that are edges, and the negatives that go with them.
+
+
+@dataclass(frozen=True, eq=False)
+class Negatives:
+    """What PyG's ``NegativeSampling`` says; sampling processes do without torch_geometric.
+
+    Attributes:
+        mode: ``'binary'`` or ``'triplet'``.
+        amount: Negatives per positive.
+        src_weight, dst_weight: Weight of each node of an end ``[num_nodes]``; None: all alike.
+    """
+
+    mode: str
+    amount: float
+    src_weight: Tensor | None = None
+    dst_weight: Tensor | None = None
+
+    def is_binary(self) -> bool:
+        return self.mode == "binary"
+
+    def is_triplet(self) -> bool:
+        return self.mode == "triplet"
+
+
+@dataclass(frozen=True)
+class SeedEdges:
+    """The seed edges of a batch; the fields of PyG's ``EdgeSamplerInput``."""
+
+    input_id: Tensor
+    row: Tensor
+    col: Tensor
+    label: Tensor | None
+    time: Tensor | None
+
+
+class LinkSeeds(Seeds):
+    """Each row is an edge: columns ``row`` and ``col``; ``label`` and ``time`` where there are any, and ``input_id``
+    where it is to be told in place of the position.
+
+    Args:
+        edge_type: Position of the type of the edges.
+        ends: Positions of the node types of source and destination.
+        negatives: What to draw; None: nothing.
+    """
+
+    def __init__(self, edge_type: int, ends: tuple[int, int], negatives: Negatives | None) -> None:
+        self.edge_type, self.ends, self.negatives = edge_type, ends, negatives
+        self.input_id = f"input_id/l{edge_type}"
+        self._endpoints: asyncio.Future[tuple[Endpoint, Endpoint]] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        drawn = self.negatives
+        spec = None if drawn is None else {"mode": drawn.mode, "amount": drawn.amount}
+        return {"seeds": "links", "edge_type": self.edge_type, "ends": list(self.ends), "negatives": spec}
+
+    def extras(self) -> dict[str, Tensor]:
+        found = {} if self.negatives is None else vars(self.negatives)
+        return {name: weight for name, weight in found.items() if isinstance(weight, Tensor)}
+
+    @classmethod
+    def from_json(
+        cls, extras: dict[str, Tensor], edge_type: int, ends: list[int], negatives: dict[str, Any] | None
+    ) -> LinkSeeds:
+        """Rebuilds what :meth:`to_json` and :meth:`extras` described."""
+        drawn = None
+        if negatives is not None:
+            weights = extras.get("src_weight"), extras.get("dst_weight")
+            drawn = Negatives(negatives["mode"], negatives["amount"], *weights)
+        return cls(edge_type, (ends[0], ends[1]), drawn)
+
+    async def start(
+        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
+    ) -> BatchStart:
+        edges = SeedEdges(input_id, rows["row"], rows["col"], rows.get("label"), rows.get("time"))
+        negatives = None
+        if self.negatives is not None:
+            negatives = await self._negatives(sampler, self.negatives, edges, batch_key)
+        schema, config = sampler.dataset.schema, sampler.config
+        # The shared functions read no more of PyG's classes than these have.
+        batch = link_batch(edges, self.ends, config.disjoint, self.negatives, negatives)  # type: ignore[arg-type]
+        excluded = exclusions(edges, self.edge_type, schema, sampler.dataset.edge_dir, config.exclude_edges)  # type: ignore[arg-type]
+        known = {self.input_id: rows.get("input_id", input_id)}
+        for name, tensor in batch.links.items():
+            for store in self._stores(name):
+                known[f"{name}/{store}"] = tensor
+        return BatchStart(batch.seeds, batch.seed_time, batch.example, excluded, known)
+
+    def _stores(self, name: str) -> tuple[str, ...]:
+        """Where PyG puts a field: of links with the seed edges, of triplets with the node types."""
+        src, dst = (f"n{end}" for end in self.ends)
+        return {
+            "src_index": (src,), "dst_pos_index": (dst,), "dst_neg_index": (dst,), "seed_time": (src, dst),
+        }.get(name, (f"l{self.edge_type}",))  # fmt: skip
+
+    async def _negatives(
+        self, sampler: DistNeighborSampler, drawn: Negatives, edges: SeedEdges, batch_key: int
+    ) -> tuple[Tensor | None, Tensor]:
+        src, dst = await self._ends_of(sampler, drawn)
+        late = None if edges.time is None else edges.time.numpy()
+        rounds = negative_rounds(batch_key, drawn, src, dst, edges.row.numpy(), late)  # type: ignore[arg-type]
+        while not rounds.done:
+            rounds.accept(await self._check(sampler, rounds.candidates()))
+        return None if drawn.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
+
+    async def _check(self, sampler: DistNeighborSampler, asked: Candidates) -> np.ndarray:
+        """Which candidates are no edges of the whole graph, and in time."""
+        src, dst = torch.from_numpy(asked.src), torch.from_numpy(asked.dst)
+        center, neighbor = (dst, src) if sampler.dataset.edge_dir == "in" else (src, dst)
+        valid = ~await sampler.partitions.has_edges(self.edge_type, center, neighbor)
+        for node, until, end in ((src, asked.src_until, self.ends[0]), (dst, asked.dst_until, self.ends[1])):
+            if until is not None:
+                valid &= (await sampler.partitions.look_up("node", end, "time", node)).numpy() <= until
+        return valid
+
+    async def _ends_of(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
+        """What negatives are drawn from; found out once, by whichever batch comes first. A failure is not kept: the
+        epoch after it asks again."""
+        asked = self._endpoints
+        if asked is None or (asked.done() and (asked.cancelled() or asked.exception() is not None)):
+            self._endpoints = asyncio.ensure_future(self._find_ends(sampler, drawn))
+        assert self._endpoints is not None
+        return await asyncio.shield(self._endpoints)
+
+    async def _find_ends(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
+        found = []
+        for side, end in zip(("src", "dst"), self.ends, strict=True):
+            earliest = await sampler.partitions.earliest_node(end) if sampler.config.time_level == "node" else None
+            found.append(Endpoint.of(side, sampler.dataset.num_nodes_of[end], drawn, earliest))  # type: ignore[arg-type]
+        return found[0], found[1]
+
+
+# Seeds that are nodes.
+
+
+class NodeSeeds(Seeds):
+    """Each row is a node: column ``node``; ``input_id`` where it is to be told in place of the position, and ``time``
+    for temporal sampling as of other times than the nodes' own.
+
+    Args:
+        node_type: Position of the type of the nodes.
+        with_mapping: Tell where each seed stands among the sampled nodes of its type.
+    """
+
+    def __init__(self, node_type: int, with_mapping: bool = False) -> None:
+        self.node_type, self.with_mapping = node_type, with_mapping
+        self.input_id = f"input_id/n{node_type}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seeds": "nodes", "node_type": self.node_type, "with_mapping": self.with_mapping}
+
+    async def start(
+        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
+    ) -> BatchStart:
+        nodes, time = rows["node"], rows.get("time")
+        start = BatchStart([(self.node_type, nodes)], time, known={self.input_id: rows.get("input_id", input_id)})
+        if time is not None:
+            start.known[f"seed_time/n{self.node_type}"] = time
+        elif sampler.config.temporal is not None:
+            start.seed_time = await sampler.partitions.look_up("node", self.node_type, "time", nodes)
+        if self.with_mapping:
+            start.known[f"mapping/n{self.node_type}"] = torch.arange(len(nodes))
+        return start
+
+
+def seeds_from_json(options: dict[str, Any], extras: dict[str, Tensor]) -> Seeds:
+    """Rebuilds what :meth:`Seeds.to_json` and :meth:`Seeds.extras` described."""
+    options = dict(options)
+    kind = options.pop("seeds")
+    return LinkSeeds.from_json(extras, **options) if kind == "links" else NodeSeeds(**options)
+
+
+# The input of a loader: what is known of each seed, as columns of one length.
+
+
+_EXTRA = "extra/"
+
+
+class SeedTable:
+    """Named tensors with one row per seed, such as ``node [n]`` and ``time [n]``.
+
+    Args:
+        columns: At least one; all of the same length, any dtype that a message carries.
+        extras: Further tensors, of any length, that are not taken row by row.
+    """
+
+    def __init__(self, columns: Mapping[str, Tensor], extras: Mapping[str, Tensor] | None = None) -> None:
+        self.columns, self.extras = dict(columns), dict(extras or {})
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def rows(self, input_id: Tensor) -> dict[str, Tensor]:
+        """The rows of these seeds, ``[len(input_id), ...]`` each."""
+        return {name: column[input_id] for name, column in self.columns.items()}
+
+    def share(self) -> SharedMemory:
+        """Copies the table into shared memory, for processes that inherit it and :meth:`read` it."""
+        tensors = self.columns | {_EXTRA + name: tensor for name, tensor in self.extras.items()}
+        layout = MessageLayout.like(tensors)
+        memory = SharedMemory(layout.nbytes, "glt-seeds")
+        layout.write(memory.tensor(), tensors, MessageKind.REQUEST)
+        return memory
+
+    @classmethod
+    def read(cls, memory: SharedMemory) -> SeedTable:
+        """The table that :meth:`share` wrote, in place."""
+        tensors = read_message(memory.tensor()).tensors
+        extras = {name.removeprefix(_EXTRA): tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
+        return cls(tensors, extras)

@@ -1,0 +1,346 @@
+"""Metrics of all trainers together, whatever share of the nodes or edges each has evaluated."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import socket
+import traceback
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from glt.errors import PeerLost, RemoteError, RendezvousError
+
+# What trainers tell each other beside their gradients: bounded in time, and an error names who is missing.
+
+
+# A gloo group for each group of another backend, whose collectives have no deadline that names who is late.
+_gloo: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+class TrainerExchange:
+    """Words and tensors among the ranks of a process group, whose calls all ranks make in the same order.
+
+    Nothing is unpickled, and no call waits longer than for the rest of ``timeout_s``.
+
+    Args:
+        group: The process group. Default: that of ``torch.distributed``; without any, this process is alone.
+        timeout_s: For all calls together.
+
+    Attributes:
+        rank, size: Of this process in the group, and of the group.
+    """
+
+    def __init__(self, group: Any, timeout_s: float) -> None:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+            raise ValueError(f"timeout_s = {timeout_s!r}: expected a number of seconds above 0")
+        self.timeout_s, self._deadline = float(timeout_s), monotonic() + timeout_s
+        self.rank, self.size = 0, 1
+        self._group: Any = None
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+            self._group = _gloo_group(group) if self.size > 1 else None
+
+    def all_told(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """What each trainer says, by rank."""
+        if self.size == 1:
+            return [json.loads(json.dumps(mine))]
+        text = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
+        self._meet()
+        sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
+        self._wait(dist.all_gather(sizes, torch.tensor([len(text)]), group=self._group, async_op=True))
+        longest = max(int(each) for each in sizes)
+        padded = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        whole = torch.zeros(longest, dtype=torch.uint8)
+        whole[: len(text)] = text
+        self._wait(dist.all_gather(padded, whole, group=self._group, async_op=True))
+        return [json.loads(each[: int(num)].numpy().tobytes()) for each, num in zip(padded, sizes, strict=True)]
+
+    def send(self, tensors: Sequence[Tensor]) -> None:
+        """Sends tensors to trainer 0."""
+        for tensor in tensors:
+            if tensor.numel():
+                self._wait(dist.isend(_bytes_of(tensor), self._global(0), self._group))
+
+    def receive(self, rank: int, outlines: Sequence[tuple[str, list[int]]]) -> list[Tensor]:
+        """Receives what a trainer sends, of these dtypes and shapes."""
+        tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in outlines]
+        for tensor in tensors:
+            if tensor.numel():
+                self._wait(dist.irecv(_bytes_of(tensor), self._global(rank), self._group))
+        return tensors
+
+    def _global(self, rank: int) -> int:
+        return dist.get_global_rank(self._group, rank)
+
+    def _left(self) -> timedelta:
+        return timedelta(seconds=max(self._deadline - monotonic(), 0.001))
+
+    def _meet(self) -> None:
+        start = monotonic()
+        try:
+            dist.monitored_barrier(self._group, self._left(), wait_all_ranks=True)
+        except RuntimeError as error:
+            # Rank 0 learns who is missing; it then fails, which is what the others learn.
+            named = re.search(r"Ranks? ([0-9, ]+?) failed to pass", str(error))
+            who = f"trainers {named[1]}" if named and self.rank == 0 else "trainer 0, which says who is missing,"
+            raise PeerLost(
+                f"trainer {self.rank} lost or gave up waiting for {who} after {monotonic() - start:.1f} s (timeout_s = "
+                f"{self.timeout_s:g}) when all {self.size} trainers were to meet, for example in gather_metrics: those "
+                "missing have died, see their output, or are still at their batches; then raise timeout_s"
+            ) from error
+
+    def _wait(self, work: Any) -> None:
+        try:
+            work.wait(self._left())
+        except RuntimeError as error:
+            raise PeerLost(
+                f"trainer {self.rank} lost another in the middle of gather_metrics: {error}; see the output of the "
+                "others"
+            ) from error
+
+
+def _gloo_group(group: Any) -> Any:
+    group = dist.group.WORLD if group is None else group
+    if dist.get_backend(group) == "gloo":
+        return group
+    if group not in _gloo:
+        ranks = dist.get_process_group_ranks(group)
+        _gloo[group] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    return _gloo[group]
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
+Metric = Callable[[Tensor, Tensor], Any]
+
+
+def gather_metrics(
+    means: Mapping[str, Any] | None = None,
+    *,
+    count: int | None = None,
+    sums: Mapping[str, Any] | None = None,
+    y_pred: Tensor | None = None,
+    y_true: Tensor | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    group: Any = None,
+    timeout_s: float = 300.0,
+) -> dict[str, float]:
+    """Brings the results of all trainers together, exactly, and returns the same on each::
+
+        with torch.no_grad():
+            for batch in loader:  # of node_split(g.ndata["val_mask"]); shares may differ, and be empty
+                y_pred.append(model.module(batch)), y_true.append(batch.y[: batch.batch_size])
+        result = gather_metrics(y_pred=torch.cat(y_pred), y_true=torch.cat(y_true))  # {"accuracy": ..., "count": ...}
+
+    All trainers call together, after their last batch. Evaluate ``model.module``: DDP's own forward would wait for
+    trainers that have fewer batches.
+
+    Args:
+        means: Means over what this trainer has seen, such as ``{"loss": 0.7}``; the result is the mean over all that
+            was seen, weighted by ``count``. What has seen nothing may say NaN.
+        count: Items seen here. Default: the length of ``y_true``.
+        sums: Numbers that add up, such as counters.
+        y_pred: What was predicted here ``[count, ...]``: classes, or a score for each ``[count, num_classes]``.
+        y_true: What is right ``[count, ...]``.
+        metrics: By name, functions of all predictions and all that is right, in the order of the trainers, which
+            return a number: such as those of scikit-learn the other way round. They run on trainer 0 alone, which
+            must hold all predictions in memory. Default: ``"accuracy"``, for which nothing but counts is sent.
+        group: The process group. Default: that of ``torch.distributed``; without any, this process is the only one.
+        timeout_s: How long to wait for the slowest trainer.
+
+    Returns:
+        Numbers by name, those of ``means``, ``sums`` and ``metrics``, and ``count`` where it is known. Means over
+        nothing are NaN.
+
+    Raises:
+        TypeError, ValueError: If an argument is unusable; names it.
+        glt.errors.RendezvousError: If another trainer gave unusable arguments, or others than this one; names it.
+        glt.errors.PeerLost: If not all trainers have come after ``timeout_s``; names those missing.
+        glt.errors.RemoteError: If a metric failed on trainer 0.
+    """
+    exchange = TrainerExchange(group, timeout_s)
+    error, mine = None, _Mine()
+    try:
+        mine = _Mine.of(means, count, sums, y_pred, y_true, metrics)
+    except (TypeError, ValueError) as raised:
+        error = raised  # the others wait for an answer first
+    told = exchange.all_told({**mine.told, "error": None if error is None else f"{type(error).__name__}: {error}"})
+    if error is not None:
+        raise error
+    _require_agreement(told, exchange.rank)
+    result = _united(told)
+    if metrics is not None:
+        result |= _computed(exchange, told, mine, metrics)
+    return result
+
+
+def accuracy(y_pred: Tensor, y_true: Tensor) -> float:
+    """The share of right predictions; scores ``[n, num_classes]`` predict the class with the highest. NaN of none."""
+    right, num = _num_right(y_pred, y_true)
+    return right / num if num else math.nan
+
+
+class _Mine:
+    """What this trainer brings."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+        self.tensors: list[Tensor] = []
+
+    @classmethod
+    def of(
+        cls, means: Any, count: Any, sums: Any, y_pred: Any, y_true: Any, metrics: Mapping[str, Metric] | None
+    ) -> _Mine:
+        if (y_pred is None) != (y_true is None):
+            missing = "y_pred" if y_pred is None else "y_true"
+            raise ValueError(f"{missing} is None, but the other is given: expected y_pred and y_true, or neither")
+        for name, value in (("y_pred", y_pred), ("y_true", y_true)):
+            if value is not None and (not isinstance(value, Tensor) or value.dim() == 0):
+                raise TypeError(f"{name} is {value!r}: expected a tensor with a row for each item")
+        if y_true is not None and len(y_pred) != len(y_true):
+            raise ValueError(f"y_pred has {len(y_pred)} rows: expected one for each of y_true, {len(y_true)}")
+        if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
+            raise TypeError(f"metrics = {metrics!r}: expected a dict from names to functions of y_pred and y_true")
+        if metrics is not None and y_true is None:
+            raise ValueError(f"metrics = {sorted(metrics)} need predictions: give y_pred and y_true")
+        if count is None and y_true is not None:
+            count = len(y_true)
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+            raise ValueError(f"count = {count!r}: expected a number of items, at least 0")
+        if means and count is None:
+            raise ValueError("means are given without count: expected the number of items that they are means of")
+        self = cls()
+        self.told = {
+            "means": _numbers("means", means),
+            "sums": _numbers("sums", sums),
+            "count": count,
+            "metrics": None if metrics is None else list(metrics),
+        }
+        if y_true is not None and metrics is None:
+            self.told["right"] = _num_right(y_pred, y_true)
+        elif y_true is not None:
+            self.tensors = [t.detach().cpu().contiguous() for t in (y_pred, y_true)]
+            self.told["tensors"] = [(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in self.tensors]
+        names = [*self.told["means"], *self.told["sums"], *(metrics or ())]
+        names += ["accuracy"] * ("right" in self.told) + ["count"] * (count is not None)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{twice[0]!r} is the name of two results: expected different names; rename one")
+        return self
+
+
+def _numbers(what: str, given: Any) -> dict[str, float | int]:
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"{what} is a {type(given).__name__}: expected a dict from names to numbers")
+    found: dict[str, float | int] = {}
+    for name, value in (given or {}).items():
+        # Of one element, torch's and NumPy's.
+        number = value.item() if getattr(value, "shape", None) in ((), (1,)) else value
+        if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, int | float):
+            raise TypeError(f"{what}[{name!r}] = {value!r}: expected a number by a name")
+        found[name] = number
+    return found
+
+
+def _num_right(y_pred: Tensor, y_true: Tensor) -> tuple[int, int]:
+    if y_pred.dim() == y_true.dim() + 1:
+        # Of no items, there may be no classes to choose from either.
+        y_pred = y_pred.argmax(-1) if y_pred.numel() else y_pred.new_empty(y_true.shape)
+    if y_pred.shape != y_true.shape:
+        raise ValueError(
+            f"y_pred has shape {list(y_pred.shape)} and y_true {list(y_true.shape)}: expected the same, or one "
+            "dimension more, of scores; give metrics for other kinds of predictions"
+        )
+    return int((y_pred == y_true.to(y_pred.device)).sum()), y_true.numel()
+
+
+def _require_agreement(told: Sequence[dict[str, Any]], rank: int) -> None:
+    bad = [(at, each["error"]) for at, each in enumerate(told) if each["error"] is not None]
+    if bad:
+        raise RendezvousError(f"trainer {bad[0][0]} has called gather_metrics in vain: {bad[0][1]}")
+
+    def kind(each: dict[str, Any]) -> Any:
+        counted = each["count"] is not None
+        return sorted(each["means"]), sorted(each["sums"]), counted, each["metrics"], "right" in each
+
+    for at, each in enumerate(told):
+        if kind(each) != kind(told[rank]):
+            raise RendezvousError(
+                f"trainer {at} gathers other metrics than trainer {rank}: {_summary(each)}, not "
+                f"{_summary(told[rank])}: expected all trainers to call gather_metrics with the same names"
+            )
+
+
+def _summary(told: dict[str, Any]) -> str:
+    given: dict[str, Any] = {name: sorted(told[name]) for name in ("means", "sums", "metrics") if told[name]}
+    given |= {"y_pred": "classes"} if "right" in told else {}
+    return str(given | ({} if told["count"] is None else {"count": told["count"]}))
+
+
+def _united(told: Sequence[dict[str, Any]]) -> dict[str, float]:
+    result: dict[str, float] = {}
+    counts = [each["count"] or 0 for each in told]
+    for name in told[0]["means"]:
+        weighted = [each["means"][name] * count for each, count in zip(told, counts, strict=True) if count]
+        result[name] = math.fsum(weighted) / sum(counts) if sum(counts) else math.nan
+    for name in told[0]["sums"]:
+        values = [each["sums"][name] for each in told]
+        result[name] = sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
+    if "right" in told[0]:
+        right, num = (sum(column) for column in zip(*(each["right"] for each in told), strict=True))
+        result["accuracy"] = right / num if num else math.nan
+    if told[0]["count"] is not None:
+        result["count"] = sum(counts)
+    return result
+
+
+def _computed(
+    exchange: TrainerExchange, told: Sequence[dict[str, Any]], mine: _Mine, metrics: Mapping[str, Metric]
+) -> dict[str, float]:
+    """What metrics make of the predictions of all trainers, on trainer 0."""
+    answer: dict[str, Any] = {}
+    error: Exception | None = None
+    if exchange.rank:
+        exchange.send(mine.tensors)
+    else:
+        received = [mine.tensors, *(exchange.receive(at, told[at]["tensors"]) for at in range(1, exchange.size))]
+        try:
+            y_pred, y_true = (_concatenated(name, pieces) for name, pieces in zip(
+                ("y_pred", "y_true"), zip(*received, strict=True), strict=True
+            ))  # fmt: skip
+            answer["metrics"] = {name: float(metric(y_pred, y_true)) for name, metric in metrics.items()}
+        except Exception as raised:  # the others wait for an answer
+            error = raised
+            answer["error"] = [f"{type(raised).__module__}.{type(raised).__qualname__}", str(raised),
+                               traceback.format_exc(), os.getpid(), socket.gethostname()]  # fmt: skip
+    answer = exchange.all_told(answer)[0]
+    if error is not None:
+        raise error
+    if "error" in answer:
+        type_name, text, trace, pid, host = answer["error"]
+        raise RemoteError(type_name, text, trace, role="trainer", rank=0, pid=pid, host=host)
+    return answer["metrics"]
+
+
+def _concatenated(name: str, pieces: Sequence[Tensor]) -> Tensor:
+    """Trainers without items may not know what rows look like."""
+    filled = [piece for piece in pieces if len(piece)] or list(pieces[:1])
+    for piece in filled:
+        if piece.dtype != filled[0].dtype or piece.shape[1:] != filled[0].shape[1:]:
+            raise ValueError(
+                f"{name} has rows {list(piece.shape[1:])} of {piece.dtype} on one trainer and "
+                f"{list(filled[0].shape[1:])} of {filled[0].dtype} on another: expected the same"
+            )
+    return torch.cat(filled)

@@ -1,0 +1,645 @@
+"""The graph of a job by its name: what there is of it, its data, and single hops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from glt import _core
+from glt._checks import check_flag, check_path
+from glt.data.arrays import as_ids
+from glt.data.partition_book import PartitionBook
+from glt.data.schema import EdgeType, NodeType
+from glt.distributed.graph.router import GraphRouter
+from glt.distributed.job.initialize import open_world
+from glt.distributed.options import check_count
+from glt.distributed.tensors.spec import StoredTable, require_writable
+from glt.distributed.tensors.tensor import DistTensor, flush_all
+from glt.distributed.world import World
+from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
+from glt.sampler.order import check_random_seed, draw_random_seed
+
+# Named rows of nodes or edges of one type: those the graph was partitioned with, and those assigned since.
+
+
+# What DGL's examples call them, where partitions have no table of that name.
+NODE_ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}
+EDGE_ALIASES = {"feat": "edge_attr", "features": "edge_attr"}
+
+Layout = tuple[torch.dtype, tuple[int, ...]]
+
+
+class GraphData(MutableMapping[str, DistTensor]):
+    """The tensors of a type by name, such as ``g.ndata``.
+
+    There are, first, the tables that the graph was partitioned with: of nodes ``x``, ``y``, ``time`` and the named
+    ones; of edges ``edge_attr`` and the named ones. As in DGL's examples ``feat`` and ``features`` stand for ``x`` (of
+    edges ``edge_attr``), ``label`` and ``labels`` for ``y``, unless a table has that name. They may be written, but
+    for ``time``, which sampling goes by: the servers then copy them, files stay as they are, and all trainers see what
+    was written, in the batches of loaders, too. Deleting one, ``ndata["x"].delete()``, undoes that for everyone.
+
+    A :class:`DistTensor` may be assigned to any name, one row for each node or edge. A name is this trainer's: others
+    assign it for themselves. Deleting one forgets it, and deletes no rows.
+
+    Args:
+        world: Where the tensors are.
+        kind: ``'node'`` or ``'edge'``.
+        type_index: Position of the type.
+    """
+
+    def __init__(self, world: World, kind: str, type_index: int) -> None:
+        assert world.data is not None
+        manifest = world.data.manifest
+        self._world, self._kind, self._at = world, kind, type_index
+        entry: NodeTypeEntry | EdgeTypeEntry
+        if kind == "node":
+            entry = manifest.node_types[type_index]
+            self.type: NodeType | EdgeType = entry.node_type
+            self.num_rows, self._aliases = entry.num_nodes, NODE_ALIASES
+        else:
+            entry = manifest.edge_types[type_index]
+            self.type, self.num_rows, self._aliases = entry.edge_type, entry.num_edges, EDGE_ALIASES
+        self._stored = _layouts(entry)
+        self._open: dict[str, DistTensor] = {}  # by name as stored, or as assigned
+        self._hidden: set[str] = set()
+
+    def __getitem__(self, name: str) -> DistTensor:
+        """The tensor of a name.
+
+        Raises:
+            KeyError: If there is none; names those there are.
+        """
+        key = self._key(name)
+        return self._tensor(key)
+
+    def _tensor(self, key: str) -> DistTensor:
+        given = self._open.get(key)
+        if given is None or (given.is_deleted and given.spec.table == key):
+            dtype, shape = self._stored[key]
+            self._open[key] = DistTensor(
+                (self.num_rows, *shape), dtype, self._server_name(key), StoredTable(self._kind, self._at, key),
+                self.type, world=self._world,
+            )  # fmt: skip
+        return self._open[key]
+
+    def _server_name(self, key: str) -> str:
+        """What servers call a stored table."""
+        type_ = self.type if isinstance(self.type, str) else "__".join(self.type)
+        return f"{self._kind}/{type_}/{key}"
+
+    @property
+    def has_stored(self) -> bool:
+        """Whether the graph was partitioned with any."""
+        return bool(self._stored)
+
+    def replaced(self, written: Collection[str]) -> dict[str, DistTensor]:
+        """By name, what has rows in place of those that a table was partitioned with: the table, if it was written, or
+        the tensor that was assigned to its name.
+
+        Args:
+            written: Names that servers have for tables that were written.
+        """
+        found = {}
+        for key in self._stored:
+            given = self._open.get(key)
+            if self._server_name(key) in written or (given is not None and given.spec.table != key):
+                found[key] = self._tensor(key)
+        return found
+
+    def __setitem__(self, name: str, tensor: DistTensor) -> None:
+        """Gives a tensor a name.
+
+        Raises:
+            TypeError: If it is no :class:`DistTensor`, or the name no text.
+            ValueError: If it has not one row per node or edge, or the name is that of stored times.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"name = {name!r}: expected text")
+        if not isinstance(tensor, DistTensor):
+            raise TypeError(
+                f"{self._what()}[{name!r}] = {type(tensor).__name__}: expected a DistTensor; make one with "
+                f"DistTensor(shape, dtype, part={self.type!r}) and write the rows into it"
+            )
+        if tensor.shape[0] != self.num_rows:
+            raise ValueError(
+                f"{self._what()}[{name!r}]: the tensor has {tensor.shape[0]} rows: expected {self.num_rows}, one per "
+                f"{self._kind} of type {self.type!r}"
+            )
+        if name in self._stored:
+            require_writable(name, f"{self._what()}[{name!r}]")
+        self._open[name] = tensor
+        self._hidden.discard(name)
+
+    def __delitem__(self, name: str) -> None:
+        key = self._key(name)
+        self._open.pop(key, None)
+        if key in self._stored:
+            self._hidden.add(key)
+
+    def __iter__(self) -> Iterator[str]:
+        names = [*self._stored, *(name for name in self._open if name not in self._stored)]
+        return iter([name for name in names if name not in self._hidden])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, name: Any) -> bool:
+        return self._found(name) is not None
+
+    def _found(self, name: Any) -> str | None:
+        for key in (name, self._aliases.get(name) if isinstance(name, str) else None):
+            if key is not None and key not in self._hidden and (key in self._open or key in self._stored):
+                return str(key)
+        return None
+
+    def _key(self, name: str) -> str:
+        key = self._found(name)
+        if key is None:
+            raise KeyError(f"{self._what()} has no {name!r}: there are {sorted(self)}")
+        return key
+
+    def _what(self) -> str:
+        return f"data of {self._kind}s of type {self.type!r}"
+
+    def __repr__(self) -> str:
+        return f"GraphData({self._kind}s of type {self.type!r}, {list(self)})"
+
+
+class GraphDataByType(Mapping[Any, GraphData]):
+    """The tensors of a heterogeneous graph: :class:`GraphData` by node type or edge type, such as ``g.ndata``."""
+
+    def __init__(self, by_type: Mapping[Any, GraphData], kind: str) -> None:
+        self._by_type, self._kind = by_type, kind
+
+    def __getitem__(self, type_: Any) -> GraphData:
+        """The tensors of a type.
+
+        Raises:
+            KeyError: If there is no such type; names those there are.
+        """
+        if type_ not in self._by_type:
+            raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self._by_type)}")
+        return self._by_type[type_]
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        """Refuses it: names are given within a type."""
+        example = f"g.{self._kind[0]}data[{next(iter(self._by_type), None)!r}][{name!r}]"
+        raise TypeError(f"the graph has types, and {name!r} is assigned to none: expected such as {example} = ...")
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._by_type)
+
+    def __len__(self) -> int:
+        return len(self._by_type)
+
+    def __repr__(self) -> str:
+        return f"GraphDataByType({list(self._by_type.values())})"
+
+
+class TableNames(NamedTuple):
+    """Names of the tables that a graph was partitioned with, of nodes and of edges of any type."""
+
+    of_nodes: tuple[str, ...]
+    of_edges: tuple[str, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> TableNames:
+        """Those of a directory."""
+        nodes, edges = (
+            tuple(dict.fromkeys(name for entry in entries for name in _layouts(entry)))
+            for entries in (manifest.node_types, manifest.edge_types)
+        )
+        return cls(nodes, edges)
+
+
+def _layouts(entry: NodeTypeEntry | EdgeTypeEntry) -> dict[str, Layout]:
+    """Dtype and shape of the rows of each stored table."""
+    found: dict[str, Layout] = {}
+    named = {"x": entry.feat, "y": entry.label} if isinstance(entry, NodeTypeEntry) else {"edge_attr": entry.feat}
+    for name, table in named.items():
+        if table is not None:
+            found[name] = _layout(table)
+    if isinstance(entry, NodeTypeEntry) and entry.has_time:
+        found["time"] = torch.int64, ()
+    return found | {name: _layout(table) for name, table in entry.attrs.items()}
+
+
+def _layout(table: FeatureEntry) -> Layout:
+    return getattr(torch, table.dtype), tuple(table.shape)
+
+
+# Which partition owns what, as a graph's user sees it.
+
+
+class GraphPartitionBook:
+    """Owners of nodes and edges. :func:`node_split` and :func:`edge_split` take it.
+
+    Args:
+        router: To the graph.
+
+    Attributes:
+        num_partitions: How many there are.
+        is_relabelled: Whether each partition owns a range of ids.
+        schema, manifest, num_nodes_of, num_edges_of, node_books, edge_books: As of a
+            :class:`~glt.distributed.DistDataset`.
+    """
+
+    def __init__(self, router: GraphRouter) -> None:
+        self._router, data = router, router.data
+        self.num_partitions = data.num_partitions
+        self.schema, self.manifest = data.schema, data.manifest
+        self.is_relabelled = data.manifest.is_relabelled
+        self.num_nodes_of, self.num_edges_of = data.num_nodes_of, data.num_edges_of
+        self.node_books, self.edge_books = data.node_books, data.edge_books
+
+    def node_owners(self, ids: Any, ntype: NodeType | None = None) -> Tensor:
+        """The partition of each node ``[n]``, int64 (DGL's ``nid2partid``).
+
+        Raises:
+            IndexError: If there is no such node; names the first.
+        """
+        book = self._node_book(ntype)
+        return torch.from_numpy(book.owners(as_ids(ids, "ids", book.num_ids).numpy()))
+
+    def edge_owners(self, ids: Any, etype: EdgeType | None = None) -> Tensor:
+        """The partition of each edge ``[n]``, int64 (DGL's ``eid2partid``); errors as of :meth:`node_owners`."""
+        at = self.schema.edge_index(etype)
+        return self._router.edge_owners(at, as_ids(ids, "ids", self.num_edges_of[at]))
+
+    def nodes_of(self, partition: int, ntype: NodeType | None = None) -> Tensor:
+        """Ids of the nodes that a partition owns, ascending ``[n]``, int64 (DGL's ``partid2nids``)."""
+        self._require_partition(partition)
+        book = self._node_book(ntype)
+        if book.offset is not None:
+            return torch.arange(int(book.offset[partition]), int(book.offset[partition + 1]))
+        return torch.from_numpy(np.flatnonzero(book.owners() == partition))
+
+    def edges_of(self, partition: int, etype: EdgeType | None = None) -> Tensor:
+        """Ids of the edges that a partition holds, ascending ``[n]``, int64 (DGL's ``partid2eids``)."""
+        self._require_partition(partition)
+        return self._router.edges_of(self.schema.edge_index(etype), partition)
+
+    def node_offsets(self, ntype: NodeType | None = None) -> Tensor | None:
+        """Where the ids of each partition begin, and the number of nodes ``[num_partitions + 1]``, int64; None where
+        the graph was not relabelled."""
+        offset = self._node_book(ntype).offset
+        return None if offset is None else offset.clone()
+
+    def edge_offsets(self, etype: EdgeType | None = None) -> Tensor | None:
+        """As :meth:`node_offsets`, of edges."""
+        book = self.edge_books[self.schema.edge_index(etype)]
+        return None if book is None or book.offset is None else book.offset.clone()
+
+    def _node_book(self, ntype: NodeType | None) -> PartitionBook:
+        book = self.node_books[self.schema.node_index(ntype)]
+        assert book is not None, "nodes have one"
+        return book
+
+    def _require_partition(self, partition: int) -> None:
+        if isinstance(partition, bool) or not isinstance(partition, int):
+            raise TypeError(f"partition = {partition!r}: expected an integer")
+        if not 0 <= partition < self.num_partitions:
+            raise ValueError(f"partition = {partition}: expected 0 to {self.num_partitions - 1}")
+
+    def __repr__(self) -> str:
+        kind = "ranges" if self.is_relabelled else "arrays"
+        return f"GraphPartitionBook({self.num_partitions} partitions, {kind})"
+
+
+INT32_MAX = 2**31 - 1
+
+
+class DistGraph:
+    """A partitioned graph, whichever processes have it.
+
+    It is the same in a notebook, under torchrun and with servers. Ids are those of the partitions: where these were
+    relabelled, ``map_to_original`` of a :class:`DistDataset` and :func:`glt.partition.load_id_map` lead back. Several
+    may be made of one graph; names that one gives to tensors another does not know.
+
+    Args:
+        name: Of the graph.
+        part_config: The partitions: their directory, or the JSON file in it. Needed where :func:`initialize` was not
+            told; where it was, or servers have them, it must name the same ones.
+        world: The job. Default: that of this process.
+
+    Raises:
+        RuntimeError: If :func:`initialize` was not called.
+        ValueError: If no partitions are named, or others than those there are.
+        glt.errors.PartitionError: If they are damaged or missing.
+    """
+
+    def __init__(
+        self, name: str, part_config: str | os.PathLike[str] | None = None, *, world: World | None = None
+    ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"name = {name!r}: expected the graph's name")
+        if part_config is not None:
+            check_path("part_config", part_config, "the partitions, or of the JSON file in them")
+        self.name = name
+        self.world = open_world(name, part_config) if world is None else world
+        if self.world.data is None:
+            raise ValueError(f"{self.world} has no graph")
+        self._data = data = self.world.data
+        self.schema = data.schema
+        self._router = GraphRouter(self.world)
+        self._nodes = {t: GraphData(self.world, "node", at) for at, t in enumerate(self.schema.node_types)}
+        self._edges = {t: GraphData(self.world, "edge", at) for at, t in enumerate(self.schema.edge_types)}
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether it has types."""
+        return self.schema.is_hetero
+
+    @property
+    def ntypes(self) -> list[NodeType]:
+        """Names of the node types; ``["node"]`` of a homogeneous graph."""
+        return list(self.schema.node_types)
+
+    @property
+    def etypes(self) -> list[EdgeType]:
+        """``(source type, relation, destination type)`` of each edge type."""
+        return list(self.schema.edge_types)
+
+    def num_nodes(self, ntype: NodeType | None = None) -> int:
+        """Number of nodes of a type, of all types by default."""
+        counts = self._data.num_nodes_of
+        return sum(counts) if ntype is None else counts[self.schema.node_index(ntype)]
+
+    def num_edges(self, etype: EdgeType | None = None) -> int:
+        """Number of edges of a type, of all types by default."""
+        counts = self._data.num_edges_of
+        return sum(counts) if etype is None else counts[self.schema.edge_index(etype)]
+
+    @property
+    def ndata(self) -> Any:
+        """Data of the nodes: a :class:`GraphData`, tensors by name; of a heterogeneous graph, such by node type."""
+        return GraphDataByType(self._nodes, "node") if self.is_hetero else self._nodes[self.schema.node_types[0]]
+
+    @property
+    def edata(self) -> Any:
+        """Data of the edges; as :attr:`ndata`, by edge type."""
+        return GraphDataByType(self._edges, "edge") if self.is_hetero else self._edges[self.schema.edge_types[0]]
+
+    def data_by_type(self) -> tuple[list[GraphData], list[GraphData]]:
+        """:attr:`ndata` of each node type, and :attr:`edata` of each edge type, in their order."""
+        return list(self._nodes.values()), list(self._edges.values())
+
+    def get_partition_book(self) -> GraphPartitionBook:
+        """Owners of nodes and edges."""
+        return GraphPartitionBook(self._router)
+
+    def rank(self) -> int:
+        """The number of this trainer."""
+        return self.world.rank
+
+    def barrier(self, timeout_s: float | None = None) -> None:
+        """See :func:`glt.distributed.barrier`."""
+        flush_all(self.world)
+        self.world.barrier(timeout_s)
+
+    # -- structure ---------------------------------------------------------------------------------------------------
+
+    def find_edges(self, edge_ids: Any, etype: EdgeType | None = None) -> Tensor:
+        """Sources and destinations of edges ``[2, n]``, int64.
+
+        Args:
+            edge_ids: Ids ``[n]``, or a mask.
+            etype: Edge type; None: the only one.
+
+        Raises:
+            IndexError: If there is no such edge; names the first.
+        """
+        at = self.schema.edge_index(etype)
+        return self._router.find_edges(at, as_ids(edge_ids, "edge_ids", self._data.num_edges_of[at]))
+
+    def in_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
+        """Edges of a type that end in nodes ``[n]``, int64.
+
+        Where partitions hold out-edges (``by_src``), all of them count, and the numbers are added.
+
+        Args:
+            nodes: Ids ``[n]`` of the type that the edges end in, or a mask. Default: all of them.
+            etype: Edge type; None: the only one.
+
+        Raises:
+            IndexError: If there is no such node; names the first.
+        """
+        return self._degrees(nodes, etype, "in")
+
+    def out_degrees(self, nodes: Any = None, etype: EdgeType | None = None) -> Tensor:
+        """Edges of a type that begin in nodes ``[n]``, int64; as :meth:`in_degrees`."""
+        return self._degrees(nodes, etype, "out")
+
+    def _degrees(self, nodes: Any, etype: EdgeType | None, edge_dir: str) -> Tensor:
+        at = self.schema.edge_index(etype)
+        num_nodes = self._data.num_nodes_of[self._expanded(at, edge_dir)]
+        ids = torch.arange(num_nodes) if nodes is None else as_ids(nodes, "nodes", num_nodes)
+        return self._router.degrees(at, ids, edge_dir)
+
+    def has_edges_between(self, sources: Any, targets: Any, etype: EdgeType | None = None) -> Tensor:
+        """Which pairs are edges ``[n]``, bool.
+
+        Args:
+            sources, targets: Ids ``[n]`` of the edges' ends.
+            etype: Edge type; None: the only one.
+
+        Raises:
+            ValueError: If there are not as many targets as sources.
+            IndexError: If there is no such node; names the first.
+        """
+        at = self.schema.edge_index(etype)
+        ends = [self.schema.node_index(self.schema.edge_types[at][side]) for side in (0, 2)]
+        counts = self._data.num_nodes_of
+        source, target = as_ids(sources, "sources", counts[ends[0]]), as_ids(targets, "targets", counts[ends[1]])
+        if len(source) != len(target):
+            raise ValueError(f"{len(source)} sources and {len(target)} targets: expected as many")
+        for name, ids, end in (("sources", source, ends[0]), ("targets", target, ends[1])):
+            self._require_nodes(name, ids, end)
+        return self._router.has_edges(at, source, target)
+
+    def _require_nodes(self, name: str, ids: Tensor, node_type: int) -> None:
+        num_nodes = self._data.num_nodes_of[node_type]
+        wrong = ((ids < 0) | (ids >= num_nodes)).nonzero()
+        if len(wrong):
+            at = int(wrong[0])
+            raise IndexError(f"{name}[{at}] = {int(ids[at])} is outside [0, {num_nodes})")
+
+    def _expanded(self, edge_type: int, edge_dir: str) -> int:
+        """The node type whose nodes are expanded along edges in a direction."""
+        return self.schema.ends(edge_dir)[edge_type][0]
+
+    # -- sampling ----------------------------------------------------------------------------------------------------
+
+    def sample_neighbors(
+        self,
+        seeds: Any,
+        fanout: Any,
+        edge_dir: str = "in",
+        replace: bool = False,
+        prob: str | None = None,
+        *,
+        random_seed: int | None = None,
+    ) -> Data | HeteroData:
+        """Samples edges of nodes: one hop, for samplers of one's own. The loaders do all hops, in other processes.
+
+        Nothing depends on how many partitions there are: the sample is a function of the graph, the seeds and the
+        random seed. Edges in the direction that partitions were not assigned by (``'out'`` where they are ``by_dst``)
+        are fetched from all of them, each seed's whole row, before they are sampled.
+
+        Args:
+            seeds: Ids ``[n]``, or a mask; of a heterogeneous graph, a dict of such by node type. Equal ones get the
+                same edges, once each.
+            fanout: Edges per seed, -1: all; of a heterogeneous graph a number for all edge types, or a dict by edge
+                type, where types that it does not name are left out.
+            edge_dir: ``'in'``: edges that end in the seeds; ``'out'``: edges that begin there.
+            replace: Draw with replacement.
+            prob: Any name: draw proportionally to the weights that the graph was partitioned with.
+            random_seed: Of the draws. Default: one drawn from torch's generator, which ``torch.manual_seed`` fixes.
+
+        Returns:
+            The graph of all nodes with the sampled edges: ``edge_index [2, E]`` of ids as they are, source first, and
+            ``e_id [E]``; by edge type of a heterogeneous graph. ``num_nodes`` is that of the whole graph. The edges of
+            a seed follow each other, in the order of the seeds.
+
+        Raises:
+            TypeError, ValueError, KeyError: If an argument is unusable; names it.
+            IndexError: If there is no such node; names the first.
+        """
+        if not isinstance(edge_dir, str) or edge_dir not in ("in", "out"):
+            raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' or 'out'")
+        check_flag("replace", replace)
+        by_type, fanouts = self._seeds_by_type(seeds), self._fanouts(fanout)
+        self._require_weights(prob, edge_dir, fanouts)
+        key = _core.batch_key(draw_random_seed() if random_seed is None else check_random_seed(random_seed), 0, 0)
+        found: dict[EdgeType, tuple[Tensor, Tensor]] = {}
+        for at, edge_type in enumerate(self.schema.edge_types):
+            centers, num_neighbors = by_type.get(self._expanded(at, edge_dir)), fanouts[at]
+            if centers is None or num_neighbors is None:
+                continue
+            weighted = prob is not None and self._data.manifest.edge_types[at].has_weight
+            edges = self._router.sample(at, centers, num_neighbors, edge_dir, replace, key, weighted)
+            center = torch.repeat_interleave(centers, edges.num_edges)
+            ends = (edges.neighbor, center) if edge_dir == "in" else (center, edges.neighbor)
+            found[edge_type] = torch.stack(ends), edges.edge
+        return self._as_graph(found)
+
+    def _seeds_by_type(self, seeds: Any) -> dict[int, Tensor]:
+        if isinstance(seeds, Mapping):
+            if not self.is_hetero:
+                raise TypeError("seeds are a dict by type: expected ids, the graph being homogeneous")
+            named = [(self.schema.node_index(t), ids, f"seeds[{t!r}]") for t, ids in seeds.items()]
+        else:
+            named = [(self.schema.node_index(None), seeds, "seeds")]  # raises, naming the types, if there are several
+        given = {at: as_ids(ids, name, self._data.num_nodes_of[at]) for at, ids, name in named}
+        for at, ids in given.items():
+            self._require_nodes("seeds", ids, at)
+        return {at: ids if len(ids) < 2 else _unique(ids) for at, ids in given.items()}
+
+    def _fanouts(self, fanout: Any) -> list[int | None]:
+        if isinstance(fanout, Mapping):
+            given: list[int | None] = [None] * len(self.schema.edge_types)
+            for edge_type, each in fanout.items():
+                given[self.schema.edge_index(edge_type)] = each
+        else:
+            given = [fanout] * len(self.schema.edge_types)
+        for each in given:
+            if each is not None:
+                check_count("fanout", each, -1, INT32_MAX)
+        return given
+
+    def _require_weights(self, prob: str | None, edge_dir: str, fanouts: list[int | None]) -> None:
+        if prob is None:
+            return
+        if not isinstance(prob, str):
+            raise TypeError(f"prob = {prob!r}: expected a name, for the weights that the graph was partitioned with")
+        if not any(entry.has_weight for entry in self._data.manifest.edge_types):
+            raise ValueError(f"prob = {prob!r}: the graph has no weights; partition it with edge_weight=...")
+        if edge_dir != self._data.edge_dir:
+            raise ValueError(
+                f"prob = {prob!r} with edge_dir = {edge_dir!r}: partitions keep the weights of {self._data.edge_dir!r} "
+                "edges only; partition with the other edge_assign_strategy"
+            )
+
+    def edge_subgraph(self, edges: Any, relabel_nodes: bool = True) -> Data | HeteroData:
+        """The graph of some edges.
+
+        Args:
+            edges: Ids ``[n]``, or a mask; of a heterogeneous graph, a dict of such by edge type.
+            relabel_nodes: True: nodes are those of the edges, ascending, numbered from 0, and ``n_id`` has their ids.
+                False: all nodes, with their ids.
+
+        Returns:
+            ``edge_index [2, n]`` in the order of ``edges``, and ``e_id [n]``; by edge type of a heterogeneous graph.
+
+        Raises:
+            IndexError: If there is no such edge; names the first.
+        """
+        check_flag("relabel_nodes", relabel_nodes)
+        if isinstance(edges, Mapping):
+            if not self.is_hetero:
+                raise TypeError("edges are a dict by type: expected ids, the graph being homogeneous")
+            named = [(self.schema.edge_index(t), ids, f"edges[{t!r}]") for t, ids in edges.items()]
+        else:
+            named = [(self.schema.edge_index(None), edges, "edges")]
+        given = {at: as_ids(ids, name, self._data.num_edges_of[at]) for at, ids, name in named}
+        found = {
+            self.schema.edge_types[at]: (self._router.find_edges(at, ids), ids) for at, ids in sorted(given.items())
+        }
+        graph = self._as_graph(found)
+        return _compacted(graph) if relabel_nodes else graph
+
+    def _as_graph(self, found: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> Data | HeteroData:
+        counts = self._data.num_nodes_of
+        if not self.is_hetero:
+            ends, ids = found.get(
+                self.schema.edge_types[0], (torch.empty((2, 0), dtype=torch.int64), torch.empty(0).long())
+            )
+            return Data(edge_index=ends, e_id=ids, num_nodes=counts[0])
+        graph = HeteroData()
+        for node_type, num_nodes in zip(self.schema.node_types, counts, strict=True):
+            graph[node_type].num_nodes = num_nodes
+        for edge_type, (ends, ids) in found.items():
+            graph[edge_type].edge_index, graph[edge_type].e_id = ends, ids
+        return graph
+
+    def __repr__(self) -> str:
+        counts = f"num_nodes={self._data.num_nodes_of}, num_edges={self._data.num_edges_of}"
+        return f"DistGraph({self.name!r}, {counts}, {self._data.num_partitions} partitions)"
+
+
+def _unique(ids: Tensor) -> Tensor:
+    """Each id once, in the order in which they first come."""
+    values, back = torch.unique(ids, return_inverse=True)
+    if len(values) == len(ids):
+        return ids
+    first = torch.full((len(values),), len(ids)).scatter_reduce(0, back, torch.arange(len(ids)), "amin")
+    return ids[first.sort().values]
+
+
+def _compacted(graph: Data | HeteroData) -> Data | HeteroData:
+    """Keeps the nodes that have edges."""
+    if isinstance(graph, Data):
+        nodes, local = torch.unique(graph.edge_index, return_inverse=True)
+        return Data(edge_index=local, e_id=graph.e_id, n_id=nodes, num_nodes=len(nodes))
+    for node_type in graph.node_types:
+        sides = [
+            graph[edge_type].edge_index[side]
+            for edge_type in graph.edge_types
+            for side in (0, 1)
+            if edge_type[2 * side] == node_type
+        ]
+        nodes = torch.cat([torch.empty(0, dtype=torch.int64), *sides]).unique()
+        graph[node_type].n_id, graph[node_type].num_nodes = nodes, len(nodes)
+    for edge_type in graph.edge_types:
+        ends = graph[edge_type].edge_index
+        places = [torch.searchsorted(graph[edge_type[2 * side]].n_id, ends[side]) for side in (0, 1)]
+        graph[edge_type].edge_index = torch.stack(places)
+    return graph

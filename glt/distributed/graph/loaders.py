@@ -1,0 +1,576 @@
+"""Loaders over a :class:`DistGraph`, as DGL has them: around nodes, around edges, and of any sampler of one's own."""
+
+from __future__ import annotations
+
+import reprlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling, NumNeighbors
+from torch_geometric.sampler.base import SubgraphType
+
+from glt._checks import check_flag, real_number
+from glt.data.arrays import as_ids
+from glt.data.schema import EdgeType
+from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.graph.graph import INT32_MAX, DistGraph, TableNames
+from glt.distributed.graph.written_rows import WrittenRows
+from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader
+from glt.distributed.options import check_count
+from glt.distributed.tensors.tensor import DistTensor
+from glt.distributed.wire.threads import NativePool
+from glt.sampler.order import SeedOrder, check_random_seed, draw_random_seed
+
+# Batches as layers: what each layer of a model reads, and of which nodes it makes something.
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer of a batch: edges from its sources to its destinations, which are the first of the sources.
+
+    A convolution takes it as ``conv((x, x[:block.num_dst]), block.edge_index, block.edata["edge_attr"])`` with the
+    features ``x [num_src, F]`` of the sources. Of a heterogeneous batch all attributes are dicts by node type, and by
+    edge type ``edge_index`` and ``e_id``; so are the tables, of the types that have one of that name. ``HeteroConv`` is
+    called as ``conv(x, block.edge_index, edge_attr_dict=block.edata["edge_attr"])``, and the first ``num_dst[t]`` rows
+    of what it makes of a type are those of the destinations.
+
+    Attributes:
+        edge_index: Positions among the sources and among the destinations ``[2, E]``.
+        src_id, dst_id: Ids of the nodes ``[num_src]``, ``[num_dst]``; DGL's ``srcdata[NID]`` and ``dstdata[NID]``.
+        e_id: Ids of the edges ``[E]``; None where the loader was not asked for them.
+        srcdata, dstdata: By name, the tables of the nodes that the graph was partitioned with, such as ``x [num_src,
+            F]``; empty unless the loader was asked for them (``collect_features``).
+        edata: Likewise those of the edges, ``edge_attr`` and others ``[E, ...]``.
+    """
+
+    edge_index: Any
+    src_id: Any
+    dst_id: Any
+    e_id: Any = None
+    srcdata: dict[str, Any] = field(default_factory=dict)
+    dstdata: dict[str, Any] = field(default_factory=dict)
+    edata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_src(self) -> Any:
+        """Number of sources."""
+        return _each(self.src_id, len)
+
+    @property
+    def num_dst(self) -> Any:
+        """Number of destinations."""
+        return _each(self.dst_id, len)
+
+    def to(self, device: torch.device | str | int) -> Block:
+        """The same on another device."""
+        return Block(*(_each(getattr(self, each.name), lambda t: t.to(device)) for each in fields(self)))
+
+
+def layered(batch: Data | HeteroData, tables: TableNames) -> list[Block]:
+    """Takes a sampled batch apart, a layer for each hop; the first is that of the widest neighbourhood.
+
+    A node that was expanded for an inner layer has the same edges in the outer ones: they are sampled once per batch.
+
+    Args:
+        batch: Of a loader with ``subgraph_type='directional'``, whose edges come hop by hop.
+        tables: What blocks have of the tables that the batch has.
+
+    Returns:
+        The blocks; sources of one are the destinations of the one before it.
+    """
+    if not isinstance(batch, HeteroData):
+        nodes, edges = _sums(batch.num_sampled_nodes), _sums(batch.num_sampled_edges)
+        e_id = batch.get("e_id")
+        of_nodes, of_edges = (
+            {n: batch[n] for n in names if n in batch} for names in (tables.of_nodes, tables.of_edges)
+        )
+        return [
+            Block(
+                batch.edge_index[:, : edges[hops]], batch.n_id[: nodes[hops + 1]], batch.n_id[: nodes[hops]],
+                None if e_id is None else e_id[: edges[hops]],
+                {name: rows[: nodes[hops + 1]] for name, rows in of_nodes.items()},
+                {name: rows[: nodes[hops]] for name, rows in of_nodes.items()},
+                {name: rows[: edges[hops]] for name, rows in of_edges.items()},
+            )
+            for hops in range(len(edges) - 1, 0, -1)
+        ]  # fmt: skip
+    nodes_of = {t: _sums(batch[t].num_sampled_nodes) for t in batch.node_types}
+    # Seed edges have a store of their own type, which along out-edges is none of those that were sampled.
+    edges_of = {t: _sums(batch[t].num_sampled_edges) for t in batch.edge_types if "edge_index" in batch[t]}
+    nodes_by_name, edges_by_name = (
+        {
+            name: found
+            for name in names
+            if (found := {t: (batch[t][name], sums) for t, sums in sums_of.items() if name in batch[t]})
+        }
+        for names, sums_of in ((("n_id", *tables.of_nodes), nodes_of), (("e_id", *tables.of_edges), edges_of))
+    )
+
+    def first(tables_of: dict[str, Any], hops: int) -> dict[str, Any]:
+        return {n: {t: rows[: sums[hops]] for t, (rows, sums) in each.items()} for n, each in tables_of.items()}
+
+    blocks = []
+    for hops in range(max(map(len, edges_of.values())) - 1, 0, -1):
+        source, target = first(nodes_by_name, hops + 1), first(nodes_by_name, hops)
+        edge = first(edges_by_name, hops)
+        blocks.append(
+            Block(
+                {t: batch[t].edge_index[:, : sums[hops]] for t, sums in edges_of.items()},
+                source.pop("n_id"), target.pop("n_id"), edge.pop("e_id", None), source, target, edge,
+            )
+        )  # fmt: skip
+    return blocks
+
+
+def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
+    """Makes a layer of what :meth:`DistGraph.sample_neighbors` has sampled; DGL's ``to_block``::
+
+        for fanout in (10, 25):
+            blocks.insert(0, to_block(g.sample_neighbors(seeds, fanout), seeds))
+            seeds = blocks[0].src_id
+
+        for conv, block in zip(convs, blocks):
+            x = conv((x, x[: block.num_dst]), block.edge_index)
+
+    Args:
+        frontier: Edges that end in the seeds: ``edge_index [2, E]`` of ids of the graph, and perhaps ``e_id [E]``; by
+            type where there are types.
+        seeds: Ids of the destinations ``[n]``, each once, also those without edges; of a heterogeneous graph, a dict of
+            such by node type. Default: all nodes that edges end in, ascending.
+
+    Returns:
+        The block. Its sources are the seeds and after them, as they first come, the others that edges begin in.
+
+    Raises:
+        TypeError: If frontier is no graph, or seeds are not by type where there are types.
+        ValueError: If a seed is named twice, or an edge ends in none; names it.
+    """
+    if not isinstance(frontier, Data | HeteroData):
+        raise TypeError(f"frontier is a {type(frontier).__name__}: expected what sample_neighbors returns")
+    if isinstance(frontier, Data):
+        source, target = frontier.edge_index
+        ids = target.unique() if seeds is None else as_ids(seeds, "seeds")
+        nodes = _Numbered(ids, [source])
+        ends = torch.stack([nodes.positions(source), nodes.seeds_of(target)])
+        return Block(ends, nodes.ids, ids, frontier.get("e_id"))
+    if seeds is not None and not isinstance(seeds, Mapping):
+        raise TypeError(f"seeds have type {type(seeds).__name__}: expected a dict by node type, the graph having types")
+    out_of = {t: [frontier[e].edge_index[0] for e in frontier.edge_types if e[0] == t] for t in frontier.node_types}
+    none = torch.empty(0, dtype=torch.int64)
+    if seeds is None:
+        into = {t: [frontier[e].edge_index[1] for e in frontier.edge_types if e[2] == t] for t in frontier.node_types}
+        given = {t: torch.cat([none, *ends]).unique() for t, ends in into.items()}
+    else:
+        given = {t: as_ids(seeds[t], f"seeds[{t!r}]") if t in seeds else none for t in frontier.node_types}
+    numbered = {t: _Numbered(ids, out_of[t]) for t, ids in given.items()}
+    ends_of = {
+        t: torch.stack(
+            [numbered[t[0]].positions(frontier[t].edge_index[0]), numbered[t[2]].seeds_of(frontier[t].edge_index[1])]
+        )
+        for t in frontier.edge_types
+    }
+    with_ids = all("e_id" in frontier[t] for t in ends_of)
+    e_id = {t: frontier[t].e_id for t in ends_of} if with_ids else None
+    return Block(ends_of, {t: nodes.ids for t, nodes in numbered.items()}, given, e_id)
+
+
+class _Numbered:
+    """Nodes of a layer: the seeds, then the others as they first come."""
+
+    def __init__(self, seeds: Tensor, sources: Any) -> None:
+        every = torch.cat([seeds, *sources])
+        self._sorted, back = torch.unique(every, return_inverse=True)
+        first = torch.full((len(self._sorted),), len(every))
+        first = first.scatter_reduce(0, back, torch.arange(len(every)), "amin")
+        order = first.argsort()
+        self.ids, self.num_seeds = self._sorted[order], len(seeds)
+        self._position = torch.empty_like(order)
+        self._position[order] = torch.arange(len(order))
+        if len(seeds) and not torch.equal(self.ids[: len(seeds)], seeds):
+            values, counts = seeds.unique(return_counts=True)
+            raise ValueError(f"seeds name node {int(values[counts > 1][0])} more than once: expected each once")
+
+    def positions(self, ids: Tensor) -> Tensor:
+        """Where these nodes are, which are all there."""
+        return self._position[torch.searchsorted(self._sorted, ids)]
+
+    def seeds_of(self, ids: Tensor) -> Tensor:
+        """Which seeds these nodes are.
+
+        Raises:
+            ValueError: If one is none.
+        """
+        at = torch.searchsorted(self._sorted, ids).clamp(max=max(0, len(self._sorted) - 1))
+        found = self._position[at] if len(self._sorted) else at
+        wrong = torch.ones_like(ids, dtype=torch.bool) if not len(self._sorted) else self._sorted[at] != ids
+        wrong |= found >= self.num_seeds
+        if bool(wrong.any()):
+            raise ValueError(
+                f"frontier has an edge into node {int(ids[wrong][0])}, which is no seed: expected in-edges of the seeds"
+            )
+        return found
+
+
+def _sums(counts: Any) -> list[int]:
+    return [0, *accumulate(int(each) for each in counts)]
+
+
+def _each(values: Any, change: Callable[[Any], Any]) -> Any:
+    if values is None:
+        return None
+    return {t: _each(each, change) for t, each in values.items()} if isinstance(values, dict) else change(values)
+
+
+# Samplers and negative samplers under the names that DGL has for them.
+
+
+@dataclass(frozen=True)
+class MultiLayerNeighborSampler:
+    """How many edges each layer samples, the first being that of the widest neighbourhood: the reverse of PyG's order.
+
+    Args:
+        fanouts: Edges per node, by layer; -1: all.
+        replace: Draw with replacement.
+        prob: Any name: draw proportionally to the weights that the graph was partitioned with.
+    """
+
+    fanouts: Sequence[int]
+    replace: bool = False
+    prob: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fanouts, list | tuple) or not self.fanouts:
+            raise ValueError(f"fanouts = {self.fanouts!r}: expected a list with a number for each layer")
+        for at, fanout in enumerate(self.fanouts):
+            check_count(f"fanouts[{at}]", fanout, -1, INT32_MAX)
+        check_flag("replace", self.replace)
+        if self.prob is not None and not isinstance(self.prob, str):
+            raise TypeError(f"prob = {self.prob!r}: expected a name, for the weights of the graph, or None")
+
+    def num_neighbors(self) -> list[int]:
+        """In PyG's order: the hop from the seeds comes first."""
+        return list(reversed(self.fanouts))
+
+    def sample(self, graph: DistGraph, seeds: Any) -> tuple[Any, Any, list[Block]]:
+        """Samples here and now, hop by hop: input nodes, seeds, and the blocks, the widest first.
+
+        Args:
+            graph: Where.
+            seeds: Ids ``[n]``, each once; of a heterogeneous graph a dict of such by node type.
+        """
+        if isinstance(seeds, Mapping):
+            seeds = {t: as_ids(ids, f"seeds[{t!r}]", graph.num_nodes(t)) for t, ids in seeds.items()}
+        else:
+            seeds = as_ids(seeds, "seeds", graph.num_nodes(graph.ntypes[0]) if len(graph.ntypes) == 1 else None)
+        nodes, blocks = seeds, []
+        for fanout in self.num_neighbors():
+            hop = graph.sample_neighbors(nodes, fanout, replace=self.replace, prob=self.prob)
+            blocks.append(to_block(hop, nodes))
+            nodes = blocks[-1].src_id
+        return nodes, seeds, blocks[::-1]
+
+
+def MultiLayerFullNeighborSampler(num_layers: int) -> MultiLayerNeighborSampler:
+    """All edges in each of ``num_layers`` layers."""
+    check_count("num_layers", num_layers, 1, 1024)
+    return MultiLayerNeighborSampler([-1] * num_layers)
+
+
+def PerSourceUniform(k: int) -> NegativeSampling:
+    """For each seed edge ``k`` destinations that its source has no edge to."""
+    check_count("k", k, 1, INT32_MAX)
+    return NegativeSampling("triplet", k)
+
+
+def GlobalUniform(k: float) -> NegativeSampling:
+    """``k`` times as many pairs as there are seed edges, of any nodes, that are no edges."""
+    real_number("k", k, above=True)
+    return NegativeSampling("binary", k)
+
+
+class NodeDataLoader(DistNeighborLoader):
+    """Batches around nodes of a graph, wherever it is; see :class:`glt.distributed.DistNeighborLoader`.
+
+    Args:
+        graph: The graph.
+        nodes: Seeds of this trainer: ids, or a mask (bool, or zeros and ones in uint8), such as
+            ``graph.ndata["train_mask"]`` for a job of one trainer; of a heterogeneous graph, a dict with one node type.
+            Several trainers take shares of :func:`node_split`.
+        sampler: Edges per node and hop, from the seeds outwards; or a :class:`MultiLayerNeighborSampler`.
+        batch_size, shuffle, drop_last: As of the loader.
+        blocks: Yield ``(input nodes, seeds, blocks)`` in place of batches: ids ``[n]`` and ``[batch_size]``, and a list
+            of :class:`Block`, the widest first. Of a heterogeneous graph ids are dicts by node type. With
+            ``collect_features=True`` blocks have the stored tables of their nodes and edges.
+        num_workers: Processes that sample; 0: none of their own.
+        options: The others of the loader. ``collect_features`` is True by default without ``blocks``: batches have
+            the tables that the graph was partitioned with, with the rows that ``ndata`` and ``edata`` have when a batch
+            is taken: what was written, or assigned to the name of a table, before an epoch began is in all of its
+            batches, what this trainer writes also in those that it takes later. Tensors of other names are read there.
+
+    Raises:
+        The same as :class:`glt.distributed.DistNeighborLoader`; ValueError also if an option does not go with blocks.
+    """
+
+    def __init__(
+        self, graph: DistGraph, nodes: Any, sampler: Any, batch_size: int = 1, shuffle: bool = False,
+        drop_last: bool = False, *, blocks: bool = False, num_workers: int = 0, **options: Any,
+    ) -> None:  # fmt: skip
+        given = _loader_options(graph, sampler, blocks, num_workers, options, _node_blocks)
+        self._graph = graph
+        if isinstance(nodes, Mapping):
+            node_type, nodes = _only(nodes, "nodes", "node type")
+            nodes = node_type, _read(nodes, "nodes")
+        else:
+            nodes = _read(nodes, "nodes")
+        super().__init__(
+            _data(graph), given.pop("num_neighbors"), nodes, batch_size, shuffle, drop_last, **given
+        )  # fmt: skip
+
+    def _written_rows(self) -> WrittenRows | None:
+        return WrittenRows.of(self.data, self._graph)
+
+
+class EdgeDataLoader(DistLinkNeighborLoader):
+    """Batches around edges of a graph, wherever it is; see :class:`glt.distributed.DistLinkNeighborLoader`.
+
+    ``input_id`` of a batch has the ids of its seed edges.
+
+    Args:
+        graph: The graph.
+        edges: Ids of the seed edges of this trainer, or a mask; of a heterogeneous graph, a dict with one edge type.
+        sampler, batch_size, shuffle, drop_last, num_workers: As of :class:`NodeDataLoader`.
+        exclude: ``'self'``: seed edges of a batch are not sampled in it; ``'reverse'`` (or ``'reverse_id'``): nor are
+            their reverses; ``'reverse_types'``: those are of the type that ``reverse_etypes`` names. Edges are told by
+            their ends, not by ids, so that it holds on any number of partitions; others are sampled in their place.
+        reverse_etypes: The edge type that holds the reverses, by edge type.
+        negative_sampler: :func:`PerSourceUniform`, :func:`GlobalUniform`, or PyG's ``NegativeSampling``.
+        blocks: Yield ``(input nodes, positive graph, blocks)`` in place of batches, or with negatives ``(input nodes,
+            positive graph, negative graph, blocks)``. Graphs have ``edge_index [2, n]``, positions in the output of the
+            last block, and its nodes' ids as ``n_id``; the positive one also the ids of its edges as ``input_id [n]``,
+            and ``edge_label [n]`` where labels were given. Of a heterogeneous graph they are ``HeteroData``, with all
+            node types and the edge type of the seeds.
+        options: The others of the loader.
+
+    Raises:
+        The same as :class:`glt.distributed.DistLinkNeighborLoader`.
+    """
+
+    def __init__(
+        self, graph: DistGraph, edges: Any, sampler: Any, batch_size: int = 1, shuffle: bool = False,
+        drop_last: bool = False, *, exclude: Any = None, reverse_etypes: Mapping[Any, Any] | None = None,
+        negative_sampler: Any = None, blocks: bool = False, num_workers: int = 0, **options: Any,
+    ) -> None:  # fmt: skip
+        _data(graph)
+        self._graph = graph
+        if not isinstance(negative_sampler, NegativeSampling | str | Mapping | None):
+            raise TypeError(
+                f"negative_sampler = {reprlib.repr(negative_sampler)}: expected PerSourceUniform(k), GlobalUniform(k), "
+                "PyG's NegativeSampling, or None"
+            )
+        edge_type = None
+        if isinstance(edges, Mapping):
+            edge_type, edges = _only(edges, "edges", "edge type")
+        if graph.is_hetero:
+            edge_type = graph.schema.edge_types[graph.schema.edge_index(edge_type)]
+        split = partial(_edge_blocks, edge_type)
+        given = _loader_options(graph, sampler, blocks, num_workers, options, split)
+        ids = as_ids(_read(edges, "edges"), "edges", graph.num_edges(edge_type))
+        ends = graph.find_edges(ids, edge_type)
+        super().__init__(
+            _data(graph), given.pop("num_neighbors"), ends if edge_type is None else (edge_type, ends), batch_size,
+            shuffle, drop_last, input_id=ids, exclude_edges=_excluded(exclude, reverse_etypes, edge_type),
+            neg_sampling=negative_sampler, **given,
+        )  # fmt: skip
+
+    def _written_rows(self) -> WrittenRows | None:
+        return WrittenRows.of(self.data, self._graph)
+
+
+class DistDataLoader:
+    """Batches that a function makes, of ids: for samplers of one's own. They are made ahead, and come in order.
+
+    Args:
+        dataset: Ids of this trainer ``[n]``, or any sequence.
+        batch_size, shuffle, drop_last: As of the loaders.
+        collate_fn: Makes a batch of some of them: a tensor of a tensor, else a list. Runs on ``num_threads`` threads,
+            several at a time, where it waits for servers most of the time.
+        queue_size: Batches that are made ahead. Default: twice as many as there are threads.
+        num_threads: How many.
+        random_seed: Of the order. Default: drawn from torch's generator.
+
+    Raises:
+        TypeError, ValueError: If an argument does not fit; names it.
+    """
+
+    def __init__(
+        self, dataset: Any, batch_size: int = 1, shuffle: bool = False, collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False, queue_size: int | None = None, *, num_threads: int = 1, random_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise TypeError(f"dataset is a {type(dataset).__name__}: expected ids, or a sequence")
+        if not callable(collate_fn):
+            raise TypeError(f"collate_fn = {collate_fn!r}: expected a function of some of dataset")
+        check_count("num_threads", num_threads, 1, 1024)
+        queue_size = 2 * num_threads if queue_size is None else queue_size
+        check_count("queue_size", queue_size, 1, 1 << 20)
+        self.dataset, self.collate_fn = dataset, collate_fn
+        self.num_threads, self.queue_size = num_threads, queue_size
+        seed = draw_random_seed() if random_seed is None else check_random_seed(random_seed)
+        self._order = SeedOrder(len(dataset), batch_size, shuffle, drop_last, seed)
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        """Number of batches per epoch."""
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        coming: deque[Future[Any]] = deque()
+        pool = NativePool(self.num_threads, "glt-collate")
+        try:
+            for index in self._order.batches(epoch):
+                coming.append(pool.submit(self._make, index.input_id))
+                if len(coming) > self.queue_size:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            for each in coming:
+                each.cancel()
+            pool.shutdown(0.0)
+
+    def _make(self, positions: Tensor) -> Any:
+        if isinstance(self.dataset, Tensor):
+            return self.collate_fn(self.dataset[positions])
+        return self.collate_fn([self.dataset[at] for at in positions.tolist()])
+
+
+def _data(graph: DistGraph) -> DistDataset | None:
+    if not isinstance(graph, DistGraph):
+        raise TypeError(f"graph is a {type(graph).__name__}: expected a DistGraph")
+    data = graph.world.data
+    return data if isinstance(data, DistDataset) else None  # a client's is on the servers
+
+
+def _loader_options(
+    graph: DistGraph, sampler: Any, blocks: bool, num_workers: int, options: dict[str, Any],
+    split: Callable[[TableNames, Any], Any],
+) -> dict[str, Any]:  # fmt: skip
+    _data(graph)
+    check_flag("blocks", blocks)
+    check_count("num_workers", num_workers, 0, 1024)
+    if not isinstance(sampler, MultiLayerNeighborSampler | list | tuple | Mapping | NumNeighbors):
+        raise TypeError(
+            f"sampler = {reprlib.repr(sampler)}: expected a list with the edges per node of each hop, a dict of such "
+            "by edge type, or a MultiLayerNeighborSampler"
+        )
+    if "num_neighbors" in options:
+        raise TypeError("num_neighbors is given: expected it in the place of sampler")
+    if "worker_options" in options and num_workers:
+        raise ValueError(f"num_workers = {num_workers} with worker_options: leave one of them out")
+    given = {"collect_features": not blocks, "worker_options": graph.world.worker_options(num_workers), **options}
+    if isinstance(sampler, MultiLayerNeighborSampler):
+        for name in ("replace", "weight_attr"):
+            if name in options:
+                raise ValueError(f"{name} = {options[name]!r} with {sampler}: expected it there alone")
+        given |= {"replace": sampler.replace, "weight_attr": sampler.prob, "num_neighbors": sampler.num_neighbors()}
+    else:
+        given["num_neighbors"] = sampler
+    if blocks:
+        for name in ("subgraph_type", "transform", "custom_cls"):
+            if options.get(name) not in (None, "directional", SubgraphType.directional):
+                raise ValueError(f"{name} = {options[name]!r} with blocks = True: leave one of them out")
+        if options.get("directed", True) is not True:
+            raise ValueError(f"directed = {options['directed']!r} with blocks = True: leave one of them out")
+        hops = given["num_neighbors"]
+        if not (hops if isinstance(hops, list | tuple | dict) else True):
+            raise ValueError(f"sampler = {sampler!r} with blocks = True: expected at least one layer")
+        assert graph.world.data is not None
+        given["transform"] = partial(split, TableNames.of(graph.world.data.manifest))
+    return given
+
+
+def _only(given: Mapping[Any, Any], name: str, kind: str) -> tuple[Any, Any]:
+    if len(given) != 1:
+        raise ValueError(
+            f"{name} are of {len(given)} types, {list(given)}: expected one {kind}; make a loader for each"
+        )
+    return next(iter(given.items()))
+
+
+def _read(given: Any, name: str) -> Any:
+    """A mask, or ids, that servers keep are read whole."""
+    if not isinstance(given, DistTensor):
+        return given
+    if given.ndim != 1:
+        raise ValueError(f"{name} has shape {list(given.shape)}: expected one dimension")
+    return given[:]
+
+
+_EXCLUSIONS = ("self", "reverse", "reverse_id", "reverse_types")
+
+
+def _excluded(exclude: Any, reverse_etypes: Mapping[Any, Any] | None, edge_type: Any) -> Any:
+    if exclude is not None and not isinstance(exclude, str | tuple | list):
+        raise TypeError(f"exclude = {reprlib.repr(exclude)}: expected None or one of {list(_EXCLUSIONS)}")
+    if isinstance(exclude, str) and exclude not in _EXCLUSIONS:
+        raise ValueError(f"exclude = {exclude!r}: expected None or one of {list(_EXCLUSIONS)}")
+    if exclude == "reverse_types":
+        if reverse_etypes is None or edge_type not in reverse_etypes:
+            raise ValueError(f"exclude = 'reverse_types': expected reverse_etypes to name the reverse of {edge_type!r}")
+        return reverse_etypes[edge_type]
+    if reverse_etypes is not None:
+        raise ValueError(f"reverse_etypes is given, and exclude = {exclude!r}: expected 'reverse_types'")
+    return "reverse" if exclude == "reverse_id" else exclude
+
+
+def _node_blocks(tables: TableNames, batch: Data | HeteroData) -> tuple[Any, Any, list[Block]]:
+    blocks = layered(batch, tables)
+    seeds = blocks[-1].dst_id
+    if isinstance(batch, HeteroData):
+        seeds = {t: ids for t, ids in seeds.items() if len(ids)}
+    return blocks[0].src_id, seeds, blocks
+
+
+def _edge_blocks(edge_type: EdgeType | None, tables: TableNames, batch: Data | HeteroData) -> tuple[Any, ...]:
+    blocks = layered(batch, tables)
+    links, source, target = (
+        (batch, batch, batch)
+        if edge_type is None or not isinstance(batch, HeteroData)
+        else (batch[edge_type], batch[edge_type[0]], batch[edge_type[2]])
+    )
+    count = len(links.input_id)
+    if "src_index" in source:
+        negative = target.dst_neg_index.reshape(count, -1)
+        repeated = source.src_index.repeat_interleave(negative.size(1))
+        ends: Sequence[Tensor] = (
+            torch.stack([source.src_index, target.dst_pos_index]), torch.stack([repeated, negative.flatten()]),
+        )  # fmt: skip
+    else:
+        ends = [links.edge_label_index[:, :count]]
+        if links.edge_label_index.size(1) > count:
+            ends.append(links.edge_label_index[:, count:])
+    graphs = [_pairs(each, edge_type, blocks[-1].dst_id) for each in ends]
+    positive = graphs[0] if isinstance(graphs[0], Data) else graphs[0][edge_type]
+    positive.input_id = links.input_id
+    if "edge_label" in links:
+        positive.edge_label = links.edge_label[:count]
+    return (blocks[0].src_id, *graphs, blocks)
+
+
+def _pairs(ends: Tensor, edge_type: EdgeType | None, ids: Any) -> Data | HeteroData:
+    if not isinstance(ids, dict):
+        return Data(edge_index=ends, n_id=ids, num_nodes=len(ids))
+    graph = HeteroData()
+    for node_type, of_type in ids.items():
+        graph[node_type].n_id, graph[node_type].num_nodes = of_type, len(of_type)
+    graph[edge_type].edge_index = ends
+    return graph

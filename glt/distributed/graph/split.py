@@ -1,0 +1,494 @@
+"""A trainer's share of nodes or edges: as many as any other's, and as local as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from numbers import Integral
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt.data.arrays import require_data
+from glt.data.partition_book import PartitionBook
+from glt.data.schema import EdgeType, NodeType
+from glt.distributed.context import get_context
+from glt.distributed.world import World, current_world
+
+# Which trainer gets which of the selected items, from their numbers alone.
+
+
+REMAINDERS: Final = ("keep", "drop", "pad")
+
+
+class Interval(NamedTuple):
+    """Of the selected items of a partition, in order, those from ``begin`` to ``end - 1``."""
+
+    partition: int
+    begin: int
+    end: int
+
+
+def split_counts(
+    counts: Sequence[int],
+    homes: Sequence[Collection[int]],
+    *,
+    force_even: bool = True,
+    remainder: str = "keep",
+) -> list[list[Interval]]:
+    """Divides the selected items of all partitions among trainers, each item once, and as many as can be to trainers
+    for which its partition is local.
+
+    No split whose shares are as even has more local items. Two trainers of a host get neighbouring pieces of what it
+    has; a trainer's remote items are the last ones of partitions that have more than their own trainers may take.
+
+    Args:
+        counts: Selected items of each partition ``[num_partitions]``.
+        homes: For each trainer, the partitions that are local to it. Trainers of one host have the same ones, those of
+            different hosts have none in common. Partitions in no home, and trainers without one, are as good as any.
+        force_even: Whether shares differ by one item at most. Else trainers get what is local to them, those with the
+            same home equally much, and what is local to nobody goes to the smallest shares.
+        remainder: What becomes of the items that are too many for shares of one size: ``'keep'``: the first trainers
+            with enough local ones have one more; ``'drop'``: they are left out; ``'pad'``: trainers without one get the
+            first of their share again (those with none at all an item of another).
+
+    Returns:
+        For each trainer its intervals, the local ones first. It is a function of the arguments alone.
+
+    Raises:
+        ValueError: If an argument is unusable; names it.
+    """
+    sizes = np.asarray(counts, np.int64)
+    if sizes.ndim != 1 or (sizes < 0).any():
+        raise ValueError(f"counts = {counts!r}: expected one number of at least 0 per partition")
+    if remainder not in REMAINDERS:
+        raise ValueError(f"remainder = {remainder!r}: expected one of {list(REMAINDERS)}")
+    if remainder != "keep" and not force_even:
+        raise ValueError(
+            f"remainder = {remainder!r} makes all shares equal, but force_even is False: leave one of them out"
+        )
+    groups = _groups(homes, len(sizes))
+    num_trainers, total = len(homes), int(sizes.sum())
+    lines = {home: _line(sorted(home), sizes) for home in groups}
+    orphans = _line(sorted(set(range(len(sizes))).difference(*groups)), sizes)
+    here = {home: _length(line) for home, line in lines.items()}
+
+    if force_even:
+        wanted = _even_sizes(total, num_trainers, groups, here, extra=remainder != "drop")
+        local = {home: min(here[home], sum(wanted[rank] for rank in ranks)) for home, ranks in groups.items()}
+    else:
+        local = here
+    shares: list[list[Interval]] = [[] for _ in homes]
+    spare: list[Interval] = []
+    for home, ranks in groups.items():
+        at = 0
+        for rank, size in zip(ranks, _evenly(local[home], len(ranks)), strict=True):
+            shares[rank] = _cut(lines[home], at, at + size)
+            at += size
+        spare += _cut(lines[home], at, here[home])
+    spare += orphans
+    own = [_length(share) for share in shares]
+    if not force_even:
+        wanted = _filled(own, _length(spare))
+    at = 0
+    for rank, share in enumerate(shares):
+        share += _cut(spare, at, at + wanted[rank] - own[rank])
+        at += wanted[rank] - own[rank]
+    if remainder == "pad" and total % num_trainers:
+        _pad(shares, -(-total // num_trainers))
+    return shares
+
+
+def _groups(homes: Sequence[Collection[int]], num_partitions: int) -> dict[frozenset[int], list[int]]:
+    """Trainers by home, in order of the first of each."""
+    if not homes:
+        raise ValueError("homes is empty: expected the local partitions of at least one trainer")
+    groups: dict[frozenset[int], list[int]] = {}
+    for rank, home in enumerate(homes):
+        if not isinstance(home, Collection) or not all(isinstance(part, Integral) for part in home):
+            raise TypeError(f"homes[{rank}] = {home!r}: expected the partitions of that trainer's host, such as [0, 1]")
+        for part in home:
+            if not 0 <= part < num_partitions:
+                raise ValueError(f"homes[{rank}] names partition {part}: expected 0 to {num_partitions - 1}")
+        groups.setdefault(frozenset(home), []).append(rank)
+    seen: dict[int, int] = {}
+    for home, (rank, *_) in groups.items():
+        for part in sorted(home):
+            if part in seen:
+                raise ValueError(
+                    f"homes[{rank}] = {sorted(home)} and homes[{seen[part]}] = {sorted(homes[seen[part]])} share "
+                    f"partition {part}, but are not the same: expected trainers of one host, or of two"
+                )
+            seen[part] = rank
+    return groups
+
+
+def _even_sizes(
+    total: int, num_trainers: int, groups: dict[frozenset[int], list[int]], here: dict[frozenset[int], int], extra: bool
+) -> list[int]:
+    """Sizes of the shares: those that are one larger are where there are local items for it, if anywhere."""
+    size, more = divmod(total, num_trainers)
+    sizes = [size] * num_trainers
+    if not extra:
+        return sizes
+    for home, ranks in groups.items():
+        for rank in ranks[: min(max(0, here[home] - size * len(ranks)), more)]:
+            sizes[rank] += 1
+            more -= 1
+    for rank in [rank for rank in range(num_trainers) if sizes[rank] == size][:more]:
+        sizes[rank] += 1
+    return sizes
+
+
+def _evenly(total: int, num_shares: int) -> list[int]:
+    size, more = divmod(total, num_shares)
+    return [size + (at < more) for at in range(num_shares)]
+
+
+def _filled(sizes: list[int], total: int) -> list[int]:
+    """Adds ``total`` items to the smallest sizes, the first of equal ones first."""
+    filled = list(sizes)
+    order = sorted(range(len(sizes)), key=lambda rank: sizes[rank])
+    # The ``num`` smallest are raised to the level of the next one, for as long as there is enough.
+    num, level, left = 1, sizes[order[0]], total
+    while num < len(order) and (sizes[order[num]] - level) * num <= left:
+        left -= (sizes[order[num]] - level) * num
+        level = sizes[order[num]]
+        num += 1
+    for rank, more in zip(sorted(order[:num]), _evenly(left, num), strict=True):
+        filled[rank] = level + more
+    return filled
+
+
+def _pad(shares: list[list[Interval]], size: int) -> None:
+    whole = [share for share in shares if _length(share) == size]
+    for at, share in enumerate(each for each in shares if _length(each) < size):
+        part, begin, _ = (share or whole[at % len(whole)])[0]
+        share.append(Interval(part, begin, begin + 1))
+
+
+def _line(parts: Iterable[int], sizes: np.ndarray) -> list[Interval]:
+    """All items of some partitions, one partition after the other."""
+    return [Interval(part, 0, int(sizes[part])) for part in parts if sizes[part]]
+
+
+def _length(line: Iterable[Interval]) -> int:
+    return sum(end - begin for _, begin, end in line)
+
+
+def _cut(line: Sequence[Interval], begin: int, end: int) -> list[Interval]:
+    """The items ``begin`` to ``end - 1`` of a line."""
+    found, at = [], 0
+    for part, first, last in line:
+        low, high = max(begin - at, 0), min(end - at, last - first)
+        if low < high:
+            found.append(Interval(part, first + low, first + high))
+        at += last - first
+    return found
+
+
+# Nodes or edges of one type that a mask or a list of ids selects, counted by owner without holding the mask.
+
+
+PIECE: Final = 1 << 20  # rows of a mask that are in memory at a time
+
+
+class SelectedIds:
+    """The selected ids of each partition, ascending.
+
+    A mask is read front to back in pieces, once to count; and once more, where it is needed, to tell the ids of an
+    interval. It may be anything with a length, a ``dtype`` and slices: a tensor, a (mapped) array, a
+    :class:`glt.distributed.DistTensor`.
+
+    Args:
+        name: What ``given`` is called, for errors.
+        given: A mask ``[num_ids]`` of bools, or of zeros and ones in uint8 as DGL stores them; or ids, in any order.
+        num_ids: How many there are.
+        book: Owners of all ids; None: nobody knows, all are of partition 0.
+
+    Attributes:
+        counts: Selected ids of each partition, ``[num_partitions]`` int64.
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: If a mask has another length or other values, or an id comes twice; names the first.
+        IndexError: If there is no such id; names the first.
+    """
+
+    def __init__(self, name: str, given: Any, num_ids: int, book: PartitionBook | None, piece: int = PIECE) -> None:
+        self._name, self._num_ids, self._book, self._piece = name, num_ids, book, piece
+        require_data(given, name)
+        if isinstance(given, list | tuple | range):
+            given = np.asarray(given, np.int64 if len(given) == 0 else None)
+        dtype = str(getattr(given, "dtype", type(given).__name__)).removeprefix("torch.")
+        shape = tuple(getattr(given, "shape", ()))
+        if dtype not in ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"):
+            raise TypeError(f"{name} is {dtype}: expected a mask of bools, or integer ids")
+        if len(shape) != 1:
+            raise ValueError(f"{name} has shape {list(shape)}: expected one dimension, a mask or ids")
+        self._is_mask = dtype in ("bool", "uint8")
+        if self._is_mask and shape[0] != num_ids:
+            raise ValueError(f"{name} is a mask of {shape[0]}: expected one value for each of {num_ids}")
+        self._given = given if self._is_mask else _ascending(name, given, num_ids)
+        num_partitions = 1 if book is None else book.num_parts
+        counted = [np.bincount(owner, minlength=num_partitions) for _, owner in self._pieces()]
+        # Where the ids of each partition begin among those of all pieces before.
+        self._before = np.cumsum(np.array([np.zeros(num_partitions, np.int64), *counted]), axis=0)
+        self.counts: np.ndarray = self._before[-1]
+
+    def ids(self, intervals: Sequence[Interval], order_by: Any = None) -> Tensor:
+        """Returns the ids of some intervals, one interval after the other, ``[n]`` int64.
+
+        Args:
+            intervals: Of positions among the selected ids of a partition.
+            order_by: Anything that is read by ids, with a number for each: positions are then those in the order of
+                these numbers, ids with the same one ascending. All selected ids of the partitions are in memory.
+        """
+        if order_by is None:
+            return torch.from_numpy(_joined(self._intervals(intervals)))
+        ordered: dict[int, np.ndarray] = {}
+        for part in sorted({part for part, _, _ in intervals}):
+            whole = _joined(self._intervals([Interval(part, 0, int(self.counts[part]))]))
+            ordered[part] = whole[np.argsort(_as_array(order_by[torch.from_numpy(whole)]), kind="stable")]
+        return torch.from_numpy(_joined([ordered[part][begin:end] for part, begin, end in intervals]))
+
+    def _intervals(self, intervals: Sequence[Interval]) -> list[np.ndarray]:
+        """The ids of each interval; pieces that have none of them are not read."""
+        found: list[list[np.ndarray]] = [[] for _ in intervals]
+        for piece, (before, after) in enumerate(pairwise(self._before)):
+            if not any(before[part] < end and begin < after[part] for part, begin, end in intervals):
+                continue
+            ids, owner = self._read(piece)
+            for at, (part, begin, end) in enumerate(intervals):
+                low, high = max(begin - before[part], 0), min(end, after[part]) - before[part]
+                if low < high:
+                    found[at].append(ids[owner == part][low:high])
+        return [_joined(each) for each in found]
+
+    def _pieces(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for piece in range(-(-len(self._given) // self._piece)):
+            yield self._read(piece)
+
+    def _read(self, piece: int) -> tuple[np.ndarray, np.ndarray]:
+        """The selected ids of a piece, ascending, and their owners."""
+        begin = piece * self._piece
+        rows = _as_array(self._given[begin : min(begin + self._piece, len(self._given))])
+        if self._is_mask:
+            if rows.dtype != np.bool_ and rows.max(initial=0) > 1:
+                at = begin + int(np.flatnonzero(rows > 1)[0])
+                raise ValueError(
+                    f"{self._name}[{at}] = {rows[at - begin]}: expected a mask of zeros and ones, being uint8; ids "
+                    "are wider integers"
+                )
+            rows = np.flatnonzero(rows) + begin
+        owner = np.zeros(len(rows), np.int64) if self._book is None else self._book.owners(rows)
+        return rows, owner
+
+
+def _ascending(name: str, given: Any, num_ids: int) -> np.ndarray:
+    ids = _as_array(given)
+    if ids.dtype == np.uint64 and ids.max(initial=0) >= 1 << 63:
+        raise IndexError(f"{name} holds {ids.max()}: expected ids in [0, {num_ids})")
+    ids = ids.astype(np.int64)
+    bad = np.flatnonzero((ids < 0) | (ids >= num_ids))
+    if bad.size:
+        raise IndexError(
+            f"{name}[{bad[0]}] = {ids[bad[0]]} is outside [0, {num_ids}); a mask has the dtype bool or uint8"
+        )
+    ids.sort()
+    twice = np.flatnonzero(ids[1:] == ids[:-1])
+    if twice.size:
+        raise ValueError(f"{name} holds {ids[twice[0]]} twice: expected each id once")
+    return ids
+
+
+def _joined(pieces: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+
+def _as_array(rows: Any) -> np.ndarray:
+    return rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+
+
+Homes = Sequence[Collection[int]]
+
+
+def node_split(
+    nodes: Any,
+    partition_book: Any = None,
+    ntype: NodeType | None = None,
+    rank: int | None = None,
+    force_even: bool = True,
+    node_trainer_ids: Any = None,
+    *,
+    num_trainers: int | None = None,
+    homes: Homes | None = None,
+    remainder: str = "keep",
+) -> Tensor:
+    """Returns this trainer's share of the nodes that are selected, for example for training.
+
+    Each selected node is in one share. Shares differ by one node at most, whatever partitions hold how many. A trainer
+    gets nodes of the partitions of its own host for as long as there are any, and others' only to even out. Nothing is
+    drawn: the share is a function of the arguments, and trainers need not call together. Loaders shuffle it.
+
+    For synchronous training say ``remainder='drop'`` or ``'pad'``: all trainers then have the same number of nodes and
+    of steps, where otherwise one may have a batch more than another, which DDP waits for in vain (or needs ``join``).
+    For evaluation keep all nodes, and bring results together with :func:`gather_metrics`.
+
+    Args:
+        nodes: A mask over all nodes of the type ``[num_nodes]``, bool or uint8: a tensor, an array, a
+            :class:`DistTensor` such as ``g.ndata['train_mask']``, which is read in pieces; or ids ``[n]``, each once,
+            the same on all trainers.
+        partition_book: Owners of the nodes: a book, books by node type, or a dataset that has them. Default: those of
+            the graph that this process has joined (:func:`initialize`).
+        ntype: Node type; None: the only one.
+        rank: Whose share. Default: this trainer's.
+        force_even: False: no node leaves its host if that has a trainer; shares are as uneven as partitions are.
+        node_trainer_ids: Numbers of all nodes, such as ``g.ndata['trainer_id']``, by which the nodes of a partition are
+            ordered before they are dealt out to the trainers of its host; see ``num_trainers_per_machine`` of
+            :func:`glt.partition.graph_call`.
+        num_trainers: How many shares there are. Default: one for each trainer.
+        homes: For each trainer, the partitions that are on its host. Default: hosts have equally many trainers, in the
+            order of their ranks, and the partitions of their servers.
+        remainder: What becomes of the nodes that are too many for shares of one size: ``'keep'``: some have one more;
+            ``'drop'``: they are left out, always the same ones; ``'pad'``: shares that are smaller have their first
+            node twice.
+
+    Returns:
+        Ids ``[n]``, int64: one partition after the other, the local ones first, in each ascending (or in the order of
+        ``node_trainer_ids``).
+
+    Raises:
+        TypeError, ValueError, IndexError, KeyError: If an argument is unusable; names it.
+        RuntimeError: If nothing says which trainer this is.
+    """
+    place = _Place.of("node", partition_book, ntype, rank, num_trainers, homes)
+    return place.share("nodes", nodes, force_even, "node_trainer_ids", node_trainer_ids, remainder)
+
+
+def edge_split(
+    edges: Any,
+    partition_book: Any = None,
+    etype: EdgeType | None = None,
+    rank: int | None = None,
+    force_even: bool = True,
+    edge_trainer_ids: Any = None,
+    *,
+    num_trainers: int | None = None,
+    homes: Homes | None = None,
+    remainder: str = "keep",
+) -> Tensor:
+    """Returns this trainer's share of the edges that are selected; arguments, result and errors as of
+    :func:`node_split`, by edge type.
+
+    Edges of a directory that was not relabelled have owners only where they have features or attributes; elsewhere
+    shares are even, but no edge counts as local.
+    """
+    place = _Place.of("edge", partition_book, etype, rank, num_trainers, homes)
+    return place.share("edges", edges, force_even, "edge_trainer_ids", edge_trainer_ids, remainder)
+
+
+def default_homes(num_partitions: int, num_trainers: int) -> list[list[int]]:
+    """The partitions of each trainer's host where nothing else is known: hosts follow each other in the order of ranks
+    and of partitions, with as many trainers (or partitions) each."""
+    if num_trainers >= num_partitions:
+        return [[rank * num_partitions // num_trainers] for rank in range(num_trainers)]
+    homes: list[list[int]] = [[] for _ in range(num_trainers)]
+    for part in range(num_partitions):
+        homes[part * num_trainers // num_partitions].append(part)
+    return homes
+
+
+class _Place:
+    """Which trainer asks, and what is known of the ids."""
+
+    def __init__(self, rank: int, homes: Homes, num_ids: int, book: PartitionBook | None) -> None:
+        self.rank, self.homes, self.num_ids, self.book = rank, homes, num_ids, book
+
+    @classmethod
+    def of(
+        cls, kind: str, given: Any, type_: Any, rank: int | None, num_trainers: int | None, homes: Homes | None
+    ) -> _Place:
+        world = current_world()
+        if given is None:
+            if world is None or world.data is None:
+                raise RuntimeError(
+                    "partition_book is None, and this process has joined no graph: call "
+                    "glt.distributed.job.initialize(...) first, or give the book"
+                )
+            given = world.data
+        num_ids, book = _book_of(kind, given, type_)
+        if num_trainers is None and homes is not None:
+            num_trainers = len(homes)
+        if world is not None:
+            known: tuple[int, int] | None = (world.rank, world.num_trainers)
+        else:
+            context = get_context()
+            known = None if context is None else (context.rank, context.world_size)
+        if known is None and (rank is None or num_trainers is None):
+            raise RuntimeError(
+                "this process is no trainer that is known: call glt.distributed.job.initialize(...) first, or give rank "
+                "and num_trainers"
+            )
+        rank, num_trainers = (
+            mine if asked is None else asked for mine, asked in zip(known or (0, 0), (rank, num_trainers), strict=True)
+        )
+        for name, value, low in (("num_trainers", num_trainers, 1), ("rank", rank, 0)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} = {value!r}: expected an integer")
+            if value < low:
+                raise ValueError(f"{name} = {value}: expected at least {low}")
+        if rank >= num_trainers:
+            raise ValueError(f"rank = {rank} is outside [0, {num_trainers}) (num_trainers = {num_trainers})")
+        if homes is None:
+            homes = _homes(world, 1 if book is None else book.num_parts, num_trainers)
+        elif len(homes) != num_trainers:
+            raise ValueError(f"homes is of {len(homes)} trainers: expected {num_trainers} (num_trainers)")
+        if book is None:
+            homes = [()] * num_trainers
+        return cls(rank, homes, num_ids, book)
+
+    def share(self, name: str, given: Any, force_even: bool, ids_name: str, trainer_ids: Any, remainder: str) -> Tensor:
+        if not isinstance(force_even, bool):
+            raise TypeError(f"force_even = {force_even!r}: expected True or False")
+        if trainer_ids is not None and len(trainer_ids) != self.num_ids:
+            raise ValueError(f"{ids_name} has {len(trainer_ids)} rows: expected one for each of {self.num_ids}")
+        selected = SelectedIds(name, given, self.num_ids, self.book)
+        shares = split_counts(selected.counts.tolist(), self.homes, force_even=force_even, remainder=remainder)
+        return selected.ids(shares[self.rank], trainer_ids)
+
+
+def _homes(world: World | None, num_partitions: int, num_trainers: int) -> Homes:
+    """A world's servers follow each other host by host, and so do its trainers: what a trainer's servers hold is
+    near."""
+    if world is None:
+        return default_homes(num_partitions, num_trainers)
+    servers = default_homes(world.num_servers, num_trainers)
+    owners = [world.owner_of(part) for part in range(num_partitions)]
+    return [[part for part, server in enumerate(owners) if server in mine] for mine in servers]
+
+
+def _book_of(kind: str, given: Any, type_: Any) -> tuple[int, PartitionBook | None]:
+    """Returns the number of ids of a type, and their owners."""
+    if isinstance(given, PartitionBook):
+        return given.num_ids, given
+    if isinstance(given, Mapping):
+        if type_ is None and len(given) == 1:
+            type_ = next(iter(given))
+        if type_ not in given:
+            raise KeyError(f"partition_book has no {kind} type {type_!r}: expected one of {list(given)}")
+        return _book_of(kind, given[type_], None)
+    if not hasattr(given, "schema") or not hasattr(given, "manifest"):
+        raise TypeError(
+            f"partition_book has type {type(given).__name__}: expected a PartitionBook, a dict of them by {kind} type, "
+            "or a dataset that has them"
+        )
+    at = given.schema.node_index(type_) if kind == "node" else given.schema.edge_index(type_)
+    num_ids = (given.num_nodes_of if kind == "node" else given.num_edges_of)[at]
+    books = getattr(given, f"{kind}_books", None)
+    if books is not None:
+        return num_ids, books[at]
+    entry = (given.manifest.node_types if kind == "node" else given.manifest.edge_types)[at]
+    return num_ids, None if entry.offsets is None else PartitionBook.of_ranges(list(entry.offsets))

@@ -1,0 +1,1 @@
+"""How a script becomes part of a job."""

@@ -1,0 +1,1 @@
+"""The loaders of a distributed job, and where each of them samples."""

@@ -1,0 +1,436 @@
+"""What all loaders of a distributed job have in common: everything but what their seeds are."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from glt.channel.local import ON_HOST
+from glt.channel.message import Message, MessageKind, device_view
+from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
+from glt.distributed.context import DistContext, require_context
+from glt.distributed.engine.producer import EpochStart
+from glt.distributed.engine.sampler import STATS, Seeds
+from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.graph.written_rows import WrittenRows
+from glt.distributed.loader.collate import collate
+from glt.distributed.loader.deployment import Backend, LoaderData, deployment_of
+from glt.distributed.options import WorkerOptions, check_flag
+from glt.distributed.wire.liveness import abandon, end
+from glt.errors import GltError
+from glt.sampler import config as conflicts
+from glt.sampler.config import SamplingConfig
+from glt.sampler.order import Begun, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
+
+# Batches on their way from host memory to a GPU, while the trainer works on the one before.
+
+
+class DeviceCopies:
+    """Copies messages to a GPU: one copy each, on a stream of its own, which nobody waits for.
+
+    A message's memory is kept until its copy is done; it is a slot of a channel, which samplers fill again after that.
+    From pageable memory the call itself does the copy.
+
+    Args:
+        accelerator: The GPU.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._under_way: list[tuple[Event, Tensor]] = []
+        self.accelerator = accelerator
+        self._stream = accelerator.new_stream()
+
+    def start(self, message: Message) -> Message:
+        """Returns the message with its tensors on the GPU, but for those that the trainer reads as numbers.
+
+        They are there once ``ready`` has happened. Messages that are there already, and errors, stay as they are.
+        """
+        source = message.buffer
+        if source is None or message.ready is not None or not message.tensors:
+            return message
+        self.sweep()
+        with self.accelerator.on(self._stream):
+            buffer = torch.empty(source.numel(), dtype=torch.uint8, device=self.accelerator.device)
+            buffer.copy_(source, non_blocking=True)
+            ready = self.accelerator.record()
+        self._under_way.append((ready, source))
+        tensors = {
+            name: tensor.clone()
+            if name in ON_HOST
+            else device_view(buffer, tensor.data_ptr() - source.data_ptr(), tensor.dtype, tensor.shape)
+            for name, tensor in message.tensors.items()
+        }
+        return Message(message.kind, message.loader, message.epoch, message.index, tensors, buffer, ready)
+
+    def sweep(self) -> None:
+        """Lets go of the memory of copies that are done."""
+        self._under_way = [(event, source) for event, source in self._under_way if not event.query()]
+
+    def __del__(self) -> None:
+        self.close()  # the channel's memory must not be filled again, or go, under a copy
+
+    def close(self) -> None:
+        """Waits for the copies, and lets go of all memory."""
+        under_way, self._under_way = self._under_way, []
+        for event, _ in under_way:
+            event.synchronize()
+
+
+def take_over(message: Message) -> None:
+    """Makes the current stream wait for a message's tensors, and keeps their memory until it has used them."""
+    if message.ready is None:
+        return
+    if message.buffer is None or not message.buffer.is_cuda:
+        message.ready.wait()
+        return
+    place = Accelerator(message.buffer.device)
+    place.wait_for(message.ready)
+    place.keep_for_current(message.buffer)
+
+
+# Where the time of a loader goes.
+
+
+class LoaderStats:
+    """Counters since the start: what the trainer saw, and what the samplers report with each batch."""
+
+    def __init__(self) -> None:
+        self.num_batches = 0
+        self.num_seeds = 0
+        self.wait_s = 0.0
+        self.collate_s = 0.0
+        self._stages = dict.fromkeys(STATS, 0.0)
+
+    def add(self, reported: Tensor, num_seeds: int) -> None:
+        """Adds a batch of so many seeds, and what it reports about its making."""
+        self.num_batches += 1
+        self.num_seeds += num_seeds
+        for name, value in zip(STATS, reported.tolist(), strict=True):
+            self._stages[name] += value
+
+    def to_dict(self, channel: Mapping[str, float]) -> dict[str, float]:
+        """See :meth:`glt.distributed.DistNeighborLoader.stats`."""
+        nodes = self._stages["num_nodes"]
+        remote, cached = self._stages["num_remote_nodes"], self._stages["num_cached_nodes"]
+        return {
+            "num_batches": self.num_batches,
+            "num_seeds": self.num_seeds,
+            "num_nodes": int(nodes),
+            "num_edges": int(self._stages["num_edges"]),
+            "wait_s": self.wait_s,
+            "collate_s": self.collate_s,
+            **{name: self._stages[name] for name in ("sampling_s", "remote_s", "gathering_s", "blocked_s")},
+            "remote_bytes": int(self._stages["remote_bytes"]),
+            "num_remote_nodes": int(remote),
+            "num_cached_nodes": int(cached),
+            "remote_node_ratio": remote / nodes if nodes else 0.0,
+            "cache_hit_ratio": cached / (cached + remote) if cached else 0.0,
+            **{f"channel_{name}": value for name, value in channel.items()},
+        }
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """Options that all loaders have, as :class:`glt.distributed.DistNeighborLoader` describes them.
+
+    Raises:
+        TypeError, ValueError: If one does not fit; names it.
+    """
+
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    collect_features: bool
+    to_device: torch.device | str | int | None
+    transform: Callable[[Any], Any] | None
+    random_seed: int | None
+    worker_options: WorkerOptions
+    custom_cls: Any = None
+    filter_per_worker: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("shuffle", "drop_last", "collect_features"):
+            check_flag(name, getattr(self, name))
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
+        if self.filter_per_worker is not None and not isinstance(self.filter_per_worker, bool):
+            raise TypeError(f"filter_per_worker = {self.filter_per_worker!r}: expected None, True or False")
+        conflicts.refuse(data="DistDataset", filter_per_worker=self.filter_per_worker)
+        if not _is_positive_integer(self.batch_size):
+            raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
+        if self.random_seed is not None:
+            check_random_seed(self.random_seed)
+        self.accelerator  # noqa: B018  says what is missing
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """The GPU that batches go to."""
+        if self.to_device == HOST or self.to_device is None:
+            return accelerator_of(self.to_device, "to_device")
+        try:
+            device = torch.device(self.to_device)
+        except (TypeError, RuntimeError) as error:
+            raise (TypeError if isinstance(error, TypeError) else ValueError)(
+                f"to_device = {self.to_device!r}: expected a device such as 'cpu' ({error})"
+            ) from error
+        if device.type == "meta":
+            raise ValueError(
+                f"to_device = {self.to_device!r}: tensors there have no data; expected a device such as 'cpu'"
+            )
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"to_device = {self.to_device!r}: torch finds no GPU here; use 'cpu' or leave it out")
+        if device.type != "cuda" or missing_for_cuda() is not None:  # a copy needs no kernels of ours
+            return None
+        return accelerator_of(device, "to_device")
+
+
+def _is_positive_integer(size: Any) -> bool:
+    try:
+        return not isinstance(size, bool) and operator.index(size) >= 1
+    except TypeError:  # arrays of several numbers too, which PyG's loaders have in this place
+        return False
+
+
+class DistLoader(Resumable):
+    """Iterates over the batches of this trainer; what a batch is sampled around is up to the kind of loader.
+
+    Args:
+        data: The partition of this trainer, loaded, or what servers tell of theirs.
+        config: What to sample.
+        seeds: What kind of seeds the rows of ``table`` are.
+        table: The input of this trainer.
+        options: The rest.
+
+    Raises:
+        MemoryError: If there is no room for the channels.
+        glt.errors.RendezvousError: If the trainers do not find each other or were given different options.
+        glt.errors.PeerLost: If another trainer, or a worker of one, died or gave up during start-up.
+        glt.errors.WorkerDied: If a worker of this trainer does not come up.
+        glt.errors.RemoteError: If one raises an exception while it does; carries its traceback.
+    """
+
+    def __init__(
+        self, data: LoaderData, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
+    ) -> None:
+        self.data, self.config, self.seeds, self.table = data, config, seeds, table
+        self.collect_features, self.to_device = options.collect_features, options.to_device
+        place = options.accelerator
+        self._copies = None if place is None else DeviceCopies(place)
+        self.options, self.transform = options.worker_options, options.transform
+        self.custom_cls = options.custom_cls
+        self.context: DistContext = require_context()
+        batch_size = int(options.batch_size)
+        # Everything that can be wrong with the arguments of this trainer is known by now.
+        wanted = {
+            "loader": type(self).__name__,
+            **config.to_json(),
+            **seeds.to_json(),
+            "columns": sorted(table.columns.keys() - {"input_id"}),
+            "weights of negatives": sorted(table.extras),
+            "collect_features": options.collect_features,
+            "batch_size": batch_size,
+            "shuffle": options.shuffle,
+            "drop_last": options.drop_last,
+        }
+        self._deployment = deployed = deployment_of(self.options)(
+            self.context, data, self.options, wanted, options.random_seed, self._told()
+        )
+        self.random_seed = deployed.random_seed
+        rendezvous, meeting = deployed.rendezvous, deployed.meeting
+        try:
+            self._settle(deployed.told)
+            self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
+            self._written = self._written_rows() if options.collect_features else None
+            by_id = self._written is not None and self._written.needs_edge_ids
+            told = replace(config, with_edge=True) if by_id else config
+            self._backend: Backend = deployed.start(told, self.order, seeds, self.table, self.collect_features, place)
+        except BaseException as error:
+            if rendezvous is not None:
+                rendezvous.give_up(error)
+            raise
+        self._stats = LoaderStats()
+        self._position = Position()
+        self._seeds_crc32: int | None = None
+        self._closed = False
+        if rendezvous is not None and meeting is None:
+            rendezvous.leave()
+        self._finalizer = weakref.finalize(self, abandon, self._backend, meeting, os.getpid())
+        logger.info("%s: random_seed = %d, %d batches per epoch", self, self.random_seed, len(self))
+
+    def _told(self) -> dict[str, Any]:
+        """What the other trainers are to know of this one; JSON."""
+        return {}
+
+    def _settle(self, told: list[dict[str, Any]]) -> None:
+        """Takes note of what the trainers told each other, by rank, before sampling starts."""
+
+    def _written_rows(self) -> WrittenRows | None:
+        """Where the rows are that were written since the graph was partitioned."""
+        return WrittenRows.of(self.data)
+
+    def __len__(self) -> int:
+        """Number of batches per epoch."""
+        return len(self.order)
+
+    def _num_batches(self) -> int:
+        return len(self.order)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        if self._seeds_crc32 is None:
+            self._seeds_crc32 = crc32_of(self.table.columns | self.table.extras)
+        return as_json(
+            {
+                "loader": type(self).__name__,
+                **{name: value for name, value in asdict(self.order).items() if name != "random_seed"},
+                **self.seeds.to_json(),
+                **self.config.to_json(),
+                "num_nodes": list(self.data.num_nodes_of),
+                "num_edges": list(self.data.num_edges_of),
+                "seeds_crc32": self._seeds_crc32,
+            }
+        )
+
+    def _take_seed(self, random_seed: int) -> None:
+        self.random_seed = random_seed
+        self.order = replace(self.order, random_seed=random_seed)
+
+    def __iter__(self) -> Iterator[Data | HeteroData]:
+        """Begins an epoch; an earlier iteration that was left early ends with this.
+
+        Raises:
+            RuntimeError: If the loader was shut down; from ``next``, also if a newer iteration began, or a state was
+                loaded.
+        """
+        if self._closed:
+            raise RuntimeError("the loader was shut down: create a new one")
+        if self._written is not None:
+            self._written.begin()
+        begun = self._position.begin(len(self))
+        self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
+        return self._batches(begun)
+
+    def _batches(self, begun: Begun) -> Iterator[Data | HeteroData]:
+        ahead: Message | GltError | None = None
+        for index in range(begun.first, len(self)):
+            if begun.iteration != self._position.iteration:
+                raise RuntimeError(
+                    "this iteration has ended: a newer one of the same loader began, or a state was loaded"
+                )
+            if self._closed:
+                raise RuntimeError("the loader was shut down during this iteration")
+            start = time.perf_counter()
+            message = self._receive(begun.iteration, index, ahead)
+            if self._copies is not None and index + 1 < len(self):
+                ahead = self._look_ahead(begun.iteration, index + 1, self._copies)
+            received = time.perf_counter()
+            batch = self._collate(message)
+            self._stats.wait_s += received - start
+            self._stats.collate_s += time.perf_counter() - received
+            if self.transform is not None:
+                batch = self.transform(batch)
+            self._position.deliver(begun, index)
+            yield batch
+
+    def _look_ahead(self, iteration: int, index: int, copies: DeviceCopies) -> Message | GltError | None:
+        """The message of the batch after, if it is there already: on its way to the GPU while the trainer works on the
+        one before. What is wrong with it is raised in its place."""
+        try:
+            while (message := self._backend.receive(index, wait=False)) is not None:
+                if message.loader == iteration:
+                    return copies.start(message) if message.kind is MessageKind.BATCH else message
+        except GltError as error:
+            return error
+        return None
+
+    def _receive(self, iteration: int, index: int, ahead: Message | GltError | None) -> Message:
+        """The message of a batch of an iteration; those of iterations that were left early are dropped.
+
+        Args:
+            ahead: What :meth:`_look_ahead` found.
+        """
+        while True:
+            try:
+                if isinstance(ahead, GltError):
+                    raise ahead
+                found = self._backend.receive(index) if ahead is None else ahead
+                assert found is not None, "it waits"
+                message, ahead = found, None
+                if message.loader == iteration:
+                    message.raise_if_error()
+            except GltError as error:
+                meeting = self._deployment.meeting
+                told = error if meeting is None else meeting.tell(error)
+                raise told from error.__cause__
+            if message.loader == iteration:
+                assert message.index == index, f"batch {message.index} came in place of {index}"
+                return message if self._copies is None else self._copies.start(message)
+
+    def _collate(self, message: Message) -> Data | HeteroData:
+        take_over(message)
+        tensors = message.tensors
+        num_seeds = len(tensors[self.seeds.input_id])
+        self._stats.add(tensors.pop("stats"), num_seeds)
+        if self._written is not None:
+            self._written.put(tensors)
+            if not self.config.with_edge:
+                for name in [each for each in tensors if each.startswith("e_id/")]:
+                    del tensors[name]
+        data = collate(tensors, self.data.schema, self.data.edge_dir, self.config.subgraph_type, self.custom_cls)
+        if self.to_device is not None and self.to_device != HOST:
+            # Where it is, as a rule. From a GPU the CPU must wait: what it reads at once would not be there yet.
+            data = data.to(self.to_device, non_blocking=torch.device(self.to_device).type != "cpu")
+        return data
+
+    def stats(self) -> dict[str, float]:
+        """Counts and times in seconds since the loader was created.
+
+        ``num_batches, num_seeds, num_nodes, num_edges`` received; ``wait_s`` the trainer waited for batches,
+        ``collate_s`` it made ``Data`` of them; summed over batches, on the samplers: ``sampling_s`` and
+        ``gathering_s`` of native work, ``remote_s`` waiting for other partitions, ``blocked_s`` waiting for room in
+        the channel: several batches wait at once, so that sums may exceed the time that passed. ``remote_bytes`` came
+        from other partitions. ``num_remote_nodes`` were nodes whose rows did, ``num_cached_nodes`` such whose rows the
+        partition's cache had (both 0 without ``collect_features``); ``remote_node_ratio`` is the share of all nodes
+        that are remote, ``cache_hit_ratio`` that of cached ones among cached and remote ones. ``channel_*`` are the
+        counters of :meth:`glt.channel.Channel.stats`, summed over workers, until the loader is shut down; on servers,
+        what is sent there has arrived at this client, and what keeps a sampler from sending is told by
+        :func:`glt.distributed.server_stats`.
+        """
+        return self._stats.to_dict({} if self._closed else self._backend.stats())
+
+    def shutdown(self) -> None:
+        """Ends sampling, and the workers as soon as no living trainer needs this one's partition any more.
+
+        Waits for that a few seconds; then it goes on in the background, and this process ends once it is done. May be
+        called again.
+        """
+        self._closed = True
+        if self._copies is not None:
+            self._copies.close()
+        if self._finalizer.detach() is not None:
+            end(self._backend, self._deployment.meeting)
+
+    def __enter__(self) -> DistLoader:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and self._deployment.rendezvous is not None and self._finalizer.alive:
+            # The others may be waiting for this trainer elsewhere, in a collective for example: to wait for them here
+            # would hold back the exception that tells why.
+            self._deployment.rendezvous.give_up(error)
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.context.worker_name}, {deployment_of(self.options).mode})"

@@ -1,0 +1,381 @@
+"""Enclosing subgraphs of nodes, for one trainer of a distributed job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling
+
+from glt.channel.message import Message
+from glt.distributed.context import require_context
+from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, SeedTable
+from glt.distributed.loader.base import DistLoader, LoaderOptions
+from glt.distributed.loader.checks import (
+    SeedLinks,
+    checked_class,
+    checked_config,
+    checked_input_id,
+    checked_label,
+    checked_links,
+    checked_seeds,
+    checked_times,
+    require_edge_dir,
+    require_node_time,
+    seeds_by_name,
+)
+from glt.distributed.loader.deployment import LoaderData, default_options, graph_of
+from glt.distributed.options import WorkerOptions
+from glt.distributed.wire.exit import telling_of_misspellings, telling_the_others
+from glt.sampler import config as conflicts
+from glt.sampler.link import checked_negatives, require_summable, reverse_edge_type
+from glt.sampler.negatives import Endpoint
+
+# Batches around edges, for one trainer of a distributed job.
+
+
+_NO_SUM = (torch.uint16, torch.uint32, torch.uint64)  # dtypes that torch does not add
+
+
+class DistLinkNeighborLoader(DistLoader):
+    """Iterates over sampled neighbourhoods of the seed edges of this trainer, and of negatives, over all partitions.
+
+    Batches are those of :class:`glt.loader.LinkNeighborLoader` on the whole graph, element for element, in every mode:
+    ``edge_label_index [2, B + negatives]`` in local ids, ``edge_label``, ``edge_label_time``; of triplets
+    ``src_index``, ``dst_pos_index``, ``dst_neg_index`` and ``seed_time``; ``input_id [B]``; and the sample as in
+    :class:`glt.distributed.DistNeighborLoader`, without ``batch_size``. Negatives are no edges of the whole graph: the
+    partitions that own them are asked.
+
+    Args:
+        data: The partition of this trainer, loaded.
+        num_neighbors: Edges per node and hop, a list or a dict by edge type; -1 takes all, 0 none.
+        edge_label_index: Seed edges of this trainer ``[2, B]``, source and destination ids, edges of the graph or not;
+            of a heterogeneous graph a pair of their edge type and these. None, or the edge type alone: all edges of
+            this trainer's partition, in the order of their ids, so that those of all trainers together are all edges;
+            one that several trainers have loaded is shared out among them. Of a client of servers: its share of all
+            edges, by id, as long as those of the others but for one. ``input_id`` then tells edge ids, and what
+            else is given per seed edge is given for all edges of the graph, by id, the same on all trainers.
+        edge_label: Label of each seed edge ``[B, ...]``. With binary negatives, whose label is 0, labels that start at
+            0 go up by 1: if they do on one trainer, then on all. Clients of servers, which do not meet, look at their
+            own each; where the seeds are all edges, at all labels.
+        edge_label_time: Time of each seed edge ``[B]``, integers; needs ``time_attr``.
+        neg_sampling: ``'binary'``, ``'triplet'``, a dict or PyG's ``NegativeSampling``; None: no negatives. A triplet
+            whose source has an edge to (almost) every destination is an error in place of its batch, since no process
+            knows all edges beforehand; PyG would train on an edge as a negative.
+        neg_sampling_ratio: PyG's old name for the amount of binary negatives.
+        exclude_edges: ``'self'``: the seed edges of a batch are not sampled in it, others taking their place;
+            ``'reverse'``: nor are their reverses; an edge type: the same, naming the type that holds these.
+        batch_size, shuffle, drop_last, replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr,
+            with_edge, edge_dir, collect_features, to_device, transform, input_id, is_sorted, directed,
+            filter_per_worker, custom_cls, random_seed, worker_options: As in
+            :class:`glt.distributed.DistNeighborLoader`.
+
+    Raises:
+        The same as :class:`glt.distributed.DistNeighborLoader`.
+    """
+
+    @telling_of_misspellings
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: Any,
+        edge_label_index: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        *,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        exclude_edges: Any = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        with_edge: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: torch.device | str | int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        input_id: Tensor | None = None,
+        is_sorted: bool = False,
+        directed: bool = True,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        random_seed: int | None = None,
+        worker_options: WorkerOptions | None = None,
+    ) -> None:
+        worker_options = default_options(require_context()) if worker_options is None else worker_options
+        with telling_the_others(worker_options):
+            graph = graph_of(data, worker_options, require_context())
+            require_edge_dir(graph, edge_dir)
+            options = LoaderOptions(
+                batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
+                checked_class(custom_cls, graph), filter_per_worker,
+            )  # fmt: skip
+            conflicts.refuse(
+                edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN
+            )  # fmt: skip
+            config = checked_config(
+                graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
+                input_time=edge_label_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
+                disjoint=disjoint, with_edge=with_edge, exclude_edges=exclude_edges,
+            )  # fmt: skip
+            links = checked_links(seeds_by_name("edge_label_index", edge_label_index, graph, worker_options), graph)
+            source, _, target = graph.schema.edge_types[links.edge_type]
+            ends = graph.schema.node_index(source), graph.schema.node_index(target)
+            if config.exclude_edges not in (None, "self"):
+                named = None if config.exclude_edges == "reverse" else config.exclude_edges
+                reverse_edge_type(graph.schema, links.edge_type, named)
+            drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
+            columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
+            negatives = None
+            if drawn is not None:
+                for side, end in zip(("src", "dst"), ends, strict=True):
+                    Endpoint.of(side, graph.num_nodes_of[end], drawn)  # refuses weights that do not fit
+                negatives = Negatives(drawn.mode.value, drawn.amount, drawn.src_weight, drawn.dst_weight)
+        seeds = LinkSeeds(links.edge_type, ends, negatives)
+        super().__init__(graph, config, seeds, SeedTable(columns, seeds.extras()), options)
+
+    def _columns(
+        self,
+        data: LoaderData,
+        links: SeedLinks,
+        edge_label: Any,
+        edge_label_time: Any,
+        input_id: Any,
+        drawn: NegativeSampling | None,
+    ) -> dict[str, Tensor]:
+        self._takes_all = links.ids is not None
+        num_links, num_edges = links.ends.shape[1], data.num_edges_of[links.edge_type]
+        whole_label = edge_label
+        edge_label, edge_label_time, input_id = (
+            links.per_edge(name, given, num_edges)
+            for name, given in (
+                ("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id),
+            )
+        )  # fmt: skip
+        columns = {"row": links.ends[0], "col": links.ends[1]}
+        if input_id is not None:
+            columns["input_id"] = checked_input_id(input_id, num_links)
+        elif links.ids is not None:
+            columns["input_id"] = links.ids
+        self._lowest_label: float | None = None  # of this trainer, where 0 is the label of negatives
+        if edge_label is not None:
+            columns["label"] = label = checked_label(edge_label, num_links, drawn)
+            if drawn is not None:
+                require_summable(label, *_NO_SUM)
+            # Those of all edges are known here: clients, which do not meet, agree by that.
+            known = label if links.ids is None else checked_label(whole_label, num_edges, drawn)
+            if drawn is not None and known.numel():
+                # torch has no minimum of some unsigned integers.
+                comparable = known if known.is_floating_point() or known.dtype == torch.bool else known.long()
+                self._lowest_label = float(comparable.min())
+        if edge_label_time is not None:
+            columns["time"] = checked_times("edge_label_time", edge_label_time, num_links)
+        return columns
+
+    def _told(self) -> dict[str, Any]:
+        all_of = self.data.partition_idx if self._takes_all else None
+        return {"lowest_label": self._lowest_label, "all edges of": all_of}
+
+    def _settle(self, told: list[dict[str, Any]]) -> None:
+        self._share_edges([each["all edges of"] for each in told])
+        self._raise_labels(told)
+
+    def _share_edges(self, parts: list[int | None]) -> None:
+        """Trainers that take all edges of the same partition take turns: each edge is a seed of one of them."""
+        sharing = [rank for rank, part in enumerate(parts) if part is not None and part == self.data.partition_idx]
+        if self._takes_all and len(sharing) > 1:
+            turn = slice(sharing.index(self.context.rank), None, len(sharing))
+            self.table.columns = {name: column[turn].contiguous() for name, column in self.table.columns.items()}
+
+    def _raise_labels(self, told: list[dict[str, Any]]) -> None:
+        """Labels that start at 0 on any trainer go up on all of them: a label means the same to every rank."""
+        lowest = [each["lowest_label"] for each in told if each["lowest_label"] is not None]
+        if not lowest or min(lowest) != 0 or "label" not in self.table.columns:
+            return
+        label = self.table.columns["label"]
+        bounds = None if label.is_floating_point() or label.dtype == torch.bool else torch.iinfo(label.dtype)
+        if bounds is not None and label.numel() and int(label.long().max()) == bounds.max:
+            raise ValueError(
+                f"edge_label holds {bounds.max}, and goes up by one since 0 is the label of negatives: {label.dtype} "
+                "has no larger number; convert it to int64"
+            )
+        self.table.columns["label"] = label + 1 if label.dtype not in _NO_SUM else (label.long() + 1).to(label.dtype)
+
+
+# Batches around nodes, for one trainer of a distributed job.
+
+
+class DistNeighborLoader(DistLoader):
+    """Iterates over sampled neighbourhoods of the seeds of this trainer, as PyG ``Data`` or ``HeteroData``.
+
+    Sampling and feature lookup run ahead of the trainer, in processes of their own or on threads of this one, over all
+    partitions of the graph. For a fixed ``random_seed`` the batches are the same in every mode, with any number of
+    partitions, workers and batches in flight, and equal to those of :class:`glt.loader.NeighborLoader` on the whole
+    graph. They come in index order. Leaving an epoch early is safe. All trainers create their loaders, and shut them
+    down, in the same order.
+
+    Attributes of a batch are PyG's: ``n_id [N], edge_index [2, E], input_id [batch_size]``, ``e_id [E]`` (with
+    ``with_edge``), all int64; ``x, y, time [N, ...], edge_attr [E, ...]`` (with ``collect_features``, where the dataset
+    has them) and all tables that the graph was partitioned with by name, such as ``train_mask``; ``batch_size``, the
+    number of seeds; ``num_sampled_nodes, num_sampled_edges``, lists with a number per hop, that of nodes beginning with
+    the seeds; ``batch [N]``, the tree of each node, of disjoint batches; ``seed_time``, where given. In heterogeneous
+    batches they are those of a node or edge type, and all types are there, if empty. Edges run neighbour -> expanded
+    node; with ``edge_dir='out'`` that is the reverse of the edge, and edge types are the reverse types: ``('a', 'to',
+    'b')`` becomes ``('b', 'rev_to', 'a')``.
+
+    Args:
+        data: The partition of this trainer, loaded. Each partition is loaded by at least one trainer. None on a client:
+            servers have the partitions.
+        num_neighbors: Edges per node and hop: a list for all edge types, a dict by edge type, or PyG's
+            ``NumNeighbors``; -1 takes all, 0 none.
+        input_nodes: Seeds of this trainer: ids ``[num_seeds]``, or a bool mask over all nodes. Of a heterogeneous graph
+            ``(node type, ids or mask)``, or a node type, for all its nodes. On a client also, in place of ids,
+            ``'train'``, ``'valid'`` or ``'test'``, its share of the nodes whose ``train_mask``, ``valid_mask`` or
+            ``test_mask`` is set in the partitions; or the path of a ``.pt`` or ``.npy`` file below ``seed_dir`` of the
+            server.
+        batch_size: Seeds per batch.
+        shuffle: Permute the seeds anew in each epoch.
+        drop_last: Leave out a last batch that is not full.
+        input_time: Time of each seed, integers; needs ``time_attr``. Default: the times of the nodes themselves.
+        replace: Draw with replacement.
+        subgraph_type: ``'directional'``: the sampled edges; ``'bidirectional'``: and their reverses; ``'induced'``: all
+            edges among the sampled nodes.
+        disjoint: A tree of its own for each seed.
+        time_attr, temporal_strategy: Any name: only edges no later than the seed, drawn uniformly (``'uniform'``) or
+            the latest of them (``'last'``), by the times that the graph was partitioned with (``edge_time``, or
+            ``node_time`` for that of the neighbour). Edge types without times are not bound. Implies ``disjoint``.
+        weight_attr: Any name: draw proportionally to the weights that the graph was partitioned with. Among the
+            d edges that a node is expanded along, a weight above 0 counts as no less than about 2 d 10^-18 times the
+            largest.
+        with_edge: Return edge ids as ``e_id``.
+        edge_dir: ``'in'`` or ``'out'``; must be how the graph was partitioned, which is the default.
+        collect_features: Look up features, labels and times of nodes, and features of edges.
+        to_device: Where batches go. To a GPU each is one copy, on a stream of its own; that of the next batch goes on
+            while the trainer works on this one, if workers have ``pin_memory``. Batches of a sampler on that GPU beside
+            the trainer are there already. Default: they stay where they are made, in CPU memory shared with the
+            samplers or on the GPU that samples.
+        transform: Called with each batch; what it returns is the batch.
+        input_id: What batches tell of each seed as ``input_id``. Default: its position in ``input_nodes``; of a mask,
+            the node.
+        is_sorted: Accepted for PyG's sake; partitions are always sorted.
+        directed: False is PyG's old name for ``subgraph_type='induced'``.
+        filter_per_worker: None or True, PyG's word for what is always so here: samplers look up features.
+        custom_cls: Class of the batches, derived from PyG's ``Data`` or ``HeteroData``; it is made without arguments.
+        random_seed: Used as given, in [0, 2^63). Default: drawn once per job by rank 0, from torch's generator, and
+            made different for each rank; :attr:`random_seed` tells which.
+        worker_options: Where sampling runs. Default: one worker process; of a client, the server of its turn.
+
+    Raises:
+        TypeError, ValueError, IndexError: If an argument does not fit; names it.
+        RuntimeError: Without ``init_worker_group``.
+        MemoryError: If there is no room for the channels.
+        glt.errors.RendezvousError: If the trainers do not find each other or were given different options.
+        glt.errors.PeerLost: If another trainer, or a worker of one, died or gave up during start-up.
+        glt.errors.WorkerDied: If a worker of this trainer does not come up.
+        glt.errors.RemoteError: If one raises an exception while it does; carries its traceback.
+
+    Iterating raises ``PeerLost``, ``WorkerDied`` and ``RemoteError`` too, in the place of the batch that is missing.
+    """
+
+    @telling_of_misspellings
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: Any,
+        input_nodes: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        *,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: Any = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        with_edge: bool = False,
+        edge_dir: str | None = None,
+        collect_features: bool = False,
+        to_device: torch.device | str | int | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        input_id: Tensor | None = None,
+        is_sorted: bool = False,
+        directed: bool = True,
+        filter_per_worker: bool | None = None,
+        custom_cls: Any = None,
+        random_seed: int | None = None,
+        worker_options: WorkerOptions | None = None,
+    ) -> None:
+        worker_options = default_options(require_context()) if worker_options is None else worker_options
+        with telling_the_others(worker_options):
+            graph = graph_of(data, worker_options, require_context())
+            require_edge_dir(graph, edge_dir)
+            options = LoaderOptions(
+                batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
+                checked_class(custom_cls, graph), filter_per_worker,
+            )  # fmt: skip
+            config = checked_config(
+                graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
+                input_time=input_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
+                disjoint=disjoint, with_edge=with_edge,
+            )  # fmt: skip
+            given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
+            self._seed_type, columns = checked_seeds(given, graph)
+            num_seeds = len(columns["node"])
+            if input_id is not None:
+                columns["input_id"] = checked_input_id(input_id, num_seeds)
+            if input_time is not None:
+                columns["time"] = checked_times("input_time", input_time, num_seeds)
+            elif config.temporal is not None:
+                require_node_time(graph, self._seed_type)
+        super().__init__(graph, config, self._seeds(), SeedTable(columns), options)
+
+    def _seeds(self) -> NodeSeeds:
+        return NodeSeeds(self._seed_type)
+
+    def _collate(self, message: Message) -> Data | HeteroData:
+        data = super()._collate(message)
+        store = data[self.data.schema.node_types[self._seed_type]] if self.data.schema.is_hetero else data
+        store.batch_size = len(store.input_id)
+        return data
+
+
+class DistSubGraphLoader(DistNeighborLoader):
+    """Samples around seed nodes and returns *all* edges among the nodes found, with where the seeds are.
+
+    The batches of :class:`glt.loader.SubGraphLoader` on the whole graph: those of :class:`DistNeighborLoader` with
+    ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node ``mapping[i]`` of its type.
+
+    Args:
+        data, num_neighbors, input_nodes, **kwargs: As in :class:`DistNeighborLoader`. The fan-outs bound which nodes
+            are found, not which edges are returned.
+
+    Raises:
+        The same as :class:`DistNeighborLoader`.
+    """
+
+    @telling_of_misspellings
+    def __init__(
+        self, data: DistDataset | None, num_neighbors: Any, input_nodes: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        subgraph_type = kwargs.pop("subgraph_type", "induced")
+        with telling_the_others(kwargs.get("worker_options")):
+            if getattr(subgraph_type, "value", subgraph_type) != "induced":
+                raise ValueError(
+                    f"subgraph_type = {subgraph_type!r}: subgraphs are 'induced'; use DistNeighborLoader for others"
+                )
+        super().__init__(data, num_neighbors, input_nodes, *args, subgraph_type="induced", **kwargs)
+
+    def _seeds(self) -> NodeSeeds:
+        return NodeSeeds(self._seed_type, with_mapping=True)

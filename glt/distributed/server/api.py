@@ -1,0 +1,339 @@
+"""Servers and clients: how a process becomes one, what it may ask, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from glt._checks import parse_size
+from glt.distributed.context import DistContext, DistRole, become, check_place, resign
+from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_text, check_transport
+from glt.distributed.server.client import DistClient, Reply
+from glt.distributed.server.log import check_format
+from glt.distributed.server.server import DistServer, ServerOptions, default_buffer_limit
+from glt.distributed.server.stats import require_prometheus
+from glt.distributed.wire import calls as functions
+from glt.distributed.wire.connection import own_address
+from glt.distributed.world import current_world
+
+logger = logging.getLogger(__name__)
+
+_lock = threading.Lock()
+_server: DistServer | None = None
+_client: DistClient | None = None
+
+
+def init_server(
+    num_servers: int,
+    num_clients: int | None,
+    server_rank: int,
+    dataset: DistDataset,
+    master_addr: str | None = None,
+    master_port: int | str | None = None,
+    num_rpc_threads: int = 16,
+    server_group_name: str = "distributed-server",
+    *,
+    rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S,
+    host: str | None = None,
+    port: int = 0,
+    num_workers: int = 1,
+    max_workers: int | None = None,
+    max_concurrency: int = 16,
+    max_loaders: int = 1024,
+    max_buffer_size: int | str | None = None,
+    read_local: bool = True,
+    seed_dir: str | os.PathLike[str] | None = None,
+    log_format: str = "text",
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
+) -> DistContext:
+    """Makes this process a server of a partition: returns when it takes clients, and then works in the background.
+
+    Servers and clients may start in any order. Whoever reaches the port of a server can read its graph and features,
+    have it sample, and run its registered functions: the connections are neither encrypted nor authenticated. Nothing
+    that comes over them is executed. Let servers listen on networks that you trust, and on no others.
+
+    Args:
+        num_servers: Servers of the job. Each partition is loaded by one of them, or its files are on the host of each.
+        num_clients: Clients of the job; the server is done when they have left. None: any number, and it is done when
+            it is told to end.
+        server_rank: This server, in ``[0, num_servers)``.
+        dataset: Its partition, loaded. Several servers may load the same one.
+        master_addr, master_port: Host and port of server 0, which listens there; the same for all servers and clients.
+            Default: ``MASTER_ADDR`` and ``MASTER_PORT`` of the environment.
+        num_rpc_threads: Requests of clients, and for each sampling process requests of other servers, that are answered
+            at the same time, 1 to 1024.
+        server_group_name: Name of the servers' group.
+        rpc_timeout: Deadline in seconds of start-up and of requests between servers, above 0 and below a day.
+        host: Address of the interface to listen on; ``'0.0.0.0'`` for all. Default: for server 0, ``master_addr``; for
+            others, this host's address on the way there, so that a job on localhost is not reached from outside.
+        port: Port to listen on; 0: one is found. Server 0 listens on ``master_port``.
+        num_workers: Sampling processes to start with.
+        max_workers: As many at most, when loaders ask for them. Default: the number of CPUs.
+        max_concurrency: Batches that a sampling process works on at the same time, for all loaders together.
+        max_loaders: Loaders that may be open.
+        max_buffer_size: Memory that loaders may be promised for batches that wait to be sent, in all. Default: half of
+            what is free.
+        read_local: Read partitions of servers of the same host straight from their files.
+        seed_dir: Clients may name files below this directory as seeds. Default: they may not.
+        log_format: Of what sampling processes write to stderr, ``'text'`` or ``'json'``, which is an object per line.
+            They have the level of this process's root logger.
+        metrics_port: Port at which Prometheus finds the numbers of :func:`server_stats`, under ``/metrics``; 0: one is
+            found. Needs the extra ``prometheus``. Default: they are not published.
+        metrics_host: Address of the interface for that. Whoever reaches it reads them; they name hosts, and loaders by
+            the groups of clients.
+
+    Returns:
+        The place of this process.
+
+    Raises:
+        TypeError, ValueError: If an argument does not fit; names it.
+        RuntimeError: If this process is a server already, or something else.
+        ImportError: If ``metrics_port`` is given and ``prometheus_client`` is not installed.
+        glt.errors.RendezvousError: If a port cannot be opened, or server 0 is not reached or refuses this one.
+        glt.errors.WorkerDied: If a sampling process does not come up.
+    """
+    global _server
+    check_place(num_servers, server_rank, server_group_name, ("num_servers", "server_rank", "server_group_name"))
+    if num_clients is not None:
+        check_count("num_clients", num_clients, 1, 1 << 20)
+    if not isinstance(dataset, DistDataset):
+        raise TypeError(f"dataset has type {type(dataset).__name__}: expected a DistDataset")
+    _ = dataset.load_args  # raises if it is empty
+    master = _master(master_addr, master_port)
+    check_transport(None, None, rpc_timeout)
+    check_text("host", host)
+    check_text("metrics_host", metrics_host)
+    check_count("num_workers", num_workers, 1, 1024)
+    max_workers = max(num_workers, os.cpu_count() or 1) if max_workers is None else max_workers
+    for name, value, most in (
+        ("num_rpc_threads", num_rpc_threads, 1024), ("max_workers", max_workers, 1024),
+        ("max_concurrency", max_concurrency, 1024), ("max_loaders", max_loaders, 1 << 20),
+    ):  # fmt: skip
+        check_count(name, value, 1, most)
+    check_count("port", port, 0, 65535)
+    check_format(log_format)
+    if metrics_port is not None:
+        check_count("metrics_port", metrics_port, 0, 65535)
+        require_prometheus()
+    if num_workers > max_workers:
+        raise ValueError(f"num_workers = {num_workers}: expected at most max_workers = {max_workers}")
+    if server_rank == 0 and port not in (0, master[1]):
+        raise ValueError(f"port = {port}: server 0 listens on master_port = {master[1]}; leave port out")
+    if seed_dir is not None and not isinstance(seed_dir, str | os.PathLike):
+        raise TypeError(f"seed_dir = {seed_dir!r}: expected a path")
+    if seed_dir is not None and not Path(seed_dir).is_dir():
+        raise ValueError(f"seed_dir = {os.fspath(seed_dir)!r} is no directory")
+    options = ServerOptions(
+        num_rpc_threads, rpc_timeout, num_workers, max_workers, max_concurrency, max_loaders,
+        default_buffer_limit() if max_buffer_size is None else parse_size(max_buffer_size, "max_buffer_size"),
+        read_local, None if seed_dir is None else os.fspath(seed_dir), log_format,
+        None if metrics_port is None else (metrics_host, metrics_port),
+    )  # fmt: skip
+    others = num_clients or 0
+    context = DistContext(
+        DistRole.SERVER, num_servers, server_rank, server_group_name, num_servers + others, server_rank
+    )
+    with _lock:
+        if _server is not None:
+            raise RuntimeError("this process is a server already: call wait_and_shutdown_server() first")
+        become(context)
+        try:
+            if host is None:
+                host = master[0] if server_rank == 0 else own_address(master)
+            bind = (host, master[1] if server_rank == 0 else port)
+            _server = DistServer(
+                dataset, server_rank, num_servers, num_clients, master, bind, server_group_name, options
+            )
+        except BaseException:
+            resign()
+            raise
+    return context
+
+
+def get_server() -> DistServer | None:
+    """Returns the server of this process, or None."""
+    return _server
+
+
+def wait_and_shutdown_server(timeout_s: float | None = None) -> bool:
+    """Waits until all clients have left, then ends the server and its sampling processes. May be called again.
+
+    A client that is lost without a word counts as gone if it does not come back within a minute. A server for any
+    number of clients waits until it is interrupted.
+
+    Args:
+        timeout_s: Ends the server after so many seconds at the latest. Default: when it is done.
+
+    Returns:
+        Whether all clients had left.
+    """
+    global _server
+    with _lock:
+        server = _server
+    if server is None:
+        return True
+    try:
+        return server.wait_until_done(timeout_s)
+    finally:
+        server.close()
+        with _lock:
+            _server = None
+            resign()
+
+
+def init_client(
+    num_servers: int,
+    num_clients: int,
+    client_rank: int,
+    master_addr: str | None = None,
+    master_port: int | str | None = None,
+    num_rpc_threads: int = 4,
+    client_group_name: str = "distributed-client",
+    *,
+    rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S,
+) -> DistContext:
+    """Makes this process a client: returns when it has reached all servers.
+
+    Args:
+        num_servers, num_clients: Of the job; as the servers were told.
+        client_rank: This client, in ``[0, num_clients)``.
+        master_addr, master_port: Host and port of server 0. Default: ``MASTER_ADDR`` and ``MASTER_PORT``.
+        num_rpc_threads: Accepted, since the reference has it: a client answers no requests, and needs no threads for
+            that.
+        client_group_name: Name of the clients' group. Clients of another group may use the same servers, with ranks of
+            their own.
+        rpc_timeout: Deadline in seconds of start-up and of each call, above 0 and below a day.
+
+    Returns:
+        The place of this process.
+
+    Raises:
+        TypeError, ValueError: If an argument does not fit; names it.
+        RuntimeError: If this process is a client already, or something else.
+        glt.errors.RendezvousError: If servers are not reached in time; or if one refuses this client, because it runs
+            another version, was told other numbers, or has a client of this rank.
+    """
+    global _client
+    check_place(num_clients, client_rank, client_group_name, ("num_clients", "client_rank", "client_group_name"))
+    check_count("num_servers", num_servers, 1, 1 << 20)
+    check_transport(None, num_rpc_threads, rpc_timeout)
+    master = _master(master_addr, master_port)
+    context = DistContext(
+        DistRole.CLIENT, num_clients, client_rank, client_group_name, num_servers + num_clients,
+        num_servers + client_rank,
+    )  # fmt: skip
+    with _lock:
+        if _client is not None and _client.pid != os.getpid():
+            _client = None  # its parent's: a fork may become a client of its own
+            resign()
+        if _client is not None:
+            raise RuntimeError("this process is a client already: call shutdown_client() first")
+        become(context)
+        try:
+            _client = DistClient(context, num_servers, num_clients, master, rpc_timeout)
+        except BaseException:
+            resign()
+            raise
+    return context
+
+
+def require_client() -> DistClient:
+    """Returns the client of this process.
+
+    Raises:
+        RuntimeError: If it is none; says how to become one.
+    """
+    if _client is None:
+        raise RuntimeError("this process is no client: call glt.distributed.init_client(...) first")
+    return _client
+
+
+def shutdown_client(why: str = "") -> None:
+    """Tells the servers that this client is done, and leaves them. Loaders end with it. May be called again.
+
+    Args:
+        why: What others are told who wait for it, if it has failed.
+    """
+    global _client
+    with _lock:
+        client, _client = _client, None
+        if client is not None:
+            client.close(why)
+            resign()
+
+
+def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Reply:
+    """Asks a server to run a function that is registered there; returns at once.
+
+    A trainer of :func:`initialize` asks likewise, whatever the job is like; a standalone process is server 0 itself.
+
+    Args:
+        server_rank: Which server.
+        func: The function, or the name that it is registered under. Functions are found by module and name on the
+            server, not sent: see :func:`register_server_function`. ``torch.cuda.device_count``,
+            ``torch.cuda.is_available`` and :func:`server_stats` are always there.
+        args, kwargs: Its arguments: numbers, text, tensors, and tuples, lists and dicts of these.
+
+    Returns:
+        What will be the result: ``result()`` or ``wait()`` give it, or raise what the function raised;
+        ``glt.errors.PeerLost`` if the server is gone.
+
+    Raises:
+        TypeError: If an argument cannot be sent, or ``func`` is no function.
+        ValueError: If there is no such server.
+        RuntimeError: Without ``init_client`` or ``initialize``.
+    """
+    name = "glt.stats" if func is server_stats else functions.name_of(func)
+    world = current_world()
+    if _client is None and world is not None:
+        return world.call(server_rank, name, *args, **kwargs)  # a standalone process is its own server
+    return require_client().line(server_rank).call(name, *args, **kwargs)
+
+
+def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+    """As :func:`async_request_server`, but waits for the result, ``rpc_timeout`` of the client at most.
+
+    Raises:
+        LookupError: If no such function is registered on the server; names those that are.
+        glt.errors.PeerLost: If the server is gone, or gives no answer in time.
+        glt.errors.RemoteError: If the function raises; carries its traceback. Python's own errors of arguments
+            (``TypeError``, ``ValueError``, ``IndexError``, ``KeyError``, ``MemoryError``) are raised as such.
+    """
+    return async_request_server(server_rank, func, *args, **kwargs).result()
+
+
+def server_stats(server_rank: int | None = None) -> dict[str, Any]:
+    """Counters of a server, as :func:`glt.distributed.server.server.collect` describes them.
+
+    Args:
+        server_rank: Which one, of a client; None: that of this process.
+
+    Raises:
+        RuntimeError: If this process is neither a server nor a client.
+    """
+    if server_rank is not None:
+        return require_client().request(server_rank, "glt.stats")
+    if _server is None:
+        raise RuntimeError("this process is no server: give server_rank, as a client")
+    return _server.stats()
+
+
+def _master(addr: str | None, port: int | str | None) -> tuple[str, int]:
+    check_text("master_addr", addr)
+    addr = addr or os.environ.get("MASTER_ADDR")
+    port = port if port is not None else os.environ.get("MASTER_PORT")
+    if not addr or port is None:
+        missing = "master_addr" if not addr else "master_port"
+        raise ValueError(
+            f"{missing} is not given, and {missing.upper()} is not set: expected the {'host' if not addr else 'port'} "
+            "of server 0"
+        )
+    checked = check_transport(port, None, 1.0)
+    assert checked is not None
+    return addr, checked

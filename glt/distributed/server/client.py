@@ -1,0 +1,464 @@
+"""A client of servers: asks them, and is told by them what went wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt.channel.message import rebuild_error
+from glt.data.partition_book import PartitionBook
+from glt.distributed.context import DistContext
+from glt.distributed.server.membership import ServerEntry
+from glt.distributed.wire.calls import Landing, decode_value, encode_value
+from glt.distributed.wire.connection import STUCK_S, Connection
+from glt.distributed.wire.listener import dial, introduce
+from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError
+from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
+
+# The partition books of a client: from the manifest where they are ranges, else from a server, once.
+
+
+class RemoteBooks(Sequence[PartitionBook | None]):
+    """Books of all types of nodes or edges, each fetched when it is first looked at: 5 to 8 bytes per id.
+
+    Args:
+        client: Asks a server.
+        kind: ``'node'`` or ``'edge'``.
+        entries: Of the manifest, by type.
+        num_parts: Number of partitions.
+    """
+
+    def __init__(
+        self, client: DistClient, kind: str, entries: Sequence[NodeTypeEntry | EdgeTypeEntry], num_parts: int
+    ) -> None:
+        self._client, self._kind, self._entries, self._num_parts = client, kind, entries, num_parts
+        self._lock = threading.Lock()
+        self._books: dict[int, PartitionBook | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, at: int) -> PartitionBook | None:  # type: ignore[override]
+        if not 0 <= at < len(self._entries):
+            raise IndexError(f"{self._kind} type {at}: there are {len(self._entries)}")
+        with self._lock:
+            if at not in self._books:
+                self._books[at] = self._fetch(at)
+            return self._books[at]
+
+    def __iter__(self) -> Iterator[PartitionBook | None]:
+        return (self[at] for at in range(len(self)))
+
+    def _fetch(self, at: int) -> PartitionBook | None:
+        entry = self._entries[at]
+        if entry.offsets is not None:
+            return PartitionBook.of_ranges(entry.offsets)
+        if isinstance(entry, EdgeTypeEntry) and not entry.has_rows:
+            return None
+        told = self._client.request(self._client.any_rank(), "glt.graph.book", self._kind, at)
+        return PartitionBook.of_arrays(told["owner"].clone(), told["row_of"].clone(), self._num_parts)
+
+
+# What a client knows of the graph that servers hold: everything but the graph.
+
+
+class RemoteDataset:
+    """Stands for a :class:`~glt.distributed.DistDataset` in checks and batches; attributes are as there.
+
+    Args:
+        client: Asks the servers.
+        about: What a server tells of its dataset.
+    """
+
+    def __init__(self, client: DistClient, about: dict[str, Any]) -> None:
+        self._client = client
+        self.manifest = Manifest.from_json(about["manifest"])
+        self.schema = self.manifest.schema
+        self.num_partitions = self.manifest.num_parts
+        self.partition_idx: int | None = None
+        self.num_nodes_of = tuple(entry.num_nodes for entry in self.manifest.node_types)
+        self.num_edges_of = tuple(entry.num_edges for entry in self.manifest.edge_types)
+        self.edge_dir = self.manifest.edge_dir
+        self.ends = self.schema.ends(self.edge_dir)
+        parts = self.num_partitions
+        self.node_books = RemoteBooks(client, "node", self.manifest.node_types, parts)
+        self.edge_books = RemoteBooks(client, "edge", self.manifest.edge_types, parts)
+        self.load_args = {"graph_dir": about["graph_dir"]}
+        self.num_servers, self.client_rank = client.num_servers, client.context.rank
+
+    def seeds_of_split(self, split: str, node_type: int) -> Tensor:
+        """This client's share of a split: all its nodes by ascending id, cut into as many pieces as there are clients,
+        whose lengths differ by one at most; ``[n]`` int64."""
+        parts = [
+            self._client.request(rank, "glt.seeds_of_split", split, node_type, readable)
+            for rank, readable in self._readers().items()
+        ]
+        return self._share(torch.cat(parts).sort().values)
+
+    def seeds_of_file(self, path: str, server_rank: int) -> Tensor:
+        """What a file on a server holds."""
+        return self._client.request(server_rank, "glt.seeds_of_file", path)
+
+    def all_edges(self, edge_type: int) -> tuple[Tensor, Tensor]:
+        """This client's share of all edges of a type, by ascending id: ends ``[2, B]`` and ids ``[B]``, int64."""
+        found = [
+            self._client.request(rank, "glt.all_edges", edge_type, part)
+            for rank, parts in self._readers().items()
+            for part in parts
+        ]
+        ends = torch.cat([each[0] for each in found], 1)
+        ids, order = torch.cat([each[1] for each in found]).sort()
+        mine = self._share(order)
+        return ends[:, mine], ids[self._share(torch.arange(len(ids)))]
+
+    def _share(self, whole: Tensor) -> Tensor:
+        context = self._client.context
+        first, last = (len(whole) * rank // context.world_size for rank in (context.rank, context.rank + 1))
+        return whole[first:last].clone()
+
+    def _readers(self) -> dict[int, list[int]]:
+        """Which server to ask for the seeds of which partitions: the first that reads each."""
+        readers: dict[int, list[int]] = {}
+        missing = set(range(self.num_partitions))
+        for rank in range(self._client.num_servers):
+            mine = sorted(missing & set(self._client.request(rank, "glt.readable")))
+            if mine:
+                readers[rank] = mine
+            missing -= set(mine)
+        return readers
+
+    def __repr__(self) -> str:
+        return f"RemoteDataset({self.num_partitions} partitions on {self._client.num_servers} servers)"
+
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_MAX_REPLY_BYTES = 64 << 30
+_LEAVE_S = 5.0
+
+
+def refuse_fork(pid: int, remedy: str) -> None:
+    """Raises RuntimeError in a fork of the client whose ``pid`` is given: its connections, and the threads that read
+    them, are its parent's."""
+    if os.getpid() != pid:
+        raise RuntimeError(f"this process (pid {os.getpid()}) is a fork of the client (pid {pid}): {remedy}")
+
+
+class Reply(Future[Any]):
+    """What a server will answer. ``result()`` waits for it, for as long as the server lives and answers in time.
+
+    Attributes:
+        too_late: Given a result that comes when nobody waits for it any more, to undo what was done.
+        landing: Where the result goes, if it is to go somewhere.
+    """
+
+    too_late: Callable[[Any], None] | None = None
+
+    def __init__(self, landing: Landing | None = None) -> None:
+        super().__init__()
+        self.landing = landing
+        self._pid = os.getpid()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer.
+
+        Raises:
+            RuntimeError: In a fork of the client, where it would be waited for in vain.
+            glt.errors.PeerLost: If the server is gone, or gives no answer in time.
+        """
+        if not self.done():
+            refuse_fork(self._pid, "what was asked before is answered there")
+        return super().result(timeout)
+
+    def wait(self) -> Any:
+        """As ``result()``, under the name that it has in ``torch.futures``."""
+        return self.result()
+
+
+class ServerLine:
+    """The session of this client with one server.
+
+    Args:
+        connection, answer: What :func:`dial` returned.
+        timeout_s: Deadline of a call in seconds.
+    """
+
+    def __init__(self, connection: Connection, answer: dict[str, Any], timeout_s: float) -> None:
+        self.connection, self.timeout_s = connection, timeout_s
+        self.entry = ServerEntry(**answer["entry"])
+        self.session: str = answer["session"]
+        self.about: dict[str, Any] = answer["about"]
+        self.lost: PeerLost | None = None
+        self.died: dict[tuple[str, int], str] = {}  # what the server said of samplers that died, by loader and worker
+        connection.peer = str(self.entry)
+        self._lock = threading.Lock()
+        self._calls: dict[int, tuple[Reply, str, float, float]] = {}
+        self._late: dict[int, Reply] = {}  # those that are no longer waited for, and are to be undone
+        self._last = 0
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name=f"glt-server-{self.entry.rank}", daemon=True)
+        self._thread.start()
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Reply:
+        """Asks for something; the reply raises what the server raised, or PeerLost."""
+        return self.call_within(self.timeout_s, name, *args, **kwargs)
+
+    def call_within(self, timeout_s: float, name: str, *args: Any, **kwargs: Any) -> Reply:
+        """As :meth:`call`, with a deadline of its own in seconds."""
+        return self._ask(Reply(), timeout_s, name, args, kwargs)
+
+    def call_into(self, out: Tensor, name: str, *args: Any) -> Reply:
+        """As :meth:`call`, of what returns a tensor like ``out``, contiguous and on the CPU: it is received there."""
+        return self._ask(Reply(Landing(out)), self.timeout_s, name, args, {})
+
+    def _ask(self, reply: Reply, timeout_s: float, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
+        tree, data = encode_value((args, kwargs), f"the arguments of {name}")
+        reply.set_running_or_notify_cancel()
+        with self._lock:
+            if self.lost is not None:
+                raise self.lost
+            self._last += 1
+            number = self._last
+            self._calls[number] = reply, name, timeout_s, time.monotonic() + timeout_s
+        frame = {"number": number, "name": name, "arguments": tree, "has_data": data is not None}
+        try:
+            self.connection.send_all(frame, data or (), timeout_s)
+        except GltError as error:
+            self._fail(error)
+        except ValueError:  # it is too long, and nothing of it was sent
+            with self._lock:
+                self._calls.pop(number, None)
+            raise
+        return reply
+
+    def _listen(self) -> None:
+        looked = time.monotonic()
+        try:
+            while True:
+                if time.monotonic() - looked > _POLL_S:  # not only when nothing comes: other calls may be answered
+                    looked = time.monotonic()
+                    self._expire()
+                try:
+                    told = self.connection.receive_json(_POLL_S)
+                except ChannelTimeout:
+                    if self.connection.silent_s() > STUCK_S:
+                        self._fail(PeerLost(
+                            f"{self.entry} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see "
+                            f"its state in ps on {self.entry.host}), or the network is cut"
+                        ))  # fmt: skip
+                        return
+                    continue
+                message = self.connection.receive_rest(STUCK_S, self._landing(told)) if told["has_data"] else None
+                self._take(told, message)
+        except GltError as error:
+            self._fail(error)
+        except (KeyError, TypeError, ValueError) as error:
+            self._fail(MessageError(f"it sent nonsense: {type(error).__name__}: {error}"))
+
+    def _landing(self, told: dict[str, Any]) -> Landing | None:
+        with self._lock:
+            reply, *_ = self._calls.get(told["number"], (None,))
+        return None if reply is None else reply.landing
+
+    def _take(self, told: dict[str, Any], message: Any) -> None:
+        if "died" in told:
+            self.died[told["loader"], told["worker"]] = told["died"]
+            return
+        if "closing" in told:
+            self._fail(PeerLost(told["closing"]))
+            return
+        with self._lock:
+            reply, *_ = self._calls.pop(told["number"], (None,))
+        if reply is None:
+            late = self._late.pop(told["number"], None)
+            if late is not None and late.too_late is not None and "error" not in told:
+                late.too_late(decode_value(told["result"], message))
+            return
+        if "error" in told:
+            entry = self.entry
+            reply.set_exception(_rebuilt(rebuild_error(
+                told["error"], told["text"], told["traceback"], role="server", rank=entry.rank, pid=entry.pid,
+                host=entry.host,
+            ), told))  # fmt: skip
+            return
+        try:
+            landing = reply.landing
+            # The other end decides what it sends: what did not land is no such tensor.
+            decoded = decode_value(told["result"], message) if landing is None else landing.value(told["result"])
+            reply.set_result(decoded)
+        except GltError as error:
+            reply.set_exception(error)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = [number for number, (*_, deadline) in self._calls.items() if deadline < now]
+            calls = [self._calls.pop(number) for number in late]
+        self._late |= {number: each[0] for number, each in zip(late, calls, strict=True) if each[0].too_late}
+        for reply, name, timeout_s, _ in calls:
+            reply.set_exception(PeerLost(f"{self.entry} gave no answer to {name} within {timeout_s:g} s"))
+
+    def _fail(self, error: GltError) -> None:
+        with self._lock:
+            if self.lost is None:
+                self.lost = error if isinstance(error, PeerLost) else PeerLost(
+                    f"lost {self.entry}: {error}. It was ended or killed, or its host or network is down: its log, or "
+                    f"dmesg on {self.entry.host}, says why"
+                )  # fmt: skip
+            calls, self._calls = self._calls, {}
+        self.connection.close()
+        for reply, *_ in calls.values():
+            reply.set_exception(self.lost)
+
+    def close(self, why: str = "") -> None:
+        """Says goodbye, and why if something has failed, and ends it. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self.lost is None:
+                self.call("glt.leave", why).result(_LEAVE_S)
+        except (GltError, FutureTimeout) as error:
+            logger.info("while leaving %s: %s", self.entry, error)
+        with self._lock:
+            if self.lost is None:
+                self.lost = PeerLost(f"this client has left {self.entry}")
+        self.connection.close()
+        self._thread.join(_LEAVE_S)
+
+
+def _rebuilt(error: GltError, told: dict[str, Any]) -> Exception:
+    """Errors of arguments are raised as what they are, so that a server refuses as a local call would."""
+    kinds: dict[str, type[Exception]] = {
+        f"{kind.__module__}.{kind.__qualname__}": kind
+        for kind in (ValueError, TypeError, IndexError, KeyError, LookupError, MemoryError)
+    }
+    kind = kinds.get(told["error"])
+    if kind is None:
+        return error
+    raised = kind(told["text"])
+    raised.__cause__ = error
+    return raised
+
+
+class DistClient:
+    """A client. :func:`glt.distributed.init_client` makes the one of this process.
+
+    Args:
+        context: This client.
+        num_servers, num_clients: Of the whole job.
+        master: Host and port of server 0.
+        timeout_s: Deadline of start-up and of each call, in seconds.
+
+    Raises:
+        glt.errors.RendezvousError: If servers are not reached in time, or refuse; says why.
+    """
+
+    def __init__(
+        self, context: DistContext, num_servers: int, num_clients: int, master: tuple[str, int], timeout_s: float
+    ) -> None:
+        self.context, self.num_servers, self.num_clients = context, num_servers, num_clients
+        self.master, self.timeout_s = master, timeout_s
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._dialling = threading.RLock()  # one at a time: a server takes one session of a client
+        self._lines: dict[int, ServerLine] = {}
+        self._closed = False
+        self._hello = introduce(
+            "client", rank=context.rank, group=context.group_name, num_servers=num_servers, num_clients=num_clients
+        )
+        try:
+            first = self._lines[0] = self._dial(master, "server 0", timeout_s)
+            found = {each["rank"]: ServerEntry(**each) for each in first.call("glt.servers", timeout_s / 2).result()}
+            missing = sorted(set(range(num_servers)) - set(found))
+            if missing:
+                raise RendezvousError(
+                    f"servers of rank {missing} of {num_servers} have not joined {first.entry} (waited "
+                    f"{timeout_s / 2:g} s): do they run, and were they given its master_addr and master_port?"
+                )
+            for entry in found.values():
+                if entry.rank != 0:
+                    self._lines[entry.rank] = self._dial((entry.address, entry.port), str(entry), timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _dial(self, address: tuple[str, int], peer: str, timeout_s: float, retry: bool = True) -> ServerLine:
+        connection, answer = dial(address, peer, self._hello, timeout_s, max_bytes=_MAX_REPLY_BYTES, retry=retry)
+        return ServerLine(connection, answer, self.timeout_s)
+
+    def line(self, rank: int) -> ServerLine:
+        """The session with a server; a new one if that was restarted since.
+
+        Raises:
+            ValueError: If there is no such server.
+            RuntimeError: In a fork of the client.
+            glt.errors.PeerLost: If it cannot be reached.
+        """
+        refuse_fork(self.pid, "it must call init_client itself, with a client_rank or a group of its own")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_servers:
+            raise ValueError(f"server_rank = {rank!r}: expected 0 to {self.num_servers - 1}")
+        with self._lock:
+            line = self._lines[rank]
+        if line.lost is None:
+            return line
+        with self._dialling:
+            return self._line_anew(rank)
+
+    def _line_anew(self, rank: int) -> ServerLine:
+        line = self._lines[rank]
+        if line.lost is None:
+            return line  # another thread was faster
+        lost = line.lost
+        if self._closed:
+            raise lost
+        try:
+            address, who = self.master, "server 0"
+            if rank != 0:
+                told = self.line(0).call("glt.servers", 0.0).result()
+                now = {each["rank"]: ServerEntry(**each) for each in told}
+                if rank not in now:
+                    raise lost
+                address, who = (now[rank].address, now[rank].port), str(now[rank])
+            line = self._dial(address, who, STUCK_S, retry=False)
+        except (PeerLost, RendezvousError) as error:
+            raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
+        with self._lock:
+            self._lines[rank] = line
+        return line
+
+    def request(self, rank: int, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls something on a server and waits for the result."""
+        return self.line(rank).call(name, *args, **kwargs).result()
+
+    def dataset(self) -> RemoteDataset:
+        """What there is to know of the graph."""
+        return RemoteDataset(self, self.line(self.any_rank()).about)  # all tell the same
+
+    def any_rank(self) -> int:
+        """A server to ask what all of them know: one that has not been lost, if there is one."""
+        with self._lock:
+            return next((rank for rank, line in self._lines.items() if line.lost is None), 0)
+
+    def entries(self) -> dict[int, ServerEntry]:
+        """The servers as they introduced themselves, by rank."""
+        with self._lock:
+            return {rank: line.entry for rank, line in sorted(self._lines.items())}
+
+    def close(self, why: str = "") -> None:
+        """Leaves all servers, telling them why if something has failed. May be called again."""
+        if os.getpid() != self.pid:
+            return  # a fork: the sessions are its parent's to end
+        self._closed = True
+        for line in list(self._lines.values()):
+            line.close(why)

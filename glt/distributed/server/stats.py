@@ -1,0 +1,338 @@
+"""The numbers of a server where Prometheus finds them: ``http://HOST:PORT/metrics``."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+
+import glt
+from glt.distributed.engine.sampler import STATS
+from glt.distributed.server.membership import ServerEntry
+from glt.distributed.wire.connection import BEAT_S, printed
+from glt.errors import RendezvousError
+
+# What the sampling processes of a server told of their streams, added up so that no counter ever falls.
+
+
+COUNTERS = (*STATS, "num_batches", "num_errors", "sent_bytes")
+GAUGES = ("num_queued", "queued_bytes", "num_running", "num_unread")
+RATES = {"batches_per_s": "num_batches", "bytes_per_s": "sent_bytes"}
+_WINDOW = 6  # beats, one a second: rates are those of the last five seconds
+
+Numbers = dict[str, float]
+
+
+@dataclass
+class _Live:
+    """A stream as it was told of last, and its rated counters at the last beats."""
+
+    numbers: Mapping[str, float]
+    past: deque[tuple[float, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+
+    def rate(self, name: str) -> float:
+        (began, first), (ended, last) = self.past[0], self.past[-1]
+        return (last.get(name, 0.0) - first.get(name, 0.0)) / (ended - began) if ended > began else 0.0
+
+
+class Ledger:
+    """Accounts of sampling processes and loaders.
+
+    A stream is that of one loader from one sampling process. While it lives its numbers replace each other; when it
+    ends, or its process dies, its counters stay in the accounts of both. What a process did since it last told, at most
+    a second, dies with it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live: dict[tuple[int, str], _Live] = {}
+        self._workers: dict[int, Numbers] = {}  # counters of streams that have ended
+        self._loaders: dict[str, Numbers] = {}  # the same, of loaders that are open
+
+    def open_loader(self, loader: str) -> None:
+        with self._lock:
+            self._loaders[loader] = dict.fromkeys(COUNTERS, 0.0)
+
+    def close_loader(self, loader: str) -> None:
+        with self._lock:
+            self._loaders.pop(loader, None)
+
+    def beat(self, worker: int, streams: Mapping[str, Mapping[str, float]]) -> None:
+        """Takes note of streams that live, by ``loader/place``."""
+        now = time.monotonic()
+        with self._lock:
+            self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0))
+            for key, numbers in streams.items():
+                live = self._live.get((worker, key))
+                if live is None:  # a beat ago it had done nothing
+                    live = self._live[worker, key] = _Live(numbers)
+                    live.past.append((now - BEAT_S, {}))
+                live.numbers = numbers
+                live.past.append((now, numbers))
+
+    def end_stream(self, worker: int, key: str, numbers: Mapping[str, float]) -> None:
+        """Takes note of the last numbers of a stream."""
+        with self._lock:
+            self._live.pop((worker, key), None)
+            self._settle(worker, key, numbers)
+
+    def lose_worker(self, worker: int) -> None:
+        """A process died: its streams ended as they were told of last."""
+        with self._lock:
+            for place, key in [each for each in self._live if each[0] == worker]:
+                self._settle(place, key, self._live.pop((place, key)).numbers)
+
+    def _settle(self, worker: int, key: str, numbers: Mapping[str, float]) -> None:
+        accounts = [self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0)), self._loaders.get(_loader(key))]
+        for account in accounts:
+            if account is not None:
+                _add(account, numbers, COUNTERS)
+
+    def read(self) -> tuple[dict[int, Numbers], dict[str, Numbers]]:
+        """Accounts by sampling process and by loader that is open: counters, gauges and rates."""
+        with self._lock:
+            workers = {worker: _opened(account) for worker, account in sorted(self._workers.items())}
+            loaders = {loader: _opened(account) for loader, account in self._loaders.items()}
+            for (worker, key), live in self._live.items():
+                for account in (workers[worker], loaders.get(_loader(key))):
+                    if account is not None:
+                        _add(account, live.numbers, (*COUNTERS, *GAUGES))
+                        for rate, name in RATES.items():
+                            account[rate] += live.rate(name)
+        return workers, loaders
+
+
+def total(accounts: Iterable[Mapping[str, float]]) -> Numbers:
+    """The sum of accounts."""
+    names = (*COUNTERS, *GAUGES, *RATES)
+    summed: Numbers = dict.fromkeys(names, 0.0)
+    for account in accounts:
+        _add(summed, account, names)
+    return summed
+
+
+def _loader(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
+def _opened(account: Mapping[str, float]) -> Numbers:
+    return {**account, **dict.fromkeys((*GAUGES, *RATES), 0.0)}
+
+
+def _add(to: Numbers, more: Mapping[str, float], names: Iterable[str]) -> None:
+    for name in names:
+        to[name] += more.get(name, 0.0)
+
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S = 5.0  # with a connection that asks for nothing
+_JOIN_S = 3.0
+
+# Of a server, a loader and a sampling process: name in the stats, name of the metric, what it is.
+_COUNTERS = (
+    ("num_batches", "batches", "Batches sent"),
+    ("num_errors", "errors", "Errors sent in place of a batch"),
+    ("sent_bytes", "sent_bytes", "Bytes of messages sent"),
+    ("num_nodes", "nodes", "Nodes sampled"),
+    ("num_edges", "edges", "Edges sampled"),
+    ("num_remote_nodes", "remote_nodes", "Nodes whose rows other servers had"),
+    ("num_cached_nodes", "cached_nodes", "Nodes of other servers whose rows the cache had"),
+    ("remote_bytes", "remote_bytes", "Bytes that came from other servers"),
+)
+_STAGES = ("sampling", "gathering", "remote", "blocked")
+_GAUGES = (
+    ("num_queued", "queued_batches", "Batches that wait to be sent"),
+    ("queued_bytes", "queued_bytes", "Bytes of batches that wait to be sent"),
+    ("num_running", "running_batches", "Batches being made"),
+    ("num_unread", "unread_batches", "Batches sent and not yet taken by the trainer"),
+    ("batches_per_s", "batches_per_second", "Batches sent per second, over the last five"),
+    ("bytes_per_s", "bytes_per_second", "Bytes sent per second, over the last five"),
+    ("remote_node_ratio", "remote_node_ratio", "Share of nodes whose rows other servers had"),
+    ("cache_hit_ratio", "cache_hit_ratio", "Share of nodes of other servers whose rows the cache had"),
+)
+
+# Of a distributed tensor.
+_OF_TENSORS = (
+    ("num_rows", "rows", "Rows kept here"),
+    ("num_bytes", "bytes", "Bytes of the rows kept here"),
+    ("num_reads", "reads", "Requests to read rows"),
+    ("num_writes", "writes", "Requests to write or add to rows"),
+    ("read_bytes", "read_bytes", "Bytes of rows read"),
+    ("written_bytes", "written_bytes", "Bytes of rows written or added"),
+)
+_TENSOR_COUNTERS = ("num_reads", "num_writes", "read_bytes", "written_bytes")
+
+
+def require_prometheus() -> None:
+    """Raises ImportError, with the remedy, if there is no ``prometheus_client``."""
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"metrics_port needs the package prometheus_client ({error}): pip install 'glt[prometheus]'"
+        ) from error
+
+
+class ServerCollector:
+    """Makes metrics of the stats of a server, anew each time that they are asked for.
+
+    Args:
+        stats: Gives what :func:`glt.distributed.server.server.collect` returns.
+        entry: The server.
+    """
+
+    def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry) -> None:
+        self._stats, self._entry = stats, entry
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+
+        stats, entry = self._stats(), self._entry
+        about = {
+            "server": str(entry.rank), "partition": str(entry.partition_idx), "host": entry.host, "pid": str(entry.pid),
+            "version": glt.__version__,
+        }  # fmt: skip
+        yield InfoMetricFamily("glt_server", "What this server is", value=about)
+        for name, metric, text in (
+            ("uptime_s", "uptime_seconds", "Seconds since the server started"),
+            ("num_clients", "clients", "Clients that are there"),
+            ("num_loaders", "loaders", "Loaders that are open"),
+            ("num_workers", "workers", "Sampling processes that are ready"),
+            ("is_draining", "draining", "1 if the server takes no more clients and loaders"),
+        ):
+            yield GaugeMetricFamily(f"glt_server_{metric}", text, value=float(stats[name]))
+        restarts = "Sampling processes started in place of one that died"
+        yield CounterMetricFamily("glt_server_worker_restarts", restarts, value=stats["num_restarts"])
+        for name, metric, text in _OF_TENSORS:
+            kind = CounterMetricFamily if name in _TENSOR_COUNTERS else GaugeMetricFamily
+            family = kind(f"glt_tensor_{metric}", text, labels=["tensor"])
+            for tensor, row in stats["tensors"].items():
+                family.add_metric([tensor], row[name])
+            yield family
+        for scope, label, rows in (
+            ("server", [], {(): stats["totals"]}),
+            ("loader", ["loader"], {(id_,): each for id_, each in stats["loaders"].items()}),
+            ("worker", ["worker"], {(place,): each for place, each in stats["workers"].items()}),
+        ):
+            for name, metric, text in _COUNTERS:
+                counter = CounterMetricFamily(f"glt_{scope}_{metric}", text, labels=label)
+                for values, row in rows.items():
+                    counter.add_metric(values, row[name])
+                yield counter
+            stages = CounterMetricFamily(
+                f"glt_{scope}_stage_seconds", "Seconds of batches in each stage, summed over batches",
+                labels=[*label, "stage"],
+            )  # fmt: skip
+            for values, row in rows.items():
+                for stage in _STAGES:
+                    stages.add_metric([*values, stage], row[f"{stage}_s"])
+            yield stages
+            for name, metric, text in _GAUGES:
+                gauge = GaugeMetricFamily(f"glt_{scope}_{metric}", text, labels=label)
+                for values, row in rows.items():
+                    gauge.add_metric(values, row[name])
+                yield gauge
+
+
+class MetricsEndpoint:
+    """Answers ``GET /metrics`` until it is closed. Nothing else is answered, and nothing that is sent is read further
+    than its first lines.
+
+    Args:
+        stats, entry: As of :class:`ServerCollector`.
+        host, port: Where to listen; port 0: one is found.
+
+    Attributes:
+        address: Host and port where it listens.
+
+    Raises:
+        glt.errors.RendezvousError: If the port cannot be opened.
+    """
+
+    def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry, host: str, port: int) -> None:
+        from prometheus_client import CollectorRegistry
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(ServerCollector(stats, entry))  # type: ignore[arg-type]
+        try:
+            self._http = _Http(host, port, registry)
+        except OSError as error:
+            raise RendezvousError(
+                f"the metrics of {entry} cannot be published at metrics_host = {host!r}, metrics_port = {port}: "
+                f"{error}. Perhaps another program has the port; or the name is no address of this host"
+            ) from error
+        self.address: tuple[str, int] = self._http.socket.getsockname()[:2]
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="glt-metrics", daemon=True)
+        self._thread.start()
+        logger.info("metrics of %s are at http://%s/metrics", entry, printed(*self.address))
+
+    def close(self) -> None:
+        """Ends it, connections included. May be called again."""
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join(_JOIN_S)
+        self._http.hang_up()
+
+
+class _Http(ThreadingMixIn, TCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, registry: Any) -> None:
+        self.registry = registry
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, threading.Thread] = {}
+        self.address_family = socket.getaddrinfo(host or None, port, flags=socket.AI_PASSIVE)[0][0]
+        super().__init__((host, port), _Answer)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open[request] = threading.current_thread()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._open.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.warning("metrics were not sent to %s", client_address, exc_info=True)
+
+    def hang_up(self) -> None:
+        with self._lock:
+            current = dict(self._open)
+        for connection, thread in current.items():
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError as error:
+                logger.debug("%s", error)  # it ended meanwhile
+            thread.join(_JOIN_S)
+
+
+class _Answer(BaseHTTPRequestHandler):
+    timeout = _PATIENCE_S
+    server: _Http
+
+    def do_GET(self) -> None:
+        from prometheus_client.exposition import choose_encoder
+
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "the numbers are at /metrics")
+            return
+        encode, kind = choose_encoder(self.headers.get("Accept", ""))
+        body = encode(self.server.registry)
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug("metrics: " + format, *args)

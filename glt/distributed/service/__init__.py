@@ -1,1 +1,0 @@
-"""Sampling as a service: servers, their pools of samplers, and clients."""

@@ -1,1 +1,0 @@
-"""What servers keep for trainers beside the graph: named tensors, and where trainers meet."""

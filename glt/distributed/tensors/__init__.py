@@ -1,0 +1,1 @@
+"""Rows that servers keep: tensors, embeddings and their optimizers."""

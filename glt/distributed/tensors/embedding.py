@@ -1,0 +1,339 @@
+"""Gradients of the rows of an embedding, as they are sent to the servers that keep these."""
+
+from __future__ import annotations
+
+import pickle
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glt import _core
+from glt.data.schema import EdgeType, NodeType
+from glt.distributed.tensors.tensor import DistTensor
+from glt.distributed.world import World
+
+# What stands in a module for rows on servers: a parameter without rows, and the gradients of theirs.
+
+
+_GRAD: Any = Tensor.grad  # the property of tensors, which autograd sets without asking a class
+
+
+class DistParameter(nn.Parameter):
+    """A parameter of shape ``[0, embedding_dim]`` whose rows, and their gradients, are elsewhere.
+
+    It is enumerated, moved, cast and frozen with its module, and says by that where rows go, in which dtype, and
+    whether they learn. :class:`~torch.nn.parallel.DistributedDataParallel` reduces, and dense optimizers update, its
+    nothing. Setting its ``grad`` to None, as ``zero_grad()`` does, forgets the gradients of its rows.
+
+    Args:
+        tensor: The rows ``[num_embeddings, embedding_dim]``.
+        dtype: In which they come.
+
+    Attributes:
+        tensor: The rows.
+        gradients: Ids and gradients since the last step, in the order in which backward passes brought them.
+        optimizer: The sparse optimizer that it was given to, if any.
+    """
+
+    tensor: DistTensor
+    gradients: list[tuple[Tensor, Tensor]]
+    optimizer: Any
+
+    def __new__(cls, tensor: DistTensor, dtype: torch.dtype) -> DistParameter:
+        self = super().__new__(cls, torch.empty(0, tensor.shape[1], dtype=dtype))
+        self.tensor, self.gradients, self.optimizer = tensor, [], None
+        return self
+
+    @property
+    def grad(self) -> Tensor | None:  # type: ignore[override]
+        """Of its nothing: there, but empty, after a backward pass."""
+        return _GRAD.__get__(self)
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        _GRAD.__set__(self, value)
+        if value is None:
+            self.gradients.clear()
+
+    def read(self, ids: Tensor) -> Tensor:
+        """Returns rows ``[*ids.shape, embedding_dim]`` on the parameter's device, in its dtype."""
+        rows = self.tensor[ids.detach().reshape(-1).cpu()]
+        return rows.to(device=self.device, dtype=self.dtype).view(*ids.shape, self.shape[1])
+
+    def record(self, ids: Tensor, grads: Tensor) -> None:
+        """Keeps the gradients of rows until the next step."""
+        if self.optimizer is None:
+            raise RuntimeError(
+                f"{self.tensor.name!r} has a gradient, and no optimizer: give its module to SparseAdagrad or "
+                "SparseAdam before the first backward pass, or freeze it by requires_grad_(False)"
+            )
+        self.gradients.append((ids.detach().reshape(-1), grads.detach().reshape(-1, self.shape[1])))
+
+    def take_gradients(self) -> tuple[Tensor, Tensor] | None:
+        """Returns ids ``[n]`` (int64) and gradients ``[n, embedding_dim]`` (float32) on the CPU, and forgets them;
+        None: there was no backward pass."""
+        taken, self.gradients = self.gradients, []
+        if not taken:
+            return None
+        ids = [each.to("cpu", torch.int64) for each, _ in taken]
+        grads = [each.to("cpu", torch.float32) for _, each in taken]
+        if len(taken) == 1:
+            return ids[0].contiguous(), grads[0].contiguous()
+        return torch.cat(ids), torch.cat(grads)
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"DistParameter of {self.tensor.name!r}, {list(self.tensor.shape)}"
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise TypeError(f"{self!r} cannot be copied: its rows are on servers. Make another DistEmbedding, and write "
+                        "its weight")  # fmt: skip
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise pickle.PicklingError(f"{self!r} cannot be pickled: its rows are on servers. Save its state_dict(), and "
+                                   "its rows by the sparse optimizer's save()")  # fmt: skip
+
+
+class Lookup(torch.autograd.Function):
+    """Rows of a :class:`DistParameter`; the backward pass leaves their gradients with it."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: DistParameter, ids: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.parameter, ctx.ids = parameter, ids
+        return parameter.read(ids)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        ctx.parameter.record(ctx.ids, grads)
+        return torch.zeros_like(ctx.parameter, requires_grad=False), None
+
+
+# An embedding whose rows servers keep.
+
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class DistEmbedding(nn.Module):
+    """What :class:`torch.nn.Embedding` is with ``sparse=True``, with its rows on the servers: any number of them.
+
+    ::
+
+        emb = DistEmbedding(g.num_nodes(), 64, "nodes", part="node")
+        model = Model(emb)                                  # a module like any other
+        sparse_optimizer = SparseAdam(model, lr=0.01)       # finds the embeddings of a model
+        optimizer = torch.optim.Adam(model.parameters())    # the rest; leaves them alone
+
+    A call reads rows; a backward pass leaves their gradients here, also those of several calls, and of ids that come
+    several times; the sparse optimizer's ``step()`` sends them to the servers that keep the rows. Under ``no_grad``,
+    and when frozen by ``requires_grad_(False)``, nothing is recorded. Training and evaluation mode are the same, as in
+    torch. Rows come on the device and in the dtype of the module: ``emb.to("cuda")``, ``emb.bfloat16()``; the servers
+    keep ``dtype``.
+
+    The parameter that the module shows, ``rows``, is a :class:`~glt.distributed.tensors.embedding.DistParameter` of shape
+    ``[0, embedding_dim]``: ``DistributedDataParallel`` and dense optimizers work with it, and do nothing to the rows.
+    ``clip_grad_norm_`` does not see their gradients either.
+
+    ``state_dict()`` holds what the embedding is, not its rows: the sparse optimizer saves these together with its own
+    state, see :meth:`SparseAdagrad.save`, or ``emb.weight.save()`` alone. ``load_state_dict()`` compares, and refuses
+    another embedding. It cannot be copied or pickled.
+
+    Args:
+        num_embeddings: Rows.
+        embedding_dim: Width.
+        name: Under which the servers keep them; all trainers give the same, and find each other's. None: they are freed
+            with the last trainer's module, and told apart by the order in which trainers make them.
+        init_func: First values, as :class:`DistTensor` takes them. Default: normal, of mean 0 and deviation 1, as in
+            torch.
+        part: The node type whose nodes have these rows, which are then kept with them; None: evenly.
+        dtype: In which servers keep them: float32, bfloat16 or float16. In two bytes, small updates of large weights
+            are lost to rounding; the optimizer's state is float32 always.
+        rng_seed: Of the first values; they do not depend on the number of servers.
+        world: Default: that of this process.
+
+    Attributes:
+        weight: The rows, as a :class:`DistTensor`: read, write, save.
+
+    Raises:
+        ValueError, TypeError: If an argument does not fit, or servers have another tensor of this name.
+    """
+
+    rows: DistParameter
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        name: str | None = None,
+        init_func: Any = "normal",
+        part: NodeType | EdgeType | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        rng_seed: int = 0,
+        world: World | None = None,
+    ) -> None:
+        super().__init__()
+        for what, value in (("num_embeddings", num_embeddings), ("embedding_dim", embedding_dim)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
+                raise ValueError(f"{what} = {value!r}: expected a positive integer, below 2^63")
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype = {dtype}: expected one of {', '.join(map(str, _DTYPES))}")
+        weight = DistTensor(
+            (num_embeddings, embedding_dim), dtype, name, init_func, part, rng_seed=rng_seed, world=world
+        )
+        self.rows = DistParameter(weight, dtype)
+
+    @property
+    def weight(self) -> DistTensor:
+        """The rows."""
+        return self.rows.tensor
+
+    @property
+    def name(self) -> str:
+        """Under which servers keep them."""
+        return self.weight.name
+
+    @property
+    def num_embeddings(self) -> int:
+        """Rows."""
+        return self.weight.shape[0]
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width."""
+        return self.weight.shape[1]
+
+    def forward(self, ids: Any) -> Tensor:
+        """Returns rows.
+
+        Args:
+            ids: int64 or int32, of any shape: a tensor on any device, an array, or a list.
+
+        Returns:
+            ``[*ids.shape, embedding_dim]``.
+
+        Raises:
+            TypeError: If ids are no integers.
+            IndexError: If there is no such row.
+        """
+        if isinstance(ids, np.ndarray | list):  # as DGL's take them
+            ids = _converted(ids)
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+            found = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+            raise TypeError(f"ids: expected a tensor, an array or a list of int64 or int32, got {found}")
+        if torch.is_grad_enabled() and self.rows.requires_grad:
+            return Lookup.apply(self.rows, ids)
+        return self.rows.read(ids)
+
+    def extra_repr(self) -> str:
+        """Part of how it prints."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, name={self.name!r}"
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def _about(self) -> dict[str, Any]:
+        return {"num_embeddings": self.num_embeddings, "embedding_dim": self.embedding_dim}
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What the embedding is; its rows are saved by the sparse optimizer."""
+        return self._about()
+
+    def set_extra_state(self, state: Any) -> None:
+        """Refuses the state of another embedding.
+
+        Raises:
+            ValueError: If it is one; names both.
+        """
+        if not isinstance(state, Mapping) or dict(state) != self._about():
+            raise ValueError(f"state_dict is of an embedding {state!r}: expected {self._about()}, for {self.name!r}")
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        del destination[prefix + "rows"]  # there are none in it
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        state_dict = {**state_dict, prefix + "rows": self.rows}
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise TypeError(f"{self} cannot be copied: its rows are on servers. Make another one, and write its weight")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise pickle.PicklingError(f"{self} cannot be pickled: its rows are on servers. Save its state_dict(), and its "
+                                   "rows by the sparse optimizer's save()")  # fmt: skip
+
+
+def _converted(ids: Any) -> Tensor:
+    try:
+        return torch.as_tensor(np.asarray(ids, order="C", dtype=None if len(ids) else np.int64))
+    except (TypeError, ValueError) as error:  # text, objects, rows of several lengths
+        raise TypeError(f"ids = {reprlib.repr(ids)}: expected ids of rows ({error})") from error
+
+
+# The embeddings in what a user gives to a sparse optimizer.
+
+
+def embedding_groups(params: Any) -> list[dict[str, Any]]:
+    """Groups as torch.optim has them, of the embeddings in what a user gave."""
+    if isinstance(params, nn.Module | DistParameter):
+        params = [params]
+    if isinstance(params, Mapping) or not isinstance(params, Iterable):
+        raise TypeError(f"params: expected embeddings, or a module that has some, got {type(params).__name__}")
+    items = list(params)
+    if items and all(isinstance(item, Mapping) for item in items):
+        return [{**item, "params": _embeddings(_items(item.get("params")))} for item in items]
+    return [{"params": _embeddings(items)}]
+
+
+def _items(params: Any) -> list[Any]:
+    return [params] if isinstance(params, nn.Module | Tensor) else list(params or ())
+
+
+def _embeddings(items: list[Any]) -> list[DistParameter]:
+    found: dict[DistParameter, None] = {}  # each once: modules may share them
+    for item in items:
+        if isinstance(item, nn.Module):
+            found.update((p, None) for p in item.parameters() if isinstance(p, DistParameter))
+        elif isinstance(item, DistParameter):
+            found[item] = None
+        else:
+            raise TypeError(
+                f"params: expected embeddings, got {type(item).__name__}; give dense parameters to an optimizer of "
+                "torch.optim, or the whole module here, which finds its embeddings"
+            )
+    if not found:
+        raise ValueError("params: there is no DistEmbedding in it")
+    return list(found)
+
+
+def gradients_by_server(p: DistParameter) -> list[tuple[Tensor, Tensor]] | None:
+    """Takes the gradients of an embedding: for each server, rows there ``[n]``, int64, with theirs ``[n, dim]``, float.
+
+    Equal rows are summed, unless the only server gets it all from the only trainer and does the same. None if there was
+    no backward pass.
+    """
+    taken = p.take_gradients()
+    if taken is None:
+        return None
+    ids, grads = taken
+    tensor = p.tensor
+    if tensor.world.num_trainers > 1 or tensor.world.num_servers > 1:
+        ids, grads = _merged(ids, grads, len(tensor))
+    empty = torch.empty(0, dtype=torch.int64), torch.empty(0, grads.shape[1])
+    found = [empty] * tensor.world.num_servers
+    for portion in tensor.placement.portions(ids.numpy()):
+        mine = grads if portion.positions is None else grads[torch.from_numpy(portion.positions).long()]
+        found[portion.server] = torch.from_numpy(portion.rows), mine
+    return found
+
+
+def _merged(ids: Tensor, grads: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Distinct ids, ascending, with the sum of the gradients of each."""
+    merge = _core.RowMerge([(ids.numpy(), grads.numpy())], num_rows, grads.shape[1])
+    out_ids, out = torch.empty(len(merge), dtype=torch.int64), torch.empty(len(merge), grads.shape[1])
+    merge.sum(out_ids.numpy(), out.numpy(), num_threads=torch.get_num_threads())
+    return out_ids, out

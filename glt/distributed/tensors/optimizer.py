@@ -1,0 +1,399 @@
+"""The update rules of distributed embeddings that there are: Adagrad and Adam."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from glt._checks import check_flag, real_number
+from glt.data.schema import EdgeType, NodeType
+from glt.distributed.tensors.embedding import DistParameter, embedding_groups, gradients_by_server
+from glt.distributed.tensors.meeting import MAX_TIMEOUT_S, check_timeout
+from glt.distributed.tensors.store import require_equal
+from glt.distributed.tensors.tensor import Checkpoint, DistTensor, load_tensors, save_tensors
+from glt.distributed.world import World
+from glt.errors import GltError
+
+# Steps of distributed embeddings: pushed by trainers, taken by the servers that keep the rows.
+
+
+_REDUCTIONS = ("mean", "sum")
+_num_made: WeakKeyDictionary[World, int] = WeakKeyDictionary()
+
+
+class SparseOptimizer(torch.optim.Optimizer):
+    """What :class:`SparseAdagrad` and :class:`SparseAdam` have in common.
+
+    A ``step()`` is one push to each server, of what this trainer's backward passes left of rows that are kept there,
+    equal rows summed. A server waits for the pushes of all trainers, merges them in the order of their ranks, and
+    updates each row once. So all trainers take the same number of steps, together, each with the same options; one
+    without gradients takes part with none. The result is the same with any number of servers to the bit, and with any
+    number of trainers up to the rounding of sums, as long as they have the same seeds in all. Unlike in torch,
+    ``step()`` uses gradients up: a second one without a backward pass in between is one without gradients.
+
+    A step is over on all servers when it is over on any trainer, and none begins before all trainers have come to it:
+    what is read between two steps is what the first one left, on every trainer.
+
+    The state of a row is kept with the row. Learning rates may be changed between steps, by schedulers of torch, too;
+    a ``state_dict()`` has options and numbers of steps, not the rows of weights and states: see :meth:`save`.
+    """
+
+    kind: str
+    state_names: tuple[str, ...]
+    _step_supports_amp_scaling = True  # so that a GradScaler tells of itself instead of unscaling nothing
+
+    def __init__(self, params: Any, defaults: dict[str, Any], reduction: str, maximize: bool, timeout_s: float) -> None:
+        check_timeout(timeout_s)
+        defaults = {**defaults, "reduction": reduction, "maximize": maximize}
+        self._check_group(defaults)
+        groups = embedding_groups(params)
+        worlds = {id(p.tensor.world): p.tensor.world for group in groups for p in group["params"]}
+        if len(worlds) != 1:
+            raise ValueError("params: the embeddings are of different worlds: make an optimizer for each")
+        (self._world,) = worlds.values()
+        self._number = _num_made[self._world] = _num_made.get(self._world, -1) + 1
+        self._timeout_s = float(timeout_s)
+        self._num_met: dict[str, int] = {}
+        self._rows: dict[DistParameter, dict[str, DistTensor]] = {}
+        self._option_names = tuple(defaults)  # torch adds others to ``defaults`` when it loads
+        super().__init__(groups, defaults)
+
+    def __repr__(self) -> str:
+        names = ", ".join(repr(p.tensor.name) for p in self._parameters())
+        return f"{type(self).__name__} {self._number} of {names}"
+
+    def _parameters(self) -> Iterator[DistParameter]:
+        for group in self.param_groups:
+            yield from group["params"]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds embeddings, with options of their own; all trainers do."""
+        (group,) = embedding_groups([param_group])
+        self._check_group({**self.defaults, **group})
+        super().add_param_group(group)
+        group = self.param_groups[-1]
+        try:
+            self._agree(group)
+        except BaseException:
+            self.param_groups.pop()
+            raise
+        for p in group["params"]:
+            self._take_over(p, group)
+
+    def _check_group(self, options: dict[str, Any]) -> None:
+        if not isinstance(options["reduction"], str) or options["reduction"] not in _REDUCTIONS:
+            raise ValueError(f"reduction = {options['reduction']!r}: expected 'mean' or 'sum'")
+        check_flag("maximize", options["maximize"])
+        self._check(options)
+
+    def _check(self, options: dict[str, Any]) -> None:
+        """Raises TypeError or ValueError, naming the option, unless these are options of its own."""
+
+    def _agree(self, group: dict[str, Any]) -> None:
+        """Makes sure that all trainers make the same optimizer, before one waits for the others' steps."""
+        told = {"optimizer": type(self).__name__, "embeddings": [p.tensor.name for p in group["params"]]}
+        require_equal(self._exchange({"sparse optimizer": {**told, **self._options(group)}}))
+
+    def _exchange(self, told: Any, timeout_s: float | None = None) -> list[Any]:
+        """Returns what each trainer told, by rank."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._meet("exchange", [told], timeout_s)[0]
+
+    def _meet(self, call: str, told: list[Any], timeout_s: float) -> list[Any]:
+        """Brings something to a meeting of all trainers at each of the first servers; returns their results."""
+        number = self._num_met.get(call, 0)
+        self._num_met[call] = number + 1
+        world, tag = self._world, f"{call} of sparse optimizer {self._number}"
+        replies = [
+            world.call_within(
+                timeout_s, server, f"glt.rows.{call}", tag, number, world.num_trainers, timeout_s, each
+            )
+            for server, each in enumerate(told)
+        ]  # fmt: skip
+        return [reply.result() for reply in replies]
+
+    def _options(self, group: dict[str, Any]) -> dict[str, Any]:
+        values = {name: group[name] for name in self._option_names}
+        real_number("lr", values["lr"])  # schedulers change it, also to 0, and so may the user
+        return {name: float(value) if isinstance(value, Tensor) else value for name, value in values.items()}
+
+    def _take_over(self, p: DistParameter, group: dict[str, Any]) -> None:
+        if p.optimizer is not None:
+            del p.optimizer._rows[p]  # nobody steps with it any more: it is freed
+        p.optimizer = self
+        p.gradients.clear()
+        weights = p.tensor
+        self.state[p]["step"] = 0
+        self._rows[p] = {
+            name: DistTensor(
+                weights.shape, torch.float32, None, self._first_state(group), _part_of(weights), world=self._world
+            )
+            for name in self.state_names
+        }  # fmt: skip
+
+    def _first_state(self, group: dict[str, Any]) -> Any:
+        """What :class:`DistTensor` takes as ``init_func``."""
+        return "zeros"
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Takes a step, together with all other trainers.
+
+        Args:
+            closure: Evaluates the model again and returns the loss.
+
+        Returns:
+            The loss, if there is a closure.
+
+        Raises:
+            glt.errors.PeerLost: If a trainer does not take this step within ``timeout_s`` seconds, or is gone: names
+                it. Servers may then have taken the step or not: go on from what was saved.
+            glt.errors.ConnectionLost: If a server is gone.
+            ValueError: If trainers have different options, in another order of embeddings, or steps behind them.
+            RuntimeError: If an embedding was given to another optimizer since.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if getattr(self, "grad_scale", None) is not None:
+            raise RuntimeError(
+                f"{type(self).__name__} is stepped by a GradScaler, which does not see the gradients of rows: use "
+                "bfloat16, which needs none, or call step() directly and scale no loss"
+            )
+        parameters = list(self._parameters())
+        parts = self._parts(parameters)
+        steps = self._meet("step", parts, self._timeout_s)
+        for p, is_step in zip(parameters, steps[0], strict=True):
+            self.state[p]["step"] += is_step
+        return loss
+
+    def _parts(self, parameters: list[DistParameter]) -> list[list[dict[str, Any]]]:
+        """For each server, what this trainer has of the rows there; see ``glt.distributed.tensors.store``."""
+        for p in parameters:
+            if p.optimizer is not self:
+                raise RuntimeError(f"{p} was given to {p.optimizer} after {self}: use that one")
+        parts: list[list[dict[str, Any]]] = [[] for _ in range(self._world.num_servers)]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.tensor.flush()  # what was written is there before the step
+                brought = gradients_by_server(p)
+                for server, part in enumerate(parts):
+                    rows, grads = brought[server] if brought is not None else (None, None)
+                    part.append({"told": self._told(p, group, server), "rows": rows, "grads": grads})
+        return parts
+
+    def _told(self, p: DistParameter, group: dict[str, Any], server: int) -> dict[str, Any]:
+        return {
+            "kind": self.kind, "name": p.tensor.name, "options": self._options(group),
+            "weights": p.tensor.generations[server],
+            "state": [self._rows[p][name].generations[server] for name in self.state_names],
+            "num_steps": self.state[p]["step"],
+        }  # fmt: skip
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients that have not been used in a step."""
+        super().zero_grad(set_to_none)
+        for p in self._parameters():
+            p.gradients.clear()
+
+    # -- on disk -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Saves weights and state of all embeddings together, as open files that are there when they are whole.
+
+        All trainers call it, between steps; trainer 0 writes, to its disk. See
+        :func:`glt.distributed.tensors.tensor.save_tensors`; ``load_tensors({f"{name}/weight": embedding.weight},
+        path)`` there reads the weights alone, for inference.
+
+        Args:
+            path: A new or empty directory.
+
+        Raises:
+            glt.errors.CheckpointError: If ``path`` is taken, or the disk has no room.
+            OSError: If the disk fills up or fails.
+            glt.errors.GltError: On the other trainers, if trainer 0 failed: says why.
+            glt.errors.PeerLost: If a trainer or server is lost. Whatever failed, nothing that loads is left.
+        """
+        self._at_first(lambda: save_tensors(self._tensors(), path, self._all_about()))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Goes on from what :meth:`save` wrote, with any number of trainers and servers: weights, state, numbers of
+        steps, and options, too, as torch's ``load_state_dict`` does.
+
+        All trainers call it, with the same embeddings in the same groups; trainer 0 reads, from its disk. Embeddings
+        without a name are told apart by their place.
+
+        Raises:
+            glt.errors.CheckpointError: If a file is missing or damaged; names it.
+            ValueError: If other embeddings, or another kind of optimizer, were saved. Nothing has been changed then.
+            glt.errors.GltError, glt.errors.PeerLost: As of :meth:`save`.
+        """
+        about = self._at_first(lambda: self._read(path))
+        for group, saved in zip(self.param_groups, about["groups"], strict=True):
+            group.update({name: tuple(v) if isinstance(v, list) else v for name, v in saved["options"].items()})
+            for p, step in zip(group["params"], saved["steps"], strict=True):
+                self.state[p]["step"] = step
+                p.gradients.clear()
+
+    def _read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        about, mine = Checkpoint.open(path).about, self._all_about()
+        if _identity(about) != _identity(mine):
+            raise ValueError(f"{path} holds {_identity(about)}: expected {_identity(mine)}, as this optimizer has")
+        load_tensors(self._tensors(), path)
+        return about
+
+    def _all_about(self) -> dict[str, Any]:
+        return {"optimizer": type(self).__name__, "groups": [self._about(group) for group in self.param_groups]}
+
+    def _about(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "embeddings": [self._key(p) for p in group["params"]], "options": self._options(group),
+            "steps": [self.state[p]["step"] for p in group["params"]],
+        }  # fmt: skip
+
+    def _key(self, p: DistParameter) -> str:
+        """What an embedding is called on disk."""
+        if not p.tensor.spec.is_anonymous:
+            return p.tensor.name
+        return f"#{next(at for at, each in enumerate(self._parameters()) if each is p)}"
+
+    def _tensors(self) -> dict[str, DistTensor]:
+        found = {}
+        for p in self._parameters():
+            for name, tensor in {"weight": p.tensor, **self._rows[p]}.items():
+                found[f"{self._key(p)}/{name}"] = tensor
+        return found
+
+    def _at_first(self, call: Callable[[], Any]) -> Any:
+        """Lets trainer 0 do something while the others wait; returns its result on all, or raises on all."""
+        self._exchange(None)  # the steps before are over
+        result, error = None, None
+        if self._world.rank == 0:
+            try:
+                result = call()
+            except Exception as raised:
+                error = raised
+        told = {"result": result, "error": None if error is None else f"{type(error).__name__}: {error}"}
+        # As long as it takes: that trainer 0 is gone would be noticed.
+        first = self._exchange(told, MAX_TIMEOUT_S)[0]
+        if error is not None:
+            raise error
+        if first["error"] is not None:
+            raise GltError(f"trainer 0 failed, for which the others have waited: {first['error']}")
+        return first["result"]
+
+    def row_state(self, embedding: nn.Module) -> dict[str, DistTensor]:
+        """The state of an embedding's rows, by torch's names; of the same shape as its weight, float32."""
+        (p,) = embedding.parameters()
+        return dict(self._rows[p])  # type: ignore[index]
+
+
+def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same of what was saved and of what loads it."""
+    embeddings = [group["embeddings"] for group in about.get("groups", ())]
+    return {"optimizer": about.get("optimizer"), "embeddings": embeddings}
+
+
+def _part_of(tensor: DistTensor) -> NodeType | EdgeType | None:
+    """The type whose rows a tensor has, as :class:`DistTensor` takes it."""
+    placement, data = tensor.placement, tensor.world.data
+    if placement.kind == "even" or data is None:
+        return None
+    types = data.schema.node_types if placement.kind == "node" else data.schema.edge_types
+    return types[placement.type_index]
+
+
+class SparseAdagrad(SparseOptimizer):
+    """:class:`torch.optim.Adagrad` for the sparse gradients of distributed embeddings (Duchi et al., JMLR 12, 2011).
+
+    Args:
+        params: Embeddings, a module that has some, its ``DistParameter`` s, or groups of these with their options.
+        lr: Learning rate; step t of an embedding has ``lr / (1 + (t - 1) lr_decay)``.
+        lr_decay: See there.
+        initial_accumulator_value: What the sum of squares of each row begins with.
+        eps: Added to the root of that sum.
+        maximize: Whether to ascend.
+        reduction: Of gradients over trainers: ``'mean'``, as DDP has it for dense parameters, or ``'sum'``.
+        timeout_s: How many seconds the trainers of a step wait for each other.
+
+    Raises:
+        ValueError, TypeError: If an argument does not fit, or trainers give different ones.
+        glt.errors.PeerLost: If not all trainers make it.
+    """
+
+    kind, state_names = "adagrad", ("sum",)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        *,
+        maximize: bool = False,
+        reduction: str = "mean",
+        timeout_s: float = 120.0,
+    ) -> None:
+        defaults = {
+            "lr": lr, "lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps,
+        }  # fmt: skip
+        super().__init__(params, defaults, reduction, maximize, timeout_s)
+
+    def _check(self, options: dict[str, Any]) -> None:
+        for name in ("lr", "lr_decay", "initial_accumulator_value", "eps"):
+            real_number(name, options[name])
+
+    def _first_state(self, group: dict[str, Any]) -> Any:
+        value = float(group["initial_accumulator_value"])
+        return ("constant", value) if value else "zeros"
+
+
+class SparseAdam(SparseOptimizer):
+    """:class:`torch.optim.SparseAdam` for distributed embeddings: the moments of rows without a gradient are left alone
+    (Kingma and Ba, ICLR 2015, arXiv 1412.6980).
+
+    Args:
+        params: Embeddings, a module that has some, its ``DistParameter`` s, or groups of these with their options.
+        lr: Learning rate.
+        betas: Decay of the first and second moment.
+        eps: Added to the root of the second.
+        maximize, reduction, timeout_s: See :class:`SparseAdagrad`.
+
+    Raises:
+        ValueError, TypeError: If an argument does not fit, or trainers give different ones.
+        glt.errors.PeerLost: If not all trainers make it.
+    """
+
+    kind, state_names = "adam", ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        maximize: bool = False,
+        reduction: str = "mean",
+        timeout_s: float = 120.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps}, reduction, maximize, timeout_s)
+
+    def _check(self, options: dict[str, Any]) -> None:
+        for name in ("lr", "eps"):
+            real_number(name, options[name], above=True)
+        betas = options["betas"]
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            raise TypeError(f"betas = {reprlib.repr(betas)}: expected two numbers in [0, 1), such as (0.9, 0.999)")
+        for at, beta in enumerate(betas):
+            real_number(f"betas[{at}]", beta, below=1.0)

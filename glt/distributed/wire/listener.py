@@ -1,0 +1,301 @@
+"""The port of a server: takes connections, hears who they are, and passes on those that make sense."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import glt
+from glt.distributed.wire.connection import Connection, printed, pulse, reachable_address
+from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
+
+# How two processes of the service begin to talk: who they are, which glt they run, and whether they get along.
+
+
+PROTOCOL = 1
+HANDSHAKE_S = 10.0
+_RETRY_S = 0.1
+
+
+def introduce(kind: str, **more: Any) -> dict[str, Any]:
+    """The first frame of whoever connects."""
+    me = {"host": socket.gethostname(), "pid": os.getpid()}
+    return {"protocol": PROTOCOL, "version": glt.__version__, "kind": kind, **me, **more}
+
+
+def require_same_version(theirs: dict[str, Any], who: str) -> None:
+    """Raises RendezvousError unless the other side runs a glt that this one understands; names both versions."""
+    mine = PROTOCOL, _series(glt.__version__)
+    if (theirs.get("protocol"), _series(str(theirs.get("version")))) != mine:
+        raise RendezvousError(
+            f"{who} runs glt {theirs.get('version')} (protocol {theirs.get('protocol')}), this process runs glt "
+            f"{glt.__version__} (protocol {PROTOCOL}) on {socket.gethostname()}: install the same glt on all hosts"
+        )
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def dial(
+    address: tuple[str, int], peer: str, hello: dict[str, Any], timeout_s: float, *, max_bytes: int = 1 << 20,
+    retry: bool = True,
+) -> tuple[Connection, dict[str, Any]]:  # fmt: skip
+    """Connects to a server, introduces this process and returns the connection with the server's answer.
+
+    Args:
+        address: Host and port.
+        peer: Who is expected there, as errors name it.
+        hello: What :func:`introduce` made.
+        timeout_s: Deadline in seconds.
+        max_bytes: Longest message that is taken from there.
+        retry: Try until the deadline where nothing listens yet.
+
+    Raises:
+        glt.errors.RendezvousError: If it refuses; or if nothing listens there, or no server, before the deadline.
+        glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
+    """
+    host, where = address[0], printed(*address)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            sock = socket.create_connection(address, timeout=max(0.1, min(left, HANDSHAKE_S)))
+        except socket.gaierror as error:
+            raise RendezvousError(f"{peer}: there is no host {host!r} ({error}); check master_addr") from error
+        except OSError as error:
+            if not retry:
+                raise PeerLost(f"{peer} cannot be reached at {where}: {error}") from error
+            if left <= 0:
+                raise RendezvousError(
+                    f"{peer} was not reached at {where} within {timeout_s:g} s ({error}): does it run, and do "
+                    "master_addr and master_port name the host and port of server 0?"
+                ) from error
+            time.sleep(_RETRY_S)
+            continue
+        connection = Connection(sock, peer, max_bytes)
+        try:
+            connection.send(hello, HANDSHAKE_S)
+            # Servers answer when they know what to say, which may take them as long as we wait.
+            answer = _answer(connection, max(HANDSHAKE_S, deadline - time.monotonic()))
+        except ConnectionLost as error:
+            connection.close()
+            if retry and time.monotonic() < deadline:
+                time.sleep(_RETRY_S)  # it is starting, or being replaced
+                continue
+            kind = RendezvousError if retry else PeerLost
+            raise kind(f"{error}; it ended during the handshake") from error
+        except (MessageError, ChannelTimeout) as error:
+            connection.close()
+            raise RendezvousError(
+                f"what listens at {where} is no server of glt, or gave no answer: {error}; check master_addr and "
+                "master_port"
+            ) from error
+        if "refused" in answer:
+            connection.close()
+            if answer.get("is_ending") and retry and time.monotonic() < deadline:
+                time.sleep(_RETRY_S)  # another may take its place
+                continue
+            raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
+        try:
+            require_same_version(answer, peer)
+        except RendezvousError:
+            connection.close()
+            raise
+        pulse.add(connection)
+        return connection, answer
+
+
+def _answer(connection: Connection, timeout_s: float) -> dict[str, Any]:
+    answer = connection.receive_json(timeout_s)
+    if "protocol" not in answer and "refused" not in answer:
+        raise MessageError(f"{connection.peer} answered {sorted(answer)}, which is no handshake")
+    return answer
+
+
+logger = logging.getLogger(__name__)
+
+_MAX_HANDSHAKES = 256
+_COMPLAINT_S = 10.0  # between lines of the log that say the same
+_MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
+
+Welcome = Callable[[Connection, dict[str, Any]], None]
+
+
+class Listener:
+    """Listens from the start, and passes connections on once it is opened.
+
+    Args:
+        bind: Host and port; port 0: one is found.
+        rank: Of the server.
+        master: Host and port of server 0.
+        welcome: Given each connection with its first frame, on a thread of its own; what it raises for a frame that
+            lacks something, KeyError, TypeError or ValueError, is answered.
+        timeout_s: How long a connection waits for :meth:`open`.
+
+    Attributes:
+        address: Host and port under which others reach it.
+        listens_at: The address that it listens at, of one interface or of all.
+        has_no_threads: The script has ended, and Python 3.12 starts no threads then: connections are passed on one
+            after the other, on the thread that takes them.
+
+    Raises:
+        glt.errors.RendezvousError: If it cannot listen there; says why and what to do.
+    """
+
+    def __init__(
+        self, bind: tuple[str, int], rank: int, master: tuple[str, int], welcome: Welcome, timeout_s: float
+    ) -> None:
+        self._welcome, self._timeout_s = welcome, timeout_s
+        self._socket = _listen(bind, rank)
+        self.listens_at: str = self._socket.getsockname()[0]
+        try:
+            self.address: tuple[str, int] = (reachable_address(bind[0], master), self._socket.getsockname()[1])
+        except BaseException:
+            self._socket.close()
+            raise
+        self._lock = threading.Lock()
+        self._silent: dict[Connection, None] = {}  # those that have not said yet who they are, the oldest first
+        self._num_greeted = 0  # those that have, and wait for the server
+        self._opened = threading.Event()
+        self._closed = self.has_no_threads = False
+        threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
+
+    def open(self) -> None:
+        """Begins to pass connections on, those first that wait already."""
+        self._opened.set()
+
+    def _accept(self) -> None:
+        complained_s = -math.inf
+        while not self._closed:
+            try:
+                sock, address = self._socket.accept()
+                connection = Connection(sock, printed(*address[:2]))
+            except OSError as error:
+                if not self._closed:
+                    if (now := time.monotonic()) > complained_s + _COMPLAINT_S:
+                        logger.error("cannot accept connections: %s", error)
+                        complained_s = now
+                    time.sleep(0.1)  # out of descriptors, for example: others may be given back
+                continue
+            if not self._take_place(connection):
+                connection.close()
+                continue
+            try:
+                threading.Thread(
+                    target=self._shake_hands, args=(connection,), name="glt-handshake", daemon=True
+                ).start()
+            except RuntimeError as error:  # no thread is to be had: later ones may be
+                if not threading.main_thread().is_alive():
+                    self.has_no_threads = True
+                    self._shake_hands(connection)
+                    continue
+                logger.error("%s is turned away: %s; raise the limit of processes (ulimit -u)", connection.peer, error)
+                self._give_up(connection)
+
+    def _take_place(self, connection: Connection) -> bool:
+        """Gives a connection one of the places; where all are taken, that of the one that is silent for longest: those
+        who mean it say at once who they are."""
+        oldest = None
+        with self._lock:
+            if len(self._silent) + self._num_greeted >= _MAX_HANDSHAKES:
+                oldest = next(iter(self._silent), None)
+                if oldest is None:
+                    return False
+                del self._silent[oldest]
+            self._silent[connection] = None
+        if oldest is not None:
+            oldest.close()
+        return True
+
+    def _give_up(self, connection: Connection) -> None:
+        with self._lock:
+            self._silent.pop(connection, None)
+        connection.close()
+
+    def _greeted(self, connection: Connection) -> bool:
+        with self._lock:
+            if connection not in self._silent:
+                return False  # its place was given to another meanwhile
+            del self._silent[connection]
+            self._num_greeted += 1
+            return True
+
+    def _shake_hands(self, connection: Connection) -> None:
+        connection.max_json_bytes = _MAX_HELLO_BYTES
+        who, is_greeted = connection.peer, False
+        try:
+            hello = connection.receive_json(HANDSHAKE_S)
+            is_greeted = self._greeted(connection)
+            if not is_greeted:
+                raise ConnectionLost(f"all {_MAX_HANDSHAKES} places were taken")
+            connection.peer = f"{hello.get('kind')} at {who}"
+            require_same_version(hello, connection.peer)
+            if not self._opened.wait(self._timeout_s):
+                raise RendezvousError("this server is not ready")
+        except RendezvousError as error:
+            logger.warning("refused: %s", error)
+            refuse(connection, str(error))
+            return
+        except GltError as error:
+            logger.info("no handshake with %s: %s", who, error)
+            connection.close()
+            return
+        finally:
+            with self._lock:
+                self._silent.pop(connection, None)
+                self._num_greeted -= is_greeted
+        try:
+            self._welcome(connection, hello)
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, error)
+            refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
+        except Exception:  # no descriptors for it, for example: whoever asks may try again
+            logger.exception("the connection of %s is given up", connection.peer)
+            connection.close()
+
+    def close(self) -> None:
+        """Ends it; connections that wait are passed on. May be called again."""
+        self._closed = True
+        self._opened.set()
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for connections
+        except OSError as error:
+            logger.debug("%s", error)
+        self._socket.close()
+
+
+def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
+    """Ends a connection in words.
+
+    Args:
+        connection: Of somebody who has introduced itself.
+        text: Why.
+        is_ending: Whether another server may soon be in the place of this one.
+    """
+    try:
+        connection.send({"refused": text, "is_ending": is_ending}, timeout_s=5.0)
+    except GltError as error:
+        logger.info("%s", error)
+    connection.close()
+
+
+def _listen(bind: tuple[str, int], rank: int) -> socket.socket:
+    host, port = bind
+    try:
+        # As reachable_address has it: localhost, for example, has addresses of two families.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024, reuse_port=False)
+    except OSError as error:
+        named = "master_port" if rank == 0 else "port"
+        raise RendezvousError(
+            f"server {rank} cannot listen at {host!r}, {named} = {port}, on {socket.gethostname()}: {error}. Perhaps "
+            "another program has the port; or the name is no address of this host: then give host='0.0.0.0', which "
+            "listens on all its interfaces"
+        ) from error
