@@ -26,7 +26,7 @@ import glt
 from benchmarks._harness import Report, Timing, arguments, interleave, pinned
 from benchmarks.bench_distributed import start_method
 from benchmarks.partitioned import scratch_dir
-from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.job.worlds import ServedWorld
 from glt.distributed.server.api import require_client
 from glt.distributed.tensors.store import Shard
 from glt.distributed.tensors.tensor import DistTensor

@@ -90,7 +90,7 @@ def main() -> None:
         RandomPartitioner(
             scratch / "parts", 2, graph.num_nodes, edge_index, node_feat=x, edge_assign_strategy="by_dst", num_threads=1
         ).partition()  # fmt: skip
-        glt.distributed.job.initialize(part_config=scratch / "parts")
+        glt.distributed.initialize(part_config=scratch / "parts")
         try:
             found = contestants(model, x, edge_index, scratch)
             with torch.no_grad():

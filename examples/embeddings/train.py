@@ -134,7 +134,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     folder = given.pop("dir")
     options = Options(**given)
-    glt.distributed.job.initialize(part_config=folder / "parts")
+    glt.distributed.initialize(part_config=folder / "parts")
     graph = DistGraph("graph")
     held_out = torch.from_numpy(np.load(folder / "held_out.npy"))
     if glt.distributed.get_rank() == 0:

@@ -167,7 +167,9 @@ def main() -> None:
         data, num_classes = load_graph(options.data)
         print(f"{data.num_nodes:,} nodes and {data.num_edges:,} edges for {options.num_trainers} trainers", flush=True)
         num_features = data.num_features
-        manifest = glt.partition.graph_call(data, "graph", 1, f"{folder}/graph", part_method="random", reshuffle=False)
+        manifest = glt.partition.partition_graph(
+            data, "graph", 1, f"{folder}/graph", part_method="random", reshuffle=False
+        )
         del data  # it is on disk now, and in the page cache
         print(f"the graph takes {sum(file.num_bytes for file in manifest.files.values()) / 1e6:.2f} MB of disk")
         job = Job(options, f"{folder}/graph/graph.json", f"{folder}/rendezvous", num_features, num_classes)

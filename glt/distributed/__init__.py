@@ -1,37 +1,15 @@
 """Sampling over partitions: beside the trainer, in worker processes, or on servers."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
-from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
-from glt.distributed.engine.sampler import DistNeighborSampler
-from glt.distributed.graph.evaluation import gather_metrics
-from glt.distributed.graph.split import edge_split, node_split
-from glt.distributed.job.initialize import barrier, finalize, get_rank, initialize, num_trainers
-from glt.distributed.options import (
-    CollocatedDistSamplingWorkerOptions,
-    MpDistSamplingWorkerOptions,
-    RemoteDistSamplingWorkerOptions,
-)
-from glt.distributed.server.api import (
-    async_request_server,
-    get_server,
-    init_client,
-    init_server,
-    request_server,
-    server_stats,
-    shutdown_client,
-    wait_and_shutdown_server,
-)
-from glt.distributed.tensors.embedding import DistEmbedding
-from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
-from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.wire.calls import register_server_function
-from glt.partition import partition_graph
+from glt._faces import lazy_names
 
 if TYPE_CHECKING:
+    from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
+    from glt.distributed.engine.dataset import DistDataset
+    from glt.distributed.engine.event_loop import ConcurrentEventLoop
+    from glt.distributed.engine.sampler import DistNeighborSampler
+    from glt.distributed.graph.evaluation import gather_metrics
     from glt.distributed.graph.graph import DistGraph
     from glt.distributed.graph.inference import infer_layerwise
     from glt.distributed.graph.loaders import (
@@ -45,7 +23,29 @@ if TYPE_CHECKING:
         PerSourceUniform,
         to_block,
     )
+    from glt.distributed.graph.split import edge_split, node_split
+    from glt.distributed.job.initialize import barrier, finalize, get_rank, initialize, num_trainers
     from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader, DistSubGraphLoader
+    from glt.distributed.options import (
+        CollocatedDistSamplingWorkerOptions,
+        MpDistSamplingWorkerOptions,
+        RemoteDistSamplingWorkerOptions,
+    )
+    from glt.distributed.server.api import (
+        async_request_server,
+        get_server,
+        init_client,
+        init_server,
+        request_server,
+        server_stats,
+        shutdown_client,
+        wait_and_shutdown_server,
+    )
+    from glt.distributed.tensors.embedding import DistEmbedding
+    from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
+    from glt.distributed.tensors.tensor import DistTensor
+    from glt.distributed.wire.calls import register_server_function
+    from glt.partition import partition_graph
 
 __all__ = [
     "Block",
@@ -96,26 +96,49 @@ __all__ = [
     "wait_and_shutdown_server",
 ]
 
-# They import torch_geometric, which sampling processes do without.
-_LOADERS = {
-    "Block": "blocks",
-    "DistDataLoader": "dist_data_loader",
-    "DistGraph": "dist_graph",
-    "DistLinkNeighborLoader": "dist_link_neighbor_loader",
-    "DistNeighborLoader": "dist_neighbor_loader",
-    "DistSubGraphLoader": "dist_subgraph_loader",
-    "EdgeDataLoader": "dist_data_loader",
-    "GlobalUniform": "graph_samplers",
-    "MultiLayerFullNeighborSampler": "graph_samplers",
-    "MultiLayerNeighborSampler": "graph_samplers",
-    "NodeDataLoader": "dist_data_loader",
-    "PerSourceUniform": "graph_samplers",
-    "infer_layerwise": "inference",
-    "to_block": "blocks",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LOADERS:
-        return getattr(import_module(f"glt.distributed.{_LOADERS[name]}"), name)
-    raise AttributeError(f"module 'glt.distributed' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "context": ["DistContext", "DistRole", "get_context", "init_worker_group"],
+        "engine.dataset": ["DistDataset"],
+        "engine.event_loop": ["ConcurrentEventLoop"],
+        "engine.sampler": ["DistNeighborSampler"],
+        "graph.evaluation": ["gather_metrics"],
+        "graph.graph": ["DistGraph"],
+        "graph.inference": ["infer_layerwise"],
+        "graph.loaders": [
+            "Block",
+            "DistDataLoader",
+            "EdgeDataLoader",
+            "GlobalUniform",
+            "MultiLayerFullNeighborSampler",
+            "MultiLayerNeighborSampler",
+            "NodeDataLoader",
+            "PerSourceUniform",
+            "to_block",
+        ],
+        "graph.split": ["edge_split", "node_split"],
+        "job.initialize": ["barrier", "finalize", "get_rank", "initialize", "num_trainers"],
+        "loader.loaders": ["DistLinkNeighborLoader", "DistNeighborLoader", "DistSubGraphLoader"],
+        "options": [
+            "CollocatedDistSamplingWorkerOptions",
+            "MpDistSamplingWorkerOptions",
+            "RemoteDistSamplingWorkerOptions",
+        ],
+        "server.api": [
+            "async_request_server",
+            "get_server",
+            "init_client",
+            "init_server",
+            "request_server",
+            "server_stats",
+            "shutdown_client",
+            "wait_and_shutdown_server",
+        ],
+        "tensors.embedding": ["DistEmbedding"],
+        "tensors.optimizer": ["SparseAdagrad", "SparseAdam"],
+        "tensors.tensor": ["DistTensor"],
+        "wire.calls": ["register_server_function"],
+        "glt.partition": ["partition_graph"],
+    },
+)

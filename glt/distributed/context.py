@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from glt.distributed.wire.exit import leave_last_words
-
 
 class DistRole(Enum):
     """What a process does: a trainer that samples by itself, a server, or a client of servers."""
@@ -70,7 +68,6 @@ def init_worker_group(world_size: int, rank: int, group_name: str = "distributed
         TypeError, ValueError: If an argument is out of range.
     """
     check_place(world_size, rank, group_name)
-    leave_last_words()
     return become(DistContext(DistRole.WORKER, world_size, rank, group_name, world_size, rank))
 
 

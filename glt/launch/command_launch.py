@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import glt
+from glt.distributed.job.hosts import Host
 from glt.launch.hosts import (
-    Host,
     Reach,
     add_host_arguments,
     add_reach_arguments,
@@ -34,7 +34,7 @@ from glt.launch.plan import JobSpec, partitions_of_hosts, plan_job, shown_plan
 
 _DESCRIPTION = """\
 Runs a script as the servers and trainers of a job, on this host, or on several over ssh. Every process runs the same
-script; glt.distributed.job.initialize() tells it what it is, from its environment. Trainers are started by torchrun. Output
+script; glt.distributed.initialize() tells it what it is, from its environment. Trainers are started by torchrun. Output
 comes line by line, with who said it. When a process fails, everything is stopped, and it is said which and why."""
 
 _EPILOG = """\

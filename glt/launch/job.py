@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, TextIO
 
-from glt.launch.hosts import Host, Reach
+from glt.distributed.job.hosts import Host
+from glt.launch.hosts import Reach
 from glt.launch.link import Event, HostLink, event_queue
 from glt.launch.plan import TORCHRUN, ProcessPlan
 

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glt.launch.hosts import Children, Host, Reach, Stopped
+from glt.distributed.job.hosts import Host
+from glt.launch.hosts import Children, Reach, Stopped
 from glt.launch.plan import ProcessPlan
 
 # One question to a program on each host, asked of all at once.

@@ -13,7 +13,7 @@ from torch_geometric.nn import SAGEConv
 import glt
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import to_block
-from glt.distributed.world import StandaloneWorld
+from glt.distributed.job.worlds import StandaloneWorld
 
 
 def open_graph(path: object) -> DistGraph:

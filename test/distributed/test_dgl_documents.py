@@ -45,7 +45,7 @@ class SAGE(th.nn.Module):
 
 
 if __name__ == "__main__":
-    glt.distributed.job.initialize(ip_config)
+    glt.distributed.initialize(ip_config)
     if glt.distributed.num_trainers() > 1:
         th.distributed.init_process_group(backend="gloo")
     g = glt.distributed.DistGraph("communities", part_config=part_config)
@@ -148,7 +148,7 @@ def test_the_distributed_apis(parts: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("GLT_ROLE", "WORLD_SIZE", "GLT_PART_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     glt.distributed.register_server_function(initializer)  # runs in the servers, so above initialize
-    glt.distributed.job.initialize(parts.parent / "ip_config.txt", num_workers=0)
+    glt.distributed.initialize(parts.parent / "ip_config.txt", num_workers=0)
     try:
         g = glt.distributed.DistGraph("communities", part_config=parts / "communities.json")
         assert (g.num_nodes(), g.ndata["train_mask"].dtype) == (800, torch.bool)

@@ -17,8 +17,8 @@ import glt
 from glt import _core
 from glt.data import Topology
 from glt.distributed.graph.graph import DistGraph
+from glt.distributed.job.worlds import StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.world import StandaloneWorld
 from glt.partition import load_id_map
 
 PARTS = [(1, "in"), (2, "in"), (4, "out"), (4, "in"), (2, "out")]

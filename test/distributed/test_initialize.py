@@ -14,6 +14,7 @@ import torch.distributed as dist
 from dist_world import NUM_NODES, World
 
 import glt
+from glt.distributed.job.hosts import Host
 from glt.distributed.job.initialize import (
     JobPlace,
     JobRole,
@@ -24,12 +25,11 @@ from glt.distributed.job.initialize import (
     tell_port,
     telling_failures,
 )
-from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.rendezvous import TimedStore
-from glt.distributed.world import StandaloneWorld, current_world
+from glt.distributed.world import current_world
 from glt.errors import RendezvousError
-from glt.launch.hosts import Host
 from glt.partition.format.part_config import write_part_config
 
 SERVED = {"GLT_NUM_SERVERS": "4", "GLT_NUM_TRAINERS": "8", "GLT_MASTER_ADDR": "10.0.0.1", "GLT_MASTER_PORT": "30050"}
@@ -112,10 +112,10 @@ def test_a_process_alone(world: Callable[..., World]) -> None:
     made = world(2)
     with pytest.raises(RuntimeError, match="initialize"):
         glt.distributed.get_rank()
-    glt.distributed.job.initialize()
-    glt.distributed.job.initialize()  # the same: nothing
+    glt.distributed.initialize()
+    glt.distributed.initialize()  # the same: nothing
     with pytest.raises(RuntimeError, match=r"call glt\.distributed\.finalize"):
-        glt.distributed.job.initialize(num_workers=2)
+        glt.distributed.initialize(num_workers=2)
     assert (glt.distributed.get_rank(), glt.distributed.num_trainers()) == (0, 1)
     early = DistTensor((5, 2), torch.float32, "early")
     early[[1]] = torch.ones(1, 2)
@@ -136,7 +136,7 @@ def test_a_process_alone(world: Callable[..., World]) -> None:
     glt.distributed.finalize()
     glt.distributed.finalize()
     assert current_world() is None and glt.distributed.get_context() is None
-    glt.distributed.job.initialize(part_config=made.path)
+    glt.distributed.initialize(part_config=made.path)
     assert glt.distributed.DistGraph("small").num_nodes() == NUM_NODES
 
 
@@ -151,9 +151,9 @@ def test_the_name_is_that_of_the_part_config(
     file = write_part_config(directory, "papers", "random")
     given = file if as_file else directory
     if told == "initialize":
-        glt.distributed.job.initialize(part_config=given)
+        glt.distributed.initialize(part_config=given)
     else:
-        glt.distributed.job.initialize()
+        glt.distributed.initialize()
         glt.distributed.DistGraph("papers", given)
     with pytest.raises(ValueError, match=r"name = 'paper': .* is of the graph 'papers'"):
         glt.distributed.DistGraph("paper")
@@ -168,26 +168,26 @@ def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, t
         ({"part_config": tmp_path}, glt.errors.PartitionError),
     ):  # fmt: skip
         with pytest.raises(kind):
-            glt.distributed.job.initialize(**given)
+            glt.distributed.initialize(**given)
         assert current_world() is None
     monkeypatch.setenv("GLT_NUM_WORKERS", "many")
     with pytest.raises(ValueError, match="GLT_NUM_WORKERS = 'many'"):
-        glt.distributed.job.initialize()
+        glt.distributed.initialize()
     monkeypatch.delenv("GLT_NUM_WORKERS")
     for name, value in {**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match="neither part_config nor GLT_PART_CONFIG says which"):
-        glt.distributed.job.initialize()
+        glt.distributed.initialize()
     (tmp_path / "hosts").write_text("192.0.2.1\n")
     with pytest.raises(RendezvousError, match=r"192\.0\.2\.1"):
-        glt.distributed.job.initialize(tmp_path / "hosts")
+        glt.distributed.initialize(tmp_path / "hosts")
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[..., World]) -> None:
     found, before = [], set(threading.enumerate())
     for num_parts in (1, 2):
-        glt.distributed.job.initialize(part_config=world(num_parts).path)
+        glt.distributed.initialize(part_config=world(num_parts).path)
         graph = glt.distributed.DistGraph("small")
         with glt.distributed.DistNeighborLoader(
             graph.world.data, [4, 3], torch.arange(0, NUM_NODES, 3), batch_size=50, random_seed=3, with_edge=True,

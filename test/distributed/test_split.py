@@ -13,7 +13,8 @@ from torch_geometric.data import Data
 from glt.data.partition_book import PartitionBook
 from glt.distributed import DistDataset, DistGraph, edge_split, finalize, initialize, node_split
 from glt.distributed.graph.split import SelectedIds, default_homes
-from glt.distributed.world import StandaloneWorld, enter, leave
+from glt.distributed.job.worlds import StandaloneWorld
+from glt.distributed.world import enter, leave
 from glt.partition import RandomPartitioner, partition_graph
 
 TYPES = {"paper": 40, "author": 25}

@@ -30,7 +30,7 @@ from glt.distributed import (
 
 @pytest.fixture
 def graph(world: Callable[..., World]) -> Iterator[DistGraph]:
-    glt.distributed.job.initialize(part_config=world(2, "in", "xye").path)
+    glt.distributed.initialize(part_config=world(2, "in", "xye").path)
     yield DistGraph("small")
     glt.distributed.finalize()
 

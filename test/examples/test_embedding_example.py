@@ -52,7 +52,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def margins(folder: Path, options: object) -> tuple[float, float, float]:
     """Of this process as a job: what is found, what without structure, and what torch's embeddings find."""
-    glt.distributed.job.initialize(part_config=folder / "parts")
+    glt.distributed.initialize(part_config=folder / "parts")
     graph = DistGraph("graph")
     held_out = torch.from_numpy(np.load(folder / "held_out.npy"))
     found, without = (train.learn(graph, options, held_out, has_structure) for has_structure in (True, False))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from glt.distributed.job.hosts import Host, parse_hosts, read_hosts
 from glt.launch.agent import _told
 from glt.launch.command_launch import command_of
-from glt.launch.hosts import Host, Reach, parse_hosts, read_hosts
+from glt.launch.hosts import Reach
 from glt.launch.job import Console, Failure, first_of
 
 

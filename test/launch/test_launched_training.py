@@ -23,7 +23,7 @@ from torch_geometric.nn import SAGEConv
 import glt
 
 if __name__ == "__main__":
-    glt.distributed.job.initialize()  # a server goes no further
+    glt.distributed.initialize()  # a server goes no further
     th.distributed.init_process_group(backend="gloo")
     g = glt.distributed.DistGraph("ring")
     rank, size = g.rank(), glt.distributed.num_trainers()

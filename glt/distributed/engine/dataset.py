@@ -21,7 +21,6 @@ from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.data.topology import Topology
 from glt.distributed.engine.local_partition import LocalPartition, LocalTables, Placing
-from glt.distributed.wire.exit import keeping_touch
 from glt.errors import PartitionError
 from glt.partition import IdMap, NodePart, load_partition
 from glt.partition.format.id_map import checked_ids
@@ -232,7 +231,6 @@ class DistDataset:
     def __init__(self) -> None:
         self._args: dict[str, Any] | None = None
 
-    @keeping_touch()
     def load(
         self,
         graph_dir: str | os.PathLike[str],

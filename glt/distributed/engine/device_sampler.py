@@ -204,10 +204,10 @@ _Part = tuple[np.ndarray, Any, Any, Any]
 class StitchedBatch:
     """Puts the rows of each hop together, and numbers nodes in the order in which the CPU would meet them.
 
-    It answers what :class:`glt.distributed.engine.sampler.HopLoop` asks of ``_core.Batch``, with the same results. All that
-    grows with the number of edges is on the device: rows are sorted by place in the frontier, nodes are found again by
-    sorting what they are called, no table has an element per node of the graph. The frontiers come to the host, which
-    asks other partitions for their rows. Sorting for distinct names (``unique``) and choosing by mask wait for the
+    It answers what :class:`glt.distributed.engine.sampler.HopLoop` asks of ``_core.Batch``, with the same results. All
+    that grows with the number of edges is on the device: rows are sorted by place in the frontier, nodes are found
+    again by sorting what they are called, no table has an element per node of the graph. The frontiers come to the
+    host, which asks other partitions for their rows. Sorting for distinct names (``unique``) and choosing by mask wait for the
     device, which alone knows how many there will be: about three waits per hop and node type, beside that for the
     frontier.
 
@@ -496,8 +496,8 @@ class DevicePartitionSampler(DistNeighborSampler):
 
     Each hop, the kernels sample the rows of the nodes whose partitions are here while the owners of the others sample
     theirs, which come to the GPU through pinned memory; there the hop is put together
-    (:class:`~glt.distributed.engine.device_sampler.StitchedBatch`). The host waits for the GPU several times per hop, on a
-    thread of the loop: for the counts of each edge type's rows, within those of torch's operations whose results have a
+    (:class:`StitchedBatch`). The host waits for the GPU several times per hop, on a thread
+    of the loop: for the counts of each edge type's rows, within those of torch's operations whose results have a
     size that the GPU alone knows, and for the frontier, since it is the host that asks others. Rows of tables come
     likewise: those of partitions here from the GPU's tiers, the others by way of pinned memory.
 

@@ -281,7 +281,7 @@ class LocalTables:
     """Looks up rows of the nodes and edges of some partitions on a GPU.
 
     The share ``split_ratio`` of each partition's rows is in device memory, the hottest of the nodes
-    (:func:`glt.distributed.engine.local_partition.row_hotness`) and the first of the edges; all rows but these first ones stay in
+    (:func:`row_hotness`) and the first of the edges; all rows but these first ones stay in
     the partitions' own mapped files, pinned. That takes 4 bytes of device memory per node or edge of the graph more,
     but where nothing is hot and the partitions own ranges of ids that follow each other.
 

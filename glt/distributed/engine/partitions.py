@@ -290,7 +290,7 @@ class RowLookup:
 
 
 def in_message(name: str, kind: str, type_: int) -> str:
-    """What an attribute of a type of nodes or edges is called in a message; see :mod:`glt.distributed.loader.collate`."""
+    """What an attribute of a type of nodes or edges is called in a message."""
     return f"{name}/{kind[0]}{type_}"
 
 

@@ -31,8 +31,8 @@ from torch_geometric.utils import add_remaining_self_loops
 
 from glt.data.arrays import require_data
 from glt.data.schema import EdgeType, NodeType, Schema
-from glt.distributed.graph.graph import GraphData
 from glt.distributed.tensors.embedding import DistEmbedding
+from glt.distributed.tensors.graph_data import GraphData
 from glt.distributed.tensors.tensor import DistTensor, Handles
 from glt.distributed.world import World
 

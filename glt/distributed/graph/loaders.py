@@ -21,10 +21,10 @@ from glt._checks import check_flag, real_number
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.graph.graph import INT32_MAX, DistGraph, TableNames
-from glt.distributed.graph.written_rows import WrittenRows
+from glt.distributed.graph.graph import INT32_MAX, DistGraph
 from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader
 from glt.distributed.options import check_count
+from glt.distributed.tensors.graph_data import TableNames, WrittenRows
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.threads import NativePool
 from glt.sampler.order import SeedOrder, check_random_seed, draw_random_seed
@@ -335,7 +335,7 @@ class NodeDataLoader(DistNeighborLoader):
         )  # fmt: skip
 
     def _written_rows(self) -> WrittenRows | None:
-        return WrittenRows.of(self.data, self._graph)
+        return WrittenRows(self._graph.world, *self._graph.data_by_type())
 
 
 class EdgeDataLoader(DistLinkNeighborLoader):
@@ -391,7 +391,7 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         )  # fmt: skip
 
     def _written_rows(self) -> WrittenRows | None:
-        return WrittenRows.of(self.data, self._graph)
+        return WrittenRows(self._graph.world, *self._graph.data_by_type())
 
 
 class DistDataLoader:

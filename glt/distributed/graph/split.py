@@ -348,7 +348,7 @@ def node_split(
         force_even: False: no node leaves its host if that has a trainer; shares are as uneven as partitions are.
         node_trainer_ids: Numbers of all nodes, such as ``g.ndata['trainer_id']``, by which the nodes of a partition are
             ordered before they are dealt out to the trainers of its host; see ``num_trainers_per_machine`` of
-            :func:`glt.partition.graph_call`.
+            :func:`glt.partition.partition_graph`.
         num_trainers: How many shares there are. Default: one for each trainer.
         homes: For each trainer, the partitions that are on its host. Default: hosts have equally many trainers, in the
             order of their ranks, and the partitions of their servers.
@@ -416,7 +416,7 @@ class _Place:
             if world is None or world.data is None:
                 raise RuntimeError(
                     "partition_book is None, and this process has joined no graph: call "
-                    "glt.distributed.job.initialize(...) first, or give the book"
+                    "glt.distributed.initialize(...) first, or give the book"
                 )
             given = world.data
         num_ids, book = _book_of(kind, given, type_)
@@ -429,7 +429,7 @@ class _Place:
             known = None if context is None else (context.rank, context.world_size)
         if known is None and (rank is None or num_trainers is None):
             raise RuntimeError(
-                "this process is no trainer that is known: call glt.distributed.job.initialize(...) first, or give rank "
+                "this process is no trainer that is known: call glt.distributed.initialize(...) first, or give rank "
                 "and num_trainers"
             )
         rank, num_trainers = (

@@ -24,7 +24,8 @@ import torch.distributed as dist
 from glt._checks import check_path
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.job.hosts import Host, read_hosts
+from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
 from glt.distributed.server.api import (
     get_server,
@@ -37,11 +38,10 @@ from glt.distributed.server.api import (
 from glt.distributed.server.server import DistServer, ServerOptions, default_buffer_limit
 from glt.distributed.tensors.tensor import Handles, flush_all
 from glt.distributed.wire.connection import own_address
-from glt.distributed.wire.exit import Ending, LastWordsListener, leave_last_words
+from glt.distributed.wire.exit import Ending
 from glt.distributed.wire.rendezvous import KeyStore, TimedStore, connect, naming_the_job_store
-from glt.distributed.world import StandaloneWorld, World, current_world, enter, leave, require_world
+from glt.distributed.world import World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
-from glt.launch.hosts import Host, read_hosts
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import PartConfig, graph_names, read_part_config
@@ -338,7 +338,7 @@ def hear_port(store: TimedStore, timeout_s: float, look: Callable[[], None] = la
     if told is None:
         raise RendezvousError(
             f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
-            "glt.distributed.job.initialize() (and DistGraph, if that names the partitions) as the others do?"
+            "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
         )
     text = told.decode(errors="replace")
     if text.startswith(_FAILED):
@@ -430,10 +430,9 @@ def initialize(
             if _job.given == given:
                 return
             raise RuntimeError(
-                f"glt.distributed.job.initialize was called with {_job.given}, and now with {given}: call "
+                f"glt.distributed.initialize was called with {_job.given}, and now with {given}: call "
                 "glt.distributed.finalize() in between"
             )
-        leave_last_words()
         place = _placed(read_place(), ip_config)
         _job = _Job(place, given, num_workers, rpc_timeout, os.getpid(), part_config)
         try:
@@ -550,9 +549,8 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
             tell_port(store, port)
     elif port is None:
         assert store is not None
-        words = LastWordsListener(f"trainer {place.rank}", place.num_trainers, place.rank)
         with naming_the_job_store(f"trainer {place.rank}"):
-            port = hear_port(store, timeout_s, lambda: words.look([0]))
+            port = hear_port(store, timeout_s)
     if serves and job.server is None:
         data = _loaded(part_config, place.host_index)
         job.server = HostServer(place, data, (address, port), job.num_workers, timeout_s)
@@ -583,13 +581,13 @@ def open_world(name: str, part_config: str | os.PathLike[str] | None) -> World:
     with _lock:
         world = current_world()
         if _job is None:
-            raise RuntimeError("call glt.distributed.job.initialize() first")
+            raise RuntimeError("call glt.distributed.initialize() first")
         _require_name(name, part_config or _job.part_config)
         if world is None or world.data is None:
             if part_config is None:
                 raise ValueError(
                     "part_config: nothing says which partitions; give the directory or the JSON file here, or to "
-                    "glt.distributed.job.initialize"
+                    "glt.distributed.initialize"
                 )
             _start(_job, part_config)
             _job.part_config = part_config
@@ -712,7 +710,7 @@ def _place() -> JobPlace | World:
     if world is not None:
         return world
     if _job is None:
-        raise RuntimeError("this process is in no job yet: call glt.distributed.job.initialize() first")
+        raise RuntimeError("this process is in no job yet: call glt.distributed.initialize() first")
     return _job.place
 
 

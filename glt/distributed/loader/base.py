@@ -22,10 +22,10 @@ from glt.distributed.context import DistContext, require_context
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.sampler import STATS, Seeds
 from glt.distributed.engine.seeds import SeedTable
-from glt.distributed.graph.written_rows import WrittenRows
 from glt.distributed.loader.collate import collate
 from glt.distributed.loader.deployment import Backend, LoaderData, deployment_of
 from glt.distributed.options import WorkerOptions, check_flag
+from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.liveness import abandon, end
 from glt.errors import GltError
 from glt.sampler import config as conflicts
@@ -279,7 +279,7 @@ class DistLoader(Resumable):
 
     def _written_rows(self) -> WrittenRows | None:
         """Where the rows are that were written since the graph was partitioned."""
-        return WrittenRows.of(self.data)
+        return WrittenRows.of(self.data.manifest)
 
     def __len__(self) -> int:
         """Number of batches per epoch."""

@@ -12,7 +12,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from glt import _core
@@ -20,9 +19,10 @@ from glt.channel.local import DeviceChannel, LocalChannel
 from glt.channel.message import Message, error_message
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
 from glt.distributed.context import DistContext, DistRole
-from glt.distributed.engine.dataset import DistDataset, LocalPartition
+from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import sampler_on
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
+from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter, PartitionService
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import DistNeighborSampler, Seeds
@@ -37,6 +37,7 @@ from glt.distributed.options import (
 from glt.distributed.server.api import require_client
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.remote import RemoteSampler
+from glt.distributed.wire.connection import host_id
 from glt.distributed.wire.liveness import Watch
 from glt.distributed.wire.rendezvous import Rendezvous, require_equal
 from glt.distributed.wire.rpc_transport import RpcTransport
@@ -179,11 +180,6 @@ def _unread(unread: dict[int, str], num_partitions: int, loaded: list[int]) -> s
     )
 
 
-def host_id() -> str:
-    """Tells hosts apart, and containers with names of their own."""
-    return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
-
-
 # Sampling inside the trainer's process, ahead of the trainer.
 
 
@@ -254,7 +250,7 @@ _shared = _SharedTransport()
 
 
 class CollocatedSampler:
-    """A producer on threads of this process; the same interface as :class:`glt.distributed.engine.worker_group.WorkerGroup`.
+    """A producer on threads of this process, with the interface of :class:`WorkerGroup`.
 
     Args:
         context: This trainer.

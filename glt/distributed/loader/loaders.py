@@ -30,7 +30,6 @@ from glt.distributed.loader.checks import (
 )
 from glt.distributed.loader.deployment import LoaderData, default_options, graph_of
 from glt.distributed.options import WorkerOptions
-from glt.distributed.wire.exit import telling_of_misspellings, telling_the_others
 from glt.sampler import config as conflicts
 from glt.sampler.link import checked_negatives, require_summable, reverse_edge_type
 from glt.sampler.negatives import Endpoint
@@ -78,7 +77,6 @@ class DistLinkNeighborLoader(DistLoader):
         The same as :class:`glt.distributed.DistNeighborLoader`.
     """
 
-    @telling_of_misspellings
     def __init__(
         self,
         data: DistDataset | None,
@@ -113,34 +111,33 @@ class DistLinkNeighborLoader(DistLoader):
         worker_options: WorkerOptions | None = None,
     ) -> None:
         worker_options = default_options(require_context()) if worker_options is None else worker_options
-        with telling_the_others(worker_options):
-            graph = graph_of(data, worker_options, require_context())
-            require_edge_dir(graph, edge_dir)
-            options = LoaderOptions(
-                batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
-                checked_class(custom_cls, graph), filter_per_worker,
-            )  # fmt: skip
-            conflicts.refuse(
-                edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN
-            )  # fmt: skip
-            config = checked_config(
-                graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
-                input_time=edge_label_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
-                disjoint=disjoint, with_edge=with_edge, exclude_edges=exclude_edges,
-            )  # fmt: skip
-            links = checked_links(seeds_by_name("edge_label_index", edge_label_index, graph, worker_options), graph)
-            source, _, target = graph.schema.edge_types[links.edge_type]
-            ends = graph.schema.node_index(source), graph.schema.node_index(target)
-            if config.exclude_edges not in (None, "self"):
-                named = None if config.exclude_edges == "reverse" else config.exclude_edges
-                reverse_edge_type(graph.schema, links.edge_type, named)
-            drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
-            columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
-            negatives = None
-            if drawn is not None:
-                for side, end in zip(("src", "dst"), ends, strict=True):
-                    Endpoint.of(side, graph.num_nodes_of[end], drawn)  # refuses weights that do not fit
-                negatives = Negatives(drawn.mode.value, drawn.amount, drawn.src_weight, drawn.dst_weight)
+        graph = graph_of(data, worker_options, require_context())
+        require_edge_dir(graph, edge_dir)
+        options = LoaderOptions(
+            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
+            checked_class(custom_cls, graph), filter_per_worker,
+        )  # fmt: skip
+        conflicts.refuse(
+            edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN
+        )  # fmt: skip
+        config = checked_config(
+            graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
+            input_time=edge_label_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
+            disjoint=disjoint, with_edge=with_edge, exclude_edges=exclude_edges,
+        )  # fmt: skip
+        links = checked_links(seeds_by_name("edge_label_index", edge_label_index, graph, worker_options), graph)
+        source, _, target = graph.schema.edge_types[links.edge_type]
+        ends = graph.schema.node_index(source), graph.schema.node_index(target)
+        if config.exclude_edges not in (None, "self"):
+            named = None if config.exclude_edges == "reverse" else config.exclude_edges
+            reverse_edge_type(graph.schema, links.edge_type, named)
+        drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
+        columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
+        negatives = None
+        if drawn is not None:
+            for side, end in zip(("src", "dst"), ends, strict=True):
+                Endpoint.of(side, graph.num_nodes_of[end], drawn)  # refuses weights that do not fit
+            negatives = Negatives(drawn.mode.value, drawn.amount, drawn.src_weight, drawn.dst_weight)
         seeds = LinkSeeds(links.edge_type, ends, negatives)
         super().__init__(graph, config, seeds, SeedTable(columns, seeds.extras()), options)
 
@@ -287,7 +284,6 @@ class DistNeighborLoader(DistLoader):
     Iterating raises ``PeerLost``, ``WorkerDied`` and ``RemoteError`` too, in the place of the batch that is missing.
     """
 
-    @telling_of_misspellings
     def __init__(
         self,
         data: DistDataset | None,
@@ -318,27 +314,26 @@ class DistNeighborLoader(DistLoader):
         worker_options: WorkerOptions | None = None,
     ) -> None:
         worker_options = default_options(require_context()) if worker_options is None else worker_options
-        with telling_the_others(worker_options):
-            graph = graph_of(data, worker_options, require_context())
-            require_edge_dir(graph, edge_dir)
-            options = LoaderOptions(
-                batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
-                checked_class(custom_cls, graph), filter_per_worker,
-            )  # fmt: skip
-            config = checked_config(
-                graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
-                input_time=input_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
-                disjoint=disjoint, with_edge=with_edge,
-            )  # fmt: skip
-            given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
-            self._seed_type, columns = checked_seeds(given, graph)
-            num_seeds = len(columns["node"])
-            if input_id is not None:
-                columns["input_id"] = checked_input_id(input_id, num_seeds)
-            if input_time is not None:
-                columns["time"] = checked_times("input_time", input_time, num_seeds)
-            elif config.temporal is not None:
-                require_node_time(graph, self._seed_type)
+        graph = graph_of(data, worker_options, require_context())
+        require_edge_dir(graph, edge_dir)
+        options = LoaderOptions(
+            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
+            checked_class(custom_cls, graph), filter_per_worker,
+        )  # fmt: skip
+        config = checked_config(
+            graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
+            input_time=input_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
+            disjoint=disjoint, with_edge=with_edge,
+        )  # fmt: skip
+        given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
+        self._seed_type, columns = checked_seeds(given, graph)
+        num_seeds = len(columns["node"])
+        if input_id is not None:
+            columns["input_id"] = checked_input_id(input_id, num_seeds)
+        if input_time is not None:
+            columns["time"] = checked_times("input_time", input_time, num_seeds)
+        elif config.temporal is not None:
+            require_node_time(graph, self._seed_type)
         super().__init__(graph, config, self._seeds(), SeedTable(columns), options)
 
     def _seeds(self) -> NodeSeeds:
@@ -365,16 +360,14 @@ class DistSubGraphLoader(DistNeighborLoader):
         The same as :class:`DistNeighborLoader`.
     """
 
-    @telling_of_misspellings
     def __init__(
         self, data: DistDataset | None, num_neighbors: Any, input_nodes: Any, *args: Any, **kwargs: Any
     ) -> None:
         subgraph_type = kwargs.pop("subgraph_type", "induced")
-        with telling_the_others(kwargs.get("worker_options")):
-            if getattr(subgraph_type, "value", subgraph_type) != "induced":
-                raise ValueError(
-                    f"subgraph_type = {subgraph_type!r}: subgraphs are 'induced'; use DistNeighborLoader for others"
-                )
+        if getattr(subgraph_type, "value", subgraph_type) != "induced":
+            raise ValueError(
+                f"subgraph_type = {subgraph_type!r}: subgraphs are 'induced'; use DistNeighborLoader for others"
+            )
         super().__init__(data, num_neighbors, input_nodes, *args, subgraph_type="induced", **kwargs)
 
     def _seeds(self) -> NodeSeeds:

@@ -37,9 +37,10 @@ import torch
 from glt import _core
 from glt.channel.shm import SharedMemory
 from glt.data.device import accelerator_of, missing_for_cuda
-from glt.distributed.engine.dataset import DistDataset, LocalPartition
+from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import sampler_on
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
+from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter, PartitionService
 from glt.distributed.engine.producer import Producer
 from glt.distributed.engine.sampler import DistNeighborSampler

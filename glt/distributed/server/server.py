@@ -22,7 +22,6 @@ from glt.data.arrays import as_rows, load_npy, load_saved
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.queries import GraphQueries, graph_calls
-from glt.distributed.loader.deployment import host_id
 from glt.distributed.server.clients import Attendance, Call, Session
 from glt.distributed.server.loaders import ServedLoaders
 from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry, plan_reads
@@ -31,7 +30,7 @@ from glt.distributed.server.stats import MetricsEndpoint, Numbers, total
 from glt.distributed.tensors.meeting import Meetings, meeting_calls
 from glt.distributed.tensors.store import TensorStore, row_update_calls, store_calls
 from glt.distributed.wire import calls as functions
-from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, allow_descriptors, printed, pulse
+from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
 from glt.distributed.wire.listener import Listener, introduce, refuse
 from glt.distributed.wire.threads import NativePool
 from glt.errors import GltError, RendezvousError

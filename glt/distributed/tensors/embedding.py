@@ -134,7 +134,7 @@ class DistEmbedding(nn.Module):
     torch. Rows come on the device and in the dtype of the module: ``emb.to("cuda")``, ``emb.bfloat16()``; the servers
     keep ``dtype``.
 
-    The parameter that the module shows, ``rows``, is a :class:`~glt.distributed.tensors.embedding.DistParameter` of shape
+    The parameter that the module shows, ``rows``, is a :class:`DistParameter` of shape
     ``[0, embedding_dim]``: ``DistributedDataParallel`` and dense optimizers work with it, and do nothing to the rows.
     ``clip_grad_norm_`` does not see their gradients either.
 

@@ -21,6 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -434,3 +435,8 @@ def allow_descriptors() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
+
+
+def host_id() -> str:
+    """Tells hosts apart, and containers with names of their own."""
+    return f"{socket.gethostname()}/{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"

@@ -15,13 +15,15 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import util
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch.distributed as dist
 
-from glt.distributed.wire.rendezvous import KeyStore, Rendezvous
 from glt.distributed.wire.threads import NativePool
 from glt.errors import PeerLost, RendezvousError
+
+if TYPE_CHECKING:
+    from glt.distributed.wire.rendezvous import KeyStore, Rendezvous
 
 # Why trainers of a loader gave up: told through its store, and remembered for when the store is gone.
 

@@ -25,7 +25,6 @@ from typing import Any, Protocol, TypeVar
 import torch.distributed as dist
 
 from glt.distributed.context import DistContext
-from glt.distributed.wire.exit import LastWordsListener
 from glt.distributed.wire.liveness import POLL_S, Failures, Heartbeat, Hint, Watch, naming_the_host
 from glt.distributed.wire.threads import NativePool
 from glt.errors import GltError, PeerLost, RendezvousError
@@ -167,7 +166,6 @@ class Rendezvous:
         self.context = context
         self.timeout_s = timeout_s
         self._has_given_up = False
-        self._last_words = LastWordsListener(context.worker_name, context.world_size, context.rank)
         self.addr = master_addr or os.environ.get("MASTER_ADDR") or "localhost"
         global _num_created
         with _lock:
@@ -179,11 +177,11 @@ class Rendezvous:
                 self._tell_port()
         else:
             self.port = self._published_port() if master_port is None else master_port
-        first = connect(self.addr, self.port, self.prefix, timeout_s, lambda: self._last_words.look([0]))
+        first = connect(self.addr, self.port, self.prefix, timeout_s)
         self.store = TimedStore(first, min(ANSWER_S, max(timeout_s, _HANDSHAKE_S)))
         with naming_the_host(context.worker_name):
             self._take_place()
-        self._watch = Watch(self.store, context.worker_name, self._last_words.look)
+        self._watch = Watch(self.store, context.worker_name)
         self._failures = Failures(self.store, context.rank, self._others())
         address = _own_address(self.addr, self.port)
         with naming_the_host(context.worker_name):
@@ -243,7 +241,6 @@ class Rendezvous:
         hint = Hint(self.timeout_s)
 
         def look() -> None:
-            self._last_words.look([0])
             hint.give(f"{name}: the trainer of rank 0 has opened no port for this loader yet")
 
         with naming_the_job_store(name):
@@ -336,7 +333,7 @@ class Rendezvous:
 
     def _wait_for_readers(self) -> None:
         deadline = time.monotonic() + _READ_S
-        waiting = [rank for rank in self._others() if rank != self._last_words.ended]
+        waiting = self._others()
         while waiting and time.monotonic() < deadline:
             waiting = [rank for rank in self._failures.unread_by(waiting) if self._watch.is_alive(rank)]
             time.sleep(POLL_S)

@@ -133,7 +133,7 @@ def read_part_config(path: str | os.PathLike[str]) -> PartConfig:
     document = _document(given)
     if document is None:
         raise PartitionError(
-            f"{given} is no part_config: expected the JSON file that glt.partition.graph_call wrote, or a "
+            f"{given} is no part_config: expected the JSON file that glt.partition.partition_graph wrote, or a "
             "partition directory"
         )
     ours = document.get(_OURS)
@@ -195,7 +195,8 @@ def _document(path: Path) -> dict[str, Any] | None:
         document = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise PartitionError(
-            f"{path} is missing: expected the part_config that glt.partition.graph_call wrote, or a partition directory"
+            f"{path} is missing: expected the part_config that glt.partition.partition_graph wrote, or a partition "
+            "directory"
         ) from error
     except (ValueError, OSError):
         return None

@@ -15,9 +15,8 @@ from service_actors import Stage
 from torch import Tensor, nn
 
 from glt.distributed import DistEmbedding, SparseAdam
-from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.server.api import require_client
-from glt.distributed.world import StandaloneWorld
 
 DIM, BATCH, NUM_STEPS = 6, 32, 12
 

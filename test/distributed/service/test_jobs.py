@@ -34,7 +34,7 @@ def take_part(env: dict[str, str], **given: Any) -> tuple[int, int]:
     os.environ.update(env)
     glt.distributed.register_server_function(scale, "scale")
     try:
-        glt.distributed.job.initialize(**given)
+        glt.distributed.initialize(**given)
     except SystemExit as ended:  # a server
         assert ended.code == 0
         return -1, 0
@@ -235,7 +235,7 @@ if __name__ == "__main__":
     if sys.argv[3] == "slowly":  # and rank 0 is the first to come, and to be told
         Session.say = say
         time.sleep(2.0 * int(os.environ["RANK"]))
-    glt.distributed.job.initialize(sys.argv[1], part_config=sys.argv[2])
+    glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
     if sys.argv[3] != "late":
         glt.distributed.barrier(200.0)
     if glt.distributed.get_rank() == 0:
@@ -292,7 +292,7 @@ def start_or_raise(thread):
 
 if __name__ == "__main__":
     threading.Thread.start = start_or_raise  # as Python 3.12 has it
-    glt.distributed.job.initialize(sys.argv[1], part_config=sys.argv[2])
+    glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
     glt.distributed.barrier(200.0)
     if glt.distributed.get_rank() == 1:
         sys.stdin.readline()
@@ -338,7 +338,7 @@ import glt
 
 def train(rank, fails, returned):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    glt.distributed.job.initialize(sys.argv[1], part_config=sys.argv[2])
+    glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
     if rank == 0:
         if fails:
             raise ValueError("a bug")

@@ -16,9 +16,8 @@ import glt
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.job.initialize import HostServer, JobPlace, JobRole, free_port
-from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.server.client import DistClient
-from glt.distributed.world import StandaloneWorld
 
 
 @contextmanager

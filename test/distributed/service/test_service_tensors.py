@@ -16,7 +16,7 @@ from promptness import expect_prompt
 from service_world import become_client, serve
 
 import glt
-from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.job.worlds import ServedWorld
 from glt.distributed.server.api import require_client
 from glt.distributed.tensors.tensor import DistTensor, flush_all
 from glt.errors import PeerLost

@@ -17,7 +17,7 @@ from torch import Tensor
 import glt
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import NodeDataLoader
-from glt.distributed.job.standalone import ServedWorld
+from glt.distributed.job.worlds import ServedWorld
 from glt.distributed.server.api import require_client
 from glt.distributed.tensors import exchange
 from glt.distributed.tensors.tensor import DistTensor

@@ -11,9 +11,10 @@ import pytest
 import torch
 from store_world import Servers
 
+from glt.distributed.job.worlds import StandaloneWorld
 from glt.distributed.tensors import store as tensor_store
 from glt.distributed.tensors.tensor import DistTensor, Handles, flush_all
-from glt.distributed.world import StandaloneWorld, enter, leave
+from glt.distributed.world import enter, leave
 from glt.errors import PeerLost
 
 DTYPES = [
@@ -203,7 +204,7 @@ def test_creation_refuses_what_does_not_fit(world, changed, error, text):
 
 
 def test_without_a_world_one_is_told_what_to_call():
-    with pytest.raises(RuntimeError, match=r"glt.distributed.job.initialize\(\)"):
+    with pytest.raises(RuntimeError, match=r"glt.distributed.initialize\(\)"):
         DistTensor((3,))
     enter(StandaloneWorld())
     try:

@@ -1,0 +1,278 @@
+"""The tables that a graph was partitioned with, as tensors that can be written, and what was written, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from glt.data.schema import EdgeType, NodeType
+from glt.distributed.engine.partitions import in_message
+from glt.distributed.tensors.spec import StoredTable, require_writable
+from glt.distributed.tensors.tensor import DistTensor, Handles
+from glt.distributed.world import World, current_world
+from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
+
+# Named rows of nodes or edges of one type: those the graph was partitioned with, and those assigned since.
+
+
+# What DGL's examples call them, where partitions have no table of that name.
+NODE_ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}
+EDGE_ALIASES = {"feat": "edge_attr", "features": "edge_attr"}
+
+Layout = tuple[torch.dtype, tuple[int, ...]]
+
+
+class GraphData(MutableMapping[str, DistTensor]):
+    """The tensors of a type by name, such as ``g.ndata``.
+
+    There are, first, the tables that the graph was partitioned with: of nodes ``x``, ``y``, ``time`` and the named
+    ones; of edges ``edge_attr`` and the named ones. As in DGL's examples ``feat`` and ``features`` stand for ``x`` (of
+    edges ``edge_attr``), ``label`` and ``labels`` for ``y``, unless a table has that name. They may be written, but
+    for ``time``, which sampling goes by: the servers then copy them, files stay as they are, and all trainers see what
+    was written, in the batches of loaders, too. Deleting one, ``ndata["x"].delete()``, undoes that for everyone.
+
+    A :class:`DistTensor` may be assigned to any name, one row for each node or edge. A name is this trainer's: others
+    assign it for themselves. Deleting one forgets it, and deletes no rows.
+
+    Args:
+        world: Where the tensors are.
+        kind: ``'node'`` or ``'edge'``.
+        type_index: Position of the type.
+    """
+
+    def __init__(self, world: World, kind: str, type_index: int) -> None:
+        assert world.data is not None
+        manifest = world.data.manifest
+        self._world, self._kind, self._at = world, kind, type_index
+        entry: NodeTypeEntry | EdgeTypeEntry
+        if kind == "node":
+            entry = manifest.node_types[type_index]
+            self.type: NodeType | EdgeType = entry.node_type
+            self.num_rows, self._aliases = entry.num_nodes, NODE_ALIASES
+        else:
+            entry = manifest.edge_types[type_index]
+            self.type, self.num_rows, self._aliases = entry.edge_type, entry.num_edges, EDGE_ALIASES
+        self._stored = _layouts(entry)
+        self._open: dict[str, DistTensor] = {}  # by name as stored, or as assigned
+        self._hidden: set[str] = set()
+
+    def __getitem__(self, name: str) -> DistTensor:
+        """The tensor of a name.
+
+        Raises:
+            KeyError: If there is none; names those there are.
+        """
+        key = self._key(name)
+        return self._tensor(key)
+
+    def _tensor(self, key: str) -> DistTensor:
+        given = self._open.get(key)
+        if given is None or (given.is_deleted and given.spec.table == key):
+            dtype, shape = self._stored[key]
+            self._open[key] = DistTensor(
+                (self.num_rows, *shape), dtype, self._server_name(key), StoredTable(self._kind, self._at, key),
+                self.type, world=self._world,
+            )  # fmt: skip
+        return self._open[key]
+
+    def _server_name(self, key: str) -> str:
+        """What servers call a stored table."""
+        type_ = self.type if isinstance(self.type, str) else "__".join(self.type)
+        return f"{self._kind}/{type_}/{key}"
+
+    @property
+    def has_stored(self) -> bool:
+        """Whether the graph was partitioned with any."""
+        return bool(self._stored)
+
+    def replaced(self, written: Collection[str]) -> dict[str, DistTensor]:
+        """By name, what has rows in place of those that a table was partitioned with: the table, if it was written, or
+        the tensor that was assigned to its name.
+
+        Args:
+            written: Names that servers have for tables that were written.
+        """
+        found = {}
+        for key in self._stored:
+            given = self._open.get(key)
+            if self._server_name(key) in written or (given is not None and given.spec.table != key):
+                found[key] = self._tensor(key)
+        return found
+
+    def __setitem__(self, name: str, tensor: DistTensor) -> None:
+        """Gives a tensor a name.
+
+        Raises:
+            TypeError: If it is no :class:`DistTensor`, or the name no text.
+            ValueError: If it has not one row per node or edge, or the name is that of stored times.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"name = {name!r}: expected text")
+        if not isinstance(tensor, DistTensor):
+            raise TypeError(
+                f"{self._what()}[{name!r}] = {type(tensor).__name__}: expected a DistTensor; make one with "
+                f"DistTensor(shape, dtype, part={self.type!r}) and write the rows into it"
+            )
+        if tensor.shape[0] != self.num_rows:
+            raise ValueError(
+                f"{self._what()}[{name!r}]: the tensor has {tensor.shape[0]} rows: expected {self.num_rows}, one per "
+                f"{self._kind} of type {self.type!r}"
+            )
+        if name in self._stored:
+            require_writable(name, f"{self._what()}[{name!r}]")
+        self._open[name] = tensor
+        self._hidden.discard(name)
+
+    def __delitem__(self, name: str) -> None:
+        key = self._key(name)
+        self._open.pop(key, None)
+        if key in self._stored:
+            self._hidden.add(key)
+
+    def __iter__(self) -> Iterator[str]:
+        names = [*self._stored, *(name for name in self._open if name not in self._stored)]
+        return iter([name for name in names if name not in self._hidden])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, name: Any) -> bool:
+        return self._found(name) is not None
+
+    def _found(self, name: Any) -> str | None:
+        for key in (name, self._aliases.get(name) if isinstance(name, str) else None):
+            if key is not None and key not in self._hidden and (key in self._open or key in self._stored):
+                return str(key)
+        return None
+
+    def _key(self, name: str) -> str:
+        key = self._found(name)
+        if key is None:
+            raise KeyError(f"{self._what()} has no {name!r}: there are {sorted(self)}")
+        return key
+
+    def _what(self) -> str:
+        return f"data of {self._kind}s of type {self.type!r}"
+
+    def __repr__(self) -> str:
+        return f"GraphData({self._kind}s of type {self.type!r}, {list(self)})"
+
+
+class GraphDataByType(Mapping[Any, GraphData]):
+    """The tensors of a heterogeneous graph: :class:`GraphData` by node type or edge type, such as ``g.ndata``."""
+
+    def __init__(self, by_type: Mapping[Any, GraphData], kind: str) -> None:
+        self._by_type, self._kind = by_type, kind
+
+    def __getitem__(self, type_: Any) -> GraphData:
+        """The tensors of a type.
+
+        Raises:
+            KeyError: If there is no such type; names those there are.
+        """
+        if type_ not in self._by_type:
+            raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self._by_type)}")
+        return self._by_type[type_]
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        """Refuses it: names are given within a type."""
+        example = f"g.{self._kind[0]}data[{next(iter(self._by_type), None)!r}][{name!r}]"
+        raise TypeError(f"the graph has types, and {name!r} is assigned to none: expected such as {example} = ...")
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._by_type)
+
+    def __len__(self) -> int:
+        return len(self._by_type)
+
+    def __repr__(self) -> str:
+        return f"GraphDataByType({list(self._by_type.values())})"
+
+
+class TableNames(NamedTuple):
+    """Names of the tables that a graph was partitioned with, of nodes and of edges of any type."""
+
+    of_nodes: tuple[str, ...]
+    of_edges: tuple[str, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> TableNames:
+        """Those of a directory."""
+        nodes, edges = (
+            tuple(dict.fromkeys(name for entry in entries for name in _layouts(entry)))
+            for entries in (manifest.node_types, manifest.edge_types)
+        )
+        return cls(nodes, edges)
+
+
+def _layouts(entry: NodeTypeEntry | EdgeTypeEntry) -> dict[str, Layout]:
+    """Dtype and shape of the rows of each stored table."""
+    found: dict[str, Layout] = {}
+    named = {"x": entry.feat, "y": entry.label} if isinstance(entry, NodeTypeEntry) else {"edge_attr": entry.feat}
+    for name, table in named.items():
+        if table is not None:
+            found[name] = _layout(table)
+    if isinstance(entry, NodeTypeEntry) and entry.has_time:
+        found["time"] = torch.int64, ()
+    return found | {name: _layout(table) for name, table in entry.attrs.items()}
+
+
+def _layout(table: FeatureEntry) -> Layout:
+    return getattr(torch, table.dtype), tuple(table.shape)
+
+
+class WrittenRows:
+    """Makes batches have the rows that ``ndata`` and ``edata`` have.
+
+    Samplers gather rows from the files of the partitions, caches and GPU memory, which nobody writes to. Where a table
+    was written since, or another tensor assigned to its name, its rows are read anew when the trainer takes the batch,
+    from the servers that keep them.
+
+    Args:
+        world: Whose servers keep the tables.
+        nodes, edges: What there is of each type.
+    """
+
+    def __init__(self, world: World, nodes: list[GraphData], edges: list[GraphData]) -> None:
+        self._world = world
+        self._types = [("node", at, data) for at, data in enumerate(nodes)]
+        self._types += [("edge", at, data) for at, data in enumerate(edges)]
+        self._written: set[str] = set()
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> WrittenRows | None:
+        """Those of the graph of this process's world; None if it has none, or another than this manifest's."""
+        world = current_world()
+        if world is None or world.data is None or world.data.manifest.run_id != manifest.run_id:
+            return None
+        schema = world.data.schema
+        nodes = [GraphData(world, "node", at) for at in range(len(schema.node_types))]
+        return cls(world, nodes, [GraphData(world, "edge", at) for at in range(len(schema.edge_types))])
+
+    @property
+    def needs_edge_ids(self) -> bool:
+        """Whether there are tables of edges, whose rows are read by ``e_id``."""
+        return any(kind == "edge" and data.has_stored for kind, _, data in self._types)
+
+    def begin(self) -> None:
+        """Asks the servers which tables were written: what was acknowledged before an epoch is in all its batches."""
+        replies = [self._world.call(server, "glt.tensor.written") for server in range(self._world.num_servers)]
+        self._written = {name for reply in replies for name in reply.result()}
+
+    def put(self, tensors: dict[str, Tensor]) -> None:
+        """Replaces rows in the tensors of a message, by name, ids of whose rows are there, too.
+
+        Raises:
+            LookupError: If a table that was written is deleted meanwhile; says by which trainer.
+            glt.errors.PeerLost: If an owner of rows is lost.
+        """
+        written = self._written | Handles.of(self._world).written
+        for kind, at, data in self._types:
+            for name, tensor in data.replaced(written).items():
+                key = in_message(name, kind, at)
+                if key in tensors:
+                    ids = tensors[f"n_id/n{at}" if kind == "node" else f"e_id/e{at}"]
+                    tensors[key] = tensor[ids].to(tensors[key].device)
