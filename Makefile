@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test test-full bench lint clean
 
 demo: $(VENV)/built
 	$(BIN)/glt demo
 
 test: lint
 	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile
+
+# Everything: each product of parameters whole, not only its pairs.
+test-full: lint
+	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m ""
 
 bench: $(VENV)/built
 	$(BIN)/python -m benchmarks

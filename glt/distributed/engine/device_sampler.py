@@ -207,9 +207,9 @@ class StitchedBatch:
     It answers what :class:`glt.distributed.engine.sampler.HopLoop` asks of ``_core.Batch``, with the same results. All
     that grows with the number of edges is on the device: rows are sorted by place in the frontier, nodes are found
     again by sorting what they are called, no table has an element per node of the graph. The frontiers come to the
-    host, which asks other partitions for their rows. Sorting for distinct names (``unique``) and choosing by mask wait for the
-    device, which alone knows how many there will be: about three waits per hop and node type, beside that for the
-    frontier.
+    host, which asks other partitions for their rows. Sorting for distinct names (``unique``) and choosing by mask wait
+    for the device, which alone knows how many there will be: about three waits per hop and node type, beside that for
+    the frontier.
 
     Has not run on a GPU yet; on the device ``cpu`` the same operations run on the host.
 
