@@ -1,4 +1,4 @@
-"""Trainers that nothing but ``init_process_group`` connects: what ends one before it comes to the others is told."""
+"""Trainers that only ``init_process_group`` connects."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from dist_world import World
-from promptness import expect_prompt
 
 import glt
 from glt.testing.cluster import free_port
@@ -46,24 +44,9 @@ def connect_again():  # torch finds the old store if anyone keeps it
     connect()
     dist.barrier()
 
-def until_the_other_waits():
-    store = dist.PrefixStore("glt/last-words", dist.distributed_c10d._get_default_store())
-    deadline = time.monotonic() + 60.0
-    while not store.check([f"looks/{1 - rank}"]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-
 def main():
-    if f"loads{rank}" in what:
-        if "soon" not in what:
-            until_the_other_waits()
-        print(time.monotonic(), flush=True)
-        load(9)
     data = load(rank)
     glt.distributed.init_worker_group(2, rank)
-    if f"bug{rank}" in what:
-        until_the_other_waits()
-        print(time.monotonic(), flush=True)
-        raise ZeroDivisionError("a bug")
     if "retries" in what:
         try:
             load(9)
@@ -124,40 +107,13 @@ def trainers(path: Path, what: str) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 @pytest.mark.parametrize(
-    ("what", "why"),
-    [
-        ("loads0 tidy", "PartitionError: "),
-        ("loads0 soon late1 given", "PartitionError: "),
-        ("loads1", "PartitionError: "),
-        ("loads1 given tidy", "PartitionError: "),
-        ("bug0 given", "ZeroDivisionError: a bug"),
-    ],
-)
-def test_who_waits_hears_why_another_one_ended(world: Callable[..., World], what: str, why: str) -> None:
-    culprit = int(what.split()[0][-1])
-    with trainers(world(2).path, what) as started:
-        _, told = started[1 - culprit].communicate(timeout=90)
-        ended = time.monotonic()
-        said, own = started[culprit].communicate(timeout=90)
-    lost = told.strip().splitlines()[-1]
-    assert f"glt.errors.PeerLost: distributed-worker-{1 - culprit}: trainer {culprit} (host " in lost, told
-    assert "has ended: " in lost and why in lost, told
-    expect_prompt(ended - float(said), "to hear it")
-    assert why in own, own
-    assert [each.returncode for each in started] == [1, 1]
-
-
-@pytest.mark.parametrize(
     "what",
     [
         "retries again late1 tidy",
-        "forks1 late1 tidy",
-        "forks0 late0 given",
-        "leaves late1 given",
-        "leaves late0 given tidy",
+        "leaves forks0 late0 given",
     ],
 )
-def test_nothing_is_told_of_a_job_in_which_nothing_fails(world: Callable[..., World], what: str) -> None:
+def test_the_process_group_may_end_or_be_made_again_meanwhile(world: Callable[..., World], what: str) -> None:
     with trainers(world(2).path, what) as started:
         for each in started:
             said, told = each.communicate(timeout=90)

@@ -8,10 +8,17 @@ import importlib
 def set_constants(constants: dict[str, float]) -> None:
     """Sets constants of the service, in whatever module they are imported into."""
     for each in (
-        "connection", "handshake", "membership", "client", "remote_sampler", "tcp_transport", "session", "stream",
-        "attendance", "pool",
-    ):  # fmt: skip
-        module = importlib.import_module(f"glt.distributed.service.{each}")
+        "wire.connection",
+        "wire.listener",
+        "wire.transport",
+        "server.membership",
+        "server.client",
+        "server.remote",
+        "server.clients",
+        "server.stream",
+        "server.pool",
+    ):
+        module = importlib.import_module(f"glt.distributed.{each}")
         for name, value in constants.items():
             if hasattr(module, name):
                 setattr(module, name, value)
