@@ -2,21 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from sys import modules
 from typing import Any
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, Sequence[str]], submodules: Sequence[str] = ()
+    package: str, homes: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns the ``__getattr__`` and ``__dir__`` of ``package`` (PEP 562).
 
-    A face imports nothing by itself, so a process that needs one module of a room does not pay for the others.
+    A face imports nothing by itself, so a process that needs one module of a room does not pay for the others. The
+    modules and rooms below it are attributes, too, as if they had been imported.
 
     Args:
         package: The room's ``__name__``.
         homes: The module of each public name: {module below ``package``, or its whole name: names}.
-        submodules: Rooms below ``package`` that may be reached as its attributes without an import of their own.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -26,11 +27,11 @@ def lazy_names(
             value = getattr(import_module(home if home.startswith("glt.") else f"{package}.{home}"), name)
             setattr(modules[package], name, value)
             return value
-        if name in submodules:
+        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
             return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*home_of, *submodules, *(n for n in vars(modules[package]) if n.startswith("__"))})
+        return sorted({*home_of, *modules[package].__all__})
 
     return __getattr__, __dir__

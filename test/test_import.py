@@ -1,7 +1,11 @@
 """What importing glt costs and drags in."""
 
+import importlib
 import subprocess
 import sys
+import warnings
+
+from glt._moved import NEW_NAMES
 
 PROGRAM = """
 import time, torch
@@ -17,3 +21,14 @@ def test_importing_glt_is_quick_and_leaves_torch_geometric_alone():
     seconds, has_pyg = done.stdout.split()
     assert has_pyg == "False"
     assert float(seconds) < 1.0, "beyond torch's own"
+
+
+def test_modules_are_found_by_their_old_names() -> None:
+    for old, new in NEW_NAMES.items():
+        sys.modules.pop(old, None)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            module = importlib.import_module(old)
+        assert f"{old} is {new} now: import that" in [str(each.message) for each in caught]
+        for name, value in vars(importlib.import_module(new)).items():
+            assert name.startswith("__") or getattr(module, name) is value
