@@ -25,6 +25,7 @@ lint: $(VENV)/built
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $$(find csrc test/ptx -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # torch first and by itself: asked for through another package, pip would take the registry's newest build.
 $(VENV)/installed: pyproject.toml constraints.txt
