@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         shutdown_client,
         wait_and_shutdown_server,
     )
+    from glt.distributed.server.options import ServerOptions
     from glt.distributed.tensors.embedding import DistEmbedding
     from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
     from glt.distributed.tensors.tensor import DistTensor
@@ -70,6 +71,7 @@ __all__ = [
     "NodeDataLoader",
     "PerSourceUniform",
     "RemoteDistSamplingWorkerOptions",
+    "ServerOptions",
     "SparseAdagrad",
     "SparseAdam",
     "async_request_server",
@@ -135,6 +137,7 @@ __getattr__, __dir__ = lazy_names(
             "shutdown_client",
             "wait_and_shutdown_server",
         ],
+        "server.options": ["ServerOptions"],
         "tensors.embedding": ["DistEmbedding"],
         "tensors.optimizer": ["SparseAdagrad", "SparseAdam"],
         "tensors.tensor": ["DistTensor"],

@@ -22,7 +22,7 @@ from typing import Any
 import torch.distributed as dist
 
 from glt._checks import check_path
-from glt.distributed.context import get_context, init_worker_group, resign
+from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group, resign
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.job.hosts import Host, read_hosts
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
@@ -35,7 +35,8 @@ from glt.distributed.server.api import (
     shutdown_client,
     wait_and_shutdown_server,
 )
-from glt.distributed.server.server import DistServer, ServerOptions, default_buffer_limit
+from glt.distributed.server.options import ServerOptions
+from glt.distributed.server.server import DistServer
 from glt.distributed.tensors.tensor import Handles, flush_all
 from glt.distributed.wire.connection import own_address
 from glt.distributed.wire.exit import Ending
@@ -233,15 +234,11 @@ class HostServer:
     ) -> None:
         rank = place.host_index
         bind = master if rank == 0 else (own_address(master), 0)
-        num_workers = max(1, num_workers)
-        options = ServerOptions(
-            num_rpc_threads=16, rpc_timeout=timeout_s, num_workers=num_workers,
-            max_workers=max(num_workers, os.cpu_count() or 1), max_concurrency=16, max_loaders=1024,
-            max_buffer_bytes=default_buffer_limit(), read_local=True, seed_dir=None, log_format="text", metrics=None,
-        )  # fmt: skip
-        self.server = DistServer(
-            data, rank, place.num_servers, place.num_trainers, master, bind, "distributed-server", options
+        options = ServerOptions(rpc_timeout=timeout_s, num_workers=max(1, num_workers))
+        context = DistContext(
+            DistRole.SERVER, place.num_servers, rank, "distributed-server", place.num_servers + place.num_trainers, rank
         )
+        self.server = DistServer(data, context, place.num_trainers, master, bind, 16, options)
 
     def abort(self, why: str) -> None:
         """Ends it at once, and tells the trainers why."""

@@ -6,16 +6,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
-from glt._checks import parse_size
 from glt.distributed.context import DistContext, DistRole, become, check_place, resign
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_text, check_transport
 from glt.distributed.server.client import DistClient, Reply
-from glt.distributed.server.log import check_format
-from glt.distributed.server.server import DistServer, ServerOptions, default_buffer_limit
+from glt.distributed.server.options import ServerOptions
+from glt.distributed.server.server import DistServer
 from glt.distributed.server.stats import require_prometheus
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import own_address
@@ -38,19 +37,8 @@ def init_server(
     num_rpc_threads: int = 16,
     server_group_name: str = "distributed-server",
     *,
-    rpc_timeout: float = DEFAULT_RPC_TIMEOUT_S,
-    host: str | None = None,
-    port: int = 0,
-    num_workers: int = 1,
-    max_workers: int | None = None,
-    max_concurrency: int = 16,
-    max_loaders: int = 1024,
-    max_buffer_size: int | str | None = None,
-    read_local: bool = True,
-    seed_dir: str | os.PathLike[str] | None = None,
-    log_format: str = "text",
-    metrics_port: int | None = None,
-    metrics_host: str = "127.0.0.1",
+    options: ServerOptions | None = None,
+    **flags: Any,
 ) -> DistContext:
     """Makes this process a server of a partition: returns when it takes clients, and then works in the background.
 
@@ -69,24 +57,8 @@ def init_server(
         num_rpc_threads: Requests of clients, and for each sampling process requests of other servers, that are answered
             at the same time, 1 to 1024.
         server_group_name: Name of the servers' group.
-        rpc_timeout: Deadline in seconds of start-up and of requests between servers, above 0 and below a day.
-        host: Address of the interface to listen on; ``'0.0.0.0'`` for all. Default: for server 0, ``master_addr``; for
-            others, this host's address on the way there, so that a job on localhost is not reached from outside.
-        port: Port to listen on; 0: one is found. Server 0 listens on ``master_port``.
-        num_workers: Sampling processes to start with.
-        max_workers: As many at most, when loaders ask for them. Default: the number of CPUs.
-        max_concurrency: Batches that a sampling process works on at the same time, for all loaders together.
-        max_loaders: Loaders that may be open.
-        max_buffer_size: Memory that loaders may be promised for batches that wait to be sent, in all. Default: half of
-            what is free.
-        read_local: Read partitions of servers of the same host straight from their files.
-        seed_dir: Clients may name files below this directory as seeds. Default: they may not.
-        log_format: Of what sampling processes write to stderr, ``'text'`` or ``'json'``, which is an object per line.
-            They have the level of this process's root logger.
-        metrics_port: Port at which Prometheus finds the numbers of :func:`server_stats`, under ``/metrics``; 0: one is
-            found. Needs the extra ``prometheus``. Default: they are not published.
-        metrics_host: Address of the interface for that. Whoever reaches it reads them; they name hosts, and loaders by
-            the groups of clients.
+        options: How the server works; see :class:`glt.distributed.ServerOptions`.
+        **flags: Fields of :class:`glt.distributed.ServerOptions`, in place of ``options``.
 
     Returns:
         The place of this process.
@@ -106,35 +78,12 @@ def init_server(
         raise TypeError(f"dataset has type {type(dataset).__name__}: expected a DistDataset")
     _ = dataset.load_args  # raises if it is empty
     master = _master(master_addr, master_port)
-    check_transport(None, None, rpc_timeout)
-    check_text("host", host)
-    check_text("metrics_host", metrics_host)
-    check_count("num_workers", num_workers, 1, 1024)
-    max_workers = max(num_workers, os.cpu_count() or 1) if max_workers is None else max_workers
-    for name, value, most in (
-        ("num_rpc_threads", num_rpc_threads, 1024), ("max_workers", max_workers, 1024),
-        ("max_concurrency", max_concurrency, 1024), ("max_loaders", max_loaders, 1 << 20),
-    ):  # fmt: skip
-        check_count(name, value, 1, most)
-    check_count("port", port, 0, 65535)
-    check_format(log_format)
-    if metrics_port is not None:
-        check_count("metrics_port", metrics_port, 0, 65535)
+    check_count("num_rpc_threads", num_rpc_threads, 1, 1024)
+    options = _server_options(options, flags)
+    if options.metrics_port is not None:
         require_prometheus()
-    if num_workers > max_workers:
-        raise ValueError(f"num_workers = {num_workers}: expected at most max_workers = {max_workers}")
-    if server_rank == 0 and port not in (0, master[1]):
-        raise ValueError(f"port = {port}: server 0 listens on master_port = {master[1]}; leave port out")
-    if seed_dir is not None and not isinstance(seed_dir, str | os.PathLike):
-        raise TypeError(f"seed_dir = {seed_dir!r}: expected a path")
-    if seed_dir is not None and not Path(seed_dir).is_dir():
-        raise ValueError(f"seed_dir = {os.fspath(seed_dir)!r} is no directory")
-    options = ServerOptions(
-        num_rpc_threads, rpc_timeout, num_workers, max_workers, max_concurrency, max_loaders,
-        default_buffer_limit() if max_buffer_size is None else parse_size(max_buffer_size, "max_buffer_size"),
-        read_local, None if seed_dir is None else os.fspath(seed_dir), log_format,
-        None if metrics_port is None else (metrics_host, metrics_port),
-    )  # fmt: skip
+    if server_rank == 0 and options.port not in (0, master[1]):
+        raise ValueError(f"port = {options.port}: server 0 listens on master_port = {master[1]}; leave port out")
     others = num_clients or 0
     context = DistContext(
         DistRole.SERVER, num_servers, server_rank, server_group_name, num_servers + others, server_rank
@@ -144,16 +93,29 @@ def init_server(
             raise RuntimeError("this process is a server already: call wait_and_shutdown_server() first")
         become(context)
         try:
+            host = options.host
             if host is None:
                 host = master[0] if server_rank == 0 else own_address(master)
-            bind = (host, master[1] if server_rank == 0 else port)
-            _server = DistServer(
-                dataset, server_rank, num_servers, num_clients, master, bind, server_group_name, options
-            )
+            bind = (host, master[1] if server_rank == 0 else options.port)
+            _server = DistServer(dataset, context, num_clients, master, bind, num_rpc_threads, options)
         except BaseException:
             resign()
             raise
     return context
+
+
+def _server_options(options: Any, flags: dict[str, Any]) -> ServerOptions:
+    names = [field.name for field in fields(ServerOptions)]
+    for name in flags:
+        if name not in names:
+            raise TypeError(f"init_server() has no argument {name!r}: expected one of {names}")
+    if options is None:
+        return ServerOptions(**flags)
+    if not isinstance(options, ServerOptions):
+        raise TypeError(f"options has type {type(options).__name__}: expected a ServerOptions")
+    if flags:
+        raise TypeError(f"options and {', '.join(flags)} are given: put {', '.join(flags)} into the ServerOptions")
+    return options
 
 
 def get_server() -> DistServer | None:

@@ -16,6 +16,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -25,6 +26,7 @@ from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
 from glt.distributed.server.log import FORMATS, LEVELS, write_logs
+from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
 from glt.distributed.wire.connection import printed
 from glt.errors import GltError
@@ -90,12 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                             "others: this host's address on the way there)")  # fmt: skip
     group.add_argument("--port", type=_count(0, 65535), default=0, metavar="P",
                        help="port of a server other than 0 (default: one is found)")  # fmt: skip
-    group.add_argument("--timeout", type=_seconds, default=DEFAULT_RPC_TIMEOUT_S, metavar="S",
+    group.add_argument("--timeout", dest="rpc_timeout", type=_seconds, default=DEFAULT_RPC_TIMEOUT_S, metavar="S",
                        help="deadline of start-up and of requests between servers (default: "
                             f"{DEFAULT_RPC_TIMEOUT_S:g})")  # fmt: skip
 
     group = parser.add_argument_group("what it may use")
-    group.add_argument("--workers", type=_count(1, 1024), default=1, metavar="N",
+    group.add_argument("--workers", dest="num_workers", type=_count(1, 1024), default=1, metavar="N",
                        help="sampling processes to start with (default: 1)")  # fmt: skip
     group.add_argument("--max-workers", type=_count(1, 1024), metavar="N",
                        help="as many at most, when loaders ask for them (default: one per CPU)")  # fmt: skip
@@ -264,11 +266,8 @@ def _start(arguments: argparse.Namespace) -> DistServer:
     data = DistDataset().load(arguments.partition, index, whole_node_label_file=label_files(arguments.labels))
     init_server(
         arguments.servers, arguments.clients, arguments.rank, data, arguments.master_addr, arguments.master_port,
-        arguments.threads, rpc_timeout=arguments.timeout, host=arguments.host, port=arguments.port,
-        num_workers=arguments.workers, max_workers=arguments.max_workers, max_concurrency=arguments.max_concurrency,
-        max_loaders=arguments.max_loaders, max_buffer_size=arguments.max_buffer_size, read_local=arguments.read_local,
-        seed_dir=arguments.seed_dir, log_format=arguments.log_format, metrics_port=arguments.metrics_port,
-        metrics_host=arguments.metrics_host,
+        arguments.threads,
+        options=ServerOptions(**{field.name: getattr(arguments, field.name) for field in fields(ServerOptions)}),
     )  # fmt: skip
     server = get_server()
     assert server is not None

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt._checks import available_memory
 from glt.data.arrays import as_rows, load_npy, load_saved
+from glt.distributed.context import DistContext
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.queries import GraphQueries, graph_calls
 from glt.distributed.server.clients import Attendance, Call, Session
 from glt.distributed.server.loaders import ServedLoaders
 from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry, plan_reads
+from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.pool import SamplerPool
 from glt.distributed.server.stats import MetricsEndpoint, Numbers, total
 from glt.distributed.tensors.meeting import Meetings, meeting_calls
@@ -124,34 +124,17 @@ _GOODBYE_S = 1.0
 _LATE_S = 10.0  # in which those who are still on their way to a server that has failed are told why
 
 
-@dataclass(frozen=True)
-class ServerOptions:
-    """How a server works; see :func:`glt.distributed.init_server`."""
-
-    num_rpc_threads: int
-    rpc_timeout: float
-    num_workers: int
-    max_workers: int
-    max_concurrency: int
-    max_loaders: int
-    max_buffer_bytes: int
-    read_local: bool
-    seed_dir: str | None
-    log_format: str
-    metrics: tuple[str, int] | None  # host and port
-
-
 class DistServer:
     """A server of a partition. :func:`glt.distributed.init_server` makes the one of this process.
 
     Args:
         dataset: The partition, loaded.
-        rank, num_servers: Which server of how many.
+        context: Which server of how many.
         num_clients: Clients that are served until the server is done; None: any number, until it is told to end.
         master: Host and port of server 0.
         bind: Host and port to listen at; port 0: one is found.
-        group_name: Of the servers.
-        options: The rest.
+        num_rpc_threads: Requests of clients that are answered at the same time.
+        options: The rest; ``host`` and ``port`` are in ``bind``.
 
     Attributes:
         entry: What others know of it.
@@ -166,15 +149,15 @@ class DistServer:
     def __init__(
         self,
         dataset: DistDataset,
-        rank: int,
-        num_servers: int,
+        context: DistContext,
         num_clients: int | None,
         master: tuple[str, int],
         bind: tuple[str, int],
-        group_name: str,
+        num_rpc_threads: int,
         options: ServerOptions,
     ) -> None:
-        self.dataset, self.rank, self.options, self.group_name = dataset, rank, options, group_name
+        rank, num_servers = context.rank, context.world_size
+        self.dataset, self.rank, self.options, self.group_name = dataset, rank, options, context.group_name
         self.num_servers, self.num_clients = num_servers, num_clients
         allow_descriptors()
         self.began_s = time.time()
@@ -189,7 +172,7 @@ class DistServer:
         self.clients = Attendance(num_clients)
         self.meetings = Meetings()
         self.graph = GraphQueries(dataset)
-        self.seeds = SeedSource(dataset, options.seed_dir)
+        self.seeds = SeedSource(dataset, None if options.seed_dir is None else os.fspath(options.seed_dir))
         with ExitStack() as made:  # what is there is closed if the next cannot be made
             # Others may come while the samplers start: they are welcomed when there is a membership.
             self.listener = Listener(bind, rank, master, self._welcome, options.rpc_timeout)
@@ -202,22 +185,22 @@ class DistServer:
             self.pool = SamplerPool(
                 {
                     "server_rank": rank, "dataset": dataset.to_json(), "num_places": options.max_concurrency,
-                    "num_rpc_threads": options.num_rpc_threads, "timeout_s": options.rpc_timeout,
+                    "num_rpc_threads": num_rpc_threads, "timeout_s": options.rpc_timeout,
                     "log_level": logging.getLogger().getEffectiveLevel(), "log_format": options.log_format,
                 },
-                options.max_workers, options.rpc_timeout, self._worker_died,
+                options.worker_limit, options.rpc_timeout, self._worker_died,
             )  # fmt: skip
             made.callback(self.pool.close)
             self._calls_of_graph = graph_calls(self.graph)
             self._calls_of_tensors = store_calls(self.tensors) | row_update_calls(self.tensors, self.meetings)
             self._calls_of_meetings = meeting_calls(self.meetings)
-            self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.max_buffer_bytes)
-            self._calls = NativePool(options.num_rpc_threads, "glt-request")
+            self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.buffer_bytes())
+            self._calls = NativePool(num_rpc_threads, "glt-request")
             made.pop_all()
         try:
             self.pool.ensure(options.num_workers)
-            if options.metrics is not None:
-                self.metrics = MetricsEndpoint(self.stats, self.entry, *options.metrics)
+            if options.metrics_port is not None:
+                self.metrics = MetricsEndpoint(self.stats, self.entry, options.metrics_host, options.metrics_port)
             self._membership = Membership(
                 self.entry, master, self.clients, self._servers_changed, options.rpc_timeout
             )  # fmt: skip
@@ -483,11 +466,6 @@ class DistServer:
             self.clients.wait_for_latecomers(_LATE_S)
             self.listener.close()
         logger.info("%s has ended", self.entry)
-
-
-def default_buffer_limit() -> int:
-    """Half of the memory that is there now."""
-    return available_memory()[0] // 2
 
 
 # What a server does, in numbers.

@@ -11,7 +11,7 @@ import torch
 from dist_world import World
 
 import glt
-from glt.distributed import RemoteDistSamplingWorkerOptions, init_client, init_server
+from glt.distributed import RemoteDistSamplingWorkerOptions, ServerOptions, init_client, init_server
 from glt.distributed.server import server
 from glt.testing.cluster import free_port
 
@@ -46,6 +46,25 @@ def test_a_server(world: Callable[..., World], given: dict[str, Any], kind: type
     with pytest.raises(kind, match=f"{name} = {value}"):
         init_server(1, 1, 0, data, **{"master_addr": "localhost", "master_port": 1, **given})
     assert glt.distributed.get_context() is None
+
+
+def test_options_of_a_server(world: Callable[..., World]) -> None:
+    data = glt.distributed.DistDataset().load(world(1).path, 0)
+    with pytest.raises(ValueError, match="num_workers = 3: expected at most max_workers = 2"):
+        ServerOptions(num_workers=3, max_workers=2)
+    for given, words in (
+        ({"options": ServerOptions(), "max_loaders": 3}, "options and max_loaders are given"),
+        ({"options": {}}, "options has type dict: expected a ServerOptions"),
+        ({"max_loader": 3}, r"no argument 'max_loader': expected one of \['rpc_timeout'"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            init_server(1, 1, 0, data, "localhost", 1, **given)
+    init_server(1, 1, 0, data, "localhost", free_port(), options=ServerOptions(max_loaders=3))
+    try:
+        running = glt.distributed.get_server()
+        assert running is not None and running.options.max_loaders == 3
+    finally:
+        glt.distributed.wait_and_shutdown_server(0.0)
 
 
 def test_a_client() -> None:
