@@ -129,6 +129,20 @@ def real_number(name: str, value: Any, least: float = 0.0, above: bool = False, 
     return float(given)
 
 
+def check_count(name: str, value: Any, least: int, most: int) -> None:
+    """Raises unless it is an integer from ``least`` to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} = {reprlib.repr(value)}: expected an integer")
+    if not least <= value <= most:
+        raise ValueError(f"{name} = {value}: expected {least} to {most}")
+
+
+def check_text(name: str, value: Any) -> None:
+    """Raises TypeError unless it is text, or None."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} = {reprlib.repr(value)}: expected text, such as '10.0.0.1'")
+
+
 def check_flag(name: str, value: Any) -> None:
     """Raises TypeError unless it is True or False."""
     if not isinstance(value, bool):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from glt._checks import parse_size
+from glt._checks import check_count, check_flag, check_text, parse_size
 from glt.data.device import HOST, accelerator_of, missing_for_cuda
 
 # Where sampling processes sample: the option ``worker_devices``.
@@ -75,23 +75,6 @@ def _in_turn(devices: list[str], num_workers: int) -> list[str]:
 DEFAULT_RPC_TIMEOUT_S = 180.0
 _MAX_RPC_THREADS = 16
 _CHANNEL_BYTES_PER_WORKER = 256 << 20
-
-
-def check_count(name: str, value: int, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} = {value!r}: expected an integer")
-    if not least <= value <= most:
-        raise ValueError(f"{name} = {value}: expected {least} to {most}")
-
-
-def check_text(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} = {value!r}: expected text, such as '10.0.0.1'")
-
-
-def check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} = {value!r}: expected True or False")
 
 
 def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) -> int | None:

@@ -12,13 +12,12 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt import _core
-from glt._checks import check_flag, check_path
+from glt._checks import check_count, check_flag, check_path
 from glt.data.arrays import as_ids
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.graph.router import GraphRouter
 from glt.distributed.job.initialize import open_world
-from glt.distributed.options import check_count
 from glt.distributed.tensors.graph_data import GraphData, GraphDataByType
 from glt.distributed.tensors.tensor import flush_all
 from glt.distributed.world import World

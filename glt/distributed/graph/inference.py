@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.data import HeteroData
 
+from glt._checks import check_count
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.graph.layers import (
@@ -33,7 +34,6 @@ from glt.distributed.graph.layers import (
 from glt.distributed.graph.split import node_split
 from glt.distributed.job.joint_work import JointWork
 from glt.distributed.loader.loaders import DistNeighborLoader
-from glt.distributed.options import check_count
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import World, require_world
 from glt.errors import GltError

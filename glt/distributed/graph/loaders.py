@@ -17,13 +17,12 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling, NumNeighbors
 from torch_geometric.sampler.base import SubgraphType
 
-from glt._checks import check_flag, real_number
+from glt._checks import check_count, check_flag, real_number
 from glt.data.arrays import as_ids
 from glt.data.schema import EdgeType
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.graph.graph import INT32_MAX, DistGraph
 from glt.distributed.loader.loaders import DistLinkNeighborLoader, DistNeighborLoader
-from glt.distributed.options import check_count
 from glt.distributed.tensors.graph_data import TableNames, WrittenRows
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.threads import NativePool

@@ -21,12 +21,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from glt._checks import check_path
+from glt._checks import check_count, check_path
 from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group, resign
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.job.hosts import Host, read_hosts
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
-from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_transport
+from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.api import (
     get_server,
     init_client,

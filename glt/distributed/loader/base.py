@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from glt._checks import check_flag
 from glt.channel.local import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
@@ -24,7 +25,7 @@ from glt.distributed.engine.sampler import STATS, Seeds
 from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.loader.collate import collate
 from glt.distributed.loader.deployment import Backend, LoaderData, deployment_of
-from glt.distributed.options import WorkerOptions, check_flag
+from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.liveness import abandon, end
 from glt.errors import GltError

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from glt._checks import check_count, check_text
 from glt.distributed.context import DistContext, DistRole, become, check_place, resign
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_text, check_transport
+from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.client import DistClient, Reply
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer

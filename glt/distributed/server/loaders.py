@@ -12,10 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from glt._checks import format_size
+from glt._checks import check_count, format_size
 from glt.channel.shm import SharedMemory
 from glt.distributed.engine.seeds import SeedTable
-from glt.distributed.options import check_count
 from glt.distributed.server.clients import Session
 from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.pool import SamplerPool

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glt._checks import available_memory, check_flag, parse_size
-from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_count, check_text, check_transport
+from glt._checks import available_memory, check_count, check_flag, check_text, parse_size
+from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.log import check_format
 
 

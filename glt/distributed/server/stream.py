@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
+from glt._checks import check_count
 from glt.channel.local import LocalChannel
 from glt.channel.message import MessageKind, error_message, read_message
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS
-from glt.distributed.options import check_count
 from glt.distributed.wire.connection import Connection
 from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, MessageError
 
