@@ -14,17 +14,8 @@ import torch.distributed as dist
 from dist_world import NUM_NODES, World
 
 import glt
-from glt.distributed.job.hosts import Host
-from glt.distributed.job.initialize import (
-    JobPlace,
-    JobRole,
-    find_this_host,
-    hear_port,
-    local_addresses,
-    read_place,
-    tell_port,
-    telling_failures,
-)
+from glt.distributed.job.host_server import hear_port, tell_port, telling_failures
+from glt.distributed.job.place import Host, JobPlace, JobRole, find_this_host, local_addresses, read_place
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.rendezvous import TimedStore

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from glt.distributed.wire.exit import Ending
+from glt.distributed.job.initialize import Ending
 from glt.distributed.wire.rendezvous import TimedStore
 from glt.errors import RendezvousError
 

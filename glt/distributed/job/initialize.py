@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import math
 import os
-import socket
-import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import traceback
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from glt._checks import check_count, check_path
-from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group, resign
+from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.job.hosts import Host, read_hosts
+from glt.distributed.job.host_server import (
+    HostServer,
+    hear_port,
+    open_store,
+    serve_at_free_port,
+    tell_port,
+    telling_failures,
+)
+from glt.distributed.job.place import DEFAULT_PORT, JobPlace, JobRole, find_this_host, read_hosts, read_place
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.api import (
@@ -35,319 +35,56 @@ from glt.distributed.server.api import (
     shutdown_client,
     wait_and_shutdown_server,
 )
-from glt.distributed.server.options import ServerOptions
-from glt.distributed.server.server import DistServer
 from glt.distributed.tensors.tensor import Handles, flush_all
-from glt.distributed.wire.connection import own_address
-from glt.distributed.wire.exit import Ending
-from glt.distributed.wire.rendezvous import KeyStore, TimedStore, connect, naming_the_job_store
+from glt.distributed.wire.rendezvous import naming_the_job_store
 from glt.distributed.world import World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import PartConfig, graph_names, read_part_config
 
-# Which line of the file that names the hosts of a job is this host's.
-
-
-DEFAULT_PORT = 30050  # DGL's
-
-_SIOCGIFADDR = 0x8915
-
-
-def find_this_host(hosts: Sequence[Host], path: str | os.PathLike[str]) -> int:
-    """Which line is this host's.
-
-    Raises:
-        glt.errors.RendezvousError: If none is, or several are; names the addresses of this host.
-    """
-    mine = [at for at, host in enumerate(hosts) if _is_local(host.name)]
-    if len(mine) == 1:
-        return mine[0]
-    names = [host.name for host in hosts]
-    what = "none of them is an address of this host" if not mine else f"{[names[at] for at in mine]} are all this host"
-    raise RendezvousError(
-        f"ip_config = {os.fspath(path)!r} names {names}, and {what}, {socket.gethostname()}, whose interfaces have "
-        f"{local_addresses()}: name each host once, by an address that it has"
-    )
-
-
-def local_addresses() -> list[str]:
-    """IPv4 addresses of this host's interfaces, with the names of these."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # it has none
-            found.append(f"{socket.inet_ntoa(answer[20:24])} ({name})")
-    return found
-
-
-def _is_local(address: str) -> bool:
-    try:
-        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise RendezvousError(f"ip_config names {address!r}: there is no such host ({error})") from error
-    for family, kind, protocol, _, where in found:
-        with socket.socket(family, kind, protocol) as probe:
-            try:
-                probe.bind(where)  # only at an address of this host
-            except OSError:
-                continue
-            return True
-    return False
-
-
-# Which part of a job this process is to play, as its environment says.
-
-
-class JobRole(Enum):
-    """What a process of a job does.
-
-    ``SERVER`` and ``TRAINER`` are of a job with servers in processes of their own, as ``glt launch`` starts it;
-    ``PEER`` is a trainer of a job without, as torchrun starts it: one on each host serves beside training.
-    """
-
-    SERVER = "server"
-    TRAINER = "trainer"
-    PEER = "peer"
-    STANDALONE = "standalone"
-
-
-@dataclass(frozen=True)
-class JobPlace:
-    """The place of this process.
-
-    Attributes:
-        role: What it does.
-        rank: Of a trainer among trainers, of a server among servers.
-        num_trainers: Trainers of the job.
-        num_servers: Servers of the job; of peers, their hosts.
-        master: Host and port of server 0; the port is None where it is to be found.
-        host_index: Of a peer, which host it is on.
-        is_first_on_host: Of a peer, whether it serves.
-        partition: What a server is to load; None: as it finds.
-    """
-
-    role: JobRole
-    rank: int
-    num_trainers: int
-    num_servers: int
-    master: tuple[str, int | None] = ("localhost", None)
-    host_index: int = 0
-    is_first_on_host: bool = True
-    partition: int | None = None
-
-
-def read_place(env: Mapping[str, str] = os.environ) -> JobPlace:
-    """Reads the environment, which ``glt launch`` or torchrun has set.
-
-    Raises:
-        ValueError: If a variable is missing or makes no sense; names it.
-    """
-    role = env.get("GLT_ROLE")
-    if role is None:
-        return _place_without_servers(env)
-    if role not in ("server", "trainer"):
-        raise ValueError(f"GLT_ROLE = {role!r}: expected 'server', 'trainer', or that it is not set")
-    why = f"which GLT_ROLE = {role!r} calls for; glt launch sets it"
-    num_servers, num_trainers = (_number(env, name, 1, why) for name in ("GLT_NUM_SERVERS", "GLT_NUM_TRAINERS"))
-    address = env.get("GLT_MASTER_ADDR")
-    if not address:
-        raise ValueError(f"GLT_MASTER_ADDR is not set, {why}: expected the host of server 0")
-    master = address, _number(env, "GLT_MASTER_PORT", 1, why, 65535)
-    if role == "server":
-        rank = _number(env, "GLT_SERVER_RANK", 0, why, num_servers - 1)
-        partition = _number(env, "GLT_PARTITION", 0, why) if env.get("GLT_PARTITION") else None
-        return JobPlace(JobRole.SERVER, rank, num_trainers, num_servers, master, partition=partition)
-    rank = _number(env, "RANK", 0, f"{why}, by way of torchrun", num_trainers - 1)
-    if env.get("WORLD_SIZE", str(num_trainers)) != str(num_trainers):
-        raise ValueError(
-            f"WORLD_SIZE = {env['WORLD_SIZE']} and GLT_NUM_TRAINERS = {num_trainers}: expected the same number of "
-            "trainers"
-        )
-    return JobPlace(JobRole.TRAINER, rank, num_trainers, num_servers, master)
-
-
-def _place_without_servers(env: Mapping[str, str]) -> JobPlace:
-    if not env.get("WORLD_SIZE"):
-        return JobPlace(JobRole.STANDALONE, 0, 1, 1)
-    why = "which WORLD_SIZE calls for; torchrun sets it"
-    num_trainers = _number(env, "WORLD_SIZE", 1, why)
-    if num_trainers == 1:
-        return JobPlace(JobRole.STANDALONE, 0, 1, 1)
-    rank = _number(env, "RANK", 0, why, num_trainers - 1)
-    local_rank = _number(env, "LOCAL_RANK", 0, why, num_trainers - 1)
-    on_host = _number(env, "LOCAL_WORLD_SIZE", 1, why, num_trainers) if env.get("LOCAL_WORLD_SIZE") else num_trainers
-    if num_trainers % on_host:
-        raise ValueError(
-            f"WORLD_SIZE = {num_trainers}, LOCAL_WORLD_SIZE = {on_host}: expected the same number of trainers on each "
-            "host"
-        )
-    host = _number(env, "GROUP_RANK", 0, why, num_trainers // on_host - 1) if env.get("GROUP_RANK") else rank // on_host
-    address = env.get("MASTER_ADDR")
-    if not address:
-        raise ValueError(f"MASTER_ADDR is not set, {why}: expected the host of rank 0")
-    return JobPlace(
-        JobRole.PEER, rank, num_trainers, num_trainers // on_host, (address, None), host, local_rank == 0
-    )  # fmt: skip
-
-
-def _number(env: Mapping[str, str], name: str, least: int, why: str, most: int = 1 << 20) -> int:
-    text = env.get(name)
-    if text is None:
-        raise ValueError(f"{name} is not set, {why}")
-    if not text.isdecimal() or not least <= int(text) <= most:
-        raise ValueError(f"{name} = {text!r}: expected a number from {least} to {most}")
-    return int(text)
-
-
-# The server that the first trainer of a host runs beside training, where no process of its own serves.
-
-
 logger = logging.getLogger(__name__)
 
-_TRIES = 5  # for a port that was free a moment ago
 _POLL_S = 0.5
-_SAY_S = 10.0  # between two words about who is waited for
-_SERVER_ALONE_S = 60.0  # a trainer that was lost may come back within it
-_FAILED = "failed "
-
-_num_opened = 0
-
-
-class HostServer:
-    """A :class:`DistServer` in this process, for all trainers of the job.
-
-    Args:
-        place: This trainer, the first of its host.
-        data: What it serves.
-        master: Host and port of server 0.
-        num_workers: Sampling processes to start with.
-        timeout_s: Deadline of start-up and of requests between servers.
-    """
-
-    def __init__(
-        self, place: JobPlace, data: DistDataset, master: tuple[str, int], num_workers: int, timeout_s: float
-    ) -> None:
-        rank = place.host_index
-        bind = master if rank == 0 else (own_address(master), 0)
-        options = ServerOptions(rpc_timeout=timeout_s, num_workers=max(1, num_workers))
-        context = DistContext(
-            DistRole.SERVER, place.num_servers, rank, "distributed-server", place.num_servers + place.num_trainers, rank
-        )
-        self.server = DistServer(data, context, place.num_trainers, master, bind, 16, options)
-
-    def abort(self, why: str) -> None:
-        """Ends it at once, and tells the trainers why."""
-        self.server.close(why)
-
-    def finish(self, timeout_s: float | None) -> bool:
-        """Waits until all trainers have left, or are gone, and ends; returns whether they had.
-
-        Args:
-            timeout_s: Ends it after so many seconds at the latest; 0: at once. Default: when they are gone.
-        """
-        now = time.monotonic()
-        deadline = math.inf if timeout_s is None else now + timeout_s
-        alone_since, say_at = now, now + _SAY_S
-        try:
-            while not self.server.wait_until_done(max(0.0, min(_POLL_S, deadline - now))):
-                now = time.monotonic()
-                there = [str(session) for session in self.server.clients.sessions()]
-                if there:
-                    alone_since = now
-                if now >= deadline or now - alone_since > _SERVER_ALONE_S:
-                    return False
-                if now >= say_at:
-                    logger.info("%s waits until all trainers have left; there are %s", self.server.entry, there)
-                    say_at = now + _SAY_S
-            return True
-        finally:
-            self.server.close()
-
-
-def free_port(host: str) -> int:
-    """A port that is free at an address of this host."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-def serve_at_free_port(place: JobPlace, data: DistDataset, num_workers: int, timeout_s: float) -> HostServer:
-    """Makes server 0, at a port that is found."""
-    for tries_left in reversed(range(_TRIES)):
-        master = place.master[0], free_port(place.master[0])
-        try:
-            return HostServer(place, data, master, num_workers, timeout_s)
-        except RendezvousError as error:
-            if not tries_left:
-                raise
-            logger.info("%s; trying another port", error)
-    raise AssertionError("the last try returns or raises")
-
-
-def open_store(place: JobPlace, timeout_s: float) -> TimedStore | None:
-    """A store of the job, where trainers tell each other where server 0 is; None if there is none.
-
-    Each time another part of it: what was told of a job that has ended since does not count.
-    """
-    global _num_opened
-    _num_opened += 1
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"glt/initialize/{attempt}/{_num_opened}"
-    if dist.is_initialized():
-        return TimedStore(dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store()), timeout_s)
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None  # who opened one now would be in the way of init_process_group
-    return TimedStore(connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), prefix, timeout_s), timeout_s)
-
-
-@contextmanager
-def telling_failures(store: KeyStore) -> Iterator[None]:
-    """If server 0 cannot be made, those who wait to hear where it is are told why."""
-    try:
-        yield
-    except Exception as error:
-        store.set("port", f"{_FAILED}{type(error).__name__}: {error}"[:2000])
-        raise
-
-
-def tell_port(store: KeyStore, port: int) -> None:
-    """Server 0 tells where it listens."""
-    store.set("port", str(port))
-
-
-def hear_port(store: TimedStore, timeout_s: float, look: Callable[[], None] = lambda: None) -> int:
-    """Waits until server 0 has told.
-
-    Args:
-        store: Where it tells.
-        timeout_s: Deadline in seconds.
-        look: Called again and again until then; raises if it never will.
-
-    Raises:
-        glt.errors.RendezvousError: If it does not in time, or has failed; says why.
-    """
-    told = store.wait_for("port", timeout_s, look)
-    if told is None:
-        raise RendezvousError(
-            f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
-            "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
-        )
-    text = told.decode(errors="replace")
-    if text.startswith(_FAILED):
-        raise RendezvousError(f"the server of the first host could not be made: {text.removeprefix(_FAILED)}")
-    return int(text)
-
-
 _ALONE_S = 600.0  # after which a server whose trainers do not come gives up
 
 _lock = threading.RLock()
 _job: _Job | None = None
 _leaves_at_exit: int | None = None  # the process that has said so
+
+
+class Ending:
+    """Tells, at exit, why this process ends.
+
+    Errors that were there before it was made do not count: a fork has what its parent had, such as the error of a
+    notebook's last cell.
+    """
+
+    def __init__(self) -> None:
+        # Not the errors themselves, which hold the frames that they went through.
+        self._before = {(id(error), text_of(error)) for error in _errors()}
+
+    def failure(self) -> BaseException | None:
+        """The exception that ends this process: of a program, or in flight in a child of multiprocessing."""
+        failure = next((each for each in _errors() if (id(each), text_of(each)) not in self._before), None)
+        if isinstance(failure, SystemExit):  # as mp.spawn of torch ends a child that has failed
+            return (failure.__context__ or failure) if failure.code else None
+        return failure
+
+    def why(self) -> str:
+        """That in words; "" if there is none."""
+        failure = self.failure()
+        return "" if failure is None else text_of(failure)
+
+
+def text_of(error: BaseException) -> str:
+    """The last line of a traceback, or lines."""
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def _errors() -> list[BaseException]:
+    """What ended the interpreter, or a cell of it, and what is in flight."""
+    return [each for each in (getattr(sys, "last_value", None), sys.exc_info()[1]) if each is not None]
 
 
 @dataclass

@@ -15,7 +15,8 @@ from dist_world import write_world
 import glt
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.graph.graph import DistGraph
-from glt.distributed.job.initialize import HostServer, JobPlace, JobRole, free_port
+from glt.distributed.job.host_server import HostServer, free_port
+from glt.distributed.job.place import JobPlace, JobRole
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.server.client import DistClient
 

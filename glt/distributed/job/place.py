@@ -1,0 +1,258 @@
+"""The hosts of a job, and the place that this process has in it, as its environment says."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from glt.errors import RendezvousError
+
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")  # none that ssh would take for an option
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host, as ssh and the processes of the job reach it.
+
+    Attributes:
+        name: A name or an address.
+        port: That of server 0 if this is its host; None: one that is free.
+    """
+
+    name: str
+    port: int | None = None
+
+
+THIS_HOST = Host("localhost")
+
+
+def read_hosts(path: str | Path) -> list[Host]:
+    """Reads a file with a host on each line, ``ADDRESS [PORT]``; ``#`` begins a comment.
+
+    Raises:
+        ValueError: If a line is none, a host is named twice, or there is no host; names the file and the line.
+        OSError: If the file cannot be read.
+    """
+    hosts = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}, line {number}"
+        if len(words) > 2 or (len(words) == 2 and not _is_port(words[1])):
+            raise ValueError(f"{where}: {line.strip()!r}: expected ADDRESS, or ADDRESS and a PORT from 1 to 65535")
+        hosts.append(_host(words[0], int(words[1]) if len(words) == 2 else None, where))
+    return _checked(hosts, str(path))
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Returns the hosts of ``h1,h2``.
+
+    Raises:
+        ValueError: If one is no name or address, or is named twice.
+    """
+    return _checked([_host(word.strip(), None, "--hosts") for word in text.split(",")], "--hosts")
+
+
+def _is_port(word: str) -> bool:
+    return re.fullmatch("[0-9]{1,5}", word) is not None and 1 <= int(word) <= 65535
+
+
+def _host(name: str, port: int | None, where: str) -> Host:
+    is_name = _NAME.fullmatch(name) and not re.fullmatch("[0-9.]+", name)
+    if not is_name and _address(name) is None:
+        raise ValueError(f"{where}: {name!r} is neither the name nor the address of a host")
+    return Host(name, port)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _checked(hosts: list[Host], where: str) -> list[Host]:
+    if not hosts:
+        raise ValueError(f"{where} names no host: expected one per line, for example 10.0.0.1")
+    if twice := first_twice(str(_address(host.name) or host.name.lower()) for host in hosts):
+        raise ValueError(
+            f"{where} names {twice} twice: name it once; --num-servers and --num-trainers tell how many "
+            "processes each host runs"
+        )
+    return hosts
+
+
+def first_twice(names: Iterable[str]) -> str | None:
+    """Returns the first name that comes twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+# Which line of the file that names the hosts of a job is this host's.
+
+
+DEFAULT_PORT = 30050  # DGL's
+
+_SIOCGIFADDR = 0x8915
+
+
+def find_this_host(hosts: Sequence[Host], path: str | os.PathLike[str]) -> int:
+    """Which line is this host's.
+
+    Raises:
+        glt.errors.RendezvousError: If none is, or several are; names the addresses of this host.
+    """
+    mine = [at for at, host in enumerate(hosts) if _is_local(host.name)]
+    if len(mine) == 1:
+        return mine[0]
+    names = [host.name for host in hosts]
+    what = "none of them is an address of this host" if not mine else f"{[names[at] for at in mine]} are all this host"
+    raise RendezvousError(
+        f"ip_config = {os.fspath(path)!r} names {names}, and {what}, {socket.gethostname()}, whose interfaces have "
+        f"{local_addresses()}: name each host once, by an address that it has"
+    )
+
+
+def local_addresses() -> list[str]:
+    """IPv4 addresses of this host's interfaces, with the names of these."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has none
+            found.append(f"{socket.inet_ntoa(answer[20:24])} ({name})")
+    return found
+
+
+def _is_local(address: str) -> bool:
+    try:
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise RendezvousError(f"ip_config names {address!r}: there is no such host ({error})") from error
+    for family, kind, protocol, _, where in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(where)  # only at an address of this host
+            except OSError:
+                continue
+            return True
+    return False
+
+
+# Which part of a job this process is to play, as its environment says.
+
+
+class JobRole(Enum):
+    """What a process of a job does.
+
+    ``SERVER`` and ``TRAINER`` are of a job with servers in processes of their own, as ``glt launch`` starts it;
+    ``PEER`` is a trainer of a job without, as torchrun starts it: one on each host serves beside training.
+    """
+
+    SERVER = "server"
+    TRAINER = "trainer"
+    PEER = "peer"
+    STANDALONE = "standalone"
+
+
+@dataclass(frozen=True)
+class JobPlace:
+    """The place of this process.
+
+    Attributes:
+        role: What it does.
+        rank: Of a trainer among trainers, of a server among servers.
+        num_trainers: Trainers of the job.
+        num_servers: Servers of the job; of peers, their hosts.
+        master: Host and port of server 0; the port is None where it is to be found.
+        host_index: Of a peer, which host it is on.
+        is_first_on_host: Of a peer, whether it serves.
+        partition: What a server is to load; None: as it finds.
+    """
+
+    role: JobRole
+    rank: int
+    num_trainers: int
+    num_servers: int
+    master: tuple[str, int | None] = ("localhost", None)
+    host_index: int = 0
+    is_first_on_host: bool = True
+    partition: int | None = None
+
+
+def read_place(env: Mapping[str, str] = os.environ) -> JobPlace:
+    """Reads the environment, which ``glt launch`` or torchrun has set.
+
+    Raises:
+        ValueError: If a variable is missing or makes no sense; names it.
+    """
+    role = env.get("GLT_ROLE")
+    if role is None:
+        return _place_without_servers(env)
+    if role not in ("server", "trainer"):
+        raise ValueError(f"GLT_ROLE = {role!r}: expected 'server', 'trainer', or that it is not set")
+    why = f"which GLT_ROLE = {role!r} calls for; glt launch sets it"
+    num_servers, num_trainers = (_number(env, name, 1, why) for name in ("GLT_NUM_SERVERS", "GLT_NUM_TRAINERS"))
+    address = env.get("GLT_MASTER_ADDR")
+    if not address:
+        raise ValueError(f"GLT_MASTER_ADDR is not set, {why}: expected the host of server 0")
+    master = address, _number(env, "GLT_MASTER_PORT", 1, why, 65535)
+    if role == "server":
+        rank = _number(env, "GLT_SERVER_RANK", 0, why, num_servers - 1)
+        partition = _number(env, "GLT_PARTITION", 0, why) if env.get("GLT_PARTITION") else None
+        return JobPlace(JobRole.SERVER, rank, num_trainers, num_servers, master, partition=partition)
+    rank = _number(env, "RANK", 0, f"{why}, by way of torchrun", num_trainers - 1)
+    if env.get("WORLD_SIZE", str(num_trainers)) != str(num_trainers):
+        raise ValueError(
+            f"WORLD_SIZE = {env['WORLD_SIZE']} and GLT_NUM_TRAINERS = {num_trainers}: expected the same number of "
+            "trainers"
+        )
+    return JobPlace(JobRole.TRAINER, rank, num_trainers, num_servers, master)
+
+
+def _place_without_servers(env: Mapping[str, str]) -> JobPlace:
+    if not env.get("WORLD_SIZE"):
+        return JobPlace(JobRole.STANDALONE, 0, 1, 1)
+    why = "which WORLD_SIZE calls for; torchrun sets it"
+    num_trainers = _number(env, "WORLD_SIZE", 1, why)
+    if num_trainers == 1:
+        return JobPlace(JobRole.STANDALONE, 0, 1, 1)
+    rank = _number(env, "RANK", 0, why, num_trainers - 1)
+    local_rank = _number(env, "LOCAL_RANK", 0, why, num_trainers - 1)
+    on_host = _number(env, "LOCAL_WORLD_SIZE", 1, why, num_trainers) if env.get("LOCAL_WORLD_SIZE") else num_trainers
+    if num_trainers % on_host:
+        raise ValueError(
+            f"WORLD_SIZE = {num_trainers}, LOCAL_WORLD_SIZE = {on_host}: expected the same number of trainers on each "
+            "host"
+        )
+    host = _number(env, "GROUP_RANK", 0, why, num_trainers // on_host - 1) if env.get("GROUP_RANK") else rank // on_host
+    address = env.get("MASTER_ADDR")
+    if not address:
+        raise ValueError(f"MASTER_ADDR is not set, {why}: expected the host of rank 0")
+    return JobPlace(
+        JobRole.PEER, rank, num_trainers, num_trainers // on_host, (address, None), host, local_rank == 0
+    )  # fmt: skip
+
+
+def _number(env: Mapping[str, str], name: str, least: int, why: str, most: int = 1 << 20) -> int:
+    text = env.get(name)
+    if text is None:
+        raise ValueError(f"{name} is not set, {why}")
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise ValueError(f"{name} = {text!r}: expected a number from {least} to {most}")
+    return int(text)
