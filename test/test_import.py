@@ -32,3 +32,11 @@ def test_modules_are_found_by_their_old_names() -> None:
         assert f"{old} is {new} now: import that" in [str(each.message) for each in caught]
         for name, value in vars(importlib.import_module(new)).items():
             assert name.startswith("__") or getattr(module, name) is value
+
+
+def test_a_sampling_process_imports_only_what_it_runs() -> None:
+    for program in ("glt.distributed.engine.worker", "glt.distributed.server.pool_worker"):
+        ask = f"import sys, {program}; print(*[name.partition('.')[0] for name in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=True)
+        loaded = done.stdout.split()
+        assert loaded.count("glt") <= 90 and "torch_geometric" not in loaded, program
