@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import NegativeSampling
 
 from glt.data.schema import EdgeType, Schema
 from glt.sampler import config as conflicts
 
 if TYPE_CHECKING:
-    from torch_geometric.sampler import EdgeSamplerInput
+    from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 
 @dataclass
@@ -221,6 +220,8 @@ def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> Neg
     Raises:
         TypeError, ValueError: If that is something else; says what was expected.
     """
+    from torch_geometric.sampler import NegativeSampling  # sampling processes do without torch_geometric
+
     if ratio is not None:
         conflicts.refuse(neg_sampling=given, neg_sampling_ratio=ratio)
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio >= 0:

@@ -29,11 +29,12 @@ from glt.sampler import config as conflicts
 from glt.sampler import hotness as sample_prob
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type
 from glt.sampler.device import DeviceSampling, sampling_device
-from glt.sampler.graph import SampledGraph, Source, sampled_graph
+from glt.sampler.graph import SampledGraph
 from glt.sampler.link import exclusions, link_batch, require_amount, reverse_edge_type
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, linked_to_all, negative_rounds
 from glt.sampler.order import check_random_seed, draw_random_seed
 from glt.sampler.output import Finish, NeighborOutput, bidirectional, once, require_distinct_reverses, sampler_output
+from glt.sampler.sources import Source, sampled_graph
 
 # How likely nodes are to be in a batch of a sampler of this process; see :mod:`glt.sampler.hotness`.
 
