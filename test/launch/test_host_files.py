@@ -27,7 +27,8 @@ def test_room_and_rsync_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     ]  # fmt: skip
 
 
-def test_only_files_of_the_other_run_are_removed(tmp_path: Path) -> None:
+def test_only_files_of_the_other_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     root = tmp_path / "root"
     root.mkdir()
     outside = tmp_path / "outside"
