@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from host_loaders import HOMO, fed_loader, loader, threads
+from host_loaders import HOMO, fed_loader, loader, threads, threads_of_earlier_tests_have_ended  # noqa: F401
 
 from glt.data import Dataset
 from glt.data.device import Accelerator, missing_for_cuda

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
-from host_loaders import HOMO, FedOrder, fed_loader, threads
+from host_loaders import HOMO, FedOrder, fed_loader, threads, threads_of_earlier_tests_have_ended  # noqa: F401
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 from torch_geometric.loader import ImbalancedSampler
 
