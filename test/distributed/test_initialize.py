@@ -18,7 +18,7 @@ from glt.distributed.job.host_server import hear_port, tell_port, telling_failur
 from glt.distributed.job.place import Host, JobPlace, JobRole, find_this_host, local_addresses, read_place
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.wire.rendezvous import TimedStore
+from glt.distributed.wire.store import TimedStore
 from glt.distributed.world import current_world
 from glt.errors import RendezvousError
 from glt.partition.format.part_config import write_part_config

@@ -58,7 +58,7 @@ class WorkerGroup:
         table: The loader's input, put into shared memory once.
         channel_bytes: Shared memory for batches in flight, over all workers.
         pin_for: A GPU whose CUDA context registers that memory, so that copies from it to GPUs need no staging.
-        check_peers: Called while the workers start, which wait for those of other trainers; raises if one is lost.
+        check_peers: Called in waits, for those of other trainers are waited for then; raises if a trainer is lost.
 
     Raises:
         WorkerDied: If one does not come up; names it.
@@ -76,13 +76,14 @@ class WorkerGroup:
         self.rank: int = spec["rank"]
         self.timeout_s: float = spec["timeout_s"]
         self._has_hinted = False
+        self._check_peers = check_peers
         self._members: list[_Process] = []
         self._finalizer = weakref.finalize(self, _end_all, self._members, os.getpid())
         self._seeds = table.share()
         try:
             for worker, device in enumerate(devices):
                 self._start({**spec, "device": device}, worker, len(devices), channel_bytes // len(devices))
-            self._wait_until_ready(check_peers)
+            self._wait_until_ready()
             if pin_for is not None:
                 for member in self._members:
                     member.channel.pin(pin_for)
@@ -115,12 +116,12 @@ class WorkerGroup:
         self._members.append(_Process(worker, process, connection, channel))
         connection.send_bytes(json.dumps({"spec": asdict(full)}).encode())
 
-    def _wait_until_ready(self, check_peers: Callable[[], None]) -> None:
+    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.timeout_s
         while starting := [member for member in self._members if not member.is_ready]:
             wait([member.connection for member in starting], _POLL_S)
             self._check_alive()  # first: what went wrong here is not the fault of others who gave up because of it
-            check_peers()
+            self._check_peers()
             if time.monotonic() > deadline:
                 raise WorkerDied(f"{self._name(starting[0])} was not ready after {self.timeout_s:g} s")
 
@@ -169,6 +170,7 @@ class WorkerGroup:
                     return None
                 self._check_alive()
                 self._check_beats(since)
+                self._check_peers()
             except ChannelClosed:
                 self._raise_died(member)
 

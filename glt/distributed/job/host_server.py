@@ -18,7 +18,7 @@ from glt.distributed.job.place import JobPlace
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
 from glt.distributed.wire.connection import own_address
-from glt.distributed.wire.rendezvous import KeyStore, TimedStore, connect
+from glt.distributed.wire.store import TimedStore, connect
 from glt.errors import RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def open_store(place: JobPlace, timeout_s: float) -> TimedStore | None:
 
 
 @contextmanager
-def telling_failures(store: KeyStore) -> Iterator[None]:
+def telling_failures(store: TimedStore) -> Iterator[None]:
     """If server 0 cannot be made, those who wait to hear where it is are told why."""
     try:
         yield
@@ -129,7 +129,7 @@ def telling_failures(store: KeyStore) -> Iterator[None]:
         raise
 
 
-def tell_port(store: KeyStore, port: int) -> None:
+def tell_port(store: TimedStore, port: int) -> None:
     """Server 0 tells where it listens."""
     store.set("port", str(port))
 

@@ -36,7 +36,7 @@ from glt.distributed.server.api import (
     wait_and_shutdown_server,
 )
 from glt.distributed.tensors.tensor import Handles, flush_all
-from glt.distributed.wire.rendezvous import naming_the_job_store
+from glt.distributed.wire.store import naming_the_job_store
 from glt.distributed.world import World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
 from glt.partition.format import layout

@@ -8,6 +8,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,10 +25,11 @@ from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.sampler import STATS, Seeds
 from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.loader.collate import collate
+from glt.distributed.loader.collocated import SamplingTask
 from glt.distributed.loader.deployment import Backend, LoaderData, deployment_of
+from glt.distributed.loader.drain import abandon, end
 from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows
-from glt.distributed.wire.liveness import abandon, end
 from glt.errors import GltError
 from glt.sampler import config as conflicts
 from glt.sampler.config import SamplingConfig
@@ -250,24 +252,21 @@ class DistLoader(Resumable):
             self.context, data, self.options, wanted, options.random_seed, self._told()
         )
         self.random_seed = deployed.random_seed
-        rendezvous, meeting = deployed.rendezvous, deployed.meeting
-        try:
+        group, meeting = deployed.group, deployed.meeting
+        with nullcontext() if group is None else group.during("it started the loader"):
             self._settle(deployed.told)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
             self._written = self._written_rows() if options.collect_features else None
             by_id = self._written is not None and self._written.needs_edge_ids
             told = replace(config, with_edge=True) if by_id else config
-            self._backend: Backend = deployed.start(told, self.order, seeds, self.table, self.collect_features, place)
-        except BaseException as error:
-            if rendezvous is not None:
-                rendezvous.give_up(error)
-            raise
+            task = SamplingTask(told, self.order, seeds, self.table, options.collect_features)
+            self._backend: Backend = deployed.start(task, place)
         self._stats = LoaderStats()
         self._position = Position()
         self._seeds_crc32: int | None = None
         self._closed = False
-        if rendezvous is not None and meeting is None:
-            rendezvous.leave()
+        if group is not None and meeting is None:
+            group.leave()
         self._finalizer = weakref.finalize(self, abandon, self._backend, meeting, os.getpid())
         logger.info("%s: random_seed = %d, %d batches per epoch", self, self.random_seed, len(self))
 
@@ -427,10 +426,10 @@ class DistLoader(Resumable):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and self._deployment.rendezvous is not None and self._finalizer.alive:
+        if error is not None and self._deployment.group is not None and self._finalizer.alive:
             # The others may be waiting for this trainer elsewhere, in a collective for example: to wait for them here
             # would hold back the exception that tells why.
-            self._deployment.rendezvous.give_up(error)
+            self._deployment.group.give_up(error)
         self.shutdown()
 
     def __repr__(self) -> str:

@@ -49,9 +49,8 @@ from glt.distributed.engine.worker import keep_freed_memory, leave
 from glt.distributed.server.log import write_logs
 from glt.distributed.server.pool import PACKET_BYTES, PoolWorkerSpec
 from glt.distributed.server.stream import Lane, Stream, Turns, Window
-from glt.distributed.wire.connection import STUCK_S, Connection, allow_descriptors, pulse
+from glt.distributed.wire.connection import BEAT_S, STUCK_S, Connection, allow_descriptors, pulse
 from glt.distributed.wire.listener import introduce
-from glt.distributed.wire.liveness import BEAT_S
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import GltError
 from glt.sampler.config import SamplingConfig

@@ -317,6 +317,14 @@ class Connection:
         pulse.discard(self)
         return self.socket
 
+    def end_sending(self) -> None:
+        """Says that nothing more comes from here; what the other end sends can still be received."""
+        pulse.discard(self)
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it is not connected any more
+
     def close(self) -> None:
         """Ends it; threads that wait on it are woken. May be called again."""
         self._closed = True

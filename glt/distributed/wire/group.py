@@ -1,0 +1,687 @@
+"""How the trainers of a loader meet, hear of each other, and part.
+
+Rank 0 is the hub: it listens, and every other rank connects to it once. What a member says goes to the hub, which tells
+the others; a connection that ends without a word is the death of its process. Frames are JSON objects::
+
+    member -> hub   {"topic": t, "value": v}                    its value for an exchange
+                    {"report": text, "is_over": bool}           what it has lost, or why it gives up
+                    {"done": true}                              it needs the others no more
+    hub -> member   {"members": [name, ...]}                    all have come
+                    {"topic": t, "values": [v, ...]}            all have said theirs
+                    {"topic": t, "late": [rank, ...], "is_over": bool}    these have not yet, or not in time
+                    {"rank": r, "report": text, "is_over": bool}
+                    {"rank": r, "done": true}
+                    {"refused": text}                           two processes come as one rank, for example
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from glt.distributed.context import DistContext
+from glt.distributed.wire.connection import MAX_JSON_BYTES, STUCK_S, Connection, own_address, pulse
+from glt.distributed.wire.listener import HINT_S, Listener, dial, introduce
+from glt.distributed.wire.store import host_store, job_store, naming_the_job_store
+from glt.distributed.wire.threads import NativePool
+from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError
+
+# Besides these, a connection beats every BEAT_S; a peer whose host acknowledges nothing for CUT_S is cut off, and one
+# that sends no beat for STUCK_S is stopped or stuck. A loader's rpc_timeout is the deadline of each meeting.
+ANSWER_S = 6.0  # for the handshake of trainer 0, which answers at once unless its host is overloaded
+SEND_S = 10.0  # a peer that takes nothing for so long is lost
+TICK_S = 0.25  # between two looks at deadlines and silent peers
+REPORT_S = 2.0  # after the loss of another trainer's process, for that trainer to say why
+PART_S = 1.0  # for the other end to read the last frames and to close, when a member parts
+
+_MOST_CHARACTERS = 2000  # of a report
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Group:
+    """The trainers of a loader, or of another act of all of them. A group of one rank has neither thread nor port.
+
+    Args:
+        context: This trainer.
+        master_addr, master_port, timeout_s: As in the worker options.
+
+    Attributes:
+        rank, size: This trainer, among how many.
+        me: This process, as errors name it.
+        addr: Where the others reach rank 0.
+        name: Of this group, the same on all ranks.
+
+    Raises:
+        RendezvousError: If trainer 0 cannot listen or is not reached; says what to do.
+    """
+
+    def __init__(
+        self, context: DistContext, master_addr: str | None, master_port: int | None, timeout_s: float
+    ) -> None:
+        self.rank, self.size, self.me = context.rank, context.world_size, context.worker_name
+        self.addr = master_addr or os.environ.get("MASTER_ADDR") or "localhost"
+        self.timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._has_left = False
+        self._changed = threading.Condition()
+        self._names: list[str] = []
+        self._values: dict[str, list[Any]] = {}  # of topics that all have said theirs to
+        self._late: dict[str, list[int]] = {}  # of topics whose deadline has passed
+        self._reports: dict[int, str] = {}  # the first of each rank
+        self._over: set[int] = set()  # ranks that died or gave up
+        self._done: set[int] = set()
+        self._refused = ""
+        self._is_cut = False  # nothing more comes from the hub
+        self._hub: _Hub | None = None
+        self._connection: Connection | None = None
+        number = _next_number()
+        self.name = f"glt/{number}"
+        if self.size > 1 and self.rank == 0:
+            self._hub = _Hub(number, self.size, timeout_s, self._hear)
+            port = _open_port(self._hub, self.addr, master_port)
+            if master_port is None:
+                with naming_the_job_store(self.me):
+                    job_store(timeout_s).set(f"{self.name}/port", str(port))
+        elif self.size > 1:
+            self._connection = self._join(number, master_port)
+            _reader.add(self._connection, self._hear, self._lose_hub)
+
+    def _join(self, number: int, master_port: int | None) -> Connection:
+        deadline = time.monotonic() + self.timeout_s
+        port = self._published_port() if master_port is None else master_port
+        hello = introduce("trainer", group=number, rank=self.rank, size=self.size)
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            connection, answer = dial((self.addr, port), "the trainer of rank 0", hello, left, answer_s=ANSWER_S)
+        except RendezvousError as error:
+            raise RendezvousError(f"{self.me}: {error}") from error
+        connection.peer = _name(0, answer)
+        return connection
+
+    def _published_port(self) -> int:
+        with naming_the_job_store(self.me):
+            port = job_store(self.timeout_s).wait_for(f"{self.name}/port", self.timeout_s)
+        if port is None:
+            raise RendezvousError(
+                f"{self.me}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it create its "
+                "loaders in the same order?"
+            )
+        return int(port)
+
+    # -- meeting ---------------------------------------------------------------------------------------------------
+
+    def exchange(self, topic: str, value: Any) -> list[Any]:
+        """Returns the values of all ranks, when the last has come.
+
+        Args:
+            topic: What they tell each other, as errors say it: ``"options"``.
+            value: JSON.
+
+        Raises:
+            RendezvousError: If some do not come in time, or two come as one rank; names them.
+            PeerLost: If one died or gave up; names it.
+        """
+        value = json.loads(json.dumps(value))
+        if self.size == 1:
+            return [value]
+        self._say({"topic": topic, "value": value})
+        deadline = time.monotonic() + self.timeout_s + STUCK_S  # that of the hub comes first
+        with self._changed:
+            while topic not in self._values:
+                self._raise_if_over()
+                if self._is_cut:
+                    raise RendezvousError(f"{self.me}: trainer 0 has ended its part, and did not tell its {topic}")
+                if topic in self._late or time.monotonic() > deadline:
+                    raise RendezvousError(
+                        f"{self.me}: trainers of rank {self._late.get(topic, [0])} did not tell their {topic} within "
+                        f"{self.timeout_s:g} s; do all ranks create the same loaders in the same order?"
+                    )
+                self._changed.wait(TICK_S)
+            return self._values.pop(topic)
+
+    def open_store(self) -> tuple[str, int, str]:
+        """Opens a store of ``torch.distributed`` in the process of rank 0, for torch's rpc; all ranks call this.
+
+        Returns:
+            Host, port, and the prefix of this group's keys.
+        """
+        return self.addr, self.exchange("store", host_store() if self.rank == 0 else None)[0], self.name
+
+    def name_of(self, rank: int) -> str:
+        """The trainer of a rank, with host and pid; known once all have met."""
+        return self._names[rank] if self._names else f"trainer {rank}"
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def check_peers(self) -> None:
+        """Raises if another trainer has died, was cut off or gave up.
+
+        Raises:
+            PeerLost: Names it, and says why.
+            RendezvousError: If two processes came as one rank.
+        """
+        with self._changed:
+            self._raise_if_over()
+
+    def _raise_if_over(self) -> None:
+        if self._refused:
+            raise RendezvousError(f"{self.me}: {self._refused}")
+        if self._over:
+            raise PeerLost(f"{self.me}: " + "; ".join(self._reports[rank] for rank in sorted(self._over)))
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Runs a call that waits for the others on a thread of its own; leaves it behind, and raises as
+        :meth:`check_peers`, if one is lost meanwhile."""
+        pool = NativePool(1, "glt-start")
+        future = pool.submit(call)
+        try:
+            while not wait([future], TICK_S).done:
+                self.check_peers()
+            return future.result()
+        finally:
+            pool.shutdown(0)
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Gives up if the work inside fails, and tells the others so; ``what`` it was: ``"it started the loader"``."""
+        try:
+            yield
+        except BaseException as error:
+            self.give_up(error, what)
+            raise
+
+    def tell(self, error: GltError) -> GltError:
+        """Tells the others what this trainer lost, and returns the error with what they have told.
+
+        The loss of one process makes its trainer end, which others then lose in turn: the first one may be the last
+        that a trainer hears of. So where a process of another trainer is lost, this waits a little for reports.
+        """
+        self._say({"report": _text_of(error), "is_over": False})
+        if not isinstance(error, PeerLost):
+            return error
+        with self._changed:
+            self._changed.wait_for(lambda: self._reports.keys() - {self.rank} or self._is_cut, REPORT_S)
+            told = [text for text in self._reports.values() if text not in str(error)]  # its own is empty
+        return PeerLost("; ".join([str(error), *told]))
+
+    # -- parting ---------------------------------------------------------------------------------------------------
+
+    def give_up(self, error: BaseException, what: str = "") -> None:
+        """Tells the others that this trainer failed, and parts from them; waits until they have heard, or ``PART_S``.
+        May be called again."""
+        self._say({"report": _text_of(error) + (f" (while {what})" if what else ""), "is_over": True})
+        self._part(PART_S)
+
+    def leave(self) -> None:
+        """Says that this trainer needs nobody and that nobody needs it; waits for nothing. May be called again."""
+        self._say({"done": True})
+        self._part(0.0)
+
+    def finish(self, timeout_s: float | None = None) -> list[int]:
+        """Says that this trainer needs the others no more, and waits until they all say so or are gone.
+
+        Args:
+            timeout_s: Deadline in seconds; None: as long as those waited for live.
+
+        Returns:
+            Ranks that did not finish: that died or failed, or are waited for in vain; where this trainer itself has
+            failed, all others.
+        """
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        if self._has_left or os.getpid() != self._pid:
+            return others
+        self._say({"done": True})
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_cut or self._done | self._over >= set(others), timeout_s)
+            missing = [rank for rank in others if rank not in self._done or rank in self._reports]
+            if self.rank in self._reports:
+                missing = missing or others  # those who heard of a failure count this one among the missing too
+        self._part(PART_S)
+        return missing
+
+    def _part(self, wait_s: float) -> None:
+        if self._has_left or os.getpid() != self._pid:
+            return
+        self._has_left = True
+        if self._hub is not None:
+            self._hub.part(wait_s)
+        elif self._connection is not None:
+            _reader.part([self._connection], wait_s)
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _say(self, frame: dict[str, Any]) -> None:
+        if self._has_left or os.getpid() != self._pid:
+            return
+        if "report" in frame:
+            with self._changed:
+                self._reports.setdefault(self.rank, "")
+        if self._hub is not None:
+            self._hub.take(0, frame)
+        elif self._connection is not None:
+            _send(self._connection, frame)
+
+    def _hear(self, frame: dict[str, Any]) -> None:
+        with self._changed:
+            if "members" in frame:
+                self._names = frame["members"]
+            elif "values" in frame:
+                self._values[frame["topic"]] = frame["values"]
+            elif "late" in frame and frame["is_over"]:
+                self._late[frame["topic"]] = frame["late"]
+            elif "late" in frame:
+                missing = f"{self.me}: trainers of rank {frame['late']} did not tell their {frame['topic']} yet"
+                logger.warning("%s; waiting for up to %g s", missing, self.timeout_s)
+            elif "done" in frame:
+                self._done.add(frame["rank"])
+            elif "report" in frame:
+                self._reports.setdefault(frame["rank"], frame["report"])
+                if frame["is_over"]:
+                    self._over.add(frame["rank"])
+            else:
+                self._refused = frame["refused"]
+            self._changed.notify_all()
+
+    def _lose_hub(self, why: str) -> None:
+        with self._changed:
+            self._is_cut = True
+            if 0 not in self._done | self._over:
+                self._reports.setdefault(0, why)
+                self._over.add(0)
+            self._changed.notify_all()
+
+
+def require_equal(group: Group, topic: str, mine: dict[str, Any], advice: str) -> None:
+    """Raises RendezvousError on all trainers if they differ in something; names the first that does, and two of them.
+
+    Args:
+        group: The trainers.
+        topic: What is compared, as in :meth:`Group.exchange`.
+        mine: Of this trainer: JSON by name.
+        advice: What to look at, for the error.
+    """
+    values = group.exchange(topic, mine)
+    wanted = values[group.rank]
+    for rank, theirs in enumerate(values):
+        for name, value in wanted.items():
+            if theirs.get(name) != value:
+                two = f"{value!r} on rank {group.rank}, {theirs.get(name)!r} on rank {rank} ({group.name_of(rank)})"
+                raise RendezvousError(
+                    f"{group.me}: {name} differs between trainers: {two}; expected the same everywhere. {advice}"
+                )
+
+
+def _name(rank: int, hello: dict[str, Any]) -> str:
+    return f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
+
+
+def _send(connection: Connection, frame: dict[str, Any]) -> None:
+    try:
+        connection.send(frame, SEND_S)
+    except GltError as error:  # which whoever reads from it finds out too
+        logger.info("not sent: %s", error)
+
+
+# Rank 0's part.
+
+
+@dataclass
+class _Topic:
+    """An exchange that is under way."""
+
+    deadline: float
+    hint_at: float
+    values: dict[int, Any] = field(default_factory=dict)
+
+
+class _Hub:
+    """Collects what the ranks of a group say, and tells them all.
+
+    Args:
+        number, size: Of the group.
+        timeout_s: Deadline of an exchange, from the first value on.
+        hear: Takes what rank 0 is told.
+    """
+
+    def __init__(self, number: int, size: int, timeout_s: float, hear: Callable[[dict[str, Any]], None]) -> None:
+        self.number = number
+        self._size, self._timeout_s, self._hear = size, timeout_s, hear
+        # Held while frames go out, so that all members get them in one order.
+        self._lock = threading.RLock()
+        self._names = {0: _name(0, introduce("trainer"))}
+        self._lines: dict[int, Connection] = {}
+        self._over: set[int] = set()  # ranks whose end is known
+        self._topics: dict[str, _Topic] = {}
+        self._has_parted = False
+
+    def admit(self, connection: Connection, hello: dict[str, Any]) -> None:
+        """Takes in a member that has introduced itself, or refuses it."""
+        rank, size = int(hello["rank"]), int(hello["size"])
+        name = _name(rank, hello)
+        with self._lock:
+            wrong = self._refusal(rank, size, name)
+            is_complete = len(self._names) == self._size
+            if wrong is None:
+                connection.peer = self._names[rank] = name
+                self._lines[rank] = connection
+                if len(self._names) == self._size:
+                    self._tell({"members": [self._names[each] for each in range(self._size)]})
+                _reader.add(connection, partial(self.take, rank), partial(self._lose, rank))
+            else:
+                _refuse(connection, wrong)
+                if not is_complete:  # the others wait for a rank that will not come; a complete group goes on
+                    self._tell({"refused": wrong})
+
+    def _refusal(self, rank: int, size: int, name: str) -> str | None:
+        if self._has_parted:
+            return "trainer 0 has ended its part of this loader"
+        if size != self._size:
+            return f"world_size differs between trainers: {self._size} on rank 0, {size} on rank {rank} ({name})"
+        if rank in self._names:
+            first, second = (each.partition("(")[2].rstrip(")") for each in (self._names[rank], name))
+            return (
+                f"two processes came as rank {rank}: first that of {first}, then that of {second}; expected a rank of "
+                "its own for each. If they are of different jobs, give each job a master_port of its own"
+            )
+        return None
+
+    def take(self, rank: int, frame: dict[str, Any]) -> None:
+        """Takes a frame of a member."""
+        with self._lock:
+            if "topic" in frame:
+                self._collect(rank, frame["topic"], frame["value"])
+            elif "done" in frame:
+                self._over.add(rank)
+                self._tell({"rank": rank, "done": True}, but=rank)
+            else:
+                text, is_over = f"{self._names[rank]} has reported {frame['report']}", bool(frame["is_over"])
+                if is_over:
+                    self._over.add(rank)
+                self._tell({"rank": rank, "report": text, "is_over": is_over}, but=rank)
+
+    def _collect(self, rank: int, name: str, value: Any) -> None:
+        now = time.monotonic()
+        topic = self._topics.setdefault(name, _Topic(now + self._timeout_s, now + HINT_S))
+        topic.values[rank] = value
+        if len(topic.values) == self._size:
+            del self._topics[name]
+            self._tell({"topic": name, "values": [topic.values[each] for each in range(self._size)]})
+
+    def tick(self) -> None:
+        """Says who is late."""
+        now = time.monotonic()
+        with self._lock:
+            for name, topic in list(self._topics.items()):
+                is_over = now > topic.deadline
+                if not is_over and now < topic.hint_at:
+                    continue
+                topic.hint_at = math.inf
+                late = [rank for rank in range(self._size) if rank not in topic.values]
+                for rank in topic.values:
+                    self._send(rank, {"topic": name, "late": late, "is_over": is_over})
+                if is_over:
+                    del self._topics[name]
+
+    def _lose(self, rank: int, why: str) -> None:
+        with self._lock:
+            self._lines.pop(rank, None)
+            if rank not in self._over:
+                self._over.add(rank)
+                self._tell({"rank": rank, "report": why, "is_over": True}, but=rank)
+
+    def _tell(self, frame: dict[str, Any], but: int = -1) -> None:
+        # Rank 0 last: what it hears may end this process.
+        for rank in [*self._lines, 0]:
+            if rank != but:
+                self._send(rank, frame)
+
+    def _send(self, rank: int, frame: dict[str, Any]) -> None:
+        if rank == 0:
+            self._hear(frame)
+        elif rank in self._lines:
+            _send(self._lines[rank], frame)
+
+    def part(self, wait_s: float) -> None:
+        """Ends it; see :meth:`_Reader.part`."""
+        with self._lock:
+            self._has_parted = True
+            lines, self._lines = list(self._lines.values()), {}
+        _close_port(self)
+        _reader.part(lines, wait_s)
+
+
+def _refuse(connection: Connection, text: str) -> None:
+    logger.warning("%s is refused: %s", connection.peer, text)
+    _send(connection, {"refused": text})
+    _reader.part([connection], 0.0)
+
+
+class _Port:
+    """A port of rank 0, at which the members of its groups arrive, perhaps before rank 0 has made theirs."""
+
+    def __init__(self, addr: str, port: int) -> None:
+        host = "::" if ":" in own_address((addr, port or 1)) else "0.0.0.0"
+        self.hubs: dict[int, _Hub] = {}
+        self.waiting: dict[int, list[tuple[Connection, dict[str, Any]]]] = {}
+        try:
+            self.listener = Listener((host, port), 0, (addr, port or 1), self._welcome, ANSWER_S)
+        except RendezvousError as error:
+            raise RendezvousError(
+                f"master_port = {port}: cannot be opened on {socket.gethostname()}, probably another program has it; "
+                f"choose another, or leave it out to have one found ({error.__cause__ or error})"
+            ) from error
+        self.listener.open()
+
+    def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
+        number = int(hello["group"])
+        connection.max_json_bytes = MAX_JSON_BYTES
+        connection.send(introduce("trainer"), SEND_S)
+        pulse.add(connection)
+        with _lock:
+            hub = self.hubs.get(number)
+            if hub is None and number not in _ended:
+                self.waiting.setdefault(number, []).append((connection, hello))
+                return
+        if hub is None:
+            _refuse(connection, "trainer 0 has ended its part of this loader")
+        else:
+            hub.admit(connection, hello)
+
+
+_lock = threading.Lock()
+_num_groups = 0  # of this process so far: all trainers create their loaders in the same order
+_ports: dict[int, _Port] = {}
+_ended: set[int] = set()  # groups of this process, by number
+
+
+def _next_number() -> int:
+    global _num_groups
+    with _lock:
+        _num_groups += 1
+        return _num_groups - 1
+
+
+def _open_port(hub: _Hub, addr: str, master_port: int | None) -> int:
+    """Lets the members of a group arrive at a port; returns it. Groups may share one."""
+    with _lock:
+        number = master_port or next(iter(_ports), 0)
+        port = _ports.get(number)
+        if port is None:
+            port = _Port(addr, number)
+            number = port.listener.address[1]
+            _ports[number] = port
+        port.hubs[hub.number] = hub
+        early = port.waiting.pop(hub.number, [])
+    _reader.add_hub(hub)
+    for connection, hello in early:
+        hub.admit(connection, hello)
+    return number
+
+
+def _close_port(hub: _Hub) -> None:
+    """Takes a group from its port, and closes that if no other needs it."""
+    _reader.discard_hub(hub)
+    with _lock:
+        _ended.add(hub.number)
+        for number, port in list(_ports.items()):
+            port.hubs.pop(hub.number, None)
+            if not port.hubs and not port.waiting:
+                port.listener.close()
+                del _ports[number]
+
+
+# The thread that reads.
+
+
+@dataclass
+class _Line:
+    """A connection that is read: what takes its frames, and what is told why it ended."""
+
+    connection: Connection
+    hear: Callable[[dict[str, Any]], None]
+    lose: Callable[[str], None]
+    fd: int
+    until: float = math.inf  # it is closed then
+
+
+class _Reader:
+    """Reads the connections of all groups of this process, on one thread that is there while there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._lines: dict[Connection, _Line] = {}
+        self._by_fd: dict[int, _Line] = {}
+        self._hubs: set[_Hub] = set()
+        self._poll: select.epoll | None = None
+
+    def add(
+        self,
+        connection: Connection,
+        hear: Callable[[dict[str, Any]], None],
+        lose: Callable[[str], None],
+        until: float = math.inf,
+    ) -> None:
+        """Reads a connection from now on."""
+        connection.heard_s = time.monotonic()  # it may have waited
+        with self._changed:
+            known = self._lines.get(connection)
+            line = _Line(connection, hear, lose, connection.socket.fileno() if known is None else known.fd, until)
+            self._lines[connection] = self._by_fd[line.fd] = line
+            poll = self._started()
+            if known is None and line.fd >= 0:
+                try:
+                    poll.register(line.fd, select.EPOLLIN)
+                except OSError as error:  # it was closed this moment, as the next tick finds out
+                    logger.debug("%s: %s", connection, error)
+
+    def add_hub(self, hub: _Hub) -> None:
+        with self._changed:
+            self._hubs.add(hub)
+            self._started()
+
+    def discard_hub(self, hub: _Hub) -> None:
+        with self._changed:
+            self._hubs.discard(hub)
+
+    def part(self, connections: Sequence[Connection], wait_s: float) -> None:
+        """Ends connections so that what was sent over them arrives: sends no more, reads until the other end closes,
+        for ``PART_S`` at most, and closes. Waits for all that part ``wait_s`` at most."""
+        for connection in connections:
+            connection.end_sending()
+            self.add(connection, lambda frame: None, lambda why: None, time.monotonic() + PART_S)
+        with self._changed:
+            self._changed.wait_for(lambda: all(line.until == math.inf for line in self._lines.values()), wait_s)
+
+    def _started(self) -> select.epoll:
+        if self._poll is None:
+            self._poll = select.epoll()
+            threading.Thread(target=self._run, args=(self._poll,), name="glt-group", daemon=True).start()
+        return self._poll
+
+    def _run(self, poll: select.epoll) -> None:
+        ticked = time.monotonic()
+        while True:
+            for fd, _ in poll.poll(TICK_S):
+                line = self._by_fd.get(fd)
+                if line is not None:
+                    self._read(line)
+            if time.monotonic() - ticked < TICK_S:
+                continue
+            ticked = time.monotonic()
+            with self._changed:
+                hubs, lines = list(self._hubs), list(self._lines.values())
+                if not hubs and not lines:
+                    self._poll = None
+                    poll.close()
+                    return
+            for hub in hubs:
+                hub.tick()
+            self._look(lines, ticked)
+            del hubs, lines
+
+    def _look(self, lines: Iterable[_Line], now: float) -> None:
+        for line in lines:
+            if line.connection.is_closed:
+                self._read(line)  # which says why
+            elif now > line.until:
+                self._drop(line, "it has parted")
+            elif line.connection.silent_s() > STUCK_S:
+                self._drop(
+                    line,
+                    f"{line.connection.peer} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck, or "
+                    "the network is cut",
+                )
+
+    def _read(self, line: _Line) -> None:
+        try:
+            while True:
+                line.hear(line.connection.receive_json(0.0))
+        except ChannelTimeout:
+            return
+        except GltError as error:
+            self._drop(line, f"{error}; its output, or dmesg on its host, says why")
+        except (LookupError, TypeError, ValueError) as error:
+            self._drop(line, f"{line.connection.peer} sent nonsense: {type(error).__name__}: {error}")
+
+    def _drop(self, line: _Line, why: str) -> None:
+        with self._changed:
+            if self._lines.get(line.connection) is not line:
+                return  # it parts
+            del self._lines[line.connection]
+            if self._by_fd.get(line.fd) is line:
+                del self._by_fd[line.fd]
+            line.connection.close()  # which takes it from the poll too
+            self._changed.notify_all()
+        line.lose(why)
+
+
+_reader = _Reader()
+
+
+def _forget() -> None:
+    """A fork reads nothing; its copies of the sockets are closed where they are kept."""
+    global _reader, _lock
+    _reader, _lock = _Reader(), threading.Lock()
+    _ports.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
