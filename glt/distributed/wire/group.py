@@ -4,12 +4,13 @@ Rank 0 is the hub: it listens, and every other rank connects to it once. What a 
 the others; a connection that ends without a word is the death of its process. Frames are JSON objects::
 
     member -> hub   {"topic": t, "value": v}                    its value for an exchange
-                    {"report": text, "is_over": bool}           what it has lost, or why it gives up
+                    {"report": text, "is_over": bool,           what it has lost, or why it gives up
+                     "is_cause": bool}                          unless that follows from another's loss
                     {"done": true}                              it needs the others no more
     hub -> member   {"members": [name, ...]}                    all have come
                     {"topic": t, "values": [v, ...]}            all have said theirs
                     {"topic": t, "late": [rank, ...], "is_over": bool}    these have not yet, or not in time
-                    {"rank": r, "report": text, "is_over": bool}
+                    {"rank": r, "report": text, "is_over": bool, "is_cause": bool}
                     {"rank": r, "done": true}
                     {"refused": text}                           two processes come as one rank, for example
 """
@@ -84,6 +85,7 @@ class Group:
         self._late: dict[str, list[int]] = {}  # of topics whose deadline has passed
         self._reports: dict[int, str] = {}  # the first of each rank
         self._over: set[int] = set()  # ranks that died or gave up
+        self._has_cause = False  # some report says more than that another process was lost
         self._done: set[int] = set()
         self._refused = ""
         self._is_cut = False  # nothing more comes from the hub
@@ -105,7 +107,7 @@ class Group:
         deadline = time.monotonic() + self.timeout_s
         port = self._published_port() if master_port is None else master_port
         hello = introduce("trainer", group=number, rank=self.rank, size=self.size)
-        left = max(0.0, deadline - time.monotonic())
+        left = max(0.0, round(deadline - time.monotonic(), 1))
         try:
             connection, answer = dial((self.addr, port), "the trainer of rank 0", hello, left, answer_s=ANSWER_S)
         except RendezvousError as error:
@@ -211,11 +213,11 @@ class Group:
         The loss of one process makes its trainer end, which others then lose in turn: the first one may be the last
         that a trainer hears of. So where a process of another trainer is lost, this waits a little for reports.
         """
-        self._say({"report": _text_of(error), "is_over": False})
+        self._report(error, is_over=False)
         if not isinstance(error, PeerLost):
             return error
         with self._changed:
-            self._changed.wait_for(lambda: self._reports.keys() - {self.rank} or self._is_cut, REPORT_S)
+            self._changed.wait_for(lambda: self._has_cause or self._is_cut, REPORT_S)
             told = [text for text in self._reports.values() if text not in str(error)]  # its own is empty
         return PeerLost("; ".join([str(error), *told]))
 
@@ -224,7 +226,7 @@ class Group:
     def give_up(self, error: BaseException, what: str = "") -> None:
         """Tells the others that this trainer failed, and parts from them; waits until they have heard, or ``PART_S``.
         May be called again."""
-        self._say({"report": _text_of(error) + (f" (while {what})" if what else ""), "is_over": True})
+        self._report(error, is_over=True, what=what)
         self._part(PART_S)
 
     def leave(self) -> None:
@@ -268,13 +270,16 @@ class Group:
     def _say(self, frame: dict[str, Any]) -> None:
         if self._has_left or os.getpid() != self._pid:
             return
-        if "report" in frame:
-            with self._changed:
-                self._reports.setdefault(self.rank, "")
         if self._hub is not None:
             self._hub.take(0, frame)
         elif self._connection is not None:
             _send(self._connection, frame)
+
+    def _report(self, error: BaseException, is_over: bool, what: str = "") -> None:
+        with self._changed:
+            self._reports.setdefault(self.rank, "")
+        text = f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS] + (f" (while {what})" if what else "")
+        self._say({"report": text, "is_over": is_over, "is_cause": not isinstance(error, PeerLost)})
 
     def _hear(self, frame: dict[str, Any]) -> None:
         with self._changed:
@@ -291,6 +296,7 @@ class Group:
                 self._done.add(frame["rank"])
             elif "report" in frame:
                 self._reports.setdefault(frame["rank"], frame["report"])
+                self._has_cause |= frame["is_cause"]
                 if frame["is_over"]:
                     self._over.add(frame["rank"])
             else:
@@ -328,10 +334,6 @@ def require_equal(group: Group, topic: str, mine: dict[str, Any], advice: str) -
 
 def _name(rank: int, hello: dict[str, Any]) -> str:
     return f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
-
-
-def _text_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
 
 
 def _send(connection: Connection, frame: dict[str, Any]) -> None:
@@ -413,10 +415,10 @@ class _Hub:
                 self._over.add(rank)
                 self._tell({"rank": rank, "done": True}, but=rank)
             else:
-                text, is_over = f"{self._names[rank]} has reported {frame['report']}", bool(frame["is_over"])
-                if is_over:
+                if frame["is_over"]:
                     self._over.add(rank)
-                self._tell({"rank": rank, "report": text, "is_over": is_over}, but=rank)
+                text = f"{self._names[rank]} has reported {frame['report']}"
+                self._tell({**frame, "rank": rank, "report": text}, but=rank)
 
     def _collect(self, rank: int, name: str, value: Any) -> None:
         now = time.monotonic()
@@ -446,7 +448,7 @@ class _Hub:
             self._lines.pop(rank, None)
             if rank not in self._over:
                 self._over.add(rank)
-                self._tell({"rank": rank, "report": why, "is_over": True}, but=rank)
+                self._tell({"rank": rank, "report": why, "is_over": True, "is_cause": True}, but=rank)
 
     def _tell(self, frame: dict[str, Any], but: int = -1) -> None:
         # Rank 0 last: what it hears may end this process.
