@@ -17,10 +17,14 @@ import pytest
 import torch
 from dist_world import NUM_NODES, World, join, options, write_world
 from promptness import expect_prompt
+from two_hosts import device_of, enter, switch
 
 import glt
+from glt.distributed.wire import connection, group
 from glt.errors import PartitionError
 from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
+
+SILENCE_S = 3.0
 
 
 def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | None = None) -> None:
@@ -90,6 +94,57 @@ def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., Worl
         survivor = outcomes[1 - victim]
         assert survivor.error_type == "PeerLost", survivor
         assert f"trainer {victim}" in survivor.error, survivor.error
+        cluster.expect_nothing_left()
+
+
+def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str, str] | None) -> None:
+    """Says that it has lost the other trainer when its loader has ended. With shorter deadlines than users have."""
+    group.STUCK_S, connection.CUT_S = SILENCE_S, SILENCE_S
+    given = {}
+    if hosts is not None:
+        enter(hosts[trainer.rank])
+        os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = device_of(hosts[trainer.rank])
+        given["master_addr"] = "10.199.0.1"
+    try:
+        endless(trainer, path, mode, given)
+    finally:
+        trainer.say("ended")
+
+
+def test_a_trainer_that_is_stopped_in_the_middle_of_an_epoch_is_named(world: Callable[..., World]) -> None:
+    """Its connections stay open, and rows that were asked of it would be waited for until rpc_timeout."""
+    with Cluster(2, endless_until_lost, world(2).path, "collocated", None) as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        start = time.monotonic()
+        cluster.kill(1, signal.SIGSTOP)
+        assert cluster.hear(0) == "ended"
+        expect_prompt(time.monotonic() - start, "to notice, and to end", SILENCE_S + 10)
+        cluster.processes[0].join(60)
+        assert not cluster.processes[0].is_alive()
+        cluster.kill(1)
+        survivor = cluster.outcomes()[0]
+        assert survivor.error_type == "PeerLost" and "trainer 1 (host" in survivor.error, survivor
+        assert f"pid {cluster.processes[1].pid}) has given no sign of life for 3 s" in survivor.error, survivor
+        cluster.expect_nothing_left()
+
+
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_a_cut_between_trainers_is_named_on_both_sides(
+    hosts: tuple[str, str], world: Callable[..., World], mode: str
+) -> None:
+    with Cluster(2, endless_until_lost, world(2).path, mode, hosts) as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        start = time.monotonic()
+        switch(hosts, "down")
+        for rank in range(2):
+            assert cluster.hear(rank) == "ended"
+        expect_prompt(time.monotonic() - start, "to notice, and to end", SILENCE_S + 10)
+        for rank, outcome in enumerate(cluster.outcomes()):
+            assert outcome.error_type == "PeerLost", outcome
+            assert f"trainer {1 - rank} (host" in outcome.error, outcome
+            assert f"pid {cluster.processes[1 - rank].pid})" in outcome.error, outcome
         cluster.expect_nothing_left()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -12,8 +13,8 @@ import pytest
 from promptness import eventually, expect_prompt
 
 import glt
+from glt.distributed.wire import connection, listener
 from glt.distributed.wire import group as group_module
-from glt.distributed.wire import listener
 from glt.distributed.wire.group import Group, require_equal
 from glt.errors import GltError, PeerLost
 from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
@@ -207,6 +208,21 @@ def test_a_stopped_trainer_is_named(victim: int) -> None:
         cluster.kill(victim)
         pid = cluster.processes[victim].pid
         expect_lost(cluster.outcomes(), victim, pid, start, "no sign of life for 2 s")
+
+
+def hold_the_interpreter(trainer: Trainer) -> list[int]:
+    """Rank 1 lets none of its threads run for longer than a cut network is tolerated."""
+    connection.CUT_S = 1.0
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    if trainer.rank == 1:
+        ctypes.PyDLL(None).usleep(4_000_000)  # unlike time.sleep, with the GIL
+    return group.exchange("more", trainer.rank)
+
+
+def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
+    with Cluster(2, hold_the_interpreter) as cluster:
+        assert cluster.results() == [[0, 1]] * 2
 
 
 def fail(trainer: Trainer, victim: int, how: str) -> None:

@@ -35,11 +35,11 @@ def hosts() -> Iterator[tuple[str, str]]:
     try:
         for name in names:
             ip("netns", "add", name)
-        ends = (f"ga{mark}", "netns", names[0], "type", "veth", "peer", "name", f"gb{mark}", "netns", names[1])
-        ip("link", "add", *ends)
-        for letter, name, last in (("a", names[0], 1), ("b", names[1], 2)):
-            ip("-n", name, "addr", "add", f"10.199.0.{last}/24", "dev", f"g{letter}{mark}")
-            for device in ("lo", f"g{letter}{mark}"):
+        first, second = (("name", device_of(name), "netns", name) for name in names)
+        ip("link", "add", *first, "type", "veth", "peer", *second)
+        for number, name in enumerate(names, 1):
+            ip("-n", name, "addr", "add", f"10.199.0.{number}/24", "dev", device_of(name))
+            for device in ("lo", device_of(name)):
                 ip("-n", name, "link", "set", device, "up")
     except (OSError, subprocess.SubprocessError) as error:
         remove(names)
@@ -54,6 +54,12 @@ def remove(names: tuple[str, str]) -> None:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
 
 
+def device_of(host: str) -> str:
+    """The name of its end of the cable."""
+    _, letter, mark = host.split("-")
+    return f"g{letter}{mark}"
+
+
 def switch(hosts: tuple[str, str], state: str) -> None:
     """Cuts the cable between the hosts, or mends it."""
-    ip("-n", hosts[1], "link", "set", f"gb{hosts[1].rpartition('-')[2]}", state)
+    ip("-n", hosts[1], "link", "set", device_of(hosts[1]), state)
