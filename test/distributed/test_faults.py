@@ -20,7 +20,7 @@ from promptness import expect_prompt
 from two_hosts import device_of, enter, switch
 
 import glt
-from glt.distributed.wire import connection, group
+from glt.distributed.wire import connection, hub
 from glt.errors import PartitionError
 from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
 
@@ -99,7 +99,7 @@ def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., Worl
 
 def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str, str] | None) -> None:
     """Says that it has lost the other trainer when its loader has ended. With shorter deadlines than users have."""
-    group.STUCK_S, connection.CUT_S = SILENCE_S, SILENCE_S
+    hub.STUCK_S, connection.CUT_S = SILENCE_S, SILENCE_S
     given = {}
     if hosts is not None:
         enter(hosts[trainer.rank])

@@ -13,8 +13,7 @@ import pytest
 from promptness import eventually, expect_prompt
 
 import glt
-from glt.distributed.wire import connection, listener
-from glt.distributed.wire import group as group_module
+from glt.distributed.wire import connection, hub, listener
 from glt.distributed.wire.group import Group, require_equal
 from glt.errors import GltError, PeerLost
 from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
@@ -116,7 +115,7 @@ def test_who_differs_is_named_on_all_ranks() -> None:
 
 def come(trainer: Trainer, late: int, is_there: bool) -> None:
     """One rank does not come, or comes and says nothing."""
-    group_module.HINT_S = listener.HINT_S = 0.1
+    hub.HINT_S = listener.HINT_S = 0.1
     trainer.say("here")
     trainer.hear()
     if trainer.rank == late and not is_there:
@@ -169,7 +168,7 @@ def test_trainer_0_that_does_not_come_is_named() -> None:
 def wait_in(trainer: Trainer, where: str, victim: int, stuck_s: float | None = None) -> None:
     """All wait for one rank, which waits for the test."""
     if stuck_s is not None:
-        group_module.STUCK_S = stuck_s
+        hub.STUCK_S = stuck_s
     group = meet(trainer)
     group.exchange("topic", 0)
     trainer.say("met")
@@ -208,6 +207,30 @@ def test_a_stopped_trainer_is_named(victim: int) -> None:
         cluster.kill(victim)
         pid = cluster.processes[victim].pid
         expect_lost(cluster.outcomes(), victim, pid, start, "no sign of life for 2 s")
+
+
+def go_on(trainer: Trainer) -> list[int]:
+    hub.STUCK_S = 2.0
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    trainer.say("met")
+    trainer.hear()
+    return group.exchange("more", trainer.rank)
+
+
+def test_trainers_that_were_stopped_together_go_on() -> None:
+    """As by Ctrl-Z: the first to go on has heard nothing of the others for long."""
+    with Cluster(2, go_on) as cluster:
+        assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
+        for rank in range(2):
+            cluster.kill(rank, signal.SIGSTOP)
+        time.sleep(3.0)
+        for rank in range(2):
+            cluster.kill(rank, signal.SIGCONT)
+            time.sleep(0.5)
+        for rank in range(2):
+            cluster.say(rank)
+        assert cluster.results() == [[0, 1]] * 2
 
 
 def hold_the_interpreter(trainer: Trainer) -> list[int]:

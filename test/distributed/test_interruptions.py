@@ -21,7 +21,7 @@ from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
 from glt.distributed.loader import collocated
-from glt.distributed.wire import group
+from glt.distributed.wire import hub
 from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 
@@ -38,7 +38,7 @@ def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float,
     loader.itself = loader
     next(iter(loader))
     backend = loader._backend
-    locks: list[Any] = [group._lock, collocated._lock]
+    locks: list[Any] = [hub._lock, collocated._lock]
     if mode == "collocated":
         locks += [backend._channel._changed, backend._loop._lock]
     found = []

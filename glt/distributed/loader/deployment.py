@@ -156,7 +156,8 @@ class _AmongTrainers(Deployment):
                 why = self._map(index, theirs["graph_dir"])  # it fails in another container of the same host
                 if why is not None:
                     logger.info("%s: partition %d is read through its trainer: %s", group.me, index, why)
-        found = group.exchange("reads", {"num_read": 1 + len(self.others), "unread": list(unread.items())})
+        reads = {"num_read": 1 + len(self.others), "unread": list(unread.items())}
+        found = group.exchange("partitions that they read", reads)
         for rank, theirs in enumerate(found):
             if theirs["unread"]:
                 text = _unread(dict(theirs["unread"]), data.num_partitions, loaded)
