@@ -99,6 +99,20 @@ def test_groups_share_a_port_and_may_end_in_any_order() -> None:
         assert cluster.results() == [[[0, 0], [1, 1], [2, 2]]] * 2
 
 
+def one_after_another(trainer: Trainer) -> int:
+    """Rank 0 closes its port with each group while rank 1 is about to arrive for the next one."""
+    for number in range(150):
+        group = meet(trainer)
+        assert group.exchange("topic", number) == [number, number]
+        group.leave()
+    return number
+
+
+def test_groups_of_one_port_follow_each_other() -> None:
+    with Cluster(2, one_after_another) as cluster:
+        assert cluster.results() == [149, 149]
+
+
 def differ(trainer: Trainer) -> None:
     require_equal(meet(trainer), "options", {"same": 1, "depth": 2 if trainer.rank == 1 else 3}, "Look there.")
 

@@ -173,42 +173,14 @@ def _refuse(connection: Connection, text: str) -> None:
     reader.part([connection], 0.0)
 
 
-class _Port:
-    """A port of rank 0, at which the members of its groups arrive, perhaps before rank 0 has made theirs."""
-
-    def __init__(self, addr: str, port: int) -> None:
-        host = "::" if ":" in own_address((addr, port or 1)) else "0.0.0.0"
-        self.hubs: dict[int, Hub] = {}
-        self.waiting: dict[int, list[tuple[Connection, dict[str, Any]]]] = {}
-        try:
-            self.listener = Listener((host, port), 0, (addr, port or 1), self._welcome, ANSWER_S)
-        except RendezvousError as error:
-            raise RendezvousError(
-                f"master_port = {port}: cannot be opened on {socket.gethostname()}, probably another program has it; "
-                f"choose another, or leave it out to have one found ({error.__cause__ or error})"
-            ) from error
-        self.listener.open()
-
-    def _welcome(self, connection: Connection, hello: dict[str, Any]) -> None:
-        number = int(hello["group"])
-        connection.max_json_bytes = MAX_JSON_BYTES
-        connection.send(introduce("trainer"), SEND_S)
-        pulse.add(connection)
-        with _lock:
-            hub = self.hubs.get(number)
-            if hub is None and number not in _ended:
-                self.waiting.setdefault(number, []).append((connection, hello))
-                return
-        if hub is None:
-            _refuse(connection, "trainer 0 has ended its part of this loader")
-        else:
-            hub.admit(connection, hello)
-
+# Where the members arrive, perhaps before rank 0 has made their group, or at a port that another group had opened.
 
 _lock = threading.Lock()
 _num_groups = 0  # of this process so far: all trainers create their loaders in the same order
-_ports: dict[int, _Port] = {}
-_ended: set[int] = set()  # groups of this process, by number
+_hubs: dict[int, Hub] = {}  # by number of the group
+_ended: set[int] = set()  # groups that were in _hubs
+_waiting: dict[int, list[tuple[Connection, dict[str, Any]]]] = {}  # members of groups that are yet to be made
+_ports: dict[int, tuple[Listener, set[int]]] = {}  # with the groups that use them
 
 
 def next_number() -> int:
@@ -223,28 +195,58 @@ def open_port(hub: Hub, addr: str, master_port: int | None) -> int:
     """Lets the members of a group arrive at a port; returns it. Groups may share one."""
     with _lock:
         number = master_port or next(iter(_ports), 0)
-        port = _ports.get(number)
-        if port is None:
-            port = _Port(addr, number)
-            number = port.listener.address[1]
-            _ports[number] = port
-        port.hubs[hub.number] = hub
-        early = port.waiting.pop(hub.number, [])
+        if number not in _ports:
+            listener = _listen(addr, number)
+            number = listener.address[1]
+            _ports[number] = listener, set()
+        _ports[number][1].add(hub.number)
+        _hubs[hub.number] = hub
+        early = _waiting.pop(hub.number, [])
     reader.add_hub(hub)
     for connection, hello in early:
         hub.admit(connection, hello)
     return number
 
 
+def _listen(addr: str, port: int) -> Listener:
+    host = "::" if ":" in own_address((addr, port or 1)) else "0.0.0.0"
+    try:
+        listener = Listener((host, port), 0, (addr, port or 1), _welcome, ANSWER_S)
+    except RendezvousError as error:
+        raise RendezvousError(
+            f"master_port = {port}: cannot be opened on {socket.gethostname()}, probably another program has it; "
+            f"choose another, or leave it out to have one found ({error.__cause__ or error})"
+        ) from error
+    listener.open()
+    return listener
+
+
+def _welcome(connection: Connection, hello: dict[str, Any]) -> None:
+    number = int(hello["group"])
+    connection.max_json_bytes = MAX_JSON_BYTES
+    connection.send(introduce("trainer"), SEND_S)
+    pulse.add(connection)
+    with _lock:
+        hub = _hubs.get(number)
+        if hub is None and number not in _ended:
+            _waiting.setdefault(number, []).append((connection, hello))
+            return
+    if hub is None:
+        _refuse(connection, "trainer 0 has ended its part of this loader")
+    else:
+        hub.admit(connection, hello)
+
+
 def _close_port(hub: Hub) -> None:
-    """Takes a group from its port, and closes that if no other needs it."""
+    """Takes a group from its port, and closes that if no other uses it."""
     reader.discard_hub(hub)
     with _lock:
+        _hubs.pop(hub.number, None)
         _ended.add(hub.number)
-        for number, port in list(_ports.items()):
-            port.hubs.pop(hub.number, None)
-            if not port.hubs and not port.waiting:
-                port.listener.close()
+        for number, (listener, users) in list(_ports.items()):
+            users.discard(hub.number)
+            if not users:
+                listener.close()
                 del _ports[number]
 
 
@@ -383,7 +385,8 @@ def _forget() -> None:
     """A fork reads nothing; its copies of the sockets are closed where they are kept."""
     global _lock
     _lock = threading.Lock()
-    _ports.clear()
+    for known in (_hubs, _waiting, _ports):
+        known.clear()
     reader.__init__()  # type: ignore[misc]
 
 
