@@ -47,10 +47,27 @@ _TABLE_START = _HEADER.size + _CHECKSUM.size
 
 # Code in the message -> dtype. Append only: the codes are the format.
 _DTYPES = (
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.float16, torch.bfloat16,
-    torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.uint16, torch.uint32,
-    torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
-)  # fmt: skip
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex32,
+    torch.complex64,
+    torch.complex128,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+)
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 

@@ -110,8 +110,19 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def _numpy_has(dtype: torch.dtype) -> bool:
-    return dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-                     torch.float32, torch.float64, torch.complex64, torch.complex128)  # fmt: skip
+    return dtype in (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    )
 
 
 def require_data(value: Any, name: str) -> None:

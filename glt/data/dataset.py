@@ -110,10 +110,15 @@ class Dataset:
             TypeError, ValueError: If shapes, dtypes, numbers of rows or ``edge_dir`` do not fit.
         """
         arrays = GraphArrays.from_arrays(
-            edge_index, num_nodes, node_tables={"x": node_features, "y": node_labels},
-            edge_tables={"edge_attr": edge_features}, edge_ids=edge_ids, edge_weight=edge_weight,
-            edge_time=edge_time, node_time=node_time,
-        )  # fmt: skip
+            edge_index,
+            num_nodes,
+            node_tables={"x": node_features, "y": node_labels},
+            edge_tables={"edge_attr": edge_features},
+            edge_ids=edge_ids,
+            edge_weight=edge_weight,
+            edge_time=edge_time,
+            node_time=node_time,
+        )
         return cls._of(arrays, edge_dir)
 
     @classmethod
@@ -174,9 +179,13 @@ class Dataset:
     def _of(cls, arrays: GraphArrays, edge_dir: str) -> Dataset:
         graphs = [Graph(topology) for topology in arrays.topologies(edge_dir)]
         self = cls.of_graphs(
-            arrays.schema, graphs, arrays.num_nodes, edge_dir=edge_dir, time_attr=arrays.time_attr,
+            arrays.schema,
+            graphs,
+            arrays.num_nodes,
+            edge_dir=edge_dir,
+            time_attr=arrays.time_attr,
             time_level=arrays.time_level,
-        )  # fmt: skip
+        )
         for level, tables in (("node", arrays.node_tables), ("edge", arrays.edge_tables)):
             for name in dict.fromkeys(name for each in tables for name in each):
                 self._put(level, name, [each.get(name) for each in tables])
@@ -233,9 +242,14 @@ class Dataset:
         else:
             edge_index = coo_of(edge_index, layout)
         arrays = GraphArrays.from_arrays(
-            edge_index, num_nodes, node_tables={}, edge_tables={}, edge_ids=edge_ids, edge_weight=edge_weights,
+            edge_index,
+            num_nodes,
+            node_tables={},
+            edge_tables={},
+            edge_ids=edge_ids,
+            edge_weight=edge_weights,
             edge_time=edge_times,
-        )  # fmt: skip
+        )
         graphs = tuple(Graph(t, graph_mode, device) for t in arrays.topologies(self.edge_dir))
         self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level

@@ -241,9 +241,15 @@ class Feature:
             if positions is None and len(out) < len(ids):
                 raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
         return self.placed(place).gather(
-            ids, out, positions=positions, dtype=dtype, wait=wait, trusted=trusted, max_blocks=max_blocks,
+            ids,
+            out,
+            positions=positions,
+            dtype=dtype,
+            wait=wait,
+            trusted=trusted,
+            max_blocks=max_blocks,
             explain=self._explain,
-        )  # fmt: skip
+        )
 
     def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
         """Raises what the CPU would have raised for these ids."""
@@ -270,10 +276,17 @@ class Feature:
             book, part = self.owned
             row_of = from_array(np.where(book.owners() == part, row_of.numpy(), np.uint32(NO_ROW)))
         return TieredRows(
-            self.tensor, device, num_hot=round(self.split_ratio * len(self)), hotness=self.hotness, row_of=row_of,
-            first_id=self._first_id, group=group, parts=self._hot.setdefault(tuple(group), []), scale=self.scale,
+            self.tensor,
+            device,
+            num_hot=round(self.split_ratio * len(self)),
+            hotness=self.hotness,
+            row_of=row_of,
+            first_id=self._first_id,
+            group=group,
+            parts=self._hot.setdefault(tuple(group), []),
+            scale=self.scale,
             name="the rows of a Feature",
-        )  # fmt: skip
+        )
 
     def check(self) -> None:
         """Waits for all gathers on GPUs; raises the IndexError of those that were not waited for."""

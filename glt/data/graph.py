@@ -65,9 +65,10 @@ class DeviceTopology:
             if topology.by_time is not None:
                 indices, edge_ids, time = topology.by_time
                 self.by_time = TimedEdges(
-                    self._column(indices, "indices by time"), self._optional(edge_ids, "edge_ids by time"),
+                    self._column(indices, "indices by time"),
+                    self._optional(edge_ids, "edge_ids by time"),
                     self._column(time, "edge times"),
-                )  # fmt: skip
+                )
         except BaseException:
             self.close()
             raise

@@ -177,10 +177,8 @@ def _suffix(schema: Schema, name: Any) -> str:
 
 def _rows(tables: Mapping[str, list[Any]], index: int, suffix: str) -> dict[str, Tensor]:
     return {
-        name: as_rows(each[index], _argument(name) + suffix)
-        for name, each in tables.items()
-        if each[index] is not None
-    }  # fmt: skip
+        name: as_rows(each[index], _argument(name) + suffix) for name, each in tables.items() if each[index] is not None
+    }
 
 
 def _per_edge_type(schema: Schema, build: Any, values: Iterable[Any]) -> list[Any]:

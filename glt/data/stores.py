@@ -236,9 +236,14 @@ def dataset_of_stores(
         if own.edge_dir == edge_dir and time_attr in (None, own.time_attr):
             times = [tables.get(own.time_attr or "") for tables in own.node_tables]
             return Dataset.of_graphs(
-                own.schema, own.graphs, own.num_nodes_of, edge_dir=edge_dir, time_attr=own.time_attr,
-                time_level=own.time_level, node_time=times,
-            )  # fmt: skip
+                own.schema,
+                own.graphs,
+                own.num_nodes_of,
+                edge_dir=edge_dir,
+                time_attr=own.time_attr,
+                time_level=own.time_level,
+                node_time=times,
+            )
     attrs = graph_store.get_all_edge_attrs()
     if not attrs:
         raise ValueError("graph_store has no edges: expected at least one edge type")
@@ -263,9 +268,14 @@ def dataset_of_stores(
             topology = _timed(topology, level, times[neighbor if level == "node" else r])
         graphs.append(Graph(topology))
     return Dataset.of_graphs(
-        schema, graphs, counts, edge_dir=edge_dir, time_attr=time_attr, time_level=level,
+        schema,
+        graphs,
+        counts,
+        edge_dir=edge_dir,
+        time_attr=time_attr,
+        time_level=level,
         node_time=times if level == "node" else None,
-    )  # fmt: skip
+    )
 
 
 def _schema(attrs: Sequence[EdgeAttr], tensor_attrs: Sequence[Any]) -> Schema:
@@ -284,9 +294,11 @@ def _read(store: GraphStore, offer: dict[EdgeLayout, EdgeAttr], layout: str) -> 
         num_neighbors = int(indices.max()) + 1 if len(indices) else 0
         size = (len(indptr) - 1, num_neighbors)
         return Topology.from_rows(
-            indptr.long().contiguous(), indices.contiguous(), layout=layout,
+            indptr.long().contiguous(),
+            indices.contiguous(),
+            layout=layout,
             num_nodes=size if layout == "CSR" else size[::-1],
-        )  # fmt: skip
+        )
     ends = coo_of((first, second), attr.layout.name)
     num_sources, num_targets = (int(end.max()) + 1 if len(end) else 0 for end in ends)
     return Topology(ends, (num_sources, num_targets), layout=layout)
@@ -353,6 +365,12 @@ def _timed(topology: Topology, level: str, time: Any) -> Topology:
             values = values[topology.edge_ids.numpy()]
     by_time = TimedEdges.build(topology.indptr, topology.indices, topology.edge_ids, values)
     return Topology.from_rows(
-        topology.indptr, topology.indices, topology.edge_ids, layout=topology.layout, num_nodes=topology.size,
-        weights=topology.weights, by_time=by_time, trusted=True,
-    )  # fmt: skip
+        topology.indptr,
+        topology.indices,
+        topology.edge_ids,
+        layout=topology.layout,
+        num_nodes=topology.size,
+        weights=topology.weights,
+        by_time=by_time,
+        trusted=True,
+    )

@@ -192,9 +192,15 @@ class TieredRows:
 
         def launch(error: int) -> torch.cuda.Event | None:
             call = _core.GatherCall(
-                ids.data_ptr(), ids.element_size(), len(ids), out.data_ptr(), num_out, error,
-                0 if positions is None else positions.data_ptr(), 0 if count is None else count.data_ptr(),
-            )  # fmt: skip
+                ids.data_ptr(),
+                ids.element_size(),
+                len(ids),
+                out.data_ptr(),
+                num_out,
+                error,
+                0 if positions is None else positions.data_ptr(),
+                0 if count is None else count.data_ptr(),
+            )
             if self.device.type != "cuda":
                 _core.host_gather(table, call, 64)
                 return None

@@ -276,10 +276,18 @@ class Topology:
         indices = np.empty(num_edges, np.int32 if self.num_neighbor_nodes - 1 <= _INT32_MAX else np.int64)
         ids = np.empty(num_edges, np.int32 if largest_id <= _INT32_MAX else np.int64)
         _core.build_csr(
-            row, col, self.num_nodes, self.num_neighbor_nodes, indptr, indices, ids,
-            edge_ids_in=None if by_position else ids_in, largest_edge_id=largest_id,
-            row_name=f"edge_index[{int(layout == 'CSC')}]", col_name=f"edge_index[{int(layout == 'CSR')}]",
-        )  # fmt: skip
+            row,
+            col,
+            self.num_nodes,
+            self.num_neighbor_nodes,
+            indptr,
+            indices,
+            ids,
+            edge_ids_in=None if by_position else ids_in,
+            largest_edge_id=largest_id,
+            row_name=f"edge_index[{int(layout == 'CSC')}]",
+            col_name=f"edge_index[{int(layout == 'CSR')}]",
+        )
         self.indptr, self.indices = torch.from_numpy(indptr), torch.from_numpy(indices)
         position = ids
         if by_position and ids_in is not None:
@@ -357,9 +365,15 @@ class Topology:
         indptr = torch.cat([self.indptr, self.indptr[-1:].expand(missing)]) if missing else self.indptr
         weights = None if self.weights is None else self.weights.with_empty_rows(missing)
         return Topology.from_rows(
-            indptr, self.indices, self.edge_ids, layout=self.layout, num_nodes=size, weights=weights,
-            by_time=self.by_time, trusted=True,
-        )  # fmt: skip
+            indptr,
+            self.indices,
+            self.edge_ids,
+            layout=self.layout,
+            num_nodes=size,
+            weights=weights,
+            by_time=self.by_time,
+            trusted=True,
+        )
 
     @property
     def csr(self) -> _core.Csr:
@@ -466,9 +480,13 @@ def _look(
     if book is not None and book.row_of is not None:
         arrays["row_of"] = book.row_of.numpy()
     return _core.Csr(
-        **arrays, num_nodes=num_nodes, num_neighbor_nodes=num_neighbor_nodes, check_indices=is_checked,
-        book=None if book is None else book.native, part=part,
-    )  # fmt: skip
+        **arrays,
+        num_nodes=num_nodes,
+        num_neighbor_nodes=num_neighbor_nodes,
+        check_indices=is_checked,
+        book=None if book is None else book.native,
+        part=part,
+    )
 
 
 def layout_of(edge_dir: str) -> str:

@@ -75,9 +75,15 @@ def require_agreement(
         "exclude_edges": config.exclude_edges,
     }
     defaults = {
-        "replace": False, "subgraph_type": "directional", "disjoint": False, "temporal_strategy": "uniform",
-        "time_attr": None, "weight_attr": None, "directed": True, "exclude_edges": None,
-    }  # fmt: skip
+        "replace": False,
+        "subgraph_type": "directional",
+        "disjoint": False,
+        "temporal_strategy": "uniform",
+        "time_attr": None,
+        "weight_attr": None,
+        "directed": True,
+        "exclude_edges": None,
+    }
     for name, value in options.items():
         if value not in (defaults[name], made_with[name]):
             raise ValueError(
@@ -190,9 +196,14 @@ class KeyedBatches(Resumable):
         self._ahead: AheadOptions | None = None
 
     def _choose_ahead(
-        self, sampler: Any, data: Any, device: Any, batches_ahead: int | None, gather_window: int | None,
+        self,
+        sampler: Any,
+        data: Any,
+        device: Any,
+        batches_ahead: int | None,
+        gather_window: int | None,
         kwargs: dict[str, Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Takes note of the GPU of a sampler, if it has one, and of how far ahead of the trainer it is to be.
 
         Raises:

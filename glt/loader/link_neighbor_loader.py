@@ -175,10 +175,15 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         **kwargs: Any,
     ) -> None:
         options: dict[str, Any] = {
-            "replace": replace, "subgraph_type": getattr(subgraph_type, "value", subgraph_type), "disjoint": disjoint,
-            "temporal_strategy": temporal_strategy, "time_attr": time_attr, "weight_attr": weight_attr,
-            "directed": directed, "exclude_edges": exclude_edges,
-        }  # fmt: skip
+            "replace": replace,
+            "subgraph_type": getattr(subgraph_type, "value", subgraph_type),
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
+            "directed": directed,
+            "exclude_edges": exclude_edges,
+        }
         if isinstance(neighbor_sampler, NeighborSampler):
             require_agreement(neighbor_sampler, data, num_neighbors, random_seed, options)
             random_seed, time_attr = neighbor_sampler.random_seed, neighbor_sampler.time_attr
@@ -199,17 +204,28 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             for value in (edge_label, edge_label_time, kwargs.pop("input_id", None))
         )
         for name, given in (
-            ("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id),
-        ):  # fmt: skip
+            ("edge_label", edge_label),
+            ("edge_label_time", edge_label_time),
+            ("input_id", input_id),
+        ):
             require_data(given, name)
         if edge_label is not None and neg_sampling is not None:
             require_summable(edge_label)
         super().__init__(
-            as_pyg(data), num_neighbors, seed_edges(data, edge_label_index), edge_label, edge_label_time,
-            neg_sampling=neg_sampling, time_attr=time_attr, transform=transform,
-            transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler, input_id=input_id, **kwargs,
-        )  # fmt: skip
+            as_pyg(data),
+            num_neighbors,
+            seed_edges(data, edge_label_index),
+            edge_label,
+            edge_label_time,
+            neg_sampling=neg_sampling,
+            time_attr=time_attr,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler,
+            input_id=input_id,
+            **kwargs,
+        )
         self._check_inputs()
         place = None if self._ahead is None else self._ahead.accelerator
         self._features = BatchFeatures(data, self.custom_cls, num_threads, place)
@@ -220,8 +236,10 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         inputs = self.input_data
         size = len(inputs.row)
         for name, given in (
-            ("edge_label", inputs.label), ("edge_label_time", inputs.time), ("input_id", inputs.input_id),
-        ):  # fmt: skip
+            ("edge_label", inputs.label),
+            ("edge_label_time", inputs.time),
+            ("input_id", inputs.input_id),
+        ):
             if given is not None and (given.dim() == 0 or len(given) != size):
                 raise ValueError(
                     f"{name} has {given.size(0) if given.dim() else 0} rows: expected one per seed edge, {size}"
@@ -242,9 +260,13 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         inputs, drawn = self.input_data, self.neg_sampling
         weights = {} if drawn is None else {"src_weight": drawn.src_weight, "dst_weight": drawn.dst_weight}
         return {
-            "row": inputs.row, "col": inputs.col, "label": inputs.label, "time": inputs.time,
-            "input_id": inputs.input_id, **weights,
-        }  # fmt: skip
+            "row": inputs.row,
+            "col": inputs.col,
+            "label": inputs.label,
+            "time": inputs.time,
+            "input_id": inputs.input_id,
+            **weights,
+        }
 
     def collate_fn(self, index: BatchIndex | Tensor | list[int]) -> Any:
         """Samples a batch; in a DataLoader worker also looks up its features, if ``filter_per_worker``."""

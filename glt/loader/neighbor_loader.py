@@ -90,10 +90,14 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         **kwargs: Any,
     ) -> None:
         options: dict[str, Any] = {
-            "replace": replace, "subgraph_type": getattr(subgraph_type, "value", subgraph_type), "disjoint": disjoint,
-            "temporal_strategy": temporal_strategy, "time_attr": time_attr, "weight_attr": weight_attr,
+            "replace": replace,
+            "subgraph_type": getattr(subgraph_type, "value", subgraph_type),
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
             "directed": directed,
-        }  # fmt: skip
+        }
         if isinstance(neighbor_sampler, NeighborSampler):
             require_agreement(neighbor_sampler, data, num_neighbors, random_seed, options)
             random_seed, time_attr = neighbor_sampler.random_seed, neighbor_sampler.time_attr
@@ -117,10 +121,17 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         for name, given in (("input_time", input_time), ("input_id", kwargs.get("input_id"))):
             require_data(given, name)
         super().__init__(
-            source, num_neighbors, input_nodes, input_time, time_attr=time_attr, transform=transform,
-            transform_sampler_output=transform_sampler_output, filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler, **kwargs,
-        )  # fmt: skip
+            source,
+            num_neighbors,
+            input_nodes,
+            input_time,
+            time_attr=time_attr,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler,
+            **kwargs,
+        )
         if isinstance(neighbor_sampler, NeighborSampler):
             self._check_inputs(neighbor_sampler)
         place = None if self._ahead is None else self._ahead.accelerator

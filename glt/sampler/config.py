@@ -44,57 +44,94 @@ class Conflict:
 
 CONFLICTS = (
     Conflict(
-        "subgraph_type", "induced", "disjoint", True,
+        "subgraph_type",
+        "induced",
+        "disjoint",
+        True,
         "an induced subgraph has all edges between its nodes, disjoint trees have none between them; leave one out",
     ),
     Conflict(
-        "subgraph_type", "induced", "time_attr", GIVEN,
+        "subgraph_type",
+        "induced",
+        "time_attr",
+        GIVEN,
         "temporal sampling is disjoint, each tree as of its seed's time; use subgraph_type='directional'",
     ),
     Conflict(
-        "weight_attr", GIVEN, "time_attr", GIVEN,
+        "weight_attr",
+        GIVEN,
+        "time_attr",
+        GIVEN,
         "weighted draws among the edges before a time are not supported; leave one out",
     ),
     Conflict(
-        "temporal_strategy", "last", "time_attr", None,
+        "temporal_strategy",
+        "last",
+        "time_attr",
+        None,
         "the last edges by time need a time; name the attribute that holds it",
     ),
     Conflict("input_time", GIVEN, "time_attr", None, "seed times compare with the times that time_attr names; name it"),
     Conflict(
-        "time_level", "edge", "input_time", None,
+        "time_level",
+        "edge",
+        "input_time",
+        None,
         "times of edges say nothing of when a seed is looked at; give one time per seed",
     ),
     Conflict(
-        "edge_label_time", GIVEN, "time_attr", None,
+        "edge_label_time",
+        GIVEN,
+        "time_attr",
+        None,
         "times of seed edges compare with the times that time_attr names; name it",
     ),
     Conflict(
-        "time_attr", GIVEN, "edge_label_time", None,
+        "time_attr",
+        GIVEN,
+        "edge_label_time",
+        None,
         "an edge has no time of its own at which to look at its ends; give one time per seed edge",
     ),
     Conflict(
-        "sample_direction", "backward", "time_attr", GIVEN,
-        "time runs one way; expand nodes along their in-edges", NotImplementedError,
+        "sample_direction",
+        "backward",
+        "time_attr",
+        GIVEN,
+        "time runs one way; expand nodes along their in-edges",
+        NotImplementedError,
     ),
     Conflict(
-        "neg_sampling", GIVEN, "neg_sampling_ratio", GIVEN,
+        "neg_sampling",
+        GIVEN,
+        "neg_sampling_ratio",
+        GIVEN,
         "the ratio is PyG's old name for neg_sampling={'mode': 'binary', 'amount': ratio}; leave it out",
     ),
     Conflict(
-        "filter_per_worker", False, "data", "DistDataset",
+        "filter_per_worker",
+        False,
+        "data",
+        "DistDataset",
         "the samplers of a partition look features up where they are; leave filter_per_worker out, or look up features "
         "yourself, with collect_features=False and transform",
     ),
     Conflict("directed", False, "subgraph_type", "bidirectional", "directed=False is PyG's old name for 'induced'"),
     Conflict(
-        "exclude_edges", GIVEN, "subgraph_type", "induced",
+        "exclude_edges",
+        GIVEN,
+        "subgraph_type",
+        "induced",
         "the excluded edges would come back among the induced ones; leave one out",
     ),
     Conflict(
-        "exclude_edges", "self", "subgraph_type", "bidirectional",
+        "exclude_edges",
+        "self",
+        "subgraph_type",
+        "bidirectional",
         "the reverse of a reverse edge is the excluded edge again; use exclude_edges='reverse'",
     ),
-)  # fmt: skip
+)
 """Every combination that is refused."""
 
 

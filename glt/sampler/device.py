@@ -80,11 +80,19 @@ class DeviceHotness:
                 back = self.facts[r].back
                 way_back = {"mutual": mutual.data_ptr(), "back": self.placed[back].rows, "back_neighbors": counts[back]}
             self._native.add_doubt(
-                self.placed[r].rows, counts[r], weighted=config.weighted, replace=config.replace, hop=hop,
-                expanded=_address(tables[expanded]), neighbor=_address(tables[neighbor]),
-                num_columns=found[neighbor].shape[1], doubt=sums[neighbor].data_ptr(),
-                repeated=_address(repeated), stream=current_stream(self.device), **way_back,
-            )  # fmt: skip
+                self.placed[r].rows,
+                counts[r],
+                weighted=config.weighted,
+                replace=config.replace,
+                hop=hop,
+                expanded=_address(tables[expanded]),
+                neighbor=_address(tables[neighbor]),
+                num_columns=found[neighbor].shape[1],
+                doubt=sums[neighbor].data_ptr(),
+                repeated=_address(repeated),
+                stream=current_stream(self.device),
+                **way_back,
+            )
         return [each.cpu().numpy() for each in sums]
 
     def _there(self, values: np.ndarray | None) -> Tensor | None:
@@ -152,11 +160,19 @@ class DeviceNegatives:
         address = out.data_ptr()
         with self._lock:
             self._native.launch(
-                None if rows is None else rows.rows, from_destination=edge_dir == "in", src=ends[0], dst=ends[1],
-                batch_key=rounds.batch_key, num_slots=n, max_attempts=negatives.MAX_ATTEMPTS,
-                seed_time=0 if late is None else late.data_ptr(), src_out=address, dst_out=address + 8 * n,
-                gave_up=address + 16 * n, stream=current_stream(self.device),
-            )  # fmt: skip
+                None if rows is None else rows.rows,
+                from_destination=edge_dir == "in",
+                src=ends[0],
+                dst=ends[1],
+                batch_key=rounds.batch_key,
+                num_slots=n,
+                max_attempts=negatives.MAX_ATTEMPTS,
+                seed_time=0 if late is None else late.data_ptr(),
+                src_out=address,
+                dst_out=address + 8 * n,
+                gave_up=address + 16 * n,
+                stream=current_stream(self.device),
+            )
         found = out.cpu().numpy()  # which waits
         rounds.answer(found[:n], found[n : 2 * n], int(found[2 * n]))
 
@@ -169,9 +185,12 @@ class DeviceNegatives:
         times = None if time is None or end.earliest is None else self._stays(f"{side} times", time, inputs)
         earliest, earliest_time = end.earliest or (0, 0)
         return _core.NegativeEnd(
-            num_nodes=end.num_nodes, weight_sum=0 if weights is None else weights.data_ptr(),
-            time=0 if times is None else times.data_ptr(), earliest=earliest, earliest_time=earliest_time,
-        )  # fmt: skip
+            num_nodes=end.num_nodes,
+            weight_sum=0 if weights is None else weights.data_ptr(),
+            time=0 if times is None else times.data_ptr(),
+            earliest=earliest,
+            earliest_time=earliest_time,
+        )
 
     def _stays(self, name: str, values: np.ndarray | None, inputs: list[Tensor]) -> Tensor | None:
         """Copies an array to the device, unless it was the last one of that name, or another view of the same.
@@ -420,10 +439,19 @@ class DeviceSampling:
         if batch is None:
             batch = DeviceBatch(self.graph.num_nodes, self.graph.ends, self.device, **self._options)
         batch.launch(
-            self._rows(), seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time,
-            replace=config.replace, last=config.last, with_edge=config.with_edge, disjoint=config.disjoint,
-            exclusions=exclusions, trees=tree, first_hop=first_hop,
-        )  # fmt: skip
+            self._rows(),
+            seeds,
+            config.num_neighbors,
+            batch_key=batch_key,
+            seed_time=seed_time,
+            replace=config.replace,
+            last=config.last,
+            with_edge=config.with_edge,
+            disjoint=config.disjoint,
+            exclusions=exclusions,
+            trees=tree,
+            first_hop=first_hop,
+        )
         return batch
 
     def _finished(self, batch: DeviceBatch, config: SamplingConfig) -> None:
@@ -441,9 +469,16 @@ class DeviceSampling:
         from glt.sampler.output import typed_output  # loads torch_geometric, which sampling processes do without
 
         return typed_output(
-            [node for node, _ in nodes], [tree for _, tree in nodes], [(row, col) for row, col, _ in edges],
-            [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,
-        )  # fmt: skip
+            [node for node, _ in nodes],
+            [tree for _, tree in nodes],
+            [(row, col) for row, col, _ in edges],
+            [edge for _, _, edge in edges],
+            counts,
+            schema,
+            self.graph.edge_dir,
+            config,
+            self.graph.id_dtype,
+        )
 
     def begin(
         self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any

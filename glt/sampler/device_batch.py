@@ -79,8 +79,10 @@ class PlacedRows:
             **{name: 0 if array is None else array.data_ptr() for name, (array, _) in arrays.items()},
             wide_indices=indices.dtype == torch.int64,
             wide_edge_ids=edge_ids is not None and edge_ids.dtype == torch.int64,
-            num_nodes=len(indptr) - 1, num_neighbor_nodes=num_neighbor_nodes, num_edges=len(indices),
-        )  # fmt: skip
+            num_nodes=len(indptr) - 1,
+            num_neighbor_nodes=num_neighbor_nodes,
+            num_edges=len(indices),
+        )
         return cls(rows, [array for array, _ in arrays.values()])
 
 

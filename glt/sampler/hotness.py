@@ -199,9 +199,18 @@ def doubts_on_host(
             way_back = {"mutual": facts[r].mutual, "back": csrs[facts[r].back]}
             way_back["back_neighbors"] = counts[facts[r].back]
         _core.add_doubt(
-            csrs[r], counts[r], config.weighted, config.replace, hop, found[expanded], found[neighbor],
-            doubt[neighbor], repeated=facts[r].repeated, num_threads=num_threads, **way_back,
-        )  # fmt: skip
+            csrs[r],
+            counts[r],
+            config.weighted,
+            config.replace,
+            hop,
+            found[expanded],
+            found[neighbor],
+            doubt[neighbor],
+            repeated=facts[r].repeated,
+            num_threads=num_threads,
+            **way_back,
+        )
     return doubt
 
 
@@ -308,9 +317,12 @@ def sampled_on_host(
     def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
         batch.start(seeds, False, config.disjoint, None)
         batch.sample(
-            csrs, [list(each) for each in config.num_neighbors], replace=config.replace, batch_key=batch_key,
+            csrs,
+            [list(each) for each in config.num_neighbors],
+            replace=config.replace,
+            batch_key=batch_key,
             num_threads=num_threads,
-        )  # fmt: skip
+        )
         return [torch.from_numpy(batch.nodes(t)) for t in range(len(graph.num_nodes))]
 
     return sampled

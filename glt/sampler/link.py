@@ -204,9 +204,17 @@ def reverse_edge_type(schema: Schema, edge_type: int, named: str | EdgeType | No
 
 # What torch adds numbers of, and finds the least of.
 _SUMMABLE: Final = (
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16, torch.float16,
-    torch.float32, torch.float64,
-)  # fmt: skip
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bfloat16,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+)
 
 
 def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> NegativeSampling | None:

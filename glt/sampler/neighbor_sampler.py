@@ -112,9 +112,7 @@ class LocalLinks:
         if (index.input_type is not None) != graph.schema.is_hetero:
             kind = "an edge type" if graph.schema.is_hetero else "None, the graph being homogeneous"
             raise ValueError(f"input_type = {index.input_type!r}: expected {kind}")
-        conflicts.refuse(
-            edge_label_time=index.time, time_attr=conflicts.GIVEN if sampler.is_temporal else None
-        )  # fmt: skip
+        conflicts.refuse(edge_label_time=index.time, time_attr=conflicts.GIVEN if sampler.is_temporal else None)
         source, _, target = index.input_type or graph.schema.edge_types[0]
         ends = graph.schema.node_index(source), graph.schema.node_index(target)
         for row, node, end in ((0, index.row, ends[0]), (1, index.col, ends[1])):
@@ -328,9 +326,14 @@ class NeighborSampler(BaseSampler):
     ) -> None:
         subgraph_type = getattr(subgraph_type, "value", subgraph_type)
         conflicts.refuse(
-            subgraph_type=subgraph_type, directed=directed, disjoint=disjoint, temporal_strategy=temporal_strategy,
-            time_attr=time_attr, weight_attr=weight_attr, sample_direction=sample_direction,
-        )  # fmt: skip
+            subgraph_type=subgraph_type,
+            directed=directed,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            sample_direction=sample_direction,
+        )
         if temporal_strategy not in TEMPORAL_STRATEGIES:
             raise ValueError(f"temporal_strategy = {temporal_strategy!r}: expected one of {list(TEMPORAL_STRATEGIES)}")
         if sample_direction not in DIRECTIONS:
@@ -452,9 +455,17 @@ class NeighborSampler(BaseSampler):
         if self.accelerator is not None:
             return NeighborOutput(*self.on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
         hop = _core.OneHop(
-            self.csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
-            with_edge=self.config.with_edge, num_threads=self.num_threads, name="seeds",
-        )  # fmt: skip
+            self.csrs[at],
+            seeds.numpy(),
+            num_neighbors,
+            self.config.replace,
+            key,
+            0,
+            edge_type=at,
+            with_edge=self.config.with_edge,
+            num_threads=self.num_threads,
+            name="seeds",
+        )
         count = torch.empty(len(seeds), dtype=torch.uint32)
         nbr = torch.empty(hop.num_edges, dtype=torch.int64)
         edge = torch.empty_like(nbr) if self.config.with_edge else None
@@ -589,9 +600,14 @@ class NeighborSampler(BaseSampler):
         try:
             batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
             batch.sample(
-                self.csrs, [list(counts) for counts in config.num_neighbors], replace=config.replace, batch_key=key,
-                last=config.last, exclusions=exclusions, num_threads=self.num_threads,
-            )  # fmt: skip
+                self.csrs,
+                [list(counts) for counts in config.num_neighbors],
+                replace=config.replace,
+                batch_key=key,
+                last=config.last,
+                exclusions=exclusions,
+                num_threads=self.num_threads,
+            )
             if config.subgraph_type == "induced":
                 batch.induce(self.csrs, self.num_threads)
         except MemoryError as error:

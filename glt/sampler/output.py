@@ -91,9 +91,14 @@ def typed_output(
     num_nodes, num_edges = (None, None) if counts is None else counts
     if not schema.is_hetero:
         return SamplerOutput(
-            node=node[0], row=ends[0][0], col=ends[0][1], edge=edge[0], batch=tree[0],
-            num_sampled_nodes=num_nodes and num_nodes[0], num_sampled_edges=num_edges and num_edges[0],
-        )  # fmt: skip
+            node=node[0],
+            row=ends[0][0],
+            col=ends[0][1],
+            edge=edge[0],
+            batch=tree[0],
+            num_sampled_nodes=num_nodes and num_nodes[0],
+            num_sampled_edges=num_edges and num_edges[0],
+        )
     names = schema.edge_types if edge_dir == "in" else tuple(map(reverse_edge_type, schema.edge_types))
 
     def by_edge_type(values: list[Any]) -> dict[EdgeType, Any]:

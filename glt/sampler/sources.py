@@ -85,6 +85,11 @@ def _of_dataset(dataset: Dataset, time_attr: str | None, weight_attr: str | None
         for tables in dataset.node_tables
     )
     return SampledGraph(
-        dataset.schema, dataset.edge_dir, dataset.num_nodes_of, topologies, level, node_time,
+        dataset.schema,
+        dataset.edge_dir,
+        dataset.num_nodes_of,
+        topologies,
+        level,
+        node_time,
         graphs=tuple(dataset.graphs),
-    )  # fmt: skip
+    )

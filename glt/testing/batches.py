@@ -51,16 +51,18 @@ class SmallGraph:
         """Returns a PyG ``Data`` with ``edge_index``, ``x``, ``y`` and ``edge_attr``."""
         from torch_geometric.data import Data
 
-        return Data(
-            x=self.x, edge_index=self.edge_index, edge_attr=self.edge_attr, y=self.y, num_nodes=self.num_nodes
-        )  # fmt: skip
+        return Data(x=self.x, edge_index=self.edge_index, edge_attr=self.edge_attr, y=self.y, num_nodes=self.num_nodes)
 
     def to_dataset(self, edge_dir: str = "in") -> Dataset:
         """Returns the same as a :class:`glt.data.Dataset`."""
         return Dataset.from_arrays(
-            self.edge_index, self.num_nodes, node_features=self.x, node_labels=self.y, edge_features=self.edge_attr,
+            self.edge_index,
+            self.num_nodes,
+            node_features=self.x,
+            node_labels=self.y,
+            edge_features=self.edge_attr,
             edge_dir=edge_dir,
-        )  # fmt: skip
+        )
 
 
 def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:
