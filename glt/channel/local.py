@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
 from glt.channel.message import Message, MessageKind, MessageLayout, read_message
-from glt.data import arrays as pool
+from glt.data.arrays import pooled_empty
 from glt.data.device import Accelerator
 from glt.errors import ChannelClosed, ChannelTimeout
 
@@ -26,7 +26,7 @@ class LocalSlot(Slot):
     def __init__(self, channel: LocalChannel, nbytes: int, pinned: bool = False) -> None:
         self._channel = channel
         self.buffer = (
-            torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else pool.empty((nbytes,), torch.uint8)
+            torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else pooled_empty((nbytes,), torch.uint8)
         )
         self.nbytes = nbytes
         self.pinned_bytes = _block_bytes(nbytes) if pinned else 0

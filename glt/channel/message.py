@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data import arrays as pool
+from glt.data.arrays import pooled_empty
 from glt.data.device import Event
 from glt.errors import GltError, MessageError, PeerLost, RemoteError
 
@@ -273,7 +273,7 @@ def encode_message(
 ) -> Tensor:
     """Returns a message in private, recycled memory, uint8 [total bytes]; what :func:`read_message` reads."""
     layout = MessageLayout.like(tensors)
-    buffer = pool.empty((layout.nbytes,), torch.uint8)
+    buffer = pooled_empty((layout.nbytes,), torch.uint8)
     layout.write(buffer, tensors, kind, loader, epoch, index)
     return buffer
 

@@ -202,6 +202,16 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     return ids
 
 
+def require_in_range(name: str, ids: Tensor, end: int, note: str = "") -> None:
+    """Raises IndexError, naming the first, unless all ids are in ``[0, end)``. ``{}`` in ``name`` stands for the
+    position of that id, which else follows the name; ``note`` ends the error."""
+    bad = ((ids < 0) | (ids >= end)).nonzero()
+    if len(bad):
+        at = int(bad[0])
+        where = name.format(at) if "{}" in name else f"{name}[{at}]"
+        raise IndexError(f"{where} = {int(ids[at])} is outside [0, {end}){note}")
+
+
 def _converted(value: Any, name: str) -> Tensor:
     try:
         return torch.as_tensor(np.asarray(value))
@@ -354,7 +364,7 @@ class NpzFile:
 # Memory for results that are made again and again, one batch after the other.
 #
 # A batch of a few megabytes from ``torch.empty`` is fresh memory from the kernel every time: writing it costs a page
-# fault per 4 KiB, several times the work of the copy itself. :func:`empty` hands out memory that earlier batches used.
+# fault per 4 KiB, several times the work of the copy itself. :func:`pooled_empty` hands out memory of earlier batches.
 
 
 SMALL_BYTES = 64 << 10
@@ -366,7 +376,7 @@ process_pool = _core.BlockPool.of_process
 A forked child (a DataLoader worker, say) starts without any."""
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def pooled_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Returns a CPU tensor of undefined content whose memory is recycled when the last view of it is gone.
 
     Args:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data import arrays as pool
-from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place
+from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
 from glt.data.device import Accelerator, DeviceGroup, accelerator_of, group_of, require_accelerator
 from glt.data.partition_book import PartitionBook
 from glt.data.tiered_rows import NO_ROW, TieredRows, widening_of
@@ -168,7 +167,7 @@ class Feature:
         if out is None:
             if positions is not None:
                 raise ValueError("positions needs out: the rows in between must come from somewhere")
-            out = pool.empty((len(ids), *self.row_shape), self.dtype)
+            out = pooled_empty((len(ids), *self.row_shape), self.dtype)
         elif out.dtype != self.dtype:
             raise TypeError(f"out has dtype {out.dtype}: expected {self.dtype}, the table's")
         # Looked at anew each time: torch may have moved the memory of both (see glt.data.arrays).

@@ -126,6 +126,17 @@ def _edge_type(value: Any) -> EdgeType:
     return parts[0], parts[1], parts[2]
 
 
+def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
+    """Names the reverses of an edge type by GLT's rule: with ``rev_`` before the relation, or without it where it is
+    there; the same type where both ends are of one node type."""
+    source, relation, target = edge_type
+    return target, relation if source == target else reverse_relation(relation), source
+
+
+def reverse_relation(relation: str) -> str:
+    return relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
+
+
 def _require_unique(name: str, types: tuple[Any, ...]) -> None:
     for at, each in enumerate(types):
         if each in types[:at]:

@@ -17,7 +17,7 @@ from glt.data.dataset import Dataset
 from glt.data.schema import EdgeType
 from glt.loader.base import KeyedBatches, require_agreement
 from glt.loader.features import BatchFeatures, as_pyg
-from glt.sampler import config as conflicts
+from glt.sampler.config import GIVEN, refuse_conflicts
 from glt.sampler.link import checked_negatives, require_summable
 from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.order import BatchIndex
@@ -187,7 +187,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         if isinstance(neighbor_sampler, NeighborSampler):
             require_agreement(neighbor_sampler, data, num_neighbors, random_seed, options)
             random_seed, time_attr = neighbor_sampler.random_seed, neighbor_sampler.time_attr
-        conflicts.refuse(edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN)
+        refuse_conflicts(edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN)
         if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
             raise ValueError(f"num_threads = {num_threads!r}: expected an integer of at least 1")
         self._choose_seed(random_seed, kwargs)

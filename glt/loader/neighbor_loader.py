@@ -19,7 +19,7 @@ from glt.data.dataset import Dataset
 from glt.data.schema import Schema
 from glt.loader.base import KeyedBatches, require_agreement
 from glt.loader.features import BatchFeatures, as_pyg
-from glt.sampler import config as conflicts
+from glt.sampler.config import refuse_conflicts
 from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.order import BatchIndex
 from glt.sampler.output import Finish
@@ -101,7 +101,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         if isinstance(neighbor_sampler, NeighborSampler):
             require_agreement(neighbor_sampler, data, num_neighbors, random_seed, options)
             random_seed, time_attr = neighbor_sampler.random_seed, neighbor_sampler.time_attr
-        conflicts.refuse(input_time=input_time, time_attr=time_attr)
+        refuse_conflicts(input_time=input_time, time_attr=time_attr)
         if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
             raise ValueError(f"num_threads = {num_threads!r}: expected an integer of at least 1")
         self._choose_seed(random_seed, kwargs)
@@ -111,7 +111,7 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
                 data, num_neighbors, **options, random_seed=self.random_seed, num_threads=num_threads, device=device
             )
         if isinstance(neighbor_sampler, NeighborSampler):
-            conflicts.refuse(input_time=input_time, time_level=neighbor_sampler.config.time_level)
+            refuse_conflicts(input_time=input_time, time_level=neighbor_sampler.config.time_level)
             if neighbor_sampler.is_hetero:
                 _require_node_type(input_nodes, neighbor_sampler.graph.schema)
         elif not hasattr(neighbor_sampler, "sample_from_nodes"):

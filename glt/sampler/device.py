@@ -311,6 +311,8 @@ class DeviceSampling:
     ) -> Finish:
         """Asks for the kernels of a batch of :meth:`sample`; what it returns waits for them, to be called on the same
         stream."""
+        from glt.sampler.output import hop_counts, typed_output  # loads torch_geometric: sampling processes do without
+
         launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
         stream = current_stream(self.device)
 
@@ -321,7 +323,8 @@ class DeviceSampling:
                 raise RuntimeError("the batch was begun on another CUDA stream: end it on the same")
             batch = launched.pop()
             self._finished(batch, config)
-            out = self._output(batch, config)
+            nodes, edges = batch.results(config.disjoint, config.with_edge)
+            out = typed_output(self.graph, config, nodes, edges, hop_counts(batch, self.graph, config))
             self._give_back(batch)
             return out
 
@@ -342,7 +345,6 @@ class DeviceSampling:
 
     def sample_rows(
         self,
-        config: SamplingConfig,
         edge_type: int,
         nodes: Tensor,
         *,
@@ -357,7 +359,6 @@ class DeviceSampling:
         device twice: for the counts of the batch, and to count the edges of each node.
 
         Args:
-            config: Of the batch.
             edge_type: Along which edges.
             nodes: Ids ``[n]``, int64.
             num_neighbors: Edges per node.
@@ -380,9 +381,9 @@ class DeviceSampling:
         exclusions = None
         if excluded is not None:
             exclusions = [excluded if r == edge_type else None for r in range(len(counts))]
-        one_hop = replace(config, num_neighbors=counts)
+        one_hop = replace(self._config, num_neighbors=counts)
         batch = self._sampled(one_hop, [(expanded, nodes)], times, batch_key, exclusions, tree=tree, first_hop=hop)
-        row, col, edge = batch.edges(edge_type, config.with_edge)
+        row, col, edge = batch.edges(edge_type, one_hop.with_edge)
         node, _ = batch.nodes(found, False)
         self._give_back(batch)
         return torch.bincount(col, minlength=len(nodes)), node[row], edge
@@ -458,27 +459,6 @@ class DeviceSampling:
         batch.finish(self._rows)
         if config.subgraph_type == "induced":
             batch.induce()
-
-    def _output(self, batch: DeviceBatch, config: SamplingConfig) -> SamplerOutput | HeteroSamplerOutput:
-        schema = self.graph.schema
-        node_types, edge_types = range(len(schema.node_types)), range(len(schema.edge_types))
-        nodes, edges = batch.results(config.disjoint, config.with_edge)
-        counts = None
-        if config.subgraph_type != "induced":
-            counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
-        from glt.sampler.output import typed_output  # loads torch_geometric, which sampling processes do without
-
-        return typed_output(
-            [node for node, _ in nodes],
-            [tree for _, tree in nodes],
-            [(row, col) for row, col, _ in edges],
-            [edge for _, _, edge in edges],
-            counts,
-            schema,
-            self.graph.edge_dir,
-            config,
-            self.graph.id_dtype,
-        )
 
     def begin(
         self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any

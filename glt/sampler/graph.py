@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data.arrays import require_in_range
 from glt.data.graph import Graph
 from glt.data.pyg import GraphArrays
 from glt.data.schema import Schema
@@ -87,8 +88,5 @@ class SampledGraph:
             name = self.schema.node_types[node_type]
             what = "the times are those of edges" if self.time_level == "edge" else f"{name!r} nodes have no time"
             raise ValueError(f"input_time is not given and {what}: give one time per seed")
-        bad = ((nodes < 0) | (nodes >= len(time))).nonzero()
-        if len(bad):
-            at = int(bad[0])
-            raise IndexError(f"seeds[{at}] = {int(nodes[at])} is outside [0, {len(time)})")
+        require_in_range("seeds", nodes, len(time))
         return time[nodes]

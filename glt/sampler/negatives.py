@@ -324,7 +324,7 @@ def negative_rounds(
     )
 
 
-def finish(rounds: NegativeRounds, check: Callable[[Candidates], np.ndarray]) -> NegativeRounds:
+def run_rounds(rounds: NegativeRounds, check: Callable[[Candidates], np.ndarray]) -> NegativeRounds:
     """Runs all rounds against a check that answers at once."""
     while not rounds.done:
         rounds.accept(check(rounds.candidates()))

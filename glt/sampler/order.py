@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._checks import check_at_least
 
 # Where a loader stands: which batch of which epoch its user is handed next.
 
@@ -140,8 +141,7 @@ class SeedOrder:
     random_seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
+        check_at_least("batch_size", self.batch_size, 1)
         check_random_seed(self.random_seed)
 
     def __len__(self) -> int:

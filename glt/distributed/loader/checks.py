@@ -17,8 +17,7 @@ from glt.data.arrays import as_ids, is_mask, require_data
 from glt.distributed.loader.deployment import LoaderData
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.server import SPLITS
-from glt.sampler import config as conflicts
-from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
+from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, refuse_conflicts
 from glt.sampler.output import require_distinct_reverses
 
 # PyG's sampling options, checked against what the partition directory holds.
@@ -66,10 +65,10 @@ def checked_config(
         raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
     time_level = None if time_attr is None else stored
     subgraph_type = getattr(options.get("subgraph_type"), "value", options.get("subgraph_type"))
-    conflicts.refuse(directed=directed, subgraph_type=subgraph_type)
+    refuse_conflicts(directed=directed, subgraph_type=subgraph_type)
     if not directed:
         subgraph_type = options["subgraph_type"] = "induced"
-    conflicts.refuse(
+    refuse_conflicts(
         time_attr=time_attr, weight_attr=weight_attr, temporal_strategy=temporal_strategy, time_level=time_level,
         input_time=input_time, disjoint=options.get("disjoint"), subgraph_type=subgraph_type,
         exclude_edges=options.get("exclude_edges"),

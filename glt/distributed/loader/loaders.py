@@ -30,8 +30,8 @@ from glt.distributed.loader.checks import (
 )
 from glt.distributed.loader.deployment import LoaderData, default_options, graph_of
 from glt.distributed.options import WorkerOptions
-from glt.sampler import config as conflicts
-from glt.sampler.link import checked_negatives, require_summable, reverse_edge_type
+from glt.sampler.config import GIVEN, refuse_conflicts
+from glt.sampler.link import checked_negatives, find_reverse, require_summable
 from glt.sampler.negatives import Endpoint
 
 # Batches around edges, for one trainer of a distributed job.
@@ -117,8 +117,8 @@ class DistLinkNeighborLoader(DistLoader):
             batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
             checked_class(custom_cls, graph), filter_per_worker,
         )  # fmt: skip
-        conflicts.refuse(
-            edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN
+        refuse_conflicts(
+            edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN
         )  # fmt: skip
         config = checked_config(
             graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
@@ -130,7 +130,7 @@ class DistLinkNeighborLoader(DistLoader):
         ends = graph.schema.node_index(source), graph.schema.node_index(target)
         if config.exclude_edges not in (None, "self"):
             named = None if config.exclude_edges == "reverse" else config.exclude_edges
-            reverse_edge_type(graph.schema, links.edge_type, named)
+            find_reverse(graph.schema, links.edge_type, named)
         drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
         columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
         negatives = None
