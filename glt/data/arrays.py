@@ -191,7 +191,7 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     if ids.layout != torch.strided:
         raise TypeError(f"{name} has layout {ids.layout}: expected a dense tensor, such as that of .to_dense()")
     if ids.dim() != 1:
-        raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected one dimension")
+        raise ValueError(f"{name} has shape {list(ids.shape)}: expected one dimension")
     if is_mask(ids, num_ids):
         _require_mask(ids, name, num_ids)
         ids = ids.nonzero().view(-1)

@@ -230,10 +230,9 @@ class NeighborSampler(BaseSampler):
         seeds = as_ids(seeds, "seeds")
         if self.accelerator is not None:
             return NeighborOutput(*self.on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
-        draws: dict[str, Any] = {"edge_type": at, "with_edge": self.config.with_edge, "num_threads": self.num_threads}
-        hop = _core.OneHop(
-            self.csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, **draws, name="seeds"
-        )
+        draws = num_neighbors, self.config.replace, key, 0
+        options: dict[str, Any] = {"with_edge": self.config.with_edge, "num_threads": self.num_threads, "name": "seeds"}
+        hop = _core.OneHop(self.csrs[at], seeds.numpy(), *draws, edge_type=at, **options)
         count = torch.empty(len(seeds), dtype=torch.uint32)
         nbr = torch.empty(hop.num_edges, dtype=torch.int64)
         edge = torch.empty_like(nbr) if self.config.with_edge else None

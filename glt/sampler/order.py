@@ -18,7 +18,7 @@ from glt._checks import check_at_least
 
 
 @dataclass(frozen=True)
-class Begun:
+class Iteration:
     """An iteration of a loader, as it begins.
 
     Attributes:
@@ -61,26 +61,26 @@ class Position:
         self.iteration += 1
         self._next, self._current = (epoch, first), None
 
-    def begin(self, num_batches: int | None) -> Begun:
+    def begin(self, num_batches: int | None) -> Iteration:
         """Begins the next iteration; the one after it will be the next epoch, wherever this one ends."""
         epoch, first = self._next
         self.iteration += 1
         self._next = (epoch + 1, 0)
-        begun = Begun(self.iteration, epoch, first, num_batches)
+        begun = Iteration(self.iteration, epoch, first, num_batches)
         self._move(begun, first)
         return begun
 
-    def deliver(self, begun: Begun, index: int) -> None:
+    def deliver(self, begun: Iteration, index: int) -> None:
         """Takes note that the user is handed batch ``index``."""
         if begun.iteration == self.iteration:
             self._move(begun, index + 1)
 
-    def end(self, begun: Begun) -> None:
+    def end(self, begun: Iteration) -> None:
         """Takes note that there are no more batches."""
         if begun.iteration == self.iteration:
             self._current = None
 
-    def _move(self, begun: Begun, index: int) -> None:
+    def _move(self, begun: Iteration, index: int) -> None:
         has_more = begun.num_batches is None or index < begun.num_batches
         self._current = (begun.epoch, index) if has_more else None
 

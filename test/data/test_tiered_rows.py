@@ -150,7 +150,7 @@ def test_arguments_of_the_gpu_path_are_checked_as_those_of_the_cpu():
     one = torch.tensor([1])
     for arguments, error, message in [
         ((torch.tensor([1.0]),), TypeError, "ids has dtype torch.float32: expected integer ids"),
-        ((torch.tensor([[1]]),), ValueError, r"ids has shape \(1, 1\): expected one dimension"),
+        ((torch.tensor([[1]]),), ValueError, r"ids has shape \[1, 1\]: expected one dimension"),
         ((one, torch.zeros(1, 2).half()), TypeError, "out has dtype torch.float16: expected torch.float32"),
         ((one, torch.zeros(1, 3)), ValueError, r"out has shape \(1, 3\) on cpu: expected contiguous rows \[2\]"),
         ((one, torch.zeros(1, 4)[:, ::2]), ValueError, "expected contiguous rows"),

@@ -133,7 +133,7 @@ def test_num_threads_is_checked_when_given(num_threads):
     ("input_nodes", "error", "words"),
     [
         (torch.tensor([1.5]), TypeError, "dtype torch.float32: expected integer ids"),
-        ([1.5], TypeError, "dtype torch.float64: expected integer ids"),
+        ([1.5], TypeError, "dtype torch.float32: expected integer ids"),
         (torch.tensor([[1, 2]]), ValueError, r"shape \[1, 2\]: expected one dimension"),
         (3, ValueError, r"shape \[\]: expected one dimension"),
         ("paper", ValueError, "'paper' names a node type, but the graph has none"),

@@ -30,7 +30,7 @@ from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.liveness import abandon, end
 from glt.errors import GltError
 from glt.sampler.config import SamplingConfig, refuse_conflicts
-from glt.sampler.order import Begun, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
+from glt.sampler.order import Iteration, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
 
 # Batches on their way from host memory to a GPU, while the trainer works on the one before.
 
@@ -322,7 +322,7 @@ class DistLoader(Resumable):
         self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
         return self._batches(begun)
 
-    def _batches(self, begun: Begun) -> Iterator[Data | HeteroData]:
+    def _batches(self, begun: Iteration) -> Iterator[Data | HeteroData]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):
             if begun.iteration != self._position.iteration:

@@ -19,17 +19,15 @@ from glt.distributed.loader.checks import (
     SeedLinks,
     checked_class,
     checked_config,
-    checked_input_id,
     checked_label,
     checked_links,
-    checked_seeds,
-    checked_times,
     require_edge_dir,
     require_node_time,
     seeds_by_name,
 )
 from glt.distributed.loader.deployment import LoaderData, default_options, graph_of
 from glt.distributed.options import WorkerOptions
+from glt.loader.seeds import checked_input_id, checked_nodes, checked_times
 from glt.sampler.config import GIVEN, refuse_conflicts
 from glt.sampler.link import checked_negatives, find_reverse, require_summable
 from glt.sampler.negatives import Endpoint
@@ -326,7 +324,7 @@ class DistNeighborLoader(DistLoader):
             disjoint=disjoint, with_edge=with_edge,
         )  # fmt: skip
         given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
-        self._seed_type, columns = checked_seeds(given, graph)
+        self._seed_type, columns = checked_nodes(given, graph.schema, graph.num_nodes_of)
         num_seeds = len(columns["node"])
         if input_id is not None:
             columns["input_id"] = checked_input_id(input_id, num_seeds)
