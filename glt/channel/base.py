@@ -9,8 +9,7 @@ from torch import Tensor
 from glt.channel.message import Message, MessageKind, MessageLayout
 from glt.data.device import Event
 
-DEFAULT_TIMEOUT_S = 180.0
-"""How long a call waits unless told otherwise."""
+DEFAULT_TIMEOUT_S = 180.0  # seconds
 
 
 class Slot(ABC):

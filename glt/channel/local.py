@@ -169,8 +169,7 @@ def _block_bytes(nbytes: int) -> int:
 # A channel inside one process whose messages stay on a GPU.
 
 
-ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges")
-"""Tensors of a batch that the trainer reads as numbers, and that stay where they can be."""
+ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges")  # tensors of a batch that the trainer reads as numbers
 
 
 class DeviceSlot(LocalSlot):

@@ -46,27 +46,12 @@ _ENTRY = struct.Struct("<40sBB6x4QQQ")
 _TABLE_START = _HEADER.size + _CHECKSUM.size
 
 # Code in the message -> dtype. Append only: the codes are the format.
-_DTYPES = (
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.bool,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex32,
-    torch.complex64,
-    torch.complex128,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2fnuz,
+_DTYPES: tuple[torch.dtype, ...] = tuple(
+    getattr(torch, name)
+    for name in (
+        "uint8 int8 int16 int32 int64 bool float16 bfloat16 float32 float64 complex32 complex64 complex128 "
+        "uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+    ).split()
 )
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 

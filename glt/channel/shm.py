@@ -147,8 +147,7 @@ def share_tensor(tensor: Tensor) -> SharedTensor:
     return SharedTensor(tensor)
 
 
-DEFAULT_CAPACITY = 256
-"""Messages under way at the same time; the size of the channel is usually reached first."""
+DEFAULT_CAPACITY = 256  # messages; the size of the channel is usually reached first
 
 _LINGER_S = 5.0  # for closing a producer: how long a message in pieces may still take
 

@@ -154,9 +154,8 @@ class Dataset:
         time_level: str | None = None,
         node_time: Sequence[Any] | None = None,
     ) -> Dataset:
-        """Wraps graphs, one per edge type and all of one direction, into a dataset; see the attributes.
-
-        Its only tables are those of ``node_time``: times of each node type, or None, named ``time_attr``.
+        """Wraps graphs, one per edge type and all of one direction; see the attributes. Its only tables are those of
+        ``node_time``: times of each node type, or None, named ``time_attr``.
 
         Raises:
             ValueError: If a graph is of another direction, or its numbers of nodes are not those of its ends.
@@ -255,23 +254,18 @@ class Dataset:
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
 
     def with_mode(self, graph_mode: str, device: Any = None) -> Dataset:
-        """Returns a dataset of the same edges and tables for samplers elsewhere: on a GPU, or the CPU again.
-
-        Args:
-            graph_mode, device: As for :class:`Graph`.
-
-        Raises:
-            TypeError, ValueError: As there.
-        """
+        """Returns a dataset of the same edges and tables for samplers elsewhere; arguments and errors are those of
+        :class:`Graph`."""
         other = copy.copy(self)
         other.graphs = tuple(Graph(graph.topology, graph_mode, device) for graph in self.graphs)
         return other
 
     def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
-        """Sets the features of the nodes, one row per node, or such tables by node type.
+        """Sets the features of the nodes: one row per node, or such tables by node type, as tensors, arrays or
+        :class:`Feature`.
 
         Args:
-            node_feature_data: Tensors or arrays; a :class:`Feature` is taken as it is.
+            node_feature_data: The table, or tables by type.
             placement: ``split_ratio``, ``device``, ``device_group_list``: see :class:`Feature`.
         """
         self._init("node", "x", node_feature_data, placement)
@@ -281,7 +275,8 @@ class Dataset:
         self._init("node", "y", node_label_data)
 
     def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
-        """Sets the features of the edges, one row per edge id, or such tables by edge type; see the nodes' for more."""
+        """Sets the features of the edges, one row per edge id, or such tables by edge type; see
+        :meth:`init_node_features`."""
         self._init("edge", "edge_attr", edge_feature_data, placement)
 
     def _init(self, level: str, name: str, value: Any, placement: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -297,7 +292,7 @@ class Dataset:
         self._put(level, name, tables)
 
     def _widen(self, num_rows: list[int | None]) -> None:
-        """Makes room for nodes that no edge has told of; not where other tables have counted them already."""
+        """Makes room for nodes that only ``num_rows`` tell of; not where other tables have counted them already."""
         counts = [
             max(count, rows) if rows is not None and not tables else count
             for count, rows, tables in zip(self.num_nodes_of, num_rows, self.node_tables, strict=True)
@@ -328,11 +323,11 @@ class Dataset:
         return self.edge_tables[self.schema.edge_index(edge_type)].get("edge_attr")
 
     def get_node_types(self) -> list[NodeType] | None:
-        """Returns the node types; None of a homogeneous graph."""
+        """Returns the node types; None for a homogeneous graph."""
         return list(self.schema.node_types) if self.schema.is_hetero else None
 
     def get_edge_types(self) -> list[EdgeType] | None:
-        """Returns the edge types; None of a homogeneous graph."""
+        """Returns the edge types; None for a homogeneous graph."""
         return list(self.schema.edge_types) if self.schema.is_hetero else None
 
     # The face: single objects, or dicts by type.

@@ -26,11 +26,9 @@ from glt.data.topology import EdgeWeights, TimedEdges, Topology
 class DeviceTopology:
     """The arrays of a :class:`~glt.data.topology.Topology`, each at an address that one GPU can read.
 
-    Row offsets are always in device memory: every row of a frontier asks for two, and over the bus that would cost as
-    much as the neighbours. The columns are there too (``'CUDA'``), or stay in the topology's own memory, pinned, of
-    which a sampler reads the few neighbours that it draws (``'ZERO_COPY'``).
-
-    Not yet run on a GPU.
+    Row offsets are always in device memory: every row of a frontier asks for two. The columns are there too
+    (``'CUDA'``), or stay pinned in the topology's own memory, of which a sampler reads the few neighbours that it draws
+    (``'ZERO_COPY'``). Not yet run on a GPU.
 
     Args:
         topology: The edges; kept alive.
@@ -39,8 +37,7 @@ class DeviceTopology:
         pages: As for :class:`PinnedMemory`.
 
     Attributes:
-        indptr, indices, edge_ids, weights, by_time: As the topology has them: tensors of the device, or its own pinned
-            ones, small ones copied. ``data_ptr()`` of either is an address for kernels.
+        indptr, indices, edge_ids, weights, by_time: As the topology has them, readable by kernels at ``data_ptr()``.
 
     Raises:
         RuntimeError: If the columns cannot be pinned; those pinned before are given back.
@@ -93,8 +90,8 @@ class DeviceTopology:
 
     @property
     def has_moved(self) -> bool:
-        """Whether torch has put a column elsewhere that is read in place (see :mod:`glt.data.arrays`): what is
-        here is of no use then."""
+        """Whether torch has moved a column that is read in place (see :class:`~glt.data.arrays.NativeView`): this is of
+        no use then."""
         return any(column.data_ptr() != address for column, address in self._in_place)
 
     def close(self) -> None:
@@ -117,14 +114,14 @@ _MODES = ("CPU", "ZERO_COPY", "CUDA")
 class Graph:
     """A :class:`Topology` placed for sampling.
 
-    Whatever the mode, the edges stay in host memory too, where CPU samplers read them in place. The modes say where
-    samplers on a GPU find them, once one asks (:meth:`placed`); each process places them for itself, and processes
-    that share the memory of the topology pin the same pages.
+    The edges stay in host memory in every mode, where CPU samplers read them in place. The mode says where samplers on
+    a GPU find them, once one asks (:meth:`placed`); each process places them for itself, and processes that share the
+    memory of the topology pin the same pages.
 
     Args:
         topology: The edges.
-        mode: ``'CPU'``: nowhere. ``'ZERO_COPY'``: columns in pinned host memory, row offsets on the GPU; where there is
-            no GPU this means the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU.
+        mode: ``'CPU'``: nowhere. ``'ZERO_COPY'``: columns in pinned host memory, row offsets on the GPU; without a GPU
+            the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU.
         device: The GPU of the samplers: ``'cuda'``, ``'cuda:0'`` or a number; ``'host'`` runs their kernels on the
             host, for tests. Default: torch's current one.
 
@@ -153,7 +150,7 @@ class Graph:
 
     def placed(self, device: Accelerator | torch.device | int | str | None = None) -> DeviceTopology:
         """Returns the edges as samplers on a GPU read them; places them there the first time, which takes a while, and
-        again when torch has moved the memory that these read.
+        again when torch has moved their memory.
 
         Args:
             device: The GPU. Default: the graph's.

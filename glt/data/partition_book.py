@@ -35,11 +35,8 @@ class PartitionBook:
 
     @classmethod
     def of_arrays(cls, owner: Any, row_of: Any, num_parts: int) -> PartitionBook:
-        """Wraps the owner and the row of each id, tensors or arrays, without copying them.
-
-        Raises:
-            TypeError, ValueError: If dtypes or sizes do not fit. Owners are checked when they are met.
-        """
+        """Wraps the owner and the row of each id, tensors or arrays, without copying them; raises TypeError or
+        ValueError if dtypes or sizes do not fit. Owners are checked when they are met."""
         self = cls.__new__(cls)
         self.owner, self.row_of = _tensor(owner), _tensor(row_of)
         if self.row_of.dtype != torch.uint32 or self.row_of.shape != self.owner.shape:
@@ -52,11 +49,8 @@ class PartitionBook:
 
     @classmethod
     def of_ranges(cls, offset: Any) -> PartitionBook:
-        """Takes the offsets ``[num_parts + 1]``: where the range of each partition begins, and the number of ids.
-
-        Raises:
-            TypeError, ValueError: If they are not integers from 0 that never fall.
-        """
+        """Takes the offsets ``[num_parts + 1]``: where the range of each partition begins, and the number of ids;
+        raises TypeError or ValueError if they are not integers from 0 that never fall."""
         self = cls.__new__(cls)
         self.offset = _tensor(np.asarray(offset, np.int64) if isinstance(offset, list | tuple) else offset)
         self._open()
@@ -68,12 +62,10 @@ class PartitionBook:
 
     @property
     def native(self) -> _core.Book:
-        """The view that the core reads."""
         return self._view.get()
 
     @property
     def has_ranges(self) -> bool:
-        """Whether each partition owns a range of ids."""
         return self.offset is not None
 
     def first_id(self, part: int) -> int:
@@ -81,14 +73,11 @@ class PartitionBook:
         return 0 if self.offset is None else int(self.offset[part])
 
     def group(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Groups ids by owner, keeping their order inside each group.
-
-        Args:
-            ids: Shape ``[n]``, int64.
+        """Groups ids ``[n]``, int64, by owner, keeping their order inside each group.
 
         Returns:
-            The ids by owner ``[n]``, where each stood ``[n]`` (uint32), and the bounds of the groups
-            ``[num_parts + 1]``.
+            The ids by owner ``[n]``, where each stood ``[n]`` (uint32), and the bounds of the groups ``[num_parts +
+            1]``.
 
         Raises:
             IndexError: If there is no such id, or the book names no partition; names the first.
@@ -96,11 +85,8 @@ class PartitionBook:
         return _core.group_by_owner(self.native, ids)
 
     def owners(self, ids: np.ndarray | None = None) -> np.ndarray:
-        """The owner of each of these ids, or of all, ``[n]`` int64.
-
-        Raises:
-            IndexError: If there is no such id; names the first.
-        """
+        """The owner of each of these ids, or of all, ``[n]`` int64; raises IndexError naming the first that there is
+        not."""
         if ids is not None:
             return _core.find_owners(self.native, np.ascontiguousarray(ids, np.int64))
         if self.offset is not None:
@@ -109,11 +95,8 @@ class PartitionBook:
         return self.owner.numpy().astype(np.int64)
 
     def rows(self, ids: np.ndarray | None = None) -> np.ndarray:
-        """The row of each of these ids, or of all, in the arrays of its owner, ``[n]`` int64.
-
-        Raises:
-            IndexError: If there is no such id; names the first.
-        """
+        """The row of each of these ids, or of all, in the arrays of its owner, ``[n]`` int64; errors as of
+        :meth:`owners`."""
         ids = np.arange(self.num_ids) if ids is None else np.ascontiguousarray(ids, np.int64)
         owner = self.owners(ids)  # names a bad id
         if self.offset is not None:

@@ -25,8 +25,7 @@ from glt.data.device import cuda_device
 # Which pages of this process are registered with CUDA, and for how many.
 
 
-CHUNK_BYTES = 64 << 30
-"""Most bytes of one registration: drivers (r580) refuse 512 GiB at once."""
+CHUNK_BYTES = 64 << 30  # most bytes of one registration: drivers (r580) refuse 512 GiB at once
 
 
 @dataclass
@@ -39,8 +38,6 @@ class _Chunk:
 
 
 class Owner(Protocol):
-    """Whoever holds registrations: :class:`glt.data.pinned.PinnedMemory`."""
-
     @property
     def has_moved(self) -> bool: ...
 
@@ -50,14 +47,13 @@ class Owner(Protocol):
 class PinnedPages:
     """Registers whole pages, each once: CUDA refuses pages that are registered already, and arrays may share pages.
 
-    A page stays registered while anybody uses it. A child of ``fork`` inherits neither the CUDA context nor the
+    A page stays registered while it has a user. A child of ``fork`` inherits neither the CUDA context nor the
     registrations, so there releasing does nothing.
 
     Args:
         register: Called as ``register(address, num_bytes, device)``; raises what fails.
-        unregister: Called as ``unregister(address, device)`` for what was registered at that address, after the work of
-            that device.
-        synchronize: Called with each other device that has used it, before: its work under way may still read there.
+        unregister: Called as ``unregister(address, device)`` for what was registered at that address.
+        synchronize: Called before that with each other device that has used it: its work may still read there.
         chunk_bytes: Most bytes of one registration, whole pages.
     """
 
@@ -78,11 +74,8 @@ class PinnedPages:
         self._owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
     def acquire(self, address: int, num_bytes: int, device: int) -> list[_Chunk]:
-        """Registers the pages of ``[address, address + num_bytes)`` that are not yet; all or none.
-
-        Returns:
-            What :meth:`release` needs.
-        """
+        """Registers the pages of ``[address, address + num_bytes)`` that are not yet; all or none. Returns what
+        :meth:`release` needs."""
         page = mmap.PAGESIZE
         begin, end = address // page * page, -(-(address + num_bytes) // page) * page
         with self._held():
@@ -105,7 +98,6 @@ class PinnedPages:
             return used
 
     def add_owner(self, owner: Owner) -> None:
-        """Has an owner among :meth:`owners` for as long as it lives."""
         with self._held():
             self._owners.add(owner)
 
@@ -132,11 +124,8 @@ class PinnedPages:
         return used, fresh
 
     def release(self, chunks: list[_Chunk]) -> None:
-        """Gives back what :meth:`acquire` returned; what nobody uses any more is unregistered.
-
-        Raises:
-            RuntimeError: If CUDA refuses; all others have been given back then too.
-        """
+        """Gives back what :meth:`acquire` returned, and unregisters what has no user left; raises RuntimeError if CUDA
+        refuses, all others having been given back."""
         if os.getpid() != self._pid:
             return
         if self._holder == threading.get_ident():  # the collector came upon an owner in the middle of a call
@@ -175,7 +164,6 @@ class PinnedPages:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are registered."""
         return sum(chunk.end - chunk.begin for chunk in self._chunks)
 
 
@@ -190,8 +178,6 @@ class PinnedPages:
 
 @dataclass(frozen=True)
 class _Area:
-    """A line of ``/proc/self/smaps`` and what follows it."""
-
     begin: int
     end: int
     is_private: bool
@@ -205,9 +191,9 @@ def shared_map(address: int, num_bytes: int) -> np.ndarray | None:
     """Maps the file behind ``[address, address + num_bytes)`` shared and read-only.
 
     Returns:
-        The same bytes at another address, uint8 ``[num_bytes]``, for as long as the array lives; not to be written to,
-        whatever the array says. None where that cannot be: the memory is not of one private map of a file that is
-        still there under its name, or it has been written to, so that the file holds something else.
+        The same bytes at another address, uint8 ``[num_bytes]``, for as long as the array lives; never to be written
+        to. None unless the memory is of one private map of a file that is still there under its name, and has not been
+        written to.
     """
     area = _area_of(address)
     if area is None or address + num_bytes > area.end or area.has_own_pages or not area.is_private:
@@ -232,7 +218,6 @@ def shared_map(address: int, num_bytes: int) -> np.ndarray | None:
 
 
 def _area_of(address: int) -> _Area | None:
-    """The map that has an address."""
     found: list[str] | None = None
     with open("/proc/self/smaps") as lines:
         for line in lines:
@@ -257,7 +242,7 @@ logger = logging.getLogger(__name__)
 
 @cache
 def process_pages() -> PinnedPages:
-    """Returns the registrations of this process."""
+    """Returns the registrations of this process that GPUs only read."""
     return PinnedPages(
         # GPUs only read tables and graphs; without the flag a read-only mapping of a file would be refused.
         lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, True, device),
@@ -268,7 +253,7 @@ def process_pages() -> PinnedPages:
 
 @cache
 def process_buffers() -> PinnedPages:
-    """Returns those registrations of this process that GPUs also write to: channels."""
+    """Returns the registrations of this process that GPUs also write to: channels."""
     return PinnedPages(
         lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, False, device),
         _core.cuda_unregister_host,
@@ -276,10 +261,10 @@ def process_buffers() -> PinnedPages:
     )
 
 
+# Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
+# this). To register those would break copies of the others: CUDA refuses a copy of memory that is registered in part,
+# and devices cannot write to what was registered for reading.
 SMALL_BYTES = 32 << 20
-"""Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
-this). To register those pages would break copies of the others: CUDA refuses a copy from or to memory of which only a
-part is registered, and devices cannot write to what was registered for reading."""
 
 
 # CUDA contexts do not survive fork: a child starts with nothing registered.
@@ -304,23 +289,20 @@ def close_moved(registry: PinnedPages) -> None:
 
 
 class PinnedMemory:
-    """The memory of a tensor, registered with CUDA from now until :meth:`close` (or until this is collected, or the
-    process ends): GPUs then read it at its address, over the bus, and nothing of it is copied or moves.
+    """The memory of a tensor, registered with CUDA until :meth:`close` (or until this is collected, or the process
+    ends): GPUs read it in place, over the bus.
 
-    Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's instead, since they
-    may share their pages with others: what GPUs read is :attr:`tensor`.
+    The memory may be torch's own, shared memory or a mapped file; processes that share it pin the same pages, each for
+    itself. Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's, since they
+    may share their pages with others. Of a file that is mapped privately and not written to, as partitions are, a
+    second map is pinned, shared and read-only, since the kernel would copy the first (:func:`shared_map`). What torch
+    pinned already is left as it is.
 
-    The memory may be a mapped file, shared memory (a memfd, ``tensor.share_memory_()``) or torch's own; processes of
-    a host that map the same file or shared memory pin the same pages, each for itself; of a file that is mapped
-    privately and that nobody has written to, as partitions are, a second map is pinned, read-only and shared, for the
-    first would be copied (:mod:`glt.data.pinned`). What torch pinned already
-    (``tensor.pin_memory()``) is left as it is. Pinned pages cannot be swapped out or reclaimed, and pinning takes about
-    0.1 s per GB. Fork workers before pinning private memory: the kernel copies such pages at a fork.
-
-    torch may move the memory of a tensor (see :mod:`glt.data.arrays`), and other memory come to be where it was,
-    which CUDA would take for the old. :attr:`has_moved` tells, and whatever else is pinned then closes this one first.
-
-    Not yet run on a GPU: without one, the tests cover the counting of pages and what happens on failure.
+    Pinned pages cannot be swapped out, and pinning takes about 0.1 s per GB. Fork workers before pinning private
+    memory: the kernel copies such pages at a fork. torch may move the memory of a tensor
+    (:class:`~glt.data.arrays.NativeView`), and other memory come to be where it was, which CUDA would take for the old:
+    :attr:`has_moved` tells, and whatever is pinned next closes this first. Not yet run on a GPU: without one, the tests
+    cover the counting of pages and what happens on failure.
 
     Args:
         tensor: On the CPU; it is kept alive.
@@ -328,9 +310,8 @@ class PinnedMemory:
         name: What to call it in errors.
         pages: Where registrations are counted. Default: those of this process, with CUDA.
         writable: Whether GPUs write to it, too: it has its pages for itself.
-        whole: The tensor that this one is a part of, if it is: registered where it is, all of it is registered, else
-            a copy of all of it, such as the user's own ``x.cuda()``, would be refused (see :data:`SMALL_BYTES`). Not
-            if a second map of a file is.
+        whole: The tensor that this one is a part of: registered where it is, all of it is registered, since CUDA would
+            refuse a copy of memory that is registered in part.
 
     Attributes:
         tensor: What GPUs are to read: the tensor, the copy of a small one, or the second map of a file.
@@ -376,7 +357,6 @@ class PinnedMemory:
             registry.add_owner(self)
 
     def _registered(self, registry: PinnedPages, index: int, writable: bool, whole: Tensor) -> list[Any]:
-        """Registers the memory; of a file that is mapped privately, the file's own pages in place of copies of them."""
         address, nbytes = self.tensor.data_ptr(), self.nbytes
         mapped = None if writable or registry.has_any(address, nbytes) else shared_map(address, nbytes)
         if mapped is not None:
@@ -391,21 +371,20 @@ class PinnedMemory:
         return registry.acquire(whole.data_ptr(), _extent(whole), index)
 
     def _is_torchs(self, tensor: Tensor, registry: PinnedPages) -> bool:
-        """Whether torch pinned it. Memory that was registered here tells CUDA the same, but somebody else's claim to it
-        ends when it likes, and may cover a part of it only."""
+        """Whether torch pinned it; of memory that was registered here CUDA says the same."""
         return bool(self.nbytes) and not registry.has_any(tensor.data_ptr(), self.nbytes) and tensor.is_pinned()
 
     @property
     def has_moved(self) -> bool:
-        """Whether torch has put the tensor elsewhere: what GPUs would read is gone, and this is to be closed."""
+        """Whether torch has moved the tensor: what GPUs would read is gone, and this is to be closed."""
         return self.tensor.data_ptr() != self._address
 
     def close(self) -> None:
-        """Unregisters what nobody else uses, after the work under way on the GPU. May be called twice.
+        """Unregisters what has no other user, after the work under way on the GPU. May be called twice.
 
         Raises:
-            RuntimeError: If CUDA refuses; but that is a warning in the log where torch has put the memory elsewhere:
-                nothing of ours is at the old address any more, and whoever reads the new one need not fail for it.
+            RuntimeError: If CUDA refuses; only a warning in the log where torch has moved the memory, and nothing of
+                ours is at the old address.
         """
         had_moved = self.has_moved
         try:

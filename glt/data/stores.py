@@ -1,4 +1,4 @@
-"""Graphs out of any PyG ``GraphStore``."""
+"""A dataset behind PyG's ``FeatureStore`` and ``GraphStore``, and any PyG ``GraphStore`` as a dataset."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from glt.data.topology import TimedEdges, Topology, as_times, coo_of, layout_of
 class DatasetFeatureStore(FeatureStore):
     """Looks up rows of a :class:`~glt.data.Dataset` for PyG's loaders.
 
-    Groups are node types and edge types; of a homogeneous dataset there is one, None, which holds the tables of nodes
-    and of edges, as PyG's ``Data`` does. ``get_all_tensor_attrs`` does not list the tables of edges in the group None,
-    since PyG's loaders index every table there by node.
-
-    Tables that are put or removed come and go in this store only, never in the dataset.
+    Groups are node types and edge types; a homogeneous dataset has one, None, with the tables of nodes and of edges, as
+    PyG's ``Data``. ``get_all_tensor_attrs`` does not list its tables of edges, since PyG's loaders index every table
+    there by node. Tables that are put or removed come and go in this store only, never in the dataset.
 
     Args:
         dataset: Its tables are shared, not copied.
@@ -124,9 +122,8 @@ class DatasetFeatureStore(FeatureStore):
 class DatasetGraphStore(GraphStore):
     """Serves the edges of a :class:`~glt.data.Dataset` in every layout of PyG: ``'coo'``, ``'csc'`` and ``'csr'``.
 
-    Sources and destinations come in the order of their edge ids, so that positions are edge ids, which index edge
-    features. Where the edges came sorted, the compressed layout has that order too; only then is it announced by
-    ``get_all_edge_attrs``, so that PyG's sampler names the same ids whichever it reads. It is served on request always.
+    Positions are edge ids, which index edge features. ``get_all_edge_attrs`` announces the compressed layout only where
+    the edges came sorted, so that it has that order too; it is always served on request.
 
     Args:
         dataset: Its edges are shared where the layout is its own and ids are int64; other layouts are made on request.

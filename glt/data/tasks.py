@@ -1,4 +1,4 @@
-"""A link prediction task: which edges will there be?"""
+"""Learning tasks on graphs: classify nodes, of one type or several, or predict links."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ class NodeTask:
         edge_index: Source and destination of each edge, ``[2, E]`` int64. Undirected graphs store both directions.
         x: Features, ``[N, F]`` float32.
         y: Class of each node, ``[N]`` int64. Negative where unknown; such nodes are in none of the three sets.
-        train_idx: Node ids to learn from, ``[.]`` int64.
-        val_idx: Node ids to choose by, ``[.]`` int64.
-        test_idx: Node ids to report, ``[.]`` int64.
+        train_idx, val_idx, test_idx: Node ids to learn from, to choose by and to report, ``[.]`` int64.
         num_classes: Number of classes.
 
     Raises:
@@ -85,7 +83,7 @@ class NodeTask:
 
 
 def check_range(task: str, name: str, values: Tensor, end: int) -> None:
-    """Refuses values outside ``[0, end)`` and names the first."""
+    """Raises ValueError, naming the first, unless all values are in ``[0, end)``."""
     if values.numel() == 0 or (int(values.min()) >= 0 and int(values.max()) < end):
         return
     at = int(((values < 0) | (values >= end)).nonzero()[0])
@@ -100,16 +98,12 @@ class HeteroNodeTask:
     """A heterogeneous graph of which the nodes of one type are to be classified.
 
     Attributes:
-        name: What to call it in reports.
+        name, num_classes: As of :class:`NodeTask`.
         num_nodes: Number of nodes of each type; its order is that of the types.
         edge_index: Source and destination of the edges of each type, ``[2, E]`` int64.
         x: Features by node type, ``[N, F]`` float32; some types may have none.
         target: The node type to classify.
-        y: Class of each target node, ``[N]`` int64. Negative where unknown; such nodes are in none of the three sets.
-        train_idx: Target nodes to learn from, ``[.]`` int64.
-        val_idx: Target nodes to choose by, ``[.]`` int64.
-        test_idx: Target nodes to report, ``[.]`` int64.
-        num_classes: Number of classes.
+        y, train_idx, val_idx, test_idx: As of :class:`NodeTask`, of the target nodes.
         node_time: Times by node type, ``[N]`` int64; empty where there are none.
 
     Raises:
@@ -152,7 +146,6 @@ class HeteroNodeTask:
 
     @property
     def schema(self) -> Schema:
-        """The types, in order."""
         return Schema(tuple(self.num_nodes), tuple(self.edge_index))
 
     @property
@@ -182,12 +175,8 @@ class HeteroNodeTask:
 
 
 def with_reverses(edge_index: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
-    """Adds to every relation its reverse, ``(source, relation, target)`` to ``(target, rev_relation, source)``, so that
-    messages reach all types. Edge ids of a relation are those of its reverse.
-
-    Raises:
-        ValueError: If a reverse is there already.
-    """
+    """Adds to every relation its reverse, ``(target, rev_relation, source)``, with equal edge ids, so that messages
+    reach all types; raises ValueError if one is there already."""
     both = dict(edge_index)
     for edge_type, edges in edge_index.items():
         reverse = reverse_of(edge_type)
@@ -198,7 +187,6 @@ def with_reverses(edge_index: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tenso
 
 
 def reverse_of(edge_type: EdgeType) -> EdgeType:
-    """Returns ``(target, rev_relation, source)``."""
     source, relation, target = edge_type
     return target, f"rev_{relation}", source
 

@@ -18,11 +18,8 @@ from glt.data.partition_book import PartitionBook
 
 
 def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sources and destinations ``[E]`` of whatever holds them, both int32 or both int64.
-
-    Raises:
-        TypeError, ValueError: If it holds something else.
-    """
+    """Returns sources and destinations ``[E]``, both int32 or both int64; raises TypeError or ValueError if it is
+    something else."""
     if not isinstance(edge_index, Tensor | np.ndarray | Sequence) or isinstance(edge_index, str):
         raise TypeError(
             f"edge_index is a {type(edge_index).__name__}: expected sources and destinations, [2, num_edges], int32 or "
@@ -98,12 +95,7 @@ class TimedEdges(NamedTuple):
 
     @classmethod
     def build(cls, indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, time: np.ndarray) -> TimedEdges:
-        """Sorts the columns of a topology by time.
-
-        Args:
-            indptr, indices, edge_ids: Of the topology.
-            time: Time of each edge, in row order, ``[E]`` int64.
-        """
+        """Sorts the columns of a topology by ``time``, int64 in row order ``[E]``."""
         order = np.empty(len(time), np.int64)
         _core.sort_rows_by_time(indptr.numpy(), time, order)
         if bool((order[1:] > order[:-1]).all()):  # sorted as it came, as logs of events are: share the columns
@@ -113,12 +105,8 @@ class TimedEdges(NamedTuple):
 
 
 def as_times(value: Any, name: str, size: int, each: str = "edge") -> np.ndarray:
-    """Returns one time per edge (or node) as int64.
-
-    Raises:
-        TypeError: If they are no integers: a fractional time would be cut off silently.
-        ValueError: If they are not ``[size]`` many.
-    """
+    """Returns one time per edge (or node) as int64; raises TypeError if they are no integers, ValueError if not
+    ``[size]`` many."""
     require_data(value, name)
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     if tensor.dim() == 2 and tensor.size(1) == 1:
@@ -148,32 +136,25 @@ class EdgeWeights(NamedTuple):
 
     @classmethod
     def build(cls, indptr: Tensor, weight: np.ndarray) -> EdgeWeights:
-        """Sums up weights.
-
-        Args:
-            indptr: Row offsets ``[num_rows + 1]``, int64.
-            weight: Weight of each edge, in row order, ``[E]`` float32 or float64.
-
-        Raises:
-            ValueError: If a weight is negative, infinite or no number; names the first.
-        """
+        """Sums up weights ``[E]``, float32 or float64, in row order; raises ValueError naming the first that is
+        negative, infinite or no number."""
         weight_sum = np.empty(len(weight), np.uint64)
         weight_guide = np.empty(_core.weight_guide_size(len(indptr) - 1, len(weight)), np.uint32)
         _core.build_weights(indptr.numpy(), weight, weight_sum, weight_guide)
         return cls(torch.from_numpy(weight_sum), torch.from_numpy(weight_guide))
 
     def with_empty_rows(self, num_rows: int) -> EdgeWeights:
-        """Returns the same for a graph with that many more rows at its end, which have no edges."""
+        """Returns the same for a graph with that many more empty rows at its end."""
         guide = np.concatenate([self.weight_guide.numpy(), np.zeros(num_rows, np.uint32)])
         return EdgeWeights(self.weight_sum, torch.from_numpy(guide))
 
 
 def as_weights(value: Any, num_edges: int) -> np.ndarray:
-    """Returns one weight per edge as float32 or float64; integers and half precision become either without loss.
+    """Returns one weight per edge as float32 or float64, without loss.
 
     Raises:
         TypeError, ValueError: If they are no real numbers, not ``[num_edges]`` many, or integers of more than 53 bits;
-            also if one is negative or not finite: names the first.
+            if one is negative or not finite: names the first.
     """
     require_data(value, "edge_weight")
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
@@ -352,11 +333,8 @@ class Topology:
         return self
 
     def widened(self, size: Size) -> Topology:
-        """Returns the same edges among more nodes ``(source nodes, destination nodes)``, sharing all columns.
-
-        Raises:
-            ValueError: If there would be fewer nodes than now, or these rows are a partition's.
-        """
+        """Returns the same edges among more nodes ``(source nodes, destination nodes)``, sharing all columns; raises
+        ValueError if there would be fewer nodes, or these rows are a partition's."""
         if self.book is not None or size[0] < self.size[0] or size[1] < self.size[1]:
             raise ValueError(f"size = {size}: expected at least {self.size}, of a graph that has a row for every node")
         if size == self.size:
@@ -377,23 +355,19 @@ class Topology:
 
     @property
     def csr(self) -> _core.Csr:
-        """The validated view that the native core samples from, with weights where there are any."""
+        """The validated native view, with weights where there are any."""
         if self.weights is None:
             return self._views["plain"].get()
         return self._views["weighted"].get()
 
     @property
     def csr_unweighted(self) -> _core.Csr:
-        """The view of samplers that draw uniformly, whether there are weights or not."""
+        """The native view of samplers that draw uniformly."""
         return self._views["plain"].get()
 
     @property
     def csr_by_time(self) -> _core.Csr:
-        """The validated view that temporal sampling reads.
-
-        Raises:
-            ValueError: If the edges have no times.
-        """
+        """The validated native view that temporal sampling reads; raises ValueError if the edges have no times."""
         if self.by_time is None:
             raise ValueError("the edges have no times: expected a topology built with edge_time")
         return self._views["timed"].get()
@@ -414,11 +388,8 @@ class Topology:
         }
 
     def coo(self) -> Tensor:
-        """Returns sources and destinations ``[2, E]``, int64, in the order of the rows.
-
-        Raises:
-            ValueError: If these rows are a partition's.
-        """
+        """Returns sources and destinations ``[2, E]``, int64, in the order of the rows; raises ValueError if these are
+        a partition's."""
         if self.book is not None:
             raise ValueError("these rows are of a partition: expected a graph that has a row for every node")
         ends = torch.empty(2, self.num_edges, dtype=torch.int64)
@@ -490,7 +461,6 @@ def _look(
 
 
 def layout_of(edge_dir: str) -> str:
-    """Returns the layout that expands nodes in this direction."""
     if edge_dir not in ("in", "out"):
         raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
     return "CSC" if edge_dir == "in" else "CSR"

@@ -57,11 +57,10 @@ class LinkBatch:
         return (input_id, *(self.links.get(name) for name in names))
 
 
+# fields of a batch of links, in the order of PyG's metadata
 BINARY = ("edge_label_index", "edge_label", "edge_label_time")
-"""Fields of a batch of links, in the order of PyG's metadata."""
 
-TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
-"""Fields of a batch of triplets, in the order of PyG's metadata."""
+TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")  # the same of triplets
 
 
 def link_batch(

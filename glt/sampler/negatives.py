@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from torch_geometric.sampler import NegativeSampling
 
 
-MAX_ATTEMPTS = 1 << 16
-"""Draws per negative before it is given up, with an error."""
+MAX_ATTEMPTS = 1 << 16  # draws per negative before it is given up, with an error
 
 _WINDOW = 1 << 10  # attempts asked for together, at most
 _ROOM = 1 << 22  # slots that go on after n attempts without luck: this many / n^2

@@ -339,7 +339,7 @@ class LocalTables:
         if not (book.has_ranges and self._parts == list(range(self._parts[0], self._parts[-1] + 1))):
             first_id, row_of = 0, from_array(self._rows(book, first))
         return TieredRows(
-            tables, place.device, num_hot=num_hot, hotness=hotness, row_of=row_of, first_id=first_id,
+            tables, place.device, num_hot=num_hot, hotness=hotness, ids=(row_of, first_id),
             name=f"{name!r} of partitions {self._parts}",
         )  # fmt: skip
 
