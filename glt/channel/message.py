@@ -70,8 +70,6 @@ _ITEM_BYTES = tuple(dtype.itemsize for dtype in _DTYPES)
 
 
 class MessageKind(IntEnum):
-    """What a message says."""
-
     BATCH = 1
     ERROR = 2
     END = 3
@@ -97,7 +95,7 @@ class Message:
     """Of tensors on a device: what the stream that uses them waits for first."""
 
     def raise_if_error(self) -> None:
-        """Raises the exception that the message carries, as :class:`glt.errors.RemoteError`, if it carries one."""
+        """Raises the exception that the message carries, if any, as :class:`glt.errors.RemoteError`."""
         if self.kind is MessageKind.ERROR:
             raise remote_error(self)
 
@@ -127,7 +125,7 @@ def _view(array: np.ndarray, code: int, shape: Sequence[int], offset: int) -> Te
 
 
 def device_view(buffer: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """A tensor that lies in bytes on any device, uint8, from ``start`` on: slower than what the CPU has."""
+    """A tensor that lies in bytes on any device, uint8, from ``start`` on; slower than :func:`_view`."""
     nbytes = prod(shape) * dtype.itemsize
     if nbytes == 0:  # it may lie behind the end
         return torch.empty(tuple(shape), dtype=dtype, device=buffer.device)
@@ -175,7 +173,6 @@ class MessageLayout:
 
     @classmethod
     def like(cls, tensors: Mapping[str, Tensor]) -> "MessageLayout":
-        """Returns the layout of a message with these tensors."""
         return cls({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()})
 
     def write_header(self, buffer: Tensor, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0) -> None:
@@ -184,14 +181,13 @@ class MessageLayout:
         self._array(buffer).data[: len(front)] = front
 
     def _front(self, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0) -> bytes:
-        """Header and table."""
         head = _HEADER.pack(_MAGIC, _VERSION, kind, len(self._places), self.nbytes, loader, epoch, index)
         checksum = _CHECKSUM.pack(zlib.crc32(self._table, zlib.crc32(head)))
         return b"".join((head, checksum, self._table))
 
     def parts(self, tensors: Mapping[str, Tensor], kind: MessageKind) -> list[Tensor]:
-        """The whole message in parts, uint8, one behind the other. Tensors are not copied; they have the dtypes and
-        shapes of the layout, and are contiguous and on the CPU."""
+        """The whole message in parts, uint8, one behind the other, without copies; tensors are contiguous and on the
+        CPU."""
         parts, end = [_bytes(self._front(kind))], _TABLE_START + len(self._table)
         for name, _, _, start in self._places:
             if start > end:
@@ -264,7 +260,7 @@ def encode_message(
 
 
 def starts_like_message(buffer: Tensor) -> bool:
-    """Whether bytes, uint8 [any], can be a message at all: at the cost of looking at four of them."""
+    """Whether bytes can be a message at all, by the first four."""
     return buffer[: len(_MAGIC)].numpy().tobytes() == _MAGIC
 
 
@@ -332,11 +328,10 @@ _NUMBERS = ("rank", "pid")
 def error_message(
     error: BaseException, *, role: str, rank: int, loader: int = 0, epoch: int = 0, index: int = 0
 ) -> Tensor:
-    """Returns the message that carries ``error`` to whoever waits for a batch or a reply.
+    """Returns the message that carries ``error``, with its traceback, to the process that waits for a batch or a reply.
 
     Args:
-        error: Raised here; its traceback goes with it. A :class:`glt.errors.RemoteError` is passed on as what it was
-            and where it was first raised.
+        error: Raised here; a :class:`glt.errors.RemoteError` is passed on as what it was and where it was first raised.
         role: What this process is, for example ``"sampling worker"``.
         rank: Its rank within the role.
         loader, epoch, index: What was being made.
@@ -368,11 +363,8 @@ def remote_error(message: Message) -> GltError:
 def rebuild_error(
     type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str
 ) -> GltError:
-    """Returns the exception to raise for one that another process raised.
-
-    A lost peer stays a :class:`glt.errors.PeerLost`, since it says who is gone wherever it is raised; everything else
-    is a :class:`glt.errors.RemoteError`.
-    """
+    """Returns the exception to raise for one of another process: a :class:`glt.errors.PeerLost`, which says who is
+    gone, as that; everything else as :class:`glt.errors.RemoteError`."""
     error = RemoteError(type_name, message, traceback, role=role, rank=rank, pid=pid, host=host)
     if type_name != f"{PeerLost.__module__}.{PeerLost.__qualname__}":
         return error

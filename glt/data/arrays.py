@@ -354,20 +354,15 @@ def pooled_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def load_saved(path: Path, name: str, expected: str, mmap: bool = False) -> Any:
-    """Returns the object in a file of ``torch.save``.
+    """Returns the object in a file of ``torch.save``, its tensors mapped with ``mmap``; errors call it ``name``, and
+    say what was ``expected``.
 
     The checksums of the zip file are compared first, which torch does not: a pass over the file, 0.25 s per GiB in
     memory. Files of ``torch.save`` before version 1.6 have none.
 
-    Args:
-        path: The file.
-        name: What to call it in errors.
-        expected: What it is to hold, for errors.
-        mmap: Whether its tensors are to be mapped, not read.
-
     Raises:
         OSError: If it cannot be opened or read.
-        ValueError: If it is damaged, or holds something that is not read; names it and says what to do.
+        ValueError: If it is damaged, or holds something that is not read; says what to do.
     """
     try:
         _require_checksums(path)

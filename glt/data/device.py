@@ -46,12 +46,8 @@ def is_cuda(device: Any, name: str) -> bool:
 
 def cuda_device(device: Any, name: str) -> torch.device:
     """Returns a GPU with its number, given a number, a ``torch.device`` or the text of one; ``'cuda'`` is torch's
-    current one.
-
-    Raises:
-        TypeError: If it is no device.
-        ValueError: If it is no GPU, or cannot be used here; says what is missing.
-    """
+    current one. Raises TypeError if it is no device, ValueError if it is no GPU or cannot be used here: says what is
+    missing."""
     found = _parsed(device, name)
     if found.type != "cuda":
         raise ValueError(f"{name} = {device!r}: expected a GPU, such as 'cuda:0'")
@@ -150,15 +146,9 @@ class Accelerator:
 
 
 def accelerator_of(device: Any, name: str) -> Accelerator | None:
-    """Returns what runs the kernels that ``device`` asks for; None for ``None`` and ``'cpu'``.
-
-    Args:
-        device: ``'cuda'``, ``'cuda:0'``, a number, a ``torch.device``, an accelerator, :data:`HOST`, ``'cpu'`` or None.
-        name: What to call it in errors.
-
-    Raises:
-        TypeError, ValueError: If it is none of these, or a GPU that cannot be used here; says what is missing.
-    """
+    """Returns what runs the kernels that ``device`` asks for: a GPU in any form, an accelerator or :data:`HOST`; None
+    for ``None`` and ``'cpu'``. Raises TypeError or ValueError for anything else, or a GPU that cannot be used here:
+    says what is missing."""
     if isinstance(device, Accelerator):
         return device
     if device is None:
@@ -246,12 +236,9 @@ class GatherErrors:
         self.lock = threading.RLock()
 
     def add(self, launch: Callable[[int], Any], explain: Callable[[int], None]) -> None:
-        """Launches a kernel; call with ``lock`` held.
-
-        Args:
-            launch: Called with the address of the word; returns an event of its end, or None.
-            explain: Called by :meth:`check` with the position of a bad id: raises the error that names it.
-        """
+        """Launches a kernel; call with ``lock`` held. ``launch`` is given the address of the word and returns an event
+        of its end, or None; ``explain`` is given the position of a bad id by :meth:`check`, and raises the error that
+        names it."""
         if len(self._pending) == NUM_WORDS:
             self.check()
         event = launch(self._words.data_ptr() + 8 * len(self._pending))

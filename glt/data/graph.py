@@ -26,22 +26,10 @@ from glt.data.topology import EdgeWeights, TimedEdges, Topology
 class DeviceTopology:
     """The arrays of a :class:`~glt.data.topology.Topology`, each at an address that one GPU can read.
 
-    Row offsets are always in device memory: every row of a frontier asks for two. The columns are there too
-    (``'CUDA'``), or stay pinned in the topology's own memory, of which a sampler reads the few neighbours that it draws
-    (``'ZERO_COPY'``). Not yet run on a GPU.
-
-    Args:
-        topology: The edges; kept alive.
-        device: The GPU.
-        mode: ``'CUDA'`` or ``'ZERO_COPY'``.
-        pages: As for :class:`PinnedMemory`.
-
-    Attributes:
-        indptr, indices, edge_ids, weights, by_time: As the topology has them, readable by kernels at ``data_ptr()``.
-
-    Raises:
-        RuntimeError: If the columns cannot be pinned; those pinned before are given back.
-        torch.OutOfMemoryError: If the GPU has no room.
+    Row offsets are always in device memory: every row of a frontier asks for two. The columns are there too (mode
+    ``'CUDA'``), or stay pinned in the topology's own memory, of which a sampler reads the few neighbours that it draws
+    (``'ZERO_COPY'``). ``indptr, indices, edge_ids, weights, by_time`` are as the topology has them, readable by kernels
+    at ``data_ptr()``. If a column cannot be pinned, those pinned before are given back. Not yet run on a GPU.
     """
 
     def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:
@@ -149,15 +137,11 @@ class Graph:
         self._lock = threading.Lock()
 
     def placed(self, device: Accelerator | torch.device | int | str | None = None) -> DeviceTopology:
-        """Returns the edges as samplers on a GPU read them; places them there the first time, which takes a while, and
-        again when torch has moved their memory.
-
-        Args:
-            device: The GPU. Default: the graph's.
+        """Returns the edges as samplers on a GPU, by default the graph's, read them; places them there the first time,
+        which takes a while, and again when torch has moved their memory.
 
         Raises:
-            RuntimeError: If the columns cannot be pinned.
-            torch.OutOfMemoryError: If the GPU has no room.
+            RuntimeError, torch.OutOfMemoryError: If the columns cannot be pinned, or the GPU has no room.
             ValueError: If there is no such GPU, or the mode is ``'CPU'``.
         """
         if self.mode == "CPU":

@@ -52,8 +52,8 @@ class PinnedPages:
 
     Args:
         register: Called as ``register(address, num_bytes, device)``; raises what fails.
-        unregister: Called as ``unregister(address, device)`` for what was registered at that address.
-        synchronize: Called before that with each other device that has used it: its work may still read there.
+        unregister: Called as ``unregister(address, device)``, after ``synchronize(device)`` for other devices that have
+            used it.
         chunk_bytes: Most bytes of one registration, whole pages.
     """
 
@@ -305,7 +305,7 @@ class PinnedMemory:
     cover the counting of pages and what happens on failure.
 
     Args:
-        tensor: On the CPU; it is kept alive.
+        tensor: On the CPU; :attr:`tensor` is what GPUs are to read.
         device: The GPU whose context registers it; all GPUs of the process may then read it.
         name: What to call it in errors.
         pages: Where registrations are counted. Default: those of this process, with CUDA.
@@ -313,12 +313,8 @@ class PinnedMemory:
         whole: The tensor that this one is a part of: registered where it is, all of it is registered, since CUDA would
             refuse a copy of memory that is registered in part.
 
-    Attributes:
-        tensor: What GPUs are to read: the tensor, the copy of a small one, or the second map of a file.
-
     Raises:
-        RuntimeError: If CUDA refuses; names its error and what to do.
-        ValueError: If there is no such GPU; says what is missing.
+        RuntimeError, ValueError: If CUDA refuses, or there is no such GPU; says what to do.
     """
 
     def __init__(

@@ -69,13 +69,7 @@ class GraphArrays:
         node_time: Any = None,
     ) -> GraphArrays:
         """Takes single values, or dicts by type where ``edge_index`` is one; see :meth:`glt.data.Dataset.from_arrays`.
-
-        Args:
-            edge_index: ``[2, E]``, or such by edge type.
-            num_nodes: Number of nodes, or by node type; see :meth:`count_nodes`.
-            node_tables, edge_tables: By the name that users know: a table, or tables by type, or None.
-            edge_ids, edge_weight, edge_time, node_time: See the attributes; ``node_time`` makes times node-level.
-        """
+        Tables are named as users know them; ``node_time`` makes times node-level."""
         if node_time is not None and edge_time is not None:
             raise ValueError("node_time and edge_time are both given: expected the times of one kind")
         if node_time is not None:
@@ -119,7 +113,7 @@ class GraphArrays:
         return max([*(len(table) for table in tables.values()), max(largest, default=-1) + 1])
 
     def topologies(self, edge_dir: str) -> list[Topology]:
-        """Builds the rows of each edge type; raises as :class:`Topology`, naming the edge type where there are several."""
+        """Builds the rows of each edge type; errors of :class:`Topology` also name the edge type."""
         layout = layout_of(edge_dir)
         return _per_edge_type(self.schema, lambda r: self._topology(r, layout), range(len(self.edge_index)))
 

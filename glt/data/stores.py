@@ -215,14 +215,9 @@ def dataset_of_stores(
     """Reads the edges of a graph store into a :class:`Dataset`; features stay where they are, but for times of nodes.
 
     Edges that the store offers in the layout of ``edge_dir`` (``'csc'`` for ``'in'``) are used in place; others are
-    sorted once, from ``'coo'`` where it is offered. The id of an edge is its position in the layout that was read.
-
-    Args:
-        feature_store: Tells numbers of nodes where the graph store does not, and holds the times.
-        graph_store: The edges, of one type named None, or of types ``(source, relation, destination)``.
-        edge_dir: ``'in'`` or ``'out'``.
-        time_attr: Name of the times in the feature store: of nodes where its groups are node types, of edges where they
-            are edge types; of a homogeneous graph those named ``'time'`` are the nodes', others the edges', as in PyG.
+    sorted once, from ``'coo'`` where it is offered. The id of an edge is its position in the layout that was read. Of
+    times named ``time_attr``, those in groups of node types are of nodes, those of edge types of edges; of a
+    homogeneous graph those named ``'time'`` are the nodes', others the edges', as in PyG.
 
     Raises:
         IndexError: If an id is outside the graph; names the first.

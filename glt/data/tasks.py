@@ -46,10 +46,7 @@ class NodeTask:
     num_classes: int
 
     def __post_init__(self) -> None:
-        if self.edge_index.dim() != 2 or self.edge_index.size(0) != 2:
-            raise ValueError(
-                f"{self.name}: edge_index has shape {list(self.edge_index.shape)}, expected [2, num_edges]"
-            )
+        _check_shape(self.name, "edge_index", self.edge_index)
         check_range(self.name, "edge_index", self.edge_index.reshape(-1), self.num_nodes)
         for part in ("x", "y"):
             rows = len(getattr(self, part))
@@ -74,12 +71,20 @@ class NodeTask:
         """The same task as PyG's ``Data``, the three sets as ``train_mask``, ``val_mask`` and ``test_mask``."""
         from torch_geometric.data import Data
 
-        masks = {}
-        for split in ("train", "val", "test"):
-            mask = torch.zeros(self.num_nodes, dtype=torch.bool)
-            mask[getattr(self, f"{split}_idx")] = True
-            masks[f"{split}_mask"] = mask
-        return Data(x=self.x, edge_index=self.edge_index, y=self.y, **masks)
+        return Data(x=self.x, edge_index=self.edge_index, y=self.y, **_masks(self, self.num_nodes))
+
+
+def _masks(task: NodeTask | HeteroNodeTask, num_nodes: int) -> dict[str, Tensor]:
+    masks = {}
+    for split in ("train", "val", "test"):
+        masks[f"{split}_mask"] = mask = torch.zeros(num_nodes, dtype=torch.bool)
+        mask[getattr(task, f"{split}_idx")] = True
+    return masks
+
+
+def _check_shape(task: str, name: str, edges: Tensor) -> None:
+    if edges.dim() != 2 or edges.size(0) != 2:
+        raise ValueError(f"{task}: {name} has shape {list(edges.shape)}, expected [2, num_edges]")
 
 
 def check_range(task: str, name: str, values: Tensor, end: int) -> None:
@@ -127,8 +132,7 @@ class HeteroNodeTask:
         schema.node_index(self.target)
         for (source, relation, target), edges in self.edge_index.items():
             name = f"edge_index[{source}, {relation}, {target}]"
-            if edges.dim() != 2 or edges.size(0) != 2:
-                raise ValueError(f"{self.name}: {name} has shape {list(edges.shape)}, expected [2, num_edges]")
+            _check_shape(self.name, name, edges)
             check_range(self.name, f"{name}[0]", edges[0], self.num_nodes[source])
             check_range(self.name, f"{name}[1]", edges[1], self.num_nodes[target])
         tables = {"y": {self.target: self.y}, "x": self.x, "node_time": self.node_time}
@@ -165,10 +169,8 @@ class HeteroNodeTask:
             if node_type in self.node_time:
                 data[node_type].time = self.node_time[node_type]
         data[self.target].y = self.y
-        for split in ("train", "val", "test"):
-            mask = torch.zeros(self.num_nodes[self.target], dtype=torch.bool)
-            mask[getattr(self, f"{split}_idx")] = True
-            data[self.target][f"{split}_mask"] = mask
+        for name, mask in _masks(self, self.num_nodes[self.target]).items():
+            data[self.target][name] = mask
         for edge_type, edges in self.edge_index.items():
             data[edge_type].edge_index = edges
         return data
@@ -219,10 +221,7 @@ class LinkTask:
     def __post_init__(self) -> None:
         for edge_type in self.schema.edge_types:
             edges, label = self.edge_index[edge_type], "__".join(edge_type)
-            if edges.dim() != 2 or edges.size(0) != 2:
-                raise ValueError(
-                    f"{self.name}: edge_index of {label} has shape {list(edges.shape)}, expected [2, num_edges]"
-                )
+            _check_shape(self.name, f"edge_index of {label}", edges)
             for end in (0, 1):
                 count = self.num_nodes[edge_type[2 * end]]
                 check_range(self.name, f"edge_index[{end}] of {label}", edges[end], count)

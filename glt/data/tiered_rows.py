@@ -116,7 +116,7 @@ class TieredRows:
         self._bind()
 
     def _bind(self) -> None:
-        """Has the kernel read the rows where they are now: torch may move them (:class:`~glt.data.arrays.NativeView`)."""
+        """Has the kernel read the rows where they are now: see :class:`~glt.data.arrays.NativeView`."""
         self.close()
         self._pins, places, addresses = [], [], self._now_at()
         self._guard = waited_for(self, self.device)

@@ -41,16 +41,9 @@ def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coo_of(edges: Any, layout: str) -> Any:
-    """Returns edges in the layout of a sparse matrix as sources and destinations, in the order given.
-
-    Args:
-        edges: For ``'COO'`` ``[2, E]``; for ``'CSR'`` the pair (row offsets, destinations); for ``'CSC'`` the pair
-            (sources, column offsets).
-        layout: One of the three.
-
-    Raises:
-        ValueError: If the layout is another, or the offsets do not fit the ids.
-    """
+    """Returns edges in the layout of a sparse matrix as sources and destinations, in the order given: ``'COO'`` ``[2,
+    E]``, ``'CSR'`` the pair (row offsets, destinations), ``'CSC'`` the pair (sources, column offsets). Raises
+    ValueError if the offsets do not fit the ids."""
     if layout == "COO":
         return edges
     if layout not in ("CSR", "CSC"):
@@ -294,19 +287,15 @@ class Topology:
         part: int = 0,
         trusted: bool = False,
     ) -> Topology:
-        """Wraps rows that exist already, without copying them.
+        """Wraps rows that exist already, without copying them; arguments that the attributes explain are as there.
 
         Args:
-            indptr: Row offsets ``[num_rows + 1]``, int64.
-            indices: Neighbour ids ``[E]``, int32 or int64.
-            edge_ids: Edge ids ``[E]``; None: positions.
+            edge_ids: None: positions.
             layout: As in the constructor.
             num_nodes: Number of nodes of the whole graph, or ``(source nodes, destination nodes)``. Default: number of
                 rows, for both ends.
-            weights: ``(weight_sum, weight_guide)`` as :class:`~glt.data.topology.EdgeWeights` has them.
-            by_time: ``(indices, edge_ids, time)`` as :class:`~glt.data.topology.TimedEdges` has them.
-            book: Owners of the nodes, where these rows are of those of one partition: sampling then refuses others.
-            part: Which partition.
+            weights, by_time: As tuples.
+            book, part: Sampling refuses nodes of other partitions.
             trusted: True skips the check that every neighbour id is in range and times do not fall (checksummed files).
 
         Raises:

@@ -1,4 +1,5 @@
-"""Batches that know their epoch and index, in a torch DataLoader of PyG's make."""
+"""What local node and link loaders share: numbered batches in a DataLoader of PyG's make, and the sampler that makes
+them."""
 
 from __future__ import annotations
 
@@ -44,17 +45,8 @@ from glt.sampler.output import Finish
 def require_agreement(
     sampler: NeighborSampler, data: Any, num_neighbors: Any, random_seed: int | None, options: dict[str, Any]
 ) -> None:
-    """Refuses a graph or options that a sampler was made without: they would silently lose to the sampler's own.
-
-    Args:
-        sampler: What the loader was given.
-        data: The loader's graph, of whose nodes and edges batches tell features; it must be of the same size.
-        num_neighbors, random_seed: The loader's arguments.
-        options: The loader's other arguments for sampling, by name. PyG's defaults stand for "not given".
-
-    Raises:
-        ValueError: Naming the first argument that differs, and both values.
-    """
+    """Raises ValueError, naming both values, if a user's sampler was made with another size of graph or other options
+    than the loader is given: they would silently lose to the sampler's own. PyG's defaults stand for "not given"."""
     _require_same_size(sampler, data)
     if per_edge_type(num_neighbors, sampler.graph.schema) != sampler.config.num_neighbors:
         raise ValueError(
@@ -105,7 +97,7 @@ def _require_same_size(sampler: NeighborSampler, data: Any) -> None:
 
 
 def _sizes(data: Any) -> dict[str, dict[Any, int | None]]:
-    """Numbers of nodes and edges by type, None where they are not known without reading all edges."""
+    """Numbers of nodes and edges by type; None: not known without reading all edges."""
     if isinstance(data, Dataset):
         edges = [graph.num_edges for graph in data.graphs]
         return {
@@ -157,9 +149,9 @@ class KeyedBatches(Resumable):
     Goes before PyG's loader among the bases. A subclass calls :meth:`_choose_sampler` before PyG's ``__init__`` and
     :meth:`_complete_init` after it; ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`.
 
-    With a ``sampler``, ``batch_sampler`` or ``generator`` of the user's, which seeds come when is theirs to repeat: a
-    loader that resumes goes through the batches before its first, and makes sure that they are those of the run before.
-    With a ``neighbor_sampler`` of another make, so is what is drawn around the seeds.
+    With a ``sampler``, ``batch_sampler`` or ``generator`` of the user's, the user has to repeat the order of the seeds:
+    a loader that resumes goes through the batches before its first, and checks that they are those of the run before.
+    With a ``neighbor_sampler`` of another make, the user has to repeat its draws, too.
     """
 
     # Of torch's DataLoader:
@@ -181,10 +173,8 @@ class KeyedBatches(Resumable):
     _seeds: str  # "nodes" or "edges"
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
-        """Checks ``random_seed``, or draws one; ``kwargs`` are those of the DataLoader, whose batch size is checked.
-
-        Without a batch size, torch asks a sampler for whole batches: its own knows positions only.
-        """
+        """Checks ``random_seed``, or draws one, and the batch size in ``kwargs``, those of the DataLoader. Without a
+        batch size, torch asks a user's sampler for whole batches."""
         size = kwargs.get("batch_size", 1)
         brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
         if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -286,7 +276,6 @@ class KeyedBatches(Resumable):
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
 
     def _begin(self, index: BatchIndex) -> Finish:
-        """Begins the sample of a batch on the GPU."""
         finish, transform = self._begin_sample(index), self.transform_sampler_output
         return finish if transform is None else lambda: transform(finish())
 
@@ -350,7 +339,6 @@ class KeyedBatches(Resumable):
 
     @property
     def _sampler(self) -> Any:
-        """The sampler that is asked for each batch."""
         raise NotImplementedError
 
     def _sample_options(self) -> dict[str, Any]:
@@ -441,7 +429,7 @@ class _BatchIndices:
         return self._brought(begun, loader.random_seed, loader._order_crcs)
 
     def _brought(self, begun: Iteration, random_seed: int, crcs: dict[int, int]) -> Iterator[BatchIndex]:
-        """Those of the caller's order from the first on, which must come after the same seeds as in the run before."""
+        """The batches of the user's order from the first on, which must follow the same seeds as in the run before."""
         crc32, num_batches = 0, 0
         for index, batch in enumerate(self.index_sampler):
             if index == begun.first:
@@ -469,7 +457,7 @@ def _require_same_order(begun: Iteration, crc32: int, expected: int) -> None:
 
 
 class _CountedBatches:
-    """An iterator over batches that takes note of those handed out: DataLoader workers are ahead of that."""
+    """An iterator that takes note of the batches handed out: DataLoader workers are ahead of that."""
 
     def __init__(self, position: Position, begun: Iteration, batches: Any) -> None:
         self._position, self._begun, self._batches = position, begun, batches
@@ -499,8 +487,8 @@ class _CountedBatches:
 
 
 def _may_be_asked_ahead(order: Any) -> bool:
-    """Whether an order is a list, or of torch's or PyG's make: a user's may wait for what is done with a batch. Nor may
-    it draw all along the epoch: asked ahead, it would leave its generator elsewhere."""
+    """Whether an order is a list, or of torch's or PyG's make: a user's may depend on what is done with a batch. Nor
+    may it draw all along the epoch: asked ahead, it would leave its generator elsewhere."""
     while type(order) is BatchSampler:
         order = order.sampler
     if type(order) is RandomSampler and order.replacement:

@@ -33,11 +33,6 @@ def edges_for_pyg(data: Any, edge_label_index: Any) -> Any:
     """Returns seed edges as PyG's loaders take them, with ids as a tensor; all edges of a dataset in the order of their
     ids.
 
-    Args:
-        data: What the loader was given.
-        edge_label_index: Seed edges ``[2, B]``, or None for all; in heterogeneous graphs an edge type (two node types
-            where that is clear), or a pair of it and one of those.
-
     Raises:
         TypeError: If the ends are no integers.
         ValueError: If the seed edges are not ``[2, B]``, or no edge type is named, or none that there is; says which
@@ -75,16 +70,15 @@ def _all_edges(data: Dataset, edge_type: EdgeType | None) -> Tensor:
 class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader):
     """A drop-in ``torch_geometric.loader.LinkNeighborLoader``: samples around both ends of edges, and negatives.
 
-    Batches follow PyG's contract, point by point, with two differences that are PyG's "to do". Negatives are no edges
-    of the graph, ever, and uniform (or by weight) over all pairs that are not; see
+    Batches follow PyG's contract, point by point, with two differences that are PyG's "to do". Negatives are never
+    edges of the graph, and uniform (or by weight) over all pairs that are not; see
     :class:`glt.sampler.negatives.NegativeRounds`. And the edges to predict can be kept out of the sample: leave them in
     the graph, so that no negative is one of them, and use ``exclude_edges``. For a fixed ``random_seed`` the batches of
     an epoch are always the same, and equal to those of :class:`glt.distributed.DistLinkNeighborLoader` with the same
     seed edges and options.
 
     Args:
-        data: A PyG ``Data`` or ``HeteroData``, a :class:`glt.data.Dataset`, or a pair ``(FeatureStore, GraphStore)``.
-        num_neighbors: Edges per node and hop, a list or a dict by edge type; -1 takes all, 0 none.
+        data, num_neighbors: As in :class:`NeighborLoader`.
         edge_label_index: Seed edges ``[2, B]``, edges of the graph or not; None: all edges. In heterogeneous graphs an
             edge type, or a pair of that and the seed edges.
         edge_label: Label of each seed edge. With binary negatives, whose label is 0, labels that start at 0 go up by 1.
@@ -93,26 +87,9 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
             destination that their source has no edge to: a seed edge without one is refused, where PyG would train on
             an edge as a negative.
         neg_sampling_ratio: PyG's old name for the amount of binary negatives.
-        exclude_edges: ``'self'``: the seed edges of a batch (not its negatives), with all edges parallel to them, are
-            not sampled in that batch, others taking their place; ``'reverse'``: nor are their reverses. An edge type:
-            the same, naming the type that holds the reverses.
-        random_seed: Seed of shuffling and sampling, in [0, 2^63). Default: drawn from torch's generator.
-        num_threads: Threads to sample and gather with; the batches do not depend on it.
-        device: The GPU that samples, and that batches are on, bit for bit those of the CPU; needs a
-            :class:`glt.data.Dataset` with mode ``'CUDA'`` or ``'ZERO_COPY'``. Rows come from its memory as far as
-            tables have a ``split_ratio``, else from pinned host memory. ``'host'``: for tests, as in the sampler.
-            Default: as in :class:`glt.sampler.NeighborSampler`.
-        batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
-            Two more are being sampled, each with 4 bytes per node of the graph. None of a ``sampler`` or
-            ``batch_sampler`` of a class of your own, which is asked for a batch when the trainer asks: it may wait for
-            what the trainer does with the one before. (Nor of a ``RandomSampler`` that draws with replacement.)
-        gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
-            for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself,
-            as are those of an order of your own.
-        neighbor_sampler: Another sampler with PyG's interface. A :class:`glt.sampler.NeighborSampler` brings its own
-            options, seed and number of threads to sample with.
-        replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed: As in
-            :class:`glt.sampler.NeighborSampler`.
+        replace, subgraph_type, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted, directed, exclude_edges:
+            As in :class:`glt.sampler.NeighborSampler`.
+        neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window: As in :class:`NeighborLoader`.
         transform, transform_sampler_output, filter_per_worker, custom_cls, input_id, **kwargs: As in PyG; every
             argument of ``torch.utils.data.DataLoader`` among them.
 
@@ -184,7 +161,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         self._complete_init(data, num_threads)
 
     def _check_inputs(self) -> None:
-        """Refuses seed edges and what comes with them where they are given, not when their batch comes up."""
+        """Refuses seed edges, and what comes with them, when they are given: not when their batch comes up."""
         inputs, size = self.input_data, len(self.input_data.row)
         for name, given in (("edge_label", inputs.label), ("input_id", inputs.input_id)):
             if given is not None:

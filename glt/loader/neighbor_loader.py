@@ -44,15 +44,14 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         num_threads: Threads to sample and gather with; the batches do not depend on it.
         device: The GPU that samples, and that batches are on, bit for bit those of the CPU; needs a
             :class:`glt.data.Dataset` with mode ``'CUDA'`` or ``'ZERO_COPY'``. Rows come from its memory as far as
-            tables have a ``split_ratio``, else from pinned host memory. ``'host'``: for tests, as in the sampler.
-            Default: as in :class:`glt.sampler.NeighborSampler`.
+            tables have a ``split_ratio``, else from pinned host memory. ``'host'`` and the default: as in the sampler.
         batches_ahead: With a GPU, batches that a thread makes ahead of the trainer, on a stream of its own. Default: 2.
-            Two more are being sampled, each with 4 bytes per node of the graph. None of a ``sampler`` or
-            ``batch_sampler`` of a class of your own, which is asked for a batch when the trainer asks: it may wait for
-            what the trainer does with the one before. (Nor of a ``RandomSampler`` that draws with replacement.)
-        gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`;
-            for rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself,
-            as are those of an order of your own.
+            Two more are being sampled, each with 4 bytes per node of the graph. A ``sampler`` or ``batch_sampler`` of a
+            class of your own, or a ``RandomSampler`` that draws with replacement, is asked for a batch only when the
+            trainer asks.
+        gather_window: With a GPU, batches whose distinct rows are fetched once, see :class:`glt.data.WindowGather`; for
+            rows that come over PCIe. As many batches more are sampled ahead. Default: 1, each by itself, as are those
+            of an order of your own.
         transform, transform_sampler_output, filter_per_worker, **kwargs: As in PyG: ``custom_cls``, ``input_id`` and
             every argument of ``torch.utils.data.DataLoader``.
 

@@ -14,11 +14,7 @@ from glt.data.schema import EdgeType, NodeType, Schema
 
 
 def as_tensor(name: str, given: Any, expected: str) -> Tensor:
-    """Returns ``given`` as a tensor.
-
-    Raises:
-        TypeError, ValueError: If it cannot be one, or has no data; names it.
-    """
+    """Returns ``given`` as a tensor; raises TypeError or ValueError, naming it, if it cannot be one or has no data."""
     if isinstance(given, Tensor):
         require_data(given, name)
         return given
@@ -39,11 +35,7 @@ def require_per_seed(name: str, given: Any, num_seeds: int) -> None:
 
 
 def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
-    """Returns one time per seed ``[num_seeds]``, int64 on the CPU.
-
-    Raises:
-        TypeError, ValueError: If they are no integers, or not one per seed.
-    """
+    """Returns one time per seed ``[num_seeds]``, int64 on the CPU; raises TypeError or ValueError."""
     times = as_tensor(name, times, f"one time per seed, [{num_seeds}]")
     if times.is_floating_point() or times.is_complex() or times.dtype == torch.bool:
         raise TypeError(f"{name} has dtype {times.dtype}: expected integers, such as seconds")
@@ -53,11 +45,7 @@ def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
 
 
 def checked_input_id(input_id: Any, num_seeds: int) -> Tensor:
-    """Returns one id per seed ``[num_seeds]``, int64.
-
-    Raises:
-        TypeError, ValueError: If they are no integers, or not one per seed.
-    """
+    """Returns one id per seed ``[num_seeds]``, int64; raises TypeError or ValueError."""
     if not isinstance(input_id, np.ndarray) or input_id.dtype.kind not in "iu":
         input_id = as_tensor("input_id", input_id, f"one id per seed, [{num_seeds}]")
     ids = as_ids(input_id, "input_id")
@@ -119,16 +107,11 @@ def require_nodes(seeds: Tensor, num_nodes: int, of_type: str = "") -> None:
 
 def nodes_for_pyg(input_nodes: Any, schema: Schema | None, input_id: Any = None) -> Any:
     """Returns seeds as PyG's loaders take them, with ids as a tensor: PyG reads masks that are none as ids 0 and 1, and
-    cuts off fractions.
-
-    Args:
-        input_nodes: Ids, a bool mask, or None for all; of a heterogeneous graph with their type, or that alone.
-        schema: Of the graph; None: not known.
-        input_id: Ids that the user gave to seeds.
+    cuts off fractions. ``schema`` is None where it is not known.
 
     Raises:
         KeyError: If there is no such node type.
-        TypeError, ValueError: If the seeds are no ids, or do not fit the types.
+        TypeError, ValueError: If the seeds are no ids, do not fit the types, or ``input_id`` is not one per seed.
     """
     node_type, given = split_node_type(input_nodes)
     if schema is not None and schema.is_hetero:
@@ -155,15 +138,8 @@ def nodes_for_pyg(input_nodes: Any, schema: Schema | None, input_id: Any = None)
 
 
 def split_edge_type(edge_label_index: Any, known: Sequence[EdgeType] | None) -> tuple[Any, Any]:
-    """Returns the edge type that seed edges of a heterogeneous graph name, and the edges, None standing for all.
-
-    Args:
-        edge_label_index: An edge type (two node types where that is clear), or a pair of it and the edges.
-        known: The edge types; None: not known, and then a pair may name none.
-
-    Raises:
-        ValueError: If no edge type is named; says which there are.
-    """
+    """Returns the edge type that seed edges of a heterogeneous graph name, and the edges, None standing for all. Raises
+    ValueError, saying which types there are, if none is named; where they are not ``known``, a pair may name none."""
     expected = "an edge type, or a pair of it and [2, B]" + ("" if known is None else f"; the types are {list(known)}")
     if not isinstance(edge_label_index, tuple | list) or len(edge_label_index) == 0:
         given = "None" if edge_label_index is None else f"a {type(edge_label_index).__name__}"
@@ -189,11 +165,8 @@ def matching_types(named: Any, known: Sequence[EdgeType]) -> list[EdgeType]:
 
 
 def checked_edges(edges: Any, expected: str = "integer ids, [2, B]") -> Tensor:
-    """Returns seed edges as a tensor of integers ``[2, B]``.
-
-    Raises:
-        TypeError, ValueError: If they are something else: fractions would be cut off silently.
-    """
+    """Returns seed edges as a tensor of integers ``[2, B]``; raises TypeError or ValueError: fractions would be cut off
+    silently."""
     edges = as_tensor("edge_label_index", edges, expected)
     if edges.dim() != 2 or edges.size(0) != 2:
         raise ValueError(f"edge_label_index has shape {list(edges.shape)}: expected [2, B]")

@@ -257,7 +257,6 @@ class SamplingConfig:
 
     @property
     def last(self) -> bool:
-        """Whether the latest edges are taken."""
         return self.temporal == "last"
 
     def no_room(self, num_seeds: int) -> str:
@@ -272,7 +271,7 @@ class SamplingConfig:
         """Checks and normalises the options.
 
         Args:
-            num_neighbors: In any form of :func:`glt.sampler.config.per_edge_type`.
+            num_neighbors: In any form of :func:`per_edge_type`.
             schema: The types of the graph.
             **options: The other attributes; enums of PyG stand for their values.
 
@@ -305,12 +304,11 @@ class SamplingConfig:
         return config if config.temporal is None else replace(config, disjoint=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the options as values that JSON keeps, but for tuples, which it turns into lists."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, options: dict[str, Any]) -> SamplingConfig:
-        """Rebuilds what :meth:`to_json` described; the options were checked when that config was made."""
+        """Rebuilds what :meth:`to_json` described, without checks."""
         exclude = options["exclude_edges"]
         return cls(
             **{

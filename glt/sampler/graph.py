@@ -43,7 +43,6 @@ class SampledGraph:
 
     @classmethod
     def from_arrays(cls, arrays: GraphArrays, edge_dir: str) -> SampledGraph:
-        """Builds the rows of a graph."""
         time = []
         for node_type, tables, num_nodes in zip(
             arrays.schema.node_types, arrays.node_tables, arrays.num_nodes, strict=True
@@ -68,21 +67,15 @@ class SampledGraph:
         return self.schema.ends(self.edge_dir)
 
     def csrs(self, config: SamplingConfig) -> list[_core.Csr]:
-        """The rows of each edge type as these options need them: by time, with weights, or plain.
-
-        An edge type without times is not bound by any; one without weights is drawn from uniformly.
-        """
+        """The rows of each edge type as these options need them: by time, with weights, or plain. An edge type without
+        times is not bound by any; one without weights is drawn from uniformly."""
         if config.temporal is not None:
             return [t.csr if t.by_time is None else t.csr_by_time for t in self.topologies]
         return [t.csr if config.weighted else t.csr_unweighted for t in self.topologies]
 
     def seed_time(self, node_type: int, nodes: Tensor) -> Tensor:
-        """The nodes' own times, ``[n]``: what a temporal sample starts from unless told otherwise.
-
-        Raises:
-            ValueError: If nodes of this type have no time.
-            IndexError: If a node is outside the graph; names the first.
-        """
+        """The nodes' own times, ``[n]``, from which a temporal sample starts by default; raises ValueError if nodes of
+        this type have no time, IndexError if a node is outside the graph."""
         time = self.node_time[node_type] if self.node_time else None
         if time is None:
             name = self.schema.node_types[node_type]

@@ -1,9 +1,9 @@
-"""Hotness of nodes from batches that were made, or from degrees alone.
+"""Hotness says how often a node is read: one number per node, comparable within a node type. Partitioners place nodes
+and fill caches by it.
 
-Hotness says how often a node is read: one number per node, comparable within a node type. Partitioners place nodes and
-fill caches by it. There are three sources. :meth:`glt.sampler.NeighborSampler.sample_prob` computes it from the graph,
-the seeds and the options of a sampler. :func:`hotness_from_counts` counts in batches, whatever made them.
-:func:`hotness_from_degrees` knows neither seeds nor fan-outs.
+:meth:`glt.sampler.NeighborSampler.sample_prob` computes it from the graph, the seeds and the options of a sampler;
+:func:`hotness_from_counts` counts in batches, whatever made them; :func:`hotness_from_degrees` knows neither seeds nor
+fan-outs.
 """
 
 from __future__ import annotations
@@ -158,10 +158,8 @@ class EdgeFacts:
 
 
 def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int) -> list[EdgeFacts]:
-    """By edge type. Of several types that run the other way, the one that has most of the reverses counts.
-
-    Needs 4 bytes per edge of one edge type and 4 per node and thread meanwhile.
-    """
+    """By edge type. Of several types that run the other way, the one that has most of the reverses counts. Needs 4
+    bytes per edge of one edge type and 4 per node and thread meanwhile."""
     found: list[EdgeFacts] = []
     for r, (expanded, neighbor) in enumerate(graph.ends):
         bits = np.empty((csrs[r].num_edges + 63) // 64, np.uint64)
@@ -192,7 +190,6 @@ class HostHotness:
         self._batch = _core.Batch(list(graph.num_nodes), list(graph.ends))
 
     def doubts(self, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Adds up what all edges contribute at one hop: see :meth:`glt.sampler.device.DeviceHotness.doubts`."""
         config, counts, csrs = self.config, self.counts, self.csrs
         doubt = [np.zeros(n, np.int64) for n in self.graph.num_nodes]
         for r, (expanded, neighbor) in enumerate(self.graph.ends):
@@ -221,17 +218,13 @@ def compute_hotness(
     batch_size: int,
     doubts: Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
 ) -> list[np.ndarray]:
-    """Computes probabilities from the graph.
+    """Computes probabilities from the graph by node type, ``[num_nodes]`` float32; options without times.
 
     Args:
-        graph, config: What is sampled from, and how; no times.
         seeds: By node type, ids below ``num_nodes``.
         num_nodes: By node type, at least that of the graph: nodes beyond have no edges.
         batch_size: Seeds in a batch, at least 1.
         doubts: ``doubts(hop, found)``: of :class:`HostHotness`, or a GPU's.
-
-    Returns:
-        By node type, ``[num_nodes]`` float32.
     """
     num_seeds = sum(map(len, seeds))
     trees = min(batch_size, num_seeds) if config.disjoint else 1
@@ -255,12 +248,8 @@ def compute_hotness(
 
 
 def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[np.ndarray]:
-    """Returns seeds in any of the forms of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type.
-
-    Raises:
-        IndexError: If a seed is outside the graph; names the first.
-        KeyError, TypeError, ValueError: If they do not fit the types.
-    """
+    """Returns seeds in any of the forms of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type; raises
+    IndexError if one is outside the graph, KeyError, TypeError or ValueError if they do not fit the types."""
     if hasattr(seeds, "node") and hasattr(seeds, "input_type"):  # PyG's NodeSamplerInput
         seeds = seeds.node if seeds.input_type is None else {seeds.input_type: seeds.node}
     elif isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
@@ -280,11 +269,8 @@ def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[
 
 
 def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
-    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own.
-
-    Raises:
-        KeyError, TypeError, ValueError: If it does not fit the types, or is less than the graph has.
-    """
+    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own. Raises
+    KeyError, TypeError or ValueError if it does not fit the types, or is less than the graph has."""
     counts = []
     for t, given in enumerate(graph.schema.per_node_type("num_nodes", num_nodes)):
         own = graph.num_nodes[t]
@@ -298,8 +284,8 @@ def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
 
 
 def enough_batches(probs: Sequence[np.ndarray]) -> int:
-    """Returns how many batches to sample: four times as many nodes as there are, which takes about as long as the
-    computation, or a million, which takes no time; but not fewer than 64 nor more than 1024 batches."""
+    """Returns how many batches to sample: for four times as many nodes as there are, which takes about as long as the
+    computation, or a million, which takes no time; 64 to 1024."""
     per_batch = sum(float(prob.sum(dtype=np.float64)) for prob in probs)
     num_sampled = max(4 * sum(map(len, probs)), 1 << 20)
     return int(np.clip(num_sampled / max(per_batch, 1), _FEWEST, _MOST))
@@ -319,8 +305,6 @@ def correct_hotness(
         probs: By node type, ``[num_nodes]``.
         num_batches: Batches to sample, at least 2. Their draws depend on nothing else.
         sampled: ``sampled(seeds, batch_key)``: the nodes of a batch by node type, int64, counted where they are.
-
-    The others are those of :func:`compute_hotness`.
     """
     counts: list[Tensor] | None = None
     for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):

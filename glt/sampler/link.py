@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class LinkBatch:
-    """What a link batch is sampled around, and its answer to "where are my links?": known before any hop.
+    """What a link batch is sampled around, and where its links are, known before any hop.
 
     Attributes:
         seeds: Node ids by position of their type: ``(node type, [n] int64)``. Not disjoint: each node once, ascending.
             Disjoint: sources, destinations, negatives, as they come; trees are numbered over the whole list.
         seed_time: Time of each tree ``[number of trees]``, int64; None without times.
-        example: Disjoint: the seed link (or triplet) that each tree belongs to ``[number of trees]``, int64; a negative
-            pair j belongs to link ``j % B``. None otherwise.
+        example: Disjoint: the seed link (or triplet) of each tree ``[number of trees]``, int64; a negative pair j
+            belongs to link ``j % B``. None otherwise.
         links: By PyG's names for the batch's fields: ``edge_label_index [2, B + negatives]``, ``edge_label`` and
             ``edge_label_time``; or of triplets ``src_index [B]``, ``dst_pos_index [B]``, ``dst_neg_index`` ``[B]`` or
             ``[B, k]``, ``seed_time``. Local ids; absent where PyG has None.
@@ -51,7 +51,7 @@ class LinkBatch:
     links: dict[str, Tensor] = field(default_factory=dict)
 
     def metadata(self, input_id: Tensor | None, neg_sampling: NegativeSampling | None) -> tuple[Tensor | None, ...]:
-        """The same as PyG's samplers put it into ``SamplerOutput.metadata``."""
+        """The links as PyG's samplers put them into ``SamplerOutput.metadata``."""
         triplet = neg_sampling is not None and neg_sampling.is_triplet()
         names = TRIPLET if triplet else BINARY
         return (input_id, *(self.links.get(name) for name in names))
@@ -70,19 +70,9 @@ def link_batch(
     neg_sampling: NegativeSampling | None = None,
     negatives: tuple[Tensor | None, Tensor] | None = None,
 ) -> LinkBatch:
-    """Turns seed edges and negatives into the start of a batch.
-
-    Args:
-        index: The seed edges.
-        ends: Positions of the node types of source and destination.
-        disjoint: A tree per end of each seed edge.
-        neg_sampling: What ``negatives`` are.
-        negatives: Sources (None for triplets) and destinations, slot by slot; see
-            :func:`glt.sampler.negatives.negative_rounds`.
-
-    Raises:
-        ValueError: If there are times but the batch is not disjoint.
-    """
+    """Turns seed edges and negatives, as of :func:`glt.sampler.negatives.negative_rounds` (sources None for triplets),
+    into the start of a batch; ``ends`` are the positions of both node types. Raises ValueError if there are times but
+    the batch is not disjoint."""
     time = index.time
     if time is not None and not disjoint:
         raise ValueError("the seed edges have times but disjoint = False: only trees can each have a time")
@@ -138,7 +128,7 @@ def _trees(
 
 
 def _labels(label: Tensor | None, num_pos: int, num_links: int) -> Tensor | None:
-    """Labels of links, those of negatives being zero. Without negatives there are labels only where some were given."""
+    """Labels of links, 0 for negatives. Without negatives there are labels only if some were given."""
     if num_links == num_pos:
         return label
     if label is None:
@@ -149,14 +139,8 @@ def _labels(label: Tensor | None, num_pos: int, num_links: int) -> Tensor | None
 def exclusions(
     index: EdgeSamplerInput, edge_type: int, schema: Schema, edge_dir: str, exclude: str | EdgeType | None
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """The edges that a link batch must not sample: the seed edges as given (negatives are no edges anyway).
-
-    Args:
-        index: The seed edges.
-        edge_type: Position of their type.
-        edge_dir: ``'in'`` or ``'out'``.
-        exclude: ``'self'``; ``'reverse'``: and their reverses, of the type that :func:`find_reverse` finds; an
-            edge type: the same, naming it; None.
+    """The edges that a link batch must not sample: the seed edges as given and, unless ``exclude`` is ``'self'``, their
+    reverses, of the type that it names or :func:`find_reverse` finds.
 
     Returns:
         By position of the edge type, pairs ``(expanded nodes, neighbours)``, int64.
@@ -176,11 +160,9 @@ def exclusions(
 
 
 def find_reverse(schema: Schema, edge_type: int, named: str | EdgeType | None = None) -> int:
-    """Position of the type that holds the reverses of an edge type.
-
-    That is the one named; else, of the types that run the other way, the one called ``rev_`` more or less, or the only
-    one. An edge type between equal node types that has no such partner is its own reverse (as is the type of a
-    homogeneous graph).
+    """Position of the type that holds the reverses of an edge type: the one named; else, of the types that run the
+    other way, the one called ``rev_`` more or less, or the only one. An edge type between equal node types without such
+    a partner is its own reverse.
 
     Raises:
         ValueError: If there is none or a choice, or the named one does not run the other way; says what there is.
@@ -220,16 +202,9 @@ _SUMMABLE: Final = tuple(
 
 
 def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> NegativeSampling | None:
-    """Returns what to draw, or None.
-
-    Args:
-        given: ``'binary'``, ``'triplet'``, a dict or PyG's ``NegativeSampling``; None: nothing.
-        ratio: PyG's old name for an amount of binary negatives; 0: nothing.
-        batch_size: Seed edges per batch.
-
-    Raises:
-        TypeError, ValueError: If that is something else; says what was expected.
-    """
+    """Returns what to draw, or None for nothing; ``ratio`` is PyG's old name for an amount of binary negatives. Raises
+    TypeError or ValueError, saying what was expected, if ``given`` is not ``'binary'``, ``'triplet'``, a dict or PyG's
+    ``NegativeSampling``, or the amount makes too many in a batch."""
     from torch_geometric.sampler import NegativeSampling  # sampling processes do without torch_geometric
 
     if ratio is not None:
@@ -253,15 +228,8 @@ def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> Neg
 
 
 def require_summable(label: Tensor, *also: torch.dtype) -> None:
-    """Refuses labels of seed edges that cannot go up by one, as they may have to where 0 is the label of negatives.
-
-    Args:
-        label: ``edge_label``.
-        also: Dtypes that the caller adds one to by itself, beside those that torch does.
-
-    Raises:
-        TypeError: If they are of another dtype.
-    """
+    """Raises TypeError unless labels can go up by one, as they may have to where 0 is the label of negatives. The
+    caller itself adds one to the dtypes in ``also``."""
     known = (*_SUMMABLE, *also)
     if label.dtype not in known:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in known)
@@ -272,11 +240,8 @@ def require_summable(label: Tensor, *also: torch.dtype) -> None:
 
 
 def require_amount(amount: Any, batch_size: int) -> None:
-    """Refuses an amount of negatives per positive that is no number above 0, or makes too many in a batch.
-
-    Raises:
-        TypeError, ValueError: Then.
-    """
+    """Raises TypeError or ValueError unless the amount of negatives per positive is a number above 0, and not too many
+    in a batch."""
     if isinstance(amount, bool) or not isinstance(amount, int | float):
         raise TypeError(f"amount of neg_sampling = {amount!r}: expected a number of negatives per seed edge")
     if math.isnan(amount) or not 0 < amount * batch_size < 2**31:
@@ -298,10 +263,8 @@ class LocalLinks:
     def check(
         self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
     ) -> tuple[int, int]:
-        """Refuses seed edges that do not fit the graph or the sampler.
-
-        Returns:
-            Positions of the node types of source and destination.
+        """Refuses seed edges that do not fit the graph or the sampler; returns the positions of the node types of both
+        ends.
 
         Raises:
             IndexError: If an end is outside the graph; names the first.

@@ -164,7 +164,6 @@ class NeighborSampler(BaseSampler):
 
     @property
     def csrs(self) -> list[_core.Csr]:
-        """Native rows of each edge type, as they are sampled."""
         return self.graph.csrs(self.config)
 
     @cached_property
@@ -229,7 +228,8 @@ class NeighborSampler(BaseSampler):
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
         if self.accelerator is not None:
-            return NeighborOutput(*self.on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
+            rows = self.on_device.sample_rows(at, seeds, num_neighbors=num_neighbors, hop=0, batch_key=key)
+            return NeighborOutput(rows[1], rows[0], rows[2])
         draws = num_neighbors, self.config.replace, key, 0
         options: dict[str, Any] = {"with_edge": self.config.with_edge, "num_threads": self.num_threads, "name": "seeds"}
         hop = _core.OneHop(self.csrs[at], seeds.numpy(), *draws, edge_type=at, **options)
@@ -261,13 +261,13 @@ class NeighborSampler(BaseSampler):
         return self.begin_from_nodes(index, batch_key=batch_key)()
 
     def begin_from_nodes(self, index: NodeSamplerInput, *, batch_key: int | None = None) -> Finish:
-        """Begins a batch of :meth:`sample_from_nodes`. A GPU is told now what to do, and waited for by who calls what
-        this returns: it need not be idle in between, if the next batch is begun before one is ended.
+        """Begins a batch of :meth:`sample_from_nodes`. A GPU starts on it now, and need not be idle in between if the
+        next batch is begun before this one is ended.
 
         Returns:
-            What returns the batch, or raises; to be called once, on the same CUDA stream. On the CPU all is done then:
-            seeds must stay as they are. One that is dropped uncalled waits for its kernels, and the next batch needs
-            memory of its own anew.
+            What waits for the batch and returns it, or raises; to be called once, on the same CUDA stream. On the CPU
+                all is done in that call: seeds must stay as they are. If it is never called, it waits for its kernels
+                when it is dropped.
         """
         if index.input_type is None and self.is_hetero:
             raise ValueError(f"input_type is None: expected one of {list(self.graph.schema.node_types)}")
@@ -312,8 +312,8 @@ class NeighborSampler(BaseSampler):
         return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)()
 
     def begin_or_sample(self, *given: Any, **options: Any) -> Finish:
-        """:meth:`begin`; but a subclass's own :meth:`sample`, if it has one, is called when the batch is ended, with
-        those of the options that are not None."""
+        """:meth:`begin`, unless a subclass has a :meth:`sample` of its own: that is called when the batch is ended,
+        with those of the options that are not None."""
         if not is_replaced(self, "sample"):
             return self.begin(*given, **options)
         asked = {name: value for name, value in options.items() if value is not None}
@@ -327,14 +327,7 @@ class NeighborSampler(BaseSampler):
         batch_key: int | None = None,
         exclusions: list[_core.Exclusions | None] | None = None,
     ) -> Finish:
-        """Begins what node and link sampling have in common.
-
-        Args:
-            seeds, seed_time, batch_key, exclusions: As of :meth:`sample`.
-
-        Returns:
-            What returns PyG's output, without ``metadata``; see :meth:`begin_from_nodes`.
-        """
+        """Begins a batch of :meth:`sample`, as :meth:`begin_from_nodes`."""
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
@@ -385,7 +378,7 @@ class NeighborSampler(BaseSampler):
         return out
 
     def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
-        """What PyG's own samplers call one another by, such as its ``BidirectionalNeighborSampler``."""
+        """PyG's own samplers call one another by this name, such as its ``BidirectionalNeighborSampler``."""
         if not isinstance(seed, dict):
             return self.sample([(0, seed.to(torch.int64))], seed_time)
         times = None if seed_time is None else torch.cat([seed_time[t] for t in seed])
@@ -440,17 +433,16 @@ class NeighborSampler(BaseSampler):
         drawn without replacement, and what is sampled around them. Every node that can be reached gets a probability
         above 0, every other 0. Equal arguments give equal results, whatever ``num_threads`` and ``random_seed``.
 
-        Probabilities are computed along the edges, hop by hop, as if edges led to a node independently of each other,
-        but for paths that turn back, which are left out. That is close where many nodes are drawn from (within 2% of
-        the expected size of a batch on Slashdot) and too much where short cycles are followed whole (12% on Cora).
-        Successive draws by weight are taken to be exponential clocks, but for one and two draws, which are exact.
-        ``num_batches`` batches are then sampled, and correct this as far as they contradict it; see
-        :mod:`glt.sampler.hotness`.
+        Probabilities are computed along the edges, hop by hop, as if edges led to a node independently of each other;
+        paths that turn back are left out. That is close where many nodes are drawn from (within 2% of the expected size
+        of a batch on Slashdot) and too much where short cycles are followed whole (12% on Cora). Successive draws by
+        weight are taken to be exponential clocks, but for one and two draws, which are exact. ``num_batches`` batches
+        are then sampled, and correct this as far as they contradict it.
 
         Args:
             seeds: All seeds of an epoch: ids ``[n]``, a bool mask, or a PyG ``NodeSamplerInput``; in a heterogeneous
-                graph a dict by node type, whose seeds are shuffled together, or a pair ``(node type, ids)``.
-                Duplicates count as often as they come.
+                graph a dict by node type, whose seeds are shuffled together, or a pair ``(node type, ids)``. Duplicates
+                count as often as they come.
             num_nodes: Number of nodes of the graph, or a dict by node type; nodes beyond those of the sampler's graph
                 have no edges. Default: as many as that has.
             batch_size: Seeds in a batch; all of them where there are fewer.
@@ -458,10 +450,8 @@ class NeighborSampler(BaseSampler):
                 Default: 64 to 1024, such that about four times as many nodes are sampled as there are, or a million.
 
         Returns:
-            ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type.
-
-        On a GPU, up to 16 hops, edges are gone through and batches sampled there; probabilities are those of the CPU to
-        1e-6, since logarithms differ in their last bits.
+            ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type. On a GPU, used up to 16 hops, they are
+            those of the CPU to 1e-6, since logarithms differ in their last bits.
 
         Memory: ``4 * (hops + 1) + 8`` bytes per node. The first call finds out which paths turn back, with 4 bytes per
         edge of one edge type; one or two bits per edge are kept.
@@ -495,7 +485,7 @@ _METHODS = {name: getattr(NeighborSampler, name) for name in ("sample", "sample_
 
 
 def is_replaced(sampler: NeighborSampler, name: str) -> bool:
-    """Tells whether a method is a subclass's own, or a mock's: then what begins batches must call it."""
+    """Whether a method is a subclass's own, or a mock's: then what begins batches must call it."""
     return getattr(getattr(sampler, name), "__func__", None) is not _METHODS[name]
 
 

@@ -1,4 +1,4 @@
-"""A native batch as PyG's sampler output."""
+"""Native batches as PyG's sampler output."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def _columns(rows: Sequence[tuple[Any, ...]], num_columns: int, dtype: torch.dty
 
 
 def require_distinct_reverses(schema: Schema, edge_dir: str) -> None:
-    """Raises ValueError if, along out-edges, batches would hold two edge types under one name, as those of a graph that
-    was made undirected twice."""
+    """Raises ValueError if, along out-edges, batches would hold two edge types under one name, as of a graph that was
+    made undirected twice."""
     names: dict[EdgeType, EdgeType] = {}
     for edge_type in schema.edge_types if edge_dir == "out" else ():
         name = reverse_edge_type(edge_type)
@@ -137,8 +137,8 @@ def bidirectional(
 ) -> SamplerOutput | HeteroSamplerOutput:
     """As PyG's ``out.to_bidirectional``, with the CPU's result on every device.
 
-    Of edges that become one, PyG keeps the id that is written last. On a GPU that is any of them, so that the edges of
-    a homogeneous sample with ids take the way over the CPU; those of several types keep no ids.
+    Of edges that become one, PyG keeps the id that is written last, on a GPU any of them: homogeneous samples with ids
+    go over the CPU; those of several types keep no ids.
     """
     if isinstance(out, HeteroSamplerOutput) or out.edge is None or not out.row.is_cuda:
         return out.to_bidirectional(keep_orig_edges=keep_orig_edges)

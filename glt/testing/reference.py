@@ -1,8 +1,6 @@
 """The sampling law in plain Python, one draw and one edge at a time: slow, short, and equal to the native core bit for
-bit.
-
-A homogeneous batch is :func:`reference_batch`; everything else, :func:`reference_typed_batch`.
-"""
+bit, because every decision compares integers. :func:`reference_batch` samples a homogeneous batch,
+:func:`reference_typed_batch` any other."""
 
 from __future__ import annotations
 

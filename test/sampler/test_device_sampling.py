@@ -77,7 +77,7 @@ def test_one_hop_gives_what_the_cpu_gives(replace):
     for at, edge_type in enumerate(HETERO.edge_types):
         seeds = seeds % sampler.graph.num_nodes[sampler.graph.ends[at][0]]
         expected = sampler.sample_one_hop(seeds, 3, edge_type=edge_type, batch_key=5)
-        nbr, nbr_num, edge = kernels.sample_one_hop(sampler.config, seeds, 3, at, 5)
+        nbr_num, nbr, edge = kernels.sample_rows(at, seeds, num_neighbors=3, hop=0, batch_key=5)
         assert torch.equal(nbr, expected.nbr) and torch.equal(nbr_num, expected.nbr_num)
         assert torch.equal(edge, expected.edge)
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import covering
 from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
 from torch_geometric.sampler import neighbor_sampler as pyg
 
@@ -51,9 +52,11 @@ def pyg_batch(monkeypatch, index, disjoint, neg_sampling, negatives):
 CASES = [None, ("binary", 1), ("binary", 2), ("binary", 0.5), ("binary", 2.3), ("triplet", 1), ("triplet", 3)]
 
 
-@pytest.mark.parametrize("input_type", [None, ("user", "buys", "item"), ("user", "knows", "user")], ids=str)
-@pytest.mark.parametrize("mode", ["union", "disjoint", "temporal"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@covering(
+    input_type=[None, ("user", "buys", "item"), ("user", "knows", "user")],
+    mode=["union", "disjoint", "temporal"],
+    case=CASES,
+)
 def test_seeds_and_metadata_are_pygs(monkeypatch, case, mode, input_type):
     neg_sampling = None if case is None else NegativeSampling(*case)
     for num_pos in (1, 6):
