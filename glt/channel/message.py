@@ -252,7 +252,7 @@ def _bytes(data: bytes) -> Tensor:
 def encode_message(
     tensors: Mapping[str, Tensor], kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
 ) -> Tensor:
-    """Returns a message in private, recycled memory, uint8 [total bytes]; what :func:`read_message` reads."""
+    """Returns a message in recycled memory, uint8 [total bytes]; what :func:`read_message` reads."""
     layout = MessageLayout.like(tensors)
     buffer = pooled_empty((layout.nbytes,), torch.uint8)
     layout.write(buffer, tensors, kind, loader, epoch, index)

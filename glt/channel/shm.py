@@ -4,7 +4,6 @@ import fcntl
 import os
 import threading
 from multiprocessing import context, reduction
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -99,9 +98,7 @@ class SharedMemory:
     def __enter__(self) -> "SharedMemory":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -54,7 +54,7 @@ def cuda_device(device: Any, name: str) -> torch.device:
     missing = missing_for_cuda()
     if missing is not None:
         raise ValueError(f"{name} = {device!r}: {missing}")
-    # The current one is the first until somebody uses one: to ask would claim memory of it, in every process that asks.
+    # The current one is the first until one is used: asking CUDA would claim memory of it in every process that asks.
     current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
     index = current if found.index is None else found.index
     if index >= torch.cuda.device_count():
@@ -218,7 +218,7 @@ def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch
     raise ValueError(f"{device} is in none of device_group_list = {list(groups)}")
 
 
-# Errors of kernels that nobody waits for, told when somebody does.
+# Errors of kernels, raised at the next wait for one.
 
 
 NUM_WORDS = 8  # gathers that may be unchecked; their ids are kept, to name the bad one
@@ -279,19 +279,14 @@ class GatherErrors:
 logger = logging.getLogger(__name__)
 
 
-def waited_for(owner: object, device: torch.device) -> weakref.finalize[..., Any] | None:
-    """Has the work under way on a GPU waited for when ``owner`` is dropped, before its tensors are.
-
-    Kernels read tensors by their addresses, of which torch knows nothing: it would give the memory away. Python calls
-    finalizers before it clears an object.
-
-    Returns:
-        The finalizer, to be detached by owners that are closed; None on the host, which has nothing under way.
-    """
+def wait_when_dropped(owner: object, device: torch.device) -> weakref.finalize[..., Any] | None:
+    """Has the work under way on a GPU waited for when ``owner`` is dropped, before its tensors are: kernels read
+    tensors by their addresses, of which torch knows nothing. Returns the finalizer, to be detached by owners that are
+    closed; None on the host."""
     if device.type != "cuda":
         return None
     finalizer = weakref.finalize(owner, _wait_for, device)
-    finalizer.atexit = False  # nobody gets the memory any more, and CUDA may be gone
+    finalizer.atexit = False  # the memory is not used again, and CUDA may be gone
     return finalizer
 
 
@@ -300,5 +295,5 @@ def _wait_for(device: torch.device) -> None:
         return
     try:
         torch.cuda.synchronize(device)
-    except RuntimeError as error:  # of a kernel, at some time: whoever waits for its results is told, too
+    except RuntimeError as error:  # of some kernel: waiting for its results raises it, too
         logger.warning("memory is given back on %s, which reports: %s", device, error)

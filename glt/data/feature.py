@@ -372,7 +372,7 @@ class WindowGather:
         if bool(((flat < 0) | (flat >= len(self._slot))).any()):
             for batch in ids:
                 self._fetch(batch)  # raises
-        # Whoever writes last owns the slot of an id, and any owner will do.
+        # The last to write owns the slot of an id, and any owner will do.
         position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
         self._slot[flat] = position
         distinct = flat[self._slot[flat] == position]

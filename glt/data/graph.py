@@ -15,9 +15,9 @@ from glt.data.device import (
     is_accelerator,
     missing_for_cuda,
     require_accelerator,
-    waited_for,
+    wait_when_dropped,
 )
-from glt.data.pinned import PinnedMemory, PinnedPages, brought
+from glt.data.pinned import PinnedMemory, PinnedPages, copy_to_device
 from glt.data.topology import EdgeWeights, TimedEdges, Topology
 
 # The edges of a graph where the samplers of one GPU read them.
@@ -34,13 +34,13 @@ class DeviceTopology:
 
     def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:
         self.topology, self.device, self.mode = topology, device, mode
-        self._pages, self._guard = pages, waited_for(self, device)
+        self._pages, self._guard = pages, wait_when_dropped(self, device)
         self._pins: list[PinnedMemory] = []
         self._in_place: list[tuple[Tensor, int]] = []  # columns that are not copied, and where they were
         # By where they are: columns by time may be the plain ones.
         self._brought: dict[tuple[int, torch.dtype], Tensor] = {}
         try:
-            self.indptr = brought(topology.indptr, device)
+            self.indptr = copy_to_device(topology.indptr, device)
             self.indices = self._column(topology.indices, "indices")
             self.edge_ids = self._optional(topology.edge_ids, "edge_ids")
             self.weights: EdgeWeights | None = None
@@ -64,7 +64,7 @@ class DeviceTopology:
         if self.mode == "CUDA":
             key = column.data_ptr(), column.dtype  # columns without elements are all at address 0
             if key not in self._brought:
-                self._brought[key] = brought(column, self.device)
+                self._brought[key] = copy_to_device(column, self.device)
             return self._brought[key]
         self._in_place.append((column, column.data_ptr()))
         if self.device.type == "cpu" and self._pages is None:
@@ -85,7 +85,7 @@ class DeviceTopology:
     def close(self) -> None:
         """Unpins the columns, after the work under way; nothing may sample from here any more."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
+            torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
         if self._guard is not None:
             self._guard.detach()
         pins, self._pins = self._pins, []

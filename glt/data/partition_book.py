@@ -57,7 +57,7 @@ class PartitionBook:
         return self
 
     def _open(self, num_parts: int = 0) -> None:
-        self._view = NativeView((self.owner, self.offset), partial(_look, self.owner, self.offset, num_parts))
+        self._view = NativeView((self.owner, self.offset), partial(_native_book, self.owner, self.offset, num_parts))
         self.num_ids, self.num_parts = self.native.num_ids, self.native.num_parts
 
     @property
@@ -73,15 +73,9 @@ class PartitionBook:
         return 0 if self.offset is None else int(self.offset[part])
 
     def group(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Groups ids ``[n]``, int64, by owner, keeping their order inside each group.
-
-        Returns:
-            The ids by owner ``[n]``, where each stood ``[n]`` (uint32), and the bounds of the groups ``[num_parts +
-            1]``.
-
-        Raises:
-            IndexError: If there is no such id, or the book names no partition; names the first.
-        """
+        """Groups ids ``[n]``, int64, by owner, keeping their order inside each group. Returns the ids by owner, where
+        each stood (uint32), and the bounds of the groups ``[num_parts + 1]``. Raises IndexError, naming the first, if
+        there is no such id, or the book names no partition."""
         return _core.group_by_owner(self.native, ids)
 
     def owners(self, ids: np.ndarray | None = None) -> np.ndarray:
@@ -117,7 +111,7 @@ class PartitionBook:
         return f"PartitionBook({kind}, num_ids={self.num_ids}, num_parts={self.num_parts})"
 
 
-def _look(owner: Tensor | None, offset: Tensor | None, num_parts: int) -> _core.Book:
+def _native_book(owner: Tensor | None, offset: Tensor | None, num_parts: int) -> _core.Book:
     if offset is not None:
         return _core.Book.of_ranges(offset.numpy())
     assert owner is not None

@@ -169,7 +169,7 @@ class PinnedPages:
 
 # The file behind mapped memory, mapped once more in a way that can be pinned without a copy.
 #
-# Partitions and other mapped files come as private maps, so that nobody who writes to a tensor changes a file. To pin
+# Partitions and other mapped files come as private maps, so that writing to a tensor changes no file. To pin
 # pages of a private map for a long time, even for reading alone, the kernel first gives the process copies of its own
 # ("unsharing", Linux 6.2 and newer; before, drivers asked for writable pages, with the same effect): the host would
 # hold every pinned file once for each process, and once more in the page cache. Pages of a shared read-only map are
@@ -184,17 +184,13 @@ class _Area:
     offset: int
     inode: int
     path: str
-    has_own_pages: bool  # somebody has written to it
+    has_own_pages: bool  # it has been written to
 
 
 def shared_map(address: int, num_bytes: int) -> np.ndarray | None:
-    """Maps the file behind ``[address, address + num_bytes)`` shared and read-only.
-
-    Returns:
-        The same bytes at another address, uint8 ``[num_bytes]``, for as long as the array lives; never to be written
-        to. None unless the memory is of one private map of a file that is still there under its name, and has not been
-        written to.
-    """
+    """Maps the file behind ``[address, address + num_bytes)`` shared and read-only. Returns the same bytes at another
+    address, uint8, never to be written to; None unless the memory is of one private map of a file that is still there
+    under its name, and has not been written to."""
     area = _area_of(address)
     if area is None or address + num_bytes > area.end or area.has_own_pages or not area.is_private:
         return None
@@ -240,25 +236,25 @@ def _area(fields: list[str], has_own_pages: bool) -> _Area:
 logger = logging.getLogger(__name__)
 
 
-@cache
-def process_pages() -> PinnedPages:
-    """Returns the registrations of this process that GPUs only read."""
+def _registry(read_only: bool) -> PinnedPages:
+    # The flag admits read-only mappings of files, which are else refused.
     return PinnedPages(
-        # GPUs only read tables and graphs; without the flag a read-only mapping of a file would be refused.
-        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, True, device),
+        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, read_only, device),
         _core.cuda_unregister_host,
         torch.cuda.synchronize,
     )
+
+
+@cache
+def process_pages() -> PinnedPages:
+    """Returns the registrations of this process that GPUs only read: tables and graphs."""
+    return _registry(True)
 
 
 @cache
 def process_buffers() -> PinnedPages:
     """Returns the registrations of this process that GPUs also write to: channels."""
-    return PinnedPages(
-        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, False, device),
-        _core.cuda_unregister_host,
-        torch.cuda.synchronize,
-    )
+    return _registry(False)
 
 
 # Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
@@ -272,7 +268,7 @@ os.register_at_fork(after_in_child=process_pages.cache_clear)
 os.register_at_fork(after_in_child=process_buffers.cache_clear)
 
 
-def brought(tensor: Tensor, device: torch.device) -> Tensor:
+def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor to a device, also where some of its pages are registered here and others are not."""
     if device.type == "cuda":
         close_moved(process_pages())  # else the clone may lie where CUDA still has other memory
@@ -358,7 +354,7 @@ class PinnedMemory:
         if mapped is not None:
             try:
                 chunks = registry.acquire(mapped.ctypes.data, nbytes, index)
-            except RuntimeError as error:  # a GPU that cannot be told that it only reads: it gets copies
+            except RuntimeError as error:  # a GPU without read-only registrations: it gets copies
                 logger.info("pinning a read-only map: %s; its private map is pinned instead", error)
             else:
                 memory = torch.from_numpy(mapped).view(self.tensor.dtype)

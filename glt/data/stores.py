@@ -81,7 +81,6 @@ class DatasetFeatureStore(FeatureStore):
         return tuple(self._get_tensor(attr).shape)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Returns one attribute per table, without index; see the class for which."""
         return [
             self._tensor_attr_cls(group, name)
             for group, tables in self._tables.items()

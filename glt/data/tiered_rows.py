@@ -13,8 +13,8 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import from_array
-from glt.data.device import GatherErrors, waited_for
-from glt.data.pinned import PinnedMemory, brought
+from glt.data.device import GatherErrors, wait_when_dropped
+from glt.data.pinned import PinnedMemory, copy_to_device
 
 NO_ROW = 2**32 - 1
 
@@ -81,7 +81,7 @@ class TieredRows:
             order = None
             place = np.arange(num_rows, num_rows + len(rows), dtype=np.int64)
             hot, first_cold = rows[:n], n
-            if hot_of is not None and 0 < n < len(rows):  # of all rows none need be told apart
+            if hot_of is not None and 0 < n < len(rows):  # else no row needs an index
                 # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
                 order = torch.argsort(hot_of, descending=True, stable=True)[:n]
                 place += n
@@ -89,13 +89,13 @@ class TieredRows:
                 hot, first_cold, is_ordered = rows[order], 0, True
             places.append(place)
             if several:
-                self._hot.append(brought(hot, device))
+                self._hot.append(copy_to_device(hot, device))
                 self._tiers.append(self._hot[-1])
             else:
                 if not self._hot:
                     bounds = [n * i // len(members) for i in range(len(members) + 1)]
                     spans = zip(members, bounds, bounds[1:], strict=False)
-                    self._hot += [brought(hot[a:b], d) for d, a, b in spans if a < b]
+                    self._hot += [copy_to_device(hot[a:b], d) for d, a, b in spans if a < b]
                     for member in members:
                         if member.type == "cuda":
                             torch.cuda.synchronize(member)
@@ -104,10 +104,10 @@ class TieredRows:
             num_rows += len(hot) + len(rows) - first_cold
         if is_ordered:
             row_of = from_array(_composed(row_of, np.concatenate(places)))
-        self._row_of = None if row_of is None else brought(row_of, device)
+        self._row_of = None if row_of is None else copy_to_device(row_of, device)
         if scale is not None and order is not None:  # then there is one table
             scale = torch.cat([scale[order], scale])
-        self._scale = None if scale is None else brought(scale, device)
+        self._scale = None if scale is None else copy_to_device(scale, device)
         self._width, self._name = _rows_of(tensor).shape[1], name
         self._pins: list[PinnedMemory] = []
         self._addresses: list[int] | None = None  # of the tables that are pinned, if they are
@@ -119,7 +119,7 @@ class TieredRows:
         """Has the kernel read the rows where they are now: see :class:`~glt.data.arrays.NativeView`."""
         self.close()
         self._pins, places, addresses = [], [], self._now_at()
-        self._guard = waited_for(self, self.device)
+        self._guard = wait_when_dropped(self, self.device)
         for tier in self._tiers:
             part = tier if isinstance(tier, Tensor) else self._pinned(*tier)
             places.append((part.data_ptr(), len(part), self._width))
@@ -217,7 +217,7 @@ class TieredRows:
         with self._errors.lock:
             self._addresses = None
             if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
+                torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
             if self._guard is not None:
                 self._guard.detach()
             for pin in self._pins:

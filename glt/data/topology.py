@@ -72,13 +72,11 @@ def _ids(ends: Any) -> np.ndarray:
 
 
 class TimedEdges(NamedTuple):
-    """A second set of columns over the same row offsets: within a row, edges by time, and ties in their input order.
-
-    The plain columns keep the input order, so that batches which ask for no time do not depend on times.
+    """A second set of columns over the same row offsets: within a row, edges by time, ties in their input order. The
+    plain columns keep the input order, so that batches which ask for no time do not depend on times.
 
     Attributes:
-        indices: Neighbour ids ``[E]``, int32 or int64.
-        edge_ids: Edge ids ``[E]``, int32 or int64; None where an id is the position.
+        indices, edge_ids: As of the topology.
         time: Time of each edge ``[E]``, int64, non-decreasing within each row.
     """
 
@@ -100,16 +98,22 @@ class TimedEdges(NamedTuple):
 def as_times(value: Any, name: str, size: int, each: str = "edge") -> np.ndarray:
     """Returns one time per edge (or node) as int64; raises TypeError if they are no integers, ValueError if not
     ``[size]`` many."""
+    tensor = _column(value, name, size, f"time per {each}")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype in (torch.bool, torch.uint64):
+        if not (size == 0 and not isinstance(value, Tensor)):
+            raise TypeError(f"{name} has dtype {tensor.dtype}: expected integers, such as seconds; convert it to int64")
+    return as_numpy(tensor.cpu().to(torch.int64).contiguous())
+
+
+def _column(value: Any, name: str, size: int, expected: str) -> Tensor:
+    """One value per edge or node, given as ``[size]`` or ``[size, 1]``."""
     require_data(value, name)
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     if tensor.dim() == 2 and tensor.size(1) == 1:
         tensor = tensor.view(-1)
     if tuple(tensor.shape) != (size,):
-        raise ValueError(f"{name} has shape {list(tensor.shape)}: expected one time per {each}, [{size}]")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype in (torch.bool, torch.uint64):
-        if not (size == 0 and not isinstance(value, Tensor)):
-            raise TypeError(f"{name} has dtype {tensor.dtype}: expected integers, such as seconds; convert it to int64")
-    return as_numpy(tensor.cpu().to(torch.int64).contiguous())
+        raise ValueError(f"{name} has shape {list(tensor.shape)}: expected one {expected}, [{size}]")
+    return tensor
 
 
 # Weights of edges, in the form that draws proportional to weight read.
@@ -149,12 +153,7 @@ def as_weights(value: Any, num_edges: int) -> np.ndarray:
         TypeError, ValueError: If they are no real numbers, not ``[num_edges]`` many, or integers of more than 53 bits;
             if one is negative or not finite: names the first.
     """
-    require_data(value, "edge_weight")
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    if tensor.dim() == 2 and tensor.size(1) == 1:
-        tensor = tensor.view(-1)
-    if tuple(tensor.shape) != (num_edges,):
-        raise ValueError(f"edge_weight has shape {list(tensor.shape)}: expected one weight per edge, [{num_edges}]")
+    tensor = _column(value, "edge_weight", num_edges, "weight per edge")
     if tensor.is_complex():
         raise TypeError(f"edge_weight has dtype {tensor.dtype}: expected real numbers")
     if tensor.dtype not in (torch.float32, torch.float64):
@@ -372,7 +371,7 @@ class Topology:
         numbers = self.num_nodes, self.num_neighbor_nodes, not self._trusted, self.book, self.part
         owners = () if self.book is None else (self.book.owner, self.book.row_of, self.book.offset)
         return {
-            name: NativeView((*of_view.values(), *owners), partial(_look, of_view, *numbers))
+            name: NativeView((*of_view.values(), *owners), partial(_native_csr, of_view, *numbers))
             for name, of_view in columns.items()
         }
 
@@ -428,7 +427,7 @@ class Topology:
         return f"Topology(num_nodes={num_nodes}, num_edges={self.num_edges}, layout={self.layout!r})"
 
 
-def _look(
+def _native_csr(
     columns: dict[str, Tensor | None],
     num_nodes: int,
     num_neighbor_nodes: int,

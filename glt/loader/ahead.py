@@ -15,9 +15,6 @@ import torch
 
 from glt.data.device import Accelerator, Event
 
-# Batches made on a GPU, on a stream of their own, for whoever iterates on another.
-
-
 Item = tuple[Any, Event] | BaseException
 Begin = Callable[[Any], Callable[[], Any]]
 Make = Callable[[Sequence[Any]], Iterable[Any]]
@@ -92,13 +89,8 @@ class MadeBatches:
 
 class BatchesOnRequest(MadeBatches):
     """Makes each batch when the trainer asks for it: its index may depend on what the trainer did with the one before.
-
-    Args:
-        indices: What the batches are, in order.
-        num_batches, finish, accelerator: As of :class:`MadeBatches`.
-        begin: Begins the sample of an index and returns what ends it; on ``stream``, as ``make``.
-        make: Makes the batches of samples; an exception in the place of one that fails.
-    """
+    On ``stream``, ``begin`` begins the sample of an index and returns what ends it, and ``make`` makes the batches of
+    samples, an exception in the place of one that fails."""
 
     def __init__(
         self,
@@ -137,14 +129,8 @@ _JOIN_S = 10.0
 
 @dataclass(frozen=True)
 class AheadOptions:
-    """How far ahead batches are made.
-
-    Attributes:
-        accelerator: On what.
-        stream: In what order: the sampler's memory goes from batch to batch on it, also of different epochs.
-        num_batches: Batches that wait for the trainer.
-        window: Batches whose rows are fetched together.
-    """
+    """How far ahead batches are made: ``num_batches`` wait for the trainer, the rows of ``window`` are fetched
+    together. The sampler's memory goes from batch to batch in the order of ``stream``, also of different epochs."""
 
     accelerator: Accelerator
     stream: torch.cuda.Stream | None

@@ -342,7 +342,7 @@ class KeyedBatches(Resumable):
         raise NotImplementedError
 
     def _sample_options(self) -> dict[str, Any]:
-        """What it is told beside the seeds and the key."""
+        """Arguments of the sampler beside the seeds and the key."""
         return {}
 
     def _with_seeds(self, data: Any, out: Any) -> Any:

@@ -66,16 +66,12 @@ def split_node_type(input_nodes: Any) -> tuple[NodeType | None, Any]:
 
 
 def checked_nodes(input_nodes: Any, schema: Schema, num_nodes_of: Sequence[int]) -> tuple[int, dict[str, Tensor]]:
-    """Checks seeds that are to be given, not left to "all nodes".
-
-    Args:
-        input_nodes: Ids, or a mask over all nodes of the type; of a heterogeneous graph ``(type, ids)``, or a type
-            alone, which stands for all its nodes.
-        schema, num_nodes_of: Of the graph.
+    """Checks the seeds of a trainer: ids, or a mask over all nodes of the type; of a heterogeneous graph ``(type,
+    ids)``, or a type alone, which stands for all its nodes.
 
     Returns:
         The position of the node type, and columns ``node``, int64, and for a mask ``input_id``, the same: like PyG,
-        batches then tell node ids in place of positions.
+            batches then tell node ids in place of positions.
 
     Raises:
         IndexError: If a seed is outside the graph; names the first.

@@ -53,12 +53,8 @@ class DeviceHotness:
         self._bits = [(self._to_device(fact.repeated), self._to_device(fact.mutual)) for fact in facts]
 
     def doubts(self, config: SamplingConfig, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Adds up what all edges contribute at one hop; waits for it.
-
-        Args:
-            config: Options; at most ``_core.most_hotness_hops`` hops.
-            hop: From 0.
-            found: By node type, ``[num_nodes, num_columns]`` float32: probabilities of being found by each hop.
+        """Adds up what all edges contribute at one hop, of at most ``_core.most_hotness_hops``; waits for it. ``found``
+        are probabilities of being found by each hop, by node type ``[num_nodes, num_columns]`` float32.
 
         Returns:
             By node type, ``[num_nodes]`` int64, in units of ``_core.doubt_unit``.

@@ -42,19 +42,9 @@ class PlacedRows:
         weights: tuple[Tensor, Tensor] | None = None,
         time: Tensor | None = None,
     ) -> PlacedRows:
-        """Wraps arrays of a graph that was validated on the host.
-
-        Args:
-            indptr: Row offsets ``[num_nodes + 1]``, int64; a row for every node.
-            indices: Neighbour ids ``[E]``, int32 or int64.
-            edge_ids: Edge ids ``[E]``, int32 or int64; None: positions.
-            num_neighbor_nodes: Neighbour ids are below.
-            weights: ``(weight_sum, weight_guide)`` of :class:`glt.data.topology.EdgeWeights`.
-            time: Times ``[E]``, int64, never falling within a row.
-
-        Raises:
-            TypeError: If a dtype or layout does not fit; names the array.
-        """
+        """Wraps arrays of a graph that was validated on the host, with a row for every node: columns ``[E]`` as
+        :class:`~glt.data.topology.Topology` has them, for temporal sampling those by time. Raises TypeError, naming the
+        array, if a dtype or layout does not fit."""
         weight_sum, weight_guide = (None, None) if weights is None else weights
         narrow_or_wide = (torch.int32, torch.int64)
         arrays = {
@@ -99,21 +89,15 @@ def device_index(device: torch.device) -> int:
 
 class DeviceBatch:
     """The native batch (csrc/cuda/device_batch.h) with memory of its own, kept from batch to batch. Use one on one
-    stream: results are copied out of that memory, which the next batch overwrites.
-
-    Args:
-        num_nodes: Number of nodes of each node type.
-        ends: ``(expanded node type, neighbour node type)`` of each edge type.
-        device: Where to sample.
-        options: Of ``_core.DeviceBatch``: its sizes, ``replays=False`` to make no graph, and for the host ``order`` and
-            ``num_threads``.
-    """
+    stream: results are copied out of that memory, which the next batch overwrites. ``options`` of
+    ``_core.DeviceBatch``: its sizes, ``replays=False`` to make no graph, and for the host ``order`` and
+    ``num_threads``."""
 
     def __init__(
         self, num_nodes: Sequence[int], ends: Sequence[tuple[int, int]], device: torch.device, **options: Any
     ) -> None:
         self.device = device
-        # Goes first when this goes: it waits for kernels that nobody has waited for, which use what is below.
+        # Destroyed first: it waits for kernels under way, which use what is below.
         self._native = _core.DeviceBatch(list(num_nodes), list(ends), device=device_index(device), **options)
         self._num_types = len(num_nodes), len(ends)
         self._workspace = torch.empty(0, dtype=torch.uint8, device=device)

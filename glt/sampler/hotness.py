@@ -144,7 +144,7 @@ _EPOCH: Final = 2**32 - 2  # of the keys of these batches: none that a loader re
 
 @dataclass(frozen=True)
 class EdgeFacts:
-    """What the edges of one type have to do with each other: a bit per edge, ``[ceil(num_edges / 64)]`` uint64.
+    """How the edges of one type relate to each other: a bit per edge, ``[ceil(num_edges / 64)]`` uint64.
 
     Attributes:
         repeated: Edges whose ends are those of an earlier one; None if there are none.
@@ -299,13 +299,9 @@ def correct_hotness(
     num_batches: int,
     sampled: Callable[[list[tuple[int, np.ndarray]], int], Sequence[Tensor]],
 ) -> list[np.ndarray]:
-    """Weighs probabilities of :func:`compute_hotness` and the counts of sampled batches against each other.
-
-    Args:
-        probs: By node type, ``[num_nodes]``.
-        num_batches: Batches to sample, at least 2. Their draws depend on nothing else.
-        sampled: ``sampled(seeds, batch_key)``: the nodes of a batch by node type, int64, counted where they are.
-    """
+    """Weighs probabilities of :func:`compute_hotness` and the counts in ``num_batches`` batches, at least 2, against
+    each other; the draws depend on nothing else. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node
+    type, int64, counted where they are."""
     counts: list[Tensor] | None = None
     for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):
         inside = [(t, ids[ids < graph.num_nodes[t]]) for t, ids in enumerate(chosen)]

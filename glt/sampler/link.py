@@ -255,7 +255,7 @@ def require_amount(amount: Any, batch_size: int) -> None:
 
 
 class LocalLinks:
-    """Turns seed edges into batches. Each method is given the sampler; kept is what negatives are drawn from."""
+    """Turns seed edges into batches. Each method is given the sampler; the endpoints of negatives are kept."""
 
     def __init__(self) -> None:
         self._endpoints: tuple[NegativeSampling, EdgeType | None, tuple[Endpoint, Endpoint]] | None = None
@@ -263,14 +263,8 @@ class LocalLinks:
     def check(
         self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
     ) -> tuple[int, int]:
-        """Refuses seed edges that do not fit the graph or the sampler; returns the positions of the node types of both
-        ends.
-
-        Raises:
-            IndexError: If an end is outside the graph; names the first.
-            KeyError: If there is no such node type.
-            ValueError: If the type, the times, the weights of negatives or the edges to exclude do not fit.
-        """
+        """Refuses seed edges that do not fit the graph or the sampler, with IndexError, KeyError or ValueError; returns
+        the positions of the node types of both ends."""
         schema, num_nodes = sampler.graph.schema, sampler.graph.num_nodes
         if (index.input_type is not None) != schema.is_hetero:
             kind = "an edge type" if schema.is_hetero else "None, the graph being homogeneous"

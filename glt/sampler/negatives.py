@@ -88,12 +88,8 @@ def earliest_node(time: Tensor | None) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Pairs that one round asks about.
-
-    Attributes:
-        src, dst: Node ids ``[n]``, int64.
-        src_until, dst_until: Latest times that the nodes may have ``[n]``, int64; None: any.
-    """
+    """Pairs that one round asks about: node ids, and the latest times that the nodes may have (None: any), ``[n]``
+    int64."""
 
     src: np.ndarray
     dst: np.ndarray

@@ -62,19 +62,12 @@ def hop_counts(batch: _core.Batch | DeviceBatch, graph: SampledGraph, config: Sa
 def typed_output(
     graph: SampledGraph, config: SamplingConfig, nodes: Sequence[Nodes], edges: Sequence[Edges], counts: Counts | None
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """Names what a batch holds; bidirectional edges are not made here.
+    """Names what a batch holds: dicts with every type of the schema, or single tensors when homogeneous, in the dtype
+    of the graph's ids; bidirectional edges are not made here.
 
     Edges run neighbour -> expanded node, so along out-edges a batch holds the reverses, under the reverse types
-    (:func:`~glt.data.schema.reverse_edge_type`).
-
-    Args:
-        graph, config: What was sampled, and how.
-        nodes: Ids, and trees where disjoint, of each node type.
-        edges: Rows, columns, and edge ids with ``with_edge``, of each edge type.
-        counts: Of :func:`hop_counts`.
-
-    Returns:
-        Dicts with every type of the schema, or single tensors when homogeneous, in the dtype of the graph's ids.
+    (:func:`~glt.data.schema.reverse_edge_type`). ``nodes`` are ids, and trees where disjoint, by node type; ``edges``
+    rows, columns, and ids with ``with_edge``, by edge type; ``counts`` those of :func:`hop_counts`.
     """
     schema, dtype = graph.schema, graph.id_dtype
     node, tree = _columns(nodes, 2, dtype)

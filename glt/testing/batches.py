@@ -73,16 +73,8 @@ def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:
 
 
 def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> SmallGraph:
-    """A graph with everything that breaks samplers: isolated nodes, hubs, self-loops and duplicate edges.
-
-    A fifth of the nodes is isolated; the others' degrees follow a power law in both directions, and about one edge in
-    ten is a self-loop, one in ten the copy of another.
-
-    Args:
-        num_nodes: At least 1.
-        num_edges: Edges in total, in random order.
-        seed: Another seed, another graph.
-    """
+    """A graph with everything that breaks samplers: a fifth of the nodes isolated, the others' degrees by a power law
+    in both directions, about one edge in ten a self-loop, one in ten the copy of another; edges in random order."""
     rng = np.random.default_rng(seed)
     connected = rng.permutation(num_nodes)[: max(1, num_nodes - num_nodes // 5)]
     source, target = (

@@ -17,7 +17,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import SystemRandom
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -103,12 +102,7 @@ def free_port() -> int:
 
 @dataclass
 class Trainer:
-    """What the function of a trainer is given.
-
-    Attributes:
-        rank, world_size: Its place.
-        port: A free port, the same for all trainers of the cluster.
-    """
+    """What the function of a trainer is given: its place, and a free port, the same for all trainers of the cluster."""
 
     rank: int
     world_size: int
@@ -325,9 +319,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()
 
 
