@@ -116,7 +116,7 @@ def test_rows_that_are_bound_again_after_they_were_closed(waits: Waits) -> None:
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_edges(waits: Waits, monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
-    monkeypatch.setattr(device_topology, "brought", lambda tensor, device: tensor.clone())
+    monkeypatch.setattr(device_topology, "copy_to_device", lambda tensor, device: tensor.clone())
     placed = DeviceTopology(Topology(torch.tensor([[0, 1], [1, 2]]), 3), GPU, "CUDA")
     waits.memory = weakref.ref(placed.indices)
     waits.found.clear()

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
+from gpus import DEVICES, needs_gpu
 from host_loaders import HOMO, fed_loader, loader, threads, threads_of_earlier_tests_have_ended  # noqa: F401
 
 from glt.data import Dataset
@@ -20,14 +21,6 @@ from glt.sampler.device_batch import DeviceBatch
 from glt.testing.hetero import random_hetero_graph
 
 HETERO = random_hetero_graph(seed=4)
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
-DEVICES = ["host", GPU]
 OPTIONS = [
     {},
     {"replace": True, "disjoint": True},
@@ -435,8 +428,7 @@ def test_without_a_gpu_it_says_what_is_missing(device):
         Dataset.from_pyg(HOMO).with_mode("CUDA")
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 def test_a_gpus_loader_leaves_no_memory_pinned():
     """Not yet run."""
     before = process_pages().num_bytes
