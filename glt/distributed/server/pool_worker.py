@@ -1,38 +1,26 @@
-"""The program of a server's sampling process: ``python -m glt.distributed.server.pool_worker FD``.
+"""The program of a server's sampling process: ``python -m glt.distributed.server.pool_worker SOCKET SPEC``.
 
-It maps the partition once and samples for any number of loaders, in turn. Over the socket that it inherits go JSON
-objects, one per packet, with file descriptors beside some::
+It maps the partition once and samples for any number of loaders, in turn. Its commands, beside those of
+:mod:`glt.distributed.engine.processes`::
 
-    server -> worker   {"spec": ...}
-                       {"servers": {rank: [host, port, host name, pid, partition]}}  who serves, now
+    server -> worker   {"servers": {rank: [host, port, host name, pid, partition]}}  who serves, now
                        {"serve": true} + connection of another server                answer its requests
                        {"loader": ...} + connection to a client, memory of seeds     sample for it
-                       {"close": id}  {"exit": true}
-    worker -> server   {"ready": pid}, then {"beat": {stream: stats}} every second, in parts if there are many,
-                       and {"ended": stream, "stats": stats}, and {"full": true} when a connection found no descriptor
-                       or  {"error": type, "text": ..., "traceback": ...}
-
-When the server dies the socket closes, or this process is given another parent, and it ends.
+                       {"close": id}
+    worker -> server   {"beat": {stream: stats}} every second, in parts if there are many, and
+                       {"ended": stream, "stats": stats}
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import gc
-import json
 import logging
 import os
-import signal
 import socket
-import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
-
-import torch
 
 from glt import _core
 from glt.channel.shm import SharedMemory
@@ -42,16 +30,15 @@ from glt.distributed.engine.device_sampler import sampler_on
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
 from glt.distributed.engine.sampler import DistNeighborSampler
 from glt.distributed.engine.seeds import SeedTable, seeds_from_json
-from glt.distributed.engine.worker import keep_freed_memory, leave
 from glt.distributed.server.log import write_logs
-from glt.distributed.server.pool import PACKET_BYTES, PoolWorkerSpec
+from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.stream import Lane, Stream, Turns, Window
 from glt.distributed.wire.connection import STUCK_S, Connection, allow_descriptors, pulse
 from glt.distributed.wire.listener import introduce
-from glt.distributed.wire.liveness import BEAT_S
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import GltError
 from glt.sampler.config import SamplingConfig
@@ -113,9 +100,6 @@ class LoopShare(ConcurrentEventLoop):
         self._turns.interrupt(self._lane)
 
 
-_LOST_SERVER = 3  # exit codes
-_FAILED = 4
-_LOOK_S = 1.0
 _BEAT_STREAMS = 64  # told of in one packet
 
 logger = logging.getLogger("glt.distributed.server.pool_worker")  # not __main__
@@ -124,8 +108,8 @@ logger = logging.getLogger("glt.distributed.server.pool_worker")  # not __main__
 class PoolWorker:
     """A sampling process of a server."""
 
-    def __init__(self, sock: socket.socket, spec: PoolWorkerSpec) -> None:
-        self.socket, self.spec = sock, spec
+    def __init__(self, owner: Owner, spec: PoolWorkerSpec) -> None:
+        self.owner, self.spec = owner, spec
         self.dataset = DistDataset.from_json(spec.dataset)
         self.loop = ConcurrentEventLoop(spec.num_places)
         self.turns = Turns(spec.num_places)
@@ -148,30 +132,7 @@ class PoolWorker:
 
     # -- commands --------------------------------------------------------------------------------------------------
 
-    def listen(self) -> None:
-        """Obeys the server until it says exit or is gone."""
-        parent = os.getppid()
-        self.socket.settimeout(_LOOK_S)
-        while True:
-            try:
-                data, fds, flags, _ = socket.recv_fds(self.socket, PACKET_BYTES, 4)
-            except TimeoutError:
-                if os.getppid() != parent:
-                    leave(_LOST_SERVER)
-                continue
-            except OSError:
-                leave(_LOST_SERVER)
-            if not data:
-                leave(_LOST_SERVER)
-            if flags & socket.MSG_CTRUNC:  # there is no room for descriptors here
-                logger.error("out of file descriptors: a connection is given up; raise the limit (ulimit -n)")
-                for fd in fds:
-                    os.close(fd)
-                self.say({"full": True})
-                continue
-            self._obey(json.loads(data), fds)
-
-    def _obey(self, command: dict[str, Any], fds: list[int]) -> None:
+    def obey(self, command: dict[str, Any], fds: list[int]) -> None:
         if "servers" in command:
             self._servers = {int(rank): server for rank, server in command["servers"].items()}
         elif "serve" in command:
@@ -190,8 +151,6 @@ class PoolWorker:
                 streams = [each for each in self._streams.values() if each.name == command["close"]]
             for each in streams:
                 each.close(command["why"])
-        elif "exit" in command:
-            leave(0)
         else:
             raise ValueError(f"unknown command {sorted(command)}")
 
@@ -271,29 +230,18 @@ class PoolWorker:
                 for key in ended:
                     del self._streams[key]
             for key in ended:
-                self.say({"ended": key, "stats": stream.stats()})
+                self.owner.say({"ended": key, "stats": stream.stats()})
         logger.info("stream of %s ended: %s", stream.name, stream.why)
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Tells the server every second what there is to tell; whoever is silent is stopped or stuck."""
-        while True:
-            with self._telling:
-                with self._lock:
-                    streams = list(self._streams.items())
-                for first in range(0, max(1, len(streams)), _BEAT_STREAMS):
-                    told = streams[first : first + _BEAT_STREAMS]
-                    self.say({"beat": {key: stream.stats() for key, stream in told}})
-            time.sleep(BEAT_S)
-
-    def say(self, value: dict[str, Any]) -> None:
-        try:
-            self.socket.send(json.dumps(value).encode())
-        except TimeoutError:
-            logger.info("the server listens to nothing: it is stopped, or very busy")  # its clients need this process
-        except OSError:
-            leave(_LOST_SERVER)
+        with self._telling:
+            with self._lock:
+                streams = list(self._streams.items())
+            for first in range(0, max(1, len(streams)), _BEAT_STREAMS):
+                told = streams[first : first + _BEAT_STREAMS]
+                self.owner.say({"beat": {key: stream.stats() for key, stream in told}})
 
 
 def may_use_gpu(spec: PoolWorkerSpec) -> bool:
@@ -302,36 +250,15 @@ def may_use_gpu(spec: PoolWorkerSpec) -> bool:
     return spec.dataset["graph_mode"] != "CPU" and missing_for_cuda() is None
 
 
-def main(fd: int) -> None:
-    sock = socket.socket(fileno=fd)
-    worker: PoolWorker | None = None
-    try:
-        for each in (signal.SIGINT, signal.SIGTERM):  # they are for the server, which decides what follows
-            signal.signal(each, signal.SIG_IGN)
-        allow_descriptors()
-        data = sock.recv(PACKET_BYTES)
-        if not data:
-            leave(_LOST_SERVER)
-        spec = PoolWorkerSpec(**json.loads(data)["spec"])
-        if not may_use_gpu(spec):
-            keep_freed_memory()
-        torch.set_num_threads(1)
-        write_logs(spec.log_format, spec.log_level, spec.server_rank, spec.worker)
-        worker = PoolWorker(sock, spec)
-        gc.freeze()  # what start-up made stays; the collector need not look at it again
-        worker.say({"ready": os.getpid()})
-        threading.Thread(target=worker.beat, name="glt-beat", daemon=True).start()
-        worker.listen()
-    except BaseException as error:
-        logger.critical("this sampling process cannot go on: %s", error, exc_info=True)
-        kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        text = {"error": kind, "text": str(error), "traceback": traceback.format_exc()[-20000:]}
-        try:
-            sock.send(json.dumps(text).encode())
-        except OSError as gone:
-            logger.info("the server is not told: %s", gone)
-    leave(_FAILED)
+def start(owner: Owner, spec: dict[str, Any]) -> PoolWorker:
+    """Starts the process as ``spec`` says, the fields of :class:`PoolWorkerSpec`."""
+    told = PoolWorkerSpec(**spec)
+    allow_descriptors()
+    if not may_use_gpu(told):
+        keep_freed_memory()
+    write_logs(told.log_format, told.log_level, told.server_rank, told.worker)
+    return PoolWorker(owner, told)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    run_program(start)
