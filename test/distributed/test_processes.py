@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from promptness import eventually
 from glt.distributed.engine.processes import PACKET_BYTES, ProcessPool, SamplingProcess
 
 HOST = os.uname().nodename
+UNREAD: WeakKeyDictionary[ProcessPool, list[tuple[SamplingProcess, Any]]] = WeakKeyDictionary()
 
 
 @pytest.fixture
@@ -28,10 +30,13 @@ def pool() -> Iterator[ProcessPool]:
 
 
 def heard(pool: ProcessPool, is_it: Callable[[dict[str, Any] | None], bool]) -> tuple[SamplingProcess, Any]:
-    """Looks until something is heard for which ``is_it`` holds."""
+    """Looks until something is heard for which ``is_it`` holds; what came after it is heard next."""
+    unread = UNREAD.setdefault(pool, [])
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for process, said in pool.look(0.5):
+        unread += pool.look(0.0 if unread else 0.5)
+        while unread:
+            process, said = unread.pop(0)
             if is_it(said):
                 return process, said
     raise AssertionError("nothing of the kind was said within 60 s")

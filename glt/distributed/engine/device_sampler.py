@@ -1,4 +1,4 @@
-"""Which sampler a GPU gets."""
+"""Sampling and lookup of rows on a GPU, and which sampler a loader gets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ from glt.distributed.engine.partitions import (
 )
 from glt.distributed.engine.requests import OneHopRequest
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler, SampledBatch
+from glt.distributed.engine.seeds import SamplingJob
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
-
-# Sampling and lookup of rows on a GPU, for the loaders of a distributed job.
-
 
 _Ids = dict[tuple[str, int], Tensor]
 
@@ -600,16 +598,40 @@ def _as_bytes(rows: Tensor) -> Tensor:
     return rows.reshape(len(rows), -1).view(torch.uint8)
 
 
-def sampler_on(
-    accelerator: Accelerator, dataset: DistDataset, others: Mapping[int, LocalPartition], **given: Any
+def sampler_of(
+    job: SamplingJob,
+    place: Accelerator | None,
+    dataset: DistDataset,
+    others: Mapping[int, LocalPartition],
+    router: PartitionRouter | None,
+    loop: ConcurrentEventLoop,
+    *,
+    staged: bool = True,
+    spare: list[_core.Batch] | None = None,
 ) -> DistNeighborSampler:
-    """Returns a sampler for a GPU: of the whole graph where all of it is read here, else one that asks for the rest.
+    """Returns what samples for a loader at a place.
 
     Args:
-        accelerator: The GPU.
+        job: What to sample.
+        place: A GPU; None: the CPU. A GPU samples from the whole graph where all of it is read here, and else asks for
+            the rest.
         dataset, others: The partitions that are read here.
-        given: Further arguments of both samplers, by name.
+        router: To the others.
+        loop: Where native calls run.
+        staged: Batches of a GPU are copied to the host.
+        spare: As in :class:`DistNeighborSampler`.
     """
+    if place is None:
+        return DistNeighborSampler(dataset, job.config, router, loop, job.collect_features, others, spare)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions
     kind: Any = DeviceNeighborSampler if is_whole else DevicePartitionSampler
-    return kind(dataset, others=others, accelerator=accelerator, **given)
+    return kind(
+        dataset,
+        others=others,
+        accelerator=place,
+        config=job.config,
+        router=router,
+        loop=loop,
+        collect_features=job.collect_features,
+        staged=staged,
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import queue
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -14,10 +16,10 @@ from torch import Tensor
 
 from glt.channel.base import Channel, Slot
 from glt.channel.message import MessageKind, error_message
-from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch, Seeds, layout_of
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch, layout_of
+from glt.distributed.engine.seeds import SamplingJob
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
-from glt.sampler.order import BatchIndex, SeedOrder
+from glt.sampler.order import BatchIndex
 
 # What a trainer asks its samplers for: the batches of an epoch, or those of it that are still missing.
 
@@ -64,15 +66,13 @@ class EpochAbandoned(GltError):
 
 
 class Producer:
-    """Works through epochs on the threads of a sampler's event loop.
+    """Makes the batches of one epoch after the other, on a thread of its own and those of a sampler's event loop.
 
     Args:
         sampler: Makes the batches.
         channel: Takes the messages. Room is reserved in index order, and batches are written while others are sampled.
-        seeds: What the rows of the input are.
-        table: The loader's input.
-        order: Which seeds form which batch, but for the random seed, which comes with each epoch.
-        first, step: This producer makes batches ``first, first + step, ...``, as far as they are asked for.
+        job: The seeds, and which of them form which batch.
+        share: ``(first, step)``: this producer makes batches ``first, first + step, ...`` of those that are asked for.
         role, rank: Who this is, in errors.
     """
 
@@ -80,19 +80,52 @@ class Producer:
         self,
         sampler: DistNeighborSampler,
         channel: Channel,
-        seeds: Seeds,
-        table: SeedTable,
-        order: SeedOrder,
-        first: int,
-        step: int,
+        job: SamplingJob,
+        share: tuple[int, int],
         role: str,
         rank: int,
     ) -> None:
-        self.sampler, self.channel, self.seeds, self.table = sampler, channel, seeds, table
-        self.order = order
-        self.first, self.step, self.role, self.rank = first, step, role, rank
+        self.sampler, self.channel, self.job = sampler, channel, job
+        (self.first, self.step), self.role, self.rank = share, role, rank
         self._wanted = -1  # the iteration that the consumer is in; -1: none
         self._failed = -1  # the iteration in which a batch could not be made
+        self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._pump, name="glt-producer", daemon=True)
+
+    def open(self) -> None:
+        """Starts the thread that makes what :meth:`start_epoch` asks for."""
+        self._thread.start()
+
+    def start_epoch(self, start: EpochStart) -> None:
+        """Asks for the batches of an epoch; those of earlier iterations are given up. From any thread."""
+        self.want(start.iteration)
+        self._epochs.put(start)
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Closes the channel and ends the thread, for which it waits ``timeout_s`` seconds. From any thread."""
+        self.want(-1)
+        self._epochs.put(None)
+        self.channel.close()
+        if timeout_s > 0:
+            self._thread.join(timeout_s)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread that makes batches."""
+        return self._thread.is_alive()
+
+    def _pump(self) -> None:
+        # No deadline: the consumer may train for hours. If it dies, this process ends.
+        while (start := self._epochs.get()) is not None:
+            try:
+                self.run(start)
+            except Exception as error:  # not of a batch, those are reported in their place
+                message = self._encoded(error, start.iteration, start.epoch)
+                try:
+                    with self.channel.reserve(len(message)) as slot:
+                        slot.buffer[: len(message)] = message
+                except ChannelClosed:
+                    return
 
     def want(self, iteration: int) -> None:
         """Says which iteration the consumer is in: what is made for others is given up. -1: none. From any thread.
@@ -101,10 +134,13 @@ class Producer:
         """
         self._wanted = iteration
 
+    def _encoded(self, error: Exception, iteration: int, epoch: int, index: int = 0) -> Tensor:
+        return error_message(error, role=self.role, rank=self.rank, loader=iteration, epoch=epoch, index=index)
+
     def run(self, start: EpochStart) -> None:
         """Makes the batches that are asked for until all are made, one fails or the iteration is unwanted."""
         loop, iteration = self.sampler.loop, start.iteration
-        order = replace(self.order, random_seed=start.random_seed)
+        order = replace(self.job.order, random_seed=start.random_seed)
         # Batch i is made by the same producer wherever the epoch begins, so that the consumer knows whom to listen to.
         first = start.first + (self.first - start.first) % self.step
         previous: asyncio.Future[None] | None = None
@@ -132,7 +168,8 @@ class Producer:
         slot: Slot | None = None
         try:
             key = batch.key
-            start = await self.seeds.start(self.sampler, self.table.rows(batch.input_id), batch.input_id, key)
+            rows = self.job.table.rows(batch.input_id)
+            start = await self.job.seeds.start(self.sampler, rows, batch.input_id, key)
             sampled = await self.sampler.sample(start, key)
             layout = layout_of(sampled)
             slot = await self._reserve(layout.nbytes, iteration, previous, sampled)
@@ -181,17 +218,12 @@ class Producer:
         slot: Slot | None,
     ) -> None:
         """Sends the error in the place of the batch."""
-
-        def encode(error: Exception) -> Tensor:
-            return error_message(
-                error, role=self.role, rank=self.rank, loader=iteration, epoch=batch.epoch, index=batch.index
-            )
-
-        message = encode(error)
+        message = self._encoded(error, iteration, batch.epoch, batch.index)
         if slot is None:
             slot = await self._reserve(len(message), iteration, previous, None)
         elif len(message) > len(slot.buffer):
-            message = encode(GltError(f"{type(error).__name__}: {str(error)[:2000]}"))
+            short = GltError(f"{type(error).__name__}: {str(error)[:2000]}")
+            message = self._encoded(short, iteration, batch.epoch, batch.index)
         slot.buffer[: len(message)] = message
         slot.commit()
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import socket
-import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,19 +18,16 @@ import torch
 from glt.channel.shm import SharedMemory, ShmChannel
 from glt.data.device import accelerator_of
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.device_sampler import sampler_on
+from glt.distributed.engine.device_sampler import sampler_of
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.partitions import PartitionRouter, PartitionService
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import EpochStart, Producer
-from glt.distributed.engine.sampler import DistNeighborSampler
-from glt.distributed.engine.seeds import SeedTable, seeds_from_json
+from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.wire.liveness import Watch
 from glt.distributed.wire.rendezvous import TimedStore, connect
 from glt.distributed.wire.rpc_transport import RpcTransport
 from glt.distributed.wire.transport import Peer
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import SeedOrder
 
 
 @dataclass
@@ -44,10 +39,7 @@ class WorkerSpec:
         group_name: Of the trainers; part of the name of RPC peers.
         dataset: How to map the partition: :meth:`DistDataset.to_json`.
         other_dirs: Where to map further partitions that are read directly, by index (as text, as JSON has it).
-        config: Fields of :class:`SamplingConfig`.
-        seeds: What the rows of the input are; see :func:`seeds_from_json`.
-        order: Fields of :class:`SeedOrder`.
-        collect_features: Look up features and labels.
+        job: What to sample: :meth:`SamplingJob.to_json`.
         concurrency: Batches in flight.
         seeds_fd, seeds_bytes: Inherited memory with the :class:`SeedTable`.
         channel: Descriptor of the inherited channel.
@@ -63,10 +55,7 @@ class WorkerSpec:
     group_name: str
     dataset: dict[str, Any]
     other_dirs: dict[str, str]
-    config: dict[str, Any]
-    seeds: dict[str, Any]
-    order: dict[str, Any]
-    collect_features: bool
+    job: dict[str, Any]
     concurrency: int
     seeds_fd: int
     seeds_bytes: int
@@ -92,35 +81,18 @@ class Worker:
             self.dataset.partition_idx,
         )  # fmt: skip
         self.channel = ShmChannel.from_descriptor(spec.channel)
-        self.loop = ConcurrentEventLoop(spec.concurrency)
-        sampler = self._sampler(
-            self.dataset,
-            SamplingConfig.from_json(spec.config),
-            self._join_peers(),
-            self.loop,
-            collect_features=spec.collect_features,
-            others={int(i): self.dataset.map_other(path, int(i)) for i, path in spec.other_dirs.items()},
-        )
         table = SeedTable.read(SharedMemory.from_fd(spec.seeds_fd, spec.seeds_bytes))
-        order = SeedOrder(**spec.order)
-        self.producer = Producer(
-            sampler, self.channel, seeds_from_json(spec.seeds, table.extras), table, order, spec.worker,
-            spec.num_workers, f"worker {spec.worker} of trainer", spec.rank,
-        )  # fmt: skip
-        self._epochs: queue.SimpleQueue[EpochStart] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="glt-epochs", daemon=True).start()
-
-    def _sampler(
-        self, dataset: DistDataset, config: SamplingConfig, router: PartitionRouter | None, loop: ConcurrentEventLoop,
-        **options: Any,
-    ) -> DistNeighborSampler:  # fmt: skip
-        place = accelerator_of(self.spec.device, f"worker_devices[{self.spec.worker}]")
-        if place is None:
-            return DistNeighborSampler(dataset, config, router, loop, **options)
-        if not place.is_host:
+        job = SamplingJob.from_json(spec.job, table)
+        others = {int(i): self.dataset.map_other(path, int(i)) for i, path in spec.other_dirs.items()}
+        place = accelerator_of(spec.device, f"worker_devices[{spec.worker}]")
+        router = self._join_peers()
+        if place is not None and not place.is_host:
             torch.cuda.set_device(place.device)
             self.channel.pin(place.device)  # batches are copied straight into it
-        return sampler_on(place, dataset, config=config, router=router, loop=loop, staged=True, **options)
+        sampler = sampler_of(job, place, self.dataset, others, router, ConcurrentEventLoop(spec.concurrency))
+        role = f"worker {spec.worker} of trainer"
+        self.producer = Producer(sampler, self.channel, job, (spec.worker, spec.num_workers), role, spec.rank)
+        self.producer.open()
 
     def _join_peers(self) -> PartitionRouter | None:
         """Opens the transport to the workers of all trainers and starts to answer their requests."""
@@ -149,22 +121,11 @@ class Worker:
     def obey(self, command: dict[str, Any], fds: list[int]) -> None:
         if "drain" in command:
             self.producer.want(-1)
-            return
-        start = EpochStart.from_json(command)
-        self.producer.want(start.iteration)
-        self._epochs.put(start)
+        else:
+            self.producer.start_epoch(EpochStart.from_json(command))
 
     def beat(self) -> None:
         self.owner.beat()
-
-    def _run(self) -> None:
-        """Works through the epochs that the trainer asks for."""
-        try:
-            while True:
-                # No deadline: the trainer may train for hours, and if it dies this process ends.
-                self.producer.run(self._epochs.get())
-        except BaseException as error:
-            self.owner.fail(error)
 
 
 def start(owner: Owner, spec: dict[str, Any]) -> Worker:

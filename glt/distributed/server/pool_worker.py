@@ -26,14 +26,13 @@ from glt import _core
 from glt.channel.shm import SharedMemory
 from glt.data.device import accelerator_of, missing_for_cuda
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.device_sampler import sampler_on
+from glt.distributed.engine.device_sampler import sampler_of
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter, PartitionService
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
-from glt.distributed.engine.sampler import DistNeighborSampler
-from glt.distributed.engine.seeds import SeedTable, seeds_from_json
+from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.log import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.stream import Lane, Stream, Turns, Window
@@ -41,8 +40,6 @@ from glt.distributed.wire.connection import STUCK_S, Connection, allow_descripto
 from glt.distributed.wire.listener import introduce
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import GltError
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import SeedOrder
 
 # A loader's share of the event loop of a sampling process.
 
@@ -188,25 +185,15 @@ class PoolWorker:
         others = {int(part): self._map_other(path, int(part)) for part, path in told["other_dirs"].items()}
         peers = [Peer(**each) for each in told["peers"]]
         router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
-        config, collect = SamplingConfig.from_json(told["config"]), told["collect_features"]
-        devices = told.get("devices") or [self.dataset.sampling_device]
         worker = self.spec.worker
+        devices = told.get("devices") or [self.dataset.sampling_device]
         place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
-        sampler: DistNeighborSampler
-        if place is None:
-            sampler = DistNeighborSampler(self.dataset, config, router, loop, collect, others, self._spare)
-        else:
-            if not place.is_host:
-                stream.pin()
-            sampler = sampler_on(
-                place, self.dataset, others, config=config, router=router, loop=loop, collect_features=collect,
-                staged=True,
-            )  # fmt: skip
-        table = SeedTable.read(memory)
-        return Producer(
-            sampler, stream.channel, seeds_from_json(told["seeds"], table.extras), table, SeedOrder(**told["order"]),
-            told["first"], told["step"], f"worker {self.spec.worker} of server", self.spec.server_rank,
-        )  # fmt: skip
+        if place is not None and not place.is_host:
+            stream.pin()
+        job = SamplingJob.from_json(told, SeedTable.read(memory))
+        sampler = sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
+        share = told["first"], told["step"]
+        return Producer(sampler, stream.channel, job, share, f"worker {worker} of server", self.spec.server_rank)
 
     def _me(self) -> Peer:
         return Peer(

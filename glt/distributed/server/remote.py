@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -17,14 +16,12 @@ from torch import Tensor
 
 from glt.channel.message import Message, read_message
 from glt.distributed.engine.producer import EpochStart
-from glt.distributed.engine.sampler import Seeds
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, Reply, ServerLine, refuse_fork
 from glt.distributed.wire.connection import STUCK_S, Connection
 from glt.distributed.wire.listener import dial, introduce
 from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError, WorkerDied
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import SeedOrder
 
 logger = logging.getLogger(__name__)
 
@@ -121,13 +118,8 @@ class RemoteSampler:
     Args:
         client: This process.
         server_ranks: Servers that sample.
-        num_workers: Sampling processes asked for, of each.
-        config, order, seeds, table, collect_features: What to sample.
-        concurrency: Batches that each sampler works on at the same time.
-        buffer_bytes: For batches that wait to be sent, on each server.
-        prefetch_size: Batches that each sampler sends ahead of the trainer.
-        devices: Where the processes of a server sample, in turn; None: as it was told itself.
-        timeout_s: Deadline of start-up in seconds.
+        job: What to sample.
+        options: How many sampling processes of each, and how they work.
 
     Raises:
         RuntimeError, MemoryError: If a server takes no more loaders.
@@ -135,24 +127,29 @@ class RemoteSampler:
     """
 
     def __init__(
-        self, client: DistClient, server_ranks: Sequence[int], num_workers: int, config: SamplingConfig,
-        order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool, concurrency: int, buffer_bytes: int,
-        prefetch_size: int, timeout_s: float, devices: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: DistClient,
+        server_ranks: Sequence[int],
+        job: SamplingJob,
+        options: RemoteDistSamplingWorkerOptions,
+    ) -> None:
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
         self._created: list[tuple[ServerLine, str]] = []
         self._finalizer = weakref.finalize(self, _end, self._pid, self._streams, self._created)
+        num_workers, timeout_s = options.num_workers, options.rpc_timeout
         told = {
-            "config": config.to_json(), "seeds": seeds.to_json(), "order": asdict(order),
-            "collect_features": collect_features, "concurrency": concurrency, "buffer_bytes": buffer_bytes,
-            "prefetch_size": prefetch_size, "devices": None if devices is None else list(devices),
-        }  # fmt: skip
+            **job.to_json(),
+            "concurrency": options.worker_concurrency,
+            "buffer_bytes": options.buffer_bytes,
+            "prefetch_size": options.prefetch_size,
+            "devices": options.devices,
+        }
         try:
             lines = [client.line(rank) for rank in server_ranks]
             deadline = time.monotonic() + timeout_s
             replies = [
-                line.call_within(timeout_s, "glt.create_loader", told, table.columns, table.extras, num_workers)
+                line.call_within(timeout_s, "glt.create_loader", told, job.table.columns, job.table.extras, num_workers)
                 for line in lines
             ]
             for line, reply in zip(lines, replies, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from glt._checks import check_count
 from glt.channel.local import LocalChannel
-from glt.channel.message import MessageKind, error_message, read_message
+from glt.channel.message import MessageKind, read_message
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.wire.connection import Connection
@@ -198,7 +197,6 @@ class Stream:
         self.num_running: Callable[[], int] = lambda: 0
         self.made_room: Callable[[], None] = lambda: None
         self._end = end
-        self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._ending = threading.Lock()
         self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
@@ -215,7 +213,8 @@ class Stream:
 
     def start(self, producer: Producer) -> None:
         self.producer = producer
-        for run in (self._produce, self._send, self._listen):
+        producer.open()
+        for run in (self._send, self._listen):
             threading.Thread(target=run, name=f"glt-stream-{run.__name__[1:]}", daemon=True).start()
 
     def may_begin(self) -> bool:
@@ -225,21 +224,6 @@ class Stream:
         queued = self.channel.stats()
         waiting = queued["sent_bytes"] - queued["received_bytes"]
         return waiting + self.num_running() * self.window.largest_bytes < self.window.buffer_bytes
-
-    def _produce(self) -> None:
-        assert self.producer is not None
-        while (start := self._epochs.get()) is not None:
-            try:
-                self.producer.run(start)
-            except Exception as error:  # not of a batch, those are reported in their place
-                message = error_message(
-                    error, role=self.producer.role, rank=self.producer.rank, loader=start.iteration, epoch=start.epoch
-                )
-                try:
-                    with self.channel.reserve(len(message)) as slot:
-                        slot.buffer.copy_(message)
-                except ChannelClosed:
-                    return
 
     def _send(self) -> None:
         try:
@@ -303,8 +287,7 @@ class Stream:
             start = EpochStart.from_json(command["start"])
             for name, value in start.to_json().items():
                 check_count(name, value, 0, 2**63 - 1 if name == "random_seed" else 2**31 - 1)
-            self.producer.want(start.iteration)
-            self._epochs.put(start)
+            self.producer.start_epoch(start)
         elif "drain" in command:
             self.producer.want(-1)
         elif "close" in command:
@@ -320,8 +303,7 @@ class Stream:
             self._ended.set()
             self.why = why
         if self.producer is not None:
-            self.producer.want(-1)
-        self._epochs.put(None)
+            self.producer.close()
         self.channel.close()
         self.connection.close()
         self._end(self)
