@@ -21,7 +21,7 @@ from glt.channel import ShmChannel
 from glt.channel.message import MessageKind
 from glt.data import HOMOGENEOUS
 from glt.distributed.engine.partitions import PartitionRouter, PartitionService
-from glt.distributed.engine.sampler import BatchStart, layout_of
+from glt.distributed.engine.sampler import BatchStart
 from glt.distributed.wire.transport import Peer, Transport
 from glt.sampler.config import SamplingConfig
 from glt.testing import reference_batch
@@ -93,7 +93,7 @@ def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
 
     async def produce(batch: glt.sampler.BatchIndex) -> None:
         sampled = await sampler.sample(start_of(seeds[batch.input_id]), batch.key)
-        layout = layout_of(sampled)
+        layout = sampled.layout
         with channel.reserve(layout.nbytes, timeout_s=0) as slot:
             layout.write_header(slot.buffer, MessageKind.BATCH, 0, batch.epoch, batch.index)
             await sampler.fill(sampled, layout.tensors(slot.buffer))

@@ -69,6 +69,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
         staged: bool,
     ) -> None:
         super().__init__(dataset, config, router, loop, collect_features, others)
+        self.is_local = False  # not by the CPU
         self.accelerator, self.staged = accelerator, staged
         self.stream = accelerator.new_stream() if stream is None else stream
         self._local = local = dataset.local_graph(self.partitions.local)
@@ -124,7 +125,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
         ready = await timed(stats, "gathering_s", LONG, self._fill_there, sampled, out, ids)
         if self.staged:
             await timed(stats, "gathering_s", LONG, self._fill_rest, ready, out, ids)
-        out["stats"].copy_(torch.tensor([stats[name] for name in STATS], dtype=torch.float64))
+        sampled.write_stats(out)
         return None if self.staged else ready
 
     def _fill_there(self, sampled: SampledBatch, out: dict[str, Tensor], ids: _Ids) -> Event:
@@ -484,9 +485,16 @@ class DeviceParts(Partitions):
     def _sampled(self, asked: OneHopRequest) -> tuple[Tensor, Tensor, Tensor | None]:
         excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
         return self.sampling.sample_rows(
-            self.config, asked.edge_type, asked.nodes, num_neighbors=asked.num_neighbors, hop=asked.hop,
-            batch_key=asked.batch_key, tree=asked.tree, seed_time=asked.seed_time, excluded=excluded,
-        )  # fmt: skip
+            self.config,
+            asked.edge_type,
+            asked.nodes,
+            num_neighbors=asked.num_neighbors,
+            hop=asked.hop,
+            batch_key=asked.batch_key,
+            tree=asked.tree,
+            seed_time=asked.seed_time,
+            excluded=excluded,
+        )
 
 
 class DevicePartitionSampler(DistNeighborSampler):

@@ -149,9 +149,14 @@ class LocalPartition:
             named = {"edge_attr": edge.feat, **edge.attrs}
             edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing, None))
         return cls(
-            part.index, part.schema, part.nodes, tuple(graphs),
-            tuple(node_tables), tuple(edge_tables), tuple(node_caches),
-        )  # fmt: skip
+            part.index,
+            part.schema,
+            part.nodes,
+            tuple(graphs),
+            tuple(node_tables),
+            tuple(edge_tables),
+            tuple(node_caches),
+        )
 
     def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:
         """Edges with the weights, or sorted by the times, that are asked for; plain where the type has none."""
@@ -182,12 +187,20 @@ class LocalPartition:
         excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
         csr = self.csr(asked.edge_type, asked.weighted, asked.seed_time is not None)
         return _core.OneHop(
-            csr, asked.nodes.numpy(), asked.num_neighbors, asked.replace, asked.batch_key, asked.hop, asked.edge_type,
-            with_edge=asked.with_edge, name=f"nodes to expand along {edge_type}" if self.schema.is_hetero else "nodes",
+            csr,
+            asked.nodes.numpy(),
+            asked.num_neighbors,
+            asked.replace,
+            asked.batch_key,
+            asked.hop,
+            asked.edge_type,
+            with_edge=asked.with_edge,
+            name=f"nodes to expand along {edge_type}" if self.schema.is_hetero else "nodes",
             tree=None if asked.tree is None else asked.tree.numpy(),
-            seed_time=None if asked.seed_time is None else asked.seed_time.numpy(), last=asked.last,
+            seed_time=None if asked.seed_time is None else asked.seed_time.numpy(),
+            last=asked.last,
             exclusions=excluded,
-        )  # fmt: skip
+        )
 
     def induced(self, asked: InducedRequest) -> _core.InducedRows:
         """Finds the edges between nodes and members; errors as of :meth:`one_hop`."""
@@ -259,9 +272,10 @@ def _tables(
     options: dict[str, Any] = {}
     if placing.split_ratio:
         options = {
-            "split_ratio": placing.split_ratio, "device": "cuda" if placing.device is None else placing.device,
+            "split_ratio": placing.split_ratio,
+            "device": "cuda" if placing.device is None else placing.device,
             "hotness": hotness,
-        }  # fmt: skip
+        }
     return {name: Feature(_tensor(rows), owned=owned, **options) for name, rows in named.items() if rows is not None}
 
 
@@ -304,9 +318,15 @@ class LocalTables:
         return self._partitions[0].tables(kind, type_)[name]
 
     def gather(
-        self, place: Accelerator, kind: str, type_: int, name: str, ids: Tensor, out: Tensor,
+        self,
+        place: Accelerator,
+        kind: str,
+        type_: int,
+        name: str,
+        ids: Tensor,
+        out: Tensor,
         positions: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Looks up rows on the current stream, and waits for nothing.
 
         Args:
@@ -339,9 +359,14 @@ class LocalTables:
         if not (book.has_ranges and self._parts == list(range(self._parts[0], self._parts[-1] + 1))):
             first_id, row_of = 0, from_array(self._rows(book, first))
         return TieredRows(
-            tables, place.device, num_hot=num_hot, hotness=hotness, row_of=row_of, first_id=first_id,
+            tables,
+            place.device,
+            num_hot=num_hot,
+            hotness=hotness,
+            row_of=row_of,
+            first_id=first_id,
             name=f"{name!r} of partitions {self._parts}",
-        )  # fmt: skip
+        )
 
     def _rows(self, book: PartitionBook, first: np.ndarray) -> np.ndarray:
         """The row of each id among those of these partitions, ``first`` being the first of each; uint32."""

@@ -203,9 +203,14 @@ class RowLookup:
 
     @classmethod
     def of(
-        cls, data: DistDataset, local: Mapping[int, LocalPartition], kind: str, type_: int, ids: np.ndarray,
+        cls,
+        data: DistDataset,
+        local: Mapping[int, LocalPartition],
+        kind: str,
+        type_: int,
+        ids: np.ndarray,
         table: str | None = None,
-    ) -> RowLookup:  # fmt: skip
+    ) -> RowLookup:
         """Sorts ids by who has their rows, of one table or of all."""
         tables = data.own.tables(kind, type_)
         if table is not None:

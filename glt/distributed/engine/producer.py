@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glt.channel.base import Channel, Slot
 from glt.channel.message import MessageKind, error_message
-from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch, layout_of
+from glt.distributed.engine.sampler import BatchStart, DistNeighborSampler, SampledBatch
 from glt.distributed.engine.seeds import SamplingJob
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
 from glt.sampler.order import BatchIndex
@@ -63,6 +63,24 @@ _SMALLEST_SLOT = 16 << 10  # so that a failure while writing a small batch still
 
 class EpochAbandoned(GltError):
     """The consumer wants no more batches of this epoch."""
+
+
+@dataclass(eq=False)
+class _Making:
+    """A batch that is being made.
+
+    Attributes:
+        previous: Done when the batch before it has room in the channel; None: it is the first.
+        reserved: Done when this one has.
+        slot: That room.
+    """
+
+    iteration: int
+    batch: BatchIndex
+    previous: concurrent.futures.Future[None] | None
+    reserved: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
+    slot: Slot | None = None
+    is_committed: bool = False
 
 
 class Producer:
@@ -143,18 +161,17 @@ class Producer:
         order = replace(self.job.order, random_seed=start.random_seed)
         # Batch i is made by the same producer wherever the epoch begins, so that the consumer knows whom to listen to.
         first = start.first + (self.first - start.first) % self.step
-        previous: asyncio.Future[None] | None = None
+        previous: concurrent.futures.Future[None] | None = None
         tasks: list[concurrent.futures.Future[None]] = []
         for batch in order.batches(start.epoch, first, self.step):
-            reserved: asyncio.Future[None] = loop.create_future()
+            making = _Making(iteration, batch, previous)
             task = loop.submit(
-                partial(self._produce, iteration, batch, previous, reserved),
-                lambda: self._wanted != iteration or self._failed == iteration,
+                partial(self._produce, making), lambda: self._wanted != iteration or self._failed == iteration
             )
             if task is None:
                 break
             tasks.append(task)
-            previous = reserved
+            previous = making.reserved
             if len(tasks) > 4 * loop.concurrency:
                 done = [each for each in tasks if each.done()]
                 _raise_unexpected(done)
@@ -162,46 +179,65 @@ class Producer:
         # Each ends by itself: requests have deadlines, and waits for room end with the wish for the iteration.
         _raise_unexpected(concurrent.futures.wait(tasks).done)
 
-    async def _produce(
-        self, iteration: int, batch: BatchIndex, previous: asyncio.Future[None] | None, reserved: asyncio.Future[None]
-    ) -> None:
-        slot: Slot | None = None
+    async def _produce(self, making: _Making) -> None:
+        batch = making.batch
         try:
-            key = batch.key
             rows = self.job.table.rows(batch.input_id)
-            start = await self.job.seeds.start(self.sampler, rows, batch.input_id, key)
-            sampled = await self.sampler.sample(start, key)
-            layout = layout_of(sampled)
-            slot = await self._reserve(layout.nbytes, iteration, previous, sampled)
-            reserved.set_result(None)
-            out = slot.tensors(layout, MessageKind.BATCH, iteration, batch.epoch, batch.index)
-            slot.ready = await self.sampler.fill(sampled, out)
+            start = await self.job.seeds.start(self.sampler, rows, batch.input_id, batch.key)
+            if self.sampler.is_local:
+                sampled = await self.sampler.loop.run_native(self._make_here, making, start)
+                if making.is_committed:
+                    return
+            else:
+                sampled = await self.sampler.sample(start, batch.key)
+            slot = await self._reserve(making, sampled.layout.nbytes, sampled)
+            slot.ready = await self.sampler.fill(sampled, self._tensors(making, slot, sampled))
             slot.commit()
         except (EpochAbandoned, ChannelClosed):
-            if slot is not None:
-                slot.abandon()
+            if making.slot is not None:
+                making.slot.abandon()
             raise
         except Exception as error:
-            self._failed = iteration
-            await self._report(error, iteration, batch, previous, slot)
+            self._failed = making.iteration
+            await self._report(making, error)
         finally:
-            if not reserved.done():
-                reserved.set_result(None)
+            if not making.reserved.done():
+                making.reserved.set_result(None)
 
-    async def _reserve(
-        self, nbytes: int, iteration: int, previous: asyncio.Future[None] | None, sampled: SampledBatch | None
-    ) -> Slot:
-        if previous is not None:
-            await previous
-        start = time.perf_counter()
-        slot = await self.sampler.loop.run_native(self._wait_for_room, max(nbytes, _SMALLEST_SLOT), iteration)
+    def _make_here(self, making: _Making, start: BatchStart) -> SampledBatch:
+        """Samples a batch and, if the one before has its room and there is room for this one, writes it: in one trip to
+        the native threads. Waits for neither, which might hold up what is waited for."""
+        sampled = self.sampler.sample_here(start, making.batch.key)
+        if making.previous is None or making.previous.done():
+            try:
+                slot = making.slot = self.channel.reserve(max(sampled.layout.nbytes, _SMALLEST_SLOT), 0.0)
+            except ChannelTimeout:
+                return sampled
+            making.reserved.set_result(None)
+            self.sampler.fill_here(sampled, self._tensors(making, slot, sampled))
+            slot.commit()
+            making.is_committed = True
+        return sampled
+
+    @staticmethod
+    def _tensors(making: _Making, slot: Slot, sampled: SampledBatch) -> dict[str, Tensor]:
+        batch = making.batch
+        return slot.tensors(sampled.layout, MessageKind.BATCH, making.iteration, batch.epoch, batch.index)
+
+    async def _reserve(self, making: _Making, nbytes: int, sampled: SampledBatch | None = None) -> Slot:
+        if making.previous is not None:
+            await asyncio.wrap_future(making.previous)
+        began_s = time.perf_counter()
+        nbytes = max(nbytes, _SMALLEST_SLOT)
+        slot = making.slot = await self.sampler.loop.run_native(self._wait_for_room, nbytes, making.iteration)
+        making.reserved.set_result(None)
         if sampled is not None:
-            sampled.stats["blocked_s"] += time.perf_counter() - start
+            sampled.stats["blocked_s"] += time.perf_counter() - began_s
         return slot
 
     def _wait_for_room(self, nbytes: int, iteration: int) -> Slot:
         """Waits as long as the consumer wants the iteration: a trainer may well take an hour over one batch. If it
-        dies, whoever runs this producer notices and ends it."""
+        dies, the owner of this producer notices and ends it."""
         while True:
             try:
                 return self.channel.reserve(nbytes, _ROOM_POLL_S)
@@ -209,21 +245,15 @@ class Producer:
                 if self._wanted != iteration:
                     raise EpochAbandoned(f"iteration {iteration} is no longer wanted") from None
 
-    async def _report(
-        self,
-        error: Exception,
-        iteration: int,
-        batch: BatchIndex,
-        previous: asyncio.Future[None] | None,
-        slot: Slot | None,
-    ) -> None:
+    async def _report(self, making: _Making, error: Exception) -> None:
         """Sends the error in the place of the batch."""
-        message = self._encoded(error, iteration, batch.epoch, batch.index)
+        batch, slot = making.batch, making.slot
+        message = self._encoded(error, making.iteration, batch.epoch, batch.index)
         if slot is None:
-            slot = await self._reserve(len(message), iteration, previous, None)
+            slot = await self._reserve(making, len(message))
         elif len(message) > len(slot.buffer):
             short = GltError(f"{type(error).__name__}: {str(error)[:2000]}")
-            message = self._encoded(short, iteration, batch.epoch, batch.index)
+            message = self._encoded(short, making.iteration, batch.epoch, batch.index)
         slot.buffer[: len(message)] = message
         slot.commit()
 

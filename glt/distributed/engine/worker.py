@@ -77,9 +77,13 @@ class Worker:
         self.owner, self.spec = owner, spec
         self.dataset = DistDataset.from_json(spec.dataset)
         self.me = Peer(
-            f"{spec.group_name}-{spec.rank}-w{spec.worker}", spec.rank, spec.worker, socket.gethostname(), os.getpid(),
+            f"{spec.group_name}-{spec.rank}-w{spec.worker}",
+            spec.rank,
+            spec.worker,
+            socket.gethostname(),
+            os.getpid(),
             self.dataset.partition_idx,
-        )  # fmt: skip
+        )
         self.channel = ShmChannel.from_descriptor(spec.channel)
         table = SeedTable.read(SharedMemory.from_fd(spec.seeds_fd, spec.seeds_bytes))
         job = SamplingJob.from_json(spec.job, table)
@@ -111,9 +115,14 @@ class Worker:
         found = Watch(TimedStore(store), self.me.name).wait_for(ranks, "bring up their workers", spec.timeout_s)
         index = spec.rank * spec.num_workers + spec.worker
         transport = RpcTransport(
-            self.me, PartitionService(self.dataset).handlers(), index, spec.num_trainers * spec.num_workers, store,
-            spec.num_rpc_threads, spec.timeout_s,
-        )  # fmt: skip
+            self.me,
+            PartitionService(self.dataset).handlers(),
+            index,
+            spec.num_trainers * spec.num_workers,
+            store,
+            spec.num_rpc_threads,
+            spec.timeout_s,
+        )
         peers = [Peer(**json.loads(each)) for each in found]
         peers += [replace(self.me, partition_idx=int(part)) for part in spec.other_dirs]  # some may have no trainer
         return PartitionRouter(transport, peers, self.me, self.dataset.num_partitions)

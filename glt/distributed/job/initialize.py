@@ -148,15 +148,18 @@ def initialize(
         num_workers = int(text)
     check_count("num_workers", num_workers, 0, 1024)
     for name, path, what in (
-        ("ip_config", ip_config, "a file of hosts"), ("part_config", part_config, "partitions, or their JSON file"),
-    ):  # fmt: skip
+        ("ip_config", ip_config, "a file of hosts"),
+        ("part_config", part_config, "partitions, or their JSON file"),
+    ):
         if path is not None:
             check_path(name, path, what)
     part_config = part_config or os.environ.get("GLT_PART_CONFIG") or None
     given = {
-        "ip_config": None if ip_config is None else os.fspath(ip_config), "num_workers": num_workers,
-        "part_config": None if part_config is None else os.path.abspath(part_config), "rpc_timeout": rpc_timeout,
-    }  # fmt: skip
+        "ip_config": None if ip_config is None else os.fspath(ip_config),
+        "num_workers": num_workers,
+        "part_config": None if part_config is None else os.path.abspath(part_config),
+        "rpc_timeout": rpc_timeout,
+    }
     with _lock:
         if _job is not None and _job.pid != os.getpid():
             _forget()  # its parent's: a fork takes its own place
@@ -218,9 +221,15 @@ def _serve(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
         raise ValueError("GLT_ROLE = 'server', and neither part_config nor GLT_PART_CONFIG says which partitions")
     address, port = place.master
     init_server(
-        place.num_servers, place.num_trainers, place.rank, _loaded(part_config, place.rank, place.partition), address,
-        port, num_workers=max(1, job.num_workers), rpc_timeout=job.timeout_s,
-    )  # fmt: skip
+        place.num_servers,
+        place.num_trainers,
+        place.rank,
+        _loaded(part_config, place.rank, place.partition),
+        address,
+        port,
+        num_workers=max(1, job.num_workers),
+        rpc_timeout=job.timeout_s,
+    )
     server = get_server()
     assert server is not None
     alone_since = time.monotonic()
@@ -293,9 +302,7 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
 
 def _join(job: _Job, master: tuple[str, int | None]) -> None:
     place = job.place
-    init_client(
-        place.num_servers, place.num_trainers, place.rank, master[0], master[1], rpc_timeout=job.timeout_s
-    )  # fmt: skip
+    init_client(place.num_servers, place.num_trainers, place.rank, master[0], master[1], rpc_timeout=job.timeout_s)
     enter(ServedWorld(require_client()))
 
 

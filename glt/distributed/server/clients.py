@@ -165,10 +165,14 @@ class Session:
         self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data or ())
 
     def _say_error(self, asked: dict[str, Any], error: BaseException) -> None:
-        self.say({
-            "number": asked.get("number"), "has_data": False,
-            "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
-        })  # fmt: skip
+        self.say(
+            {
+                "number": asked.get("number"),
+                "has_data": False,
+                "error": f"{type(error).__module__}.{type(error).__qualname__}",
+                **_texts(error),
+            }
+        )
 
     def say(self, value: dict[str, Any], data: Sequence[Tensor] = (), timeout_s: float = 60.0) -> None:
         """Sends an answer, or something that the client was not asking for."""
@@ -275,9 +279,10 @@ class Attendance:
         with self._changed:
             here = {(each.group, each.rank) for each in self._sessions.values()}
             new = [
-                place for place in places
+                place
+                for place in places
                 if self.num_clients is not None and place not in here and self._left.get(place, 0.0) is not None
-            ]  # fmt: skip
+            ]
             self._left |= dict.fromkeys(new)
             self._changed.notify_all()
             return new

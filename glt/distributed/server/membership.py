@@ -59,8 +59,10 @@ class ServerEntry:
     def reads_as(self, other: ServerEntry) -> bool:
         """Whether what was decided for ``other`` holds for this one: whom to ask for which partition."""
         return (self.partition_idx, self.graph_dir, self.host_id) == (
-            other.partition_idx, other.graph_dir, other.host_id,
-        )  # fmt: skip
+            other.partition_idx,
+            other.graph_dir,
+            other.host_id,
+        )
 
     def is_process_of(self, other: ServerEntry) -> bool:
         """Whether both are the same process: in containers the first one of each has the same pid."""

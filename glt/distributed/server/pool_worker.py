@@ -197,9 +197,14 @@ class PoolWorker:
 
     def _me(self) -> Peer:
         return Peer(
-            f"server-{self.spec.server_rank}-w{self.spec.worker}", self.spec.server_rank, self.spec.worker,
-            socket.gethostname(), os.getpid(), self.dataset.partition_idx, "server",
-        )  # fmt: skip
+            f"server-{self.spec.server_rank}-w{self.spec.worker}",
+            self.spec.server_rank,
+            self.spec.worker,
+            socket.gethostname(),
+            os.getpid(),
+            self.dataset.partition_idx,
+            "server",
+        )
 
     def _map_other(self, path: str, part: int) -> LocalPartition:
         key = f"{path}/{part}"

@@ -53,12 +53,7 @@ class _Stream:
                 try:
                     message = self.connection.receive_data(_POLL_S)
                 except ChannelTimeout:
-                    # Here, where all is read that has come: this process itself may have been stopped for a while.
-                    if self.connection.silent_s() > STUCK_S:
-                        raise PeerLost(
-                            f"{self} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see its "
-                            f"state in ps on {self.line.entry.host}), or the network is cut"
-                        ) from None
+                    self.connection.check_beats(self.line.entry.host)
                     continue
                 self.num_arrived += 1
                 self.arrived_bytes += message.numel()
@@ -159,8 +154,12 @@ class RemoteSampler:
                 if len(each["workers"]) < num_workers:
                     logger.warning(
                         "%s gives this loader %d samplers of the %d asked for: its max_workers is %d. The batches are "
-                        "the same", line.entry, len(each["workers"]), num_workers, len(each["workers"]),
-                    )  # fmt: skip
+                        "the same",
+                        line.entry,
+                        len(each["workers"]),
+                        num_workers,
+                        len(each["workers"]),
+                    )
             places = [(line, each["id"], worker) for line, each in granted for worker in each["workers"]]
             for first, (line, id_, worker) in enumerate(places):
                 self._streams.append(self._open(line, id_, worker, first, len(places), deadline))
@@ -230,16 +229,23 @@ class RemoteSampler:
         """As :meth:`glt.channel.Channel.stats`, of the streams together: sent is what has arrived here, so that what
         is queued waits for the trainer. How long samplers wait to send is known to the server."""
         total = {
-            "num_sent": "num_arrived", "num_received": "num_taken", "sent_bytes": "arrived_bytes",
-            "received_bytes": "taken_bytes", "num_consumer_waits": "num_waits", "consumer_wait_s": "wait_s",
-        }  # fmt: skip
+            "num_sent": "num_arrived",
+            "num_received": "num_taken",
+            "sent_bytes": "arrived_bytes",
+            "received_bytes": "taken_bytes",
+            "num_consumer_waits": "num_waits",
+            "consumer_wait_s": "wait_s",
+        }
         taken_first = {name: sum(getattr(each, of) for each in self._streams) for name, of in reversed(total.items())}
         return {
             **taken_first,
             "num_queued": taken_first["num_sent"] - taken_first["num_received"],
-            "num_copied": 0, "num_oversize": 0, "num_producer_waits": 0, "producer_wait_s": 0.0,
+            "num_copied": 0,
+            "num_oversize": 0,
+            "num_producer_waits": 0,
+            "producer_wait_s": 0.0,
             "num_streams": len(self._streams),
-        }  # fmt: skip
+        }
 
     def close(self, all_finished: bool = False) -> None:
         """Ends the loader on the servers. May be called again."""

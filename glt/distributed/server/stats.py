@@ -197,9 +197,12 @@ class ServerCollector:
 
         stats, entry = self._stats(), self._entry
         about = {
-            "server": str(entry.rank), "partition": str(entry.partition_idx), "host": entry.host, "pid": str(entry.pid),
+            "server": str(entry.rank),
+            "partition": str(entry.partition_idx),
+            "host": entry.host,
+            "pid": str(entry.pid),
             "version": glt.__version__,
-        }  # fmt: skip
+        }
         yield InfoMetricFamily("glt_server", "What this server is", value=about)
         for name, metric, text in (
             ("uptime_s", "uptime_seconds", "Seconds since the server started"),
@@ -228,9 +231,10 @@ class ServerCollector:
                     counter.add_metric(values, row[name])
                 yield counter
             stages = CounterMetricFamily(
-                f"glt_{scope}_stage_seconds", "Seconds of batches in each stage, summed over batches",
+                f"glt_{scope}_stage_seconds",
+                "Seconds of batches in each stage, summed over batches",
                 labels=[*label, "stage"],
-            )  # fmt: skip
+            )
             for values, row in rows.items():
                 for stage in _STAGES:
                     stages.add_metric([*values, stage], row[f"{stage}_s"])

@@ -127,9 +127,16 @@ class Meetings:
     # -- arriving --------------------------------------------------------------------------------------------------
 
     def arrive(
-        self, tag: str, number: int, who: Participant, num: int, contribution: Any = None, *,
-        finish: Callable[[list[Any]], Any] | None = None, timeout_s: float = 120.0,
-    ) -> Future[Any]:  # fmt: skip
+        self,
+        tag: str,
+        number: int,
+        who: Participant,
+        num: int,
+        contribution: Any = None,
+        *,
+        finish: Callable[[list[Any]], Any] | None = None,
+        timeout_s: float = 120.0,
+    ) -> Future[Any]:
         """Takes part in a meeting.
 
         Args:

@@ -111,11 +111,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._num_met[call] = number + 1
         world, tag = self._world, f"{call} of sparse optimizer {self._number}"
         replies = [
-            world.call_within(
-                timeout_s, server, f"glt.rows.{call}", tag, number, world.num_trainers, timeout_s, each
-            )
+            world.call_within(timeout_s, server, f"glt.rows.{call}", tag, number, world.num_trainers, timeout_s, each)
             for server, each in enumerate(told)
-        ]  # fmt: skip
+        ]
         return [reply.result() for reply in replies]
 
     def _options(self, group: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +133,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 weights.shape, torch.float32, None, self._first_state(group), _part_of(weights), world=self._world
             )
             for name in self.state_names
-        }  # fmt: skip
+        }
 
     def _first_state(self, group: dict[str, Any]) -> Any:
         """What :class:`DistTensor` takes as ``init_func``."""
@@ -193,11 +191,13 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _told(self, p: DistParameter, group: dict[str, Any], server: int) -> dict[str, Any]:
         return {
-            "kind": self.kind, "name": p.tensor.name, "options": self._options(group),
+            "kind": self.kind,
+            "name": p.tensor.name,
+            "options": self._options(group),
             "weights": p.tensor.generations[server],
             "state": [self._rows[p][name].generations[server] for name in self.state_names],
             "num_steps": self.state[p]["step"],
-        }  # fmt: skip
+        }
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients that have not been used in a step."""
@@ -256,9 +256,10 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _about(self, group: dict[str, Any]) -> dict[str, Any]:
         return {
-            "embeddings": [self._key(p) for p in group["params"]], "options": self._options(group),
+            "embeddings": [self._key(p) for p in group["params"]],
+            "options": self._options(group),
             "steps": [self.state[p]["step"] for p in group["params"]],
-        }  # fmt: skip
+        }
 
     def _key(self, p: DistParameter) -> str:
         """What an embedding is called on disk."""
@@ -345,8 +346,11 @@ class SparseAdagrad(SparseOptimizer):
         timeout_s: float = 120.0,
     ) -> None:
         defaults = {
-            "lr": lr, "lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps,
-        }  # fmt: skip
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+            "eps": eps,
+        }
         super().__init__(params, defaults, reduction, maximize, timeout_s)
 
     def _check(self, options: dict[str, Any]) -> None:

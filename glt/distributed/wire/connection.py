@@ -29,7 +29,7 @@ from torch import Tensor
 
 from glt.data import arrays as pool
 from glt.distributed.wire.calls import Landing
-from glt.errors import ChannelTimeout, ConnectionLost, MessageError, RendezvousError
+from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost, RendezvousError
 
 BEAT_S = 1.0
 CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
@@ -288,6 +288,17 @@ class Connection:
     def silent_s(self) -> float:
         """Seconds since anything arrived."""
         return time.monotonic() - self.heard_s
+
+    def check_beats(self, host: str) -> None:
+        """Raises PeerLost if the peer, a process on ``host``, has been silent for ``STUCK_S``.
+
+        Called by the one who receives, when all has been read that came: this process may have been stopped itself.
+        """
+        if self.silent_s() > STUCK_S:
+            raise PeerLost(
+                f"{self.peer} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see its state in ps "
+                f"on {host}), or the network is cut"
+            )
 
     # -- both ------------------------------------------------------------------------------------------------------
 
