@@ -20,7 +20,7 @@ import glt
 from glt.channel import ShmChannel
 from glt.channel.message import MessageKind
 from glt.data import HOMOGENEOUS
-from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.sampler import BatchStart
 from glt.distributed.wire.transport import Peer, Transport
 from glt.sampler.config import SamplingConfig
@@ -33,7 +33,7 @@ class HeldTransport(Transport):
     """Answers from a dataset in this process, once as many requests wait as it is told to hold."""
 
     def __init__(self, dataset: glt.distributed.DistDataset, num_held: int) -> None:
-        self.handlers = PartitionService(dataset).handlers()
+        self.handlers = dataset.own.handlers()
         self.num_held = num_held
         self.waiting: list[tuple[Future[Tensor], str, Tensor]] = []
         self.most_waiting = 0

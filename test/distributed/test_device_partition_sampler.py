@@ -17,7 +17,6 @@ from torch import Tensor
 import glt
 from glt.data.device import require_accelerator
 from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_of
-from glt.distributed.engine.partitions import PartitionService
 from glt.distributed.engine.requests import Request
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
 from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
@@ -34,7 +33,7 @@ class Elsewhere:
 
     def __init__(self, root: Path, parts: Sequence[int]) -> None:
         loaded = {part: glt.distributed.DistDataset().load(root, part) for part in parts}
-        self.handlers = {part: PartitionService(data).handlers() for part, data in loaded.items()}
+        self.handlers = {part: data.own.handlers() for part, data in loaded.items()}
         self.asked: list[str] = []
 
     def ask(self, part: int, requests: Sequence[Request]) -> list[Future[Tensor]]:

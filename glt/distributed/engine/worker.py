@@ -20,7 +20,7 @@ from glt.data.device import accelerator_of
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import sampler_of
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
-from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
@@ -116,7 +116,7 @@ class Worker:
         index = spec.rank * spec.num_workers + spec.worker
         transport = RpcTransport(
             self.me,
-            PartitionService(self.dataset).handlers(),
+            self.dataset.own.handlers(),
             index,
             spec.num_trainers * spec.num_workers,
             store,

@@ -22,7 +22,7 @@ from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import DeviceNeighborSampler, DevicePartitionSampler, sampler_of
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
-from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.engine.worker_group import WorkerGroup
@@ -211,7 +211,7 @@ class _SharedTransport:
                     {f"peer/{rank}": rank for rank in range(context.world_size)}, "open their samplers", timeout_s
                 )
                 peers = [Peer(**json.loads(each)) for each in found]
-                handlers, store = PartitionService(dataset).handlers(), rendezvous.connect()
+                handlers, store = dataset.own.handlers(), rendezvous.connect()
                 self.transport = rendezvous.during(
                     lambda: RpcTransport(me, handlers, me.rank, context.world_size, store, num_threads, timeout_s)
                 )

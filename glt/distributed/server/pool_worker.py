@@ -29,7 +29,7 @@ from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import sampler_of
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
-from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
@@ -110,11 +110,11 @@ class PoolWorker:
         self.dataset = DistDataset.from_json(spec.dataset)
         self.loop = ConcurrentEventLoop(spec.num_places)
         self.turns = Turns(spec.num_places)
-        service = PartitionService(self.dataset)
+        handlers = self.dataset.own.handlers()
         self.partitions = PartitionServer(
-            service.handlers(), spec.server_rank, spec.num_rpc_threads, max(STUCK_S, spec.timeout_s)
+            handlers, spec.server_rank, spec.num_rpc_threads, max(STUCK_S, spec.timeout_s)
         )
-        self.transport = TcpTransport(self._address, list(service.handlers()), spec.timeout_s)
+        self.transport = TcpTransport(self._address, list(handlers), spec.timeout_s)
         self._lock = threading.Lock()
         self._servers: dict[int, list[Any]] = {}
         self._others: dict[str, LocalPartition] = {}  # partitions mapped besides, by directory and index
