@@ -34,13 +34,9 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from glt.distributed.wire.connection import BEAT_S
+from glt import _deadlines as deadlines
 
 PACKET_BYTES = 160 << 10  # what Linux lets through by default
-JOIN_S = 3.0  # a process that was told to exit, or that hung up, is gone by then
-KILL_S = 10.0  # a killed process is gone as soon as the kernel gets to it
-SEND_S = 5  # a process takes commands at once, unless it is stopped
-_LOOK_S = 1  # how often a process looks whether it still has its owner
 
 _LOST_OWNER, _FAILED = 3, 4  # exit codes
 _SIGNALS = {
@@ -83,7 +79,7 @@ class SamplingProcess:
         for each in (self.socket, theirs):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
         # Of the kernel, not of Python, which would make calls with MSG_DONTWAIT wait too.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _seconds(SEND_S))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _seconds(deadlines.SEND_S))
         memory = os.memfd_create("glt-spec")
         # The owner's import path, so that the same glt is found; not its script, which is not run again.
         path = os.pathsep.join(filter(None, sys.path))
@@ -113,7 +109,7 @@ class SamplingProcess:
         self.name = f"worker {number} of {owner} (host {socket.gethostname()}, pid {self.pid})"
 
     def send(self, command: Mapping[str, Any], fds: Sequence[int] = ()) -> bool:
-        """Sends a command; false if the process is gone, or takes nothing for five seconds. From any thread."""
+        """Sends a command; false if the process is gone, or takes nothing for ``SEND_S``. From any thread."""
         data = json.dumps(command).encode()
         if len(data) > PACKET_BYTES:
             raise ValueError(f"a command of {len(data)} bytes for {self.name}: expected at most {PACKET_BYTES}")
@@ -160,10 +156,10 @@ class SamplingProcess:
 
     def death(self) -> str:
         """Says how it ended; one that has hung up and does not end is killed."""
-        code = self.wait(JOIN_S)
+        code = self.wait(deadlines.JOIN_S)
         if code is None:
-            self.kill(f"it no longer listened, still ran {JOIN_S:g} s later, and was killed")
-            code = self.wait(KILL_S)
+            self.kill(f"it no longer listened, still ran {deadlines.JOIN_S:g} s later, and was killed")
+            code = self.wait(deadlines.KILL_S)
         return f"{self.name} died with exit code {code}: {self.why or _SIGNALS.get(code or 0, 'its output says why')}"
 
     def close(self) -> None:
@@ -245,11 +241,11 @@ def _end(processes: dict[int, SamplingProcess], owner_pid: int) -> None:
     ending = list(processes.values())
     for process in ending:
         process.send({"exit": True})
-    deadline = time.monotonic() + JOIN_S
+    deadline = time.monotonic() + deadlines.JOIN_S
     for process in ending:
         if process.wait(deadline - time.monotonic()) is None:
             process.kill()
-            process.wait(KILL_S)
+            process.wait(deadlines.KILL_S)
     for process in ending:
         process.close()
     processes.clear()
@@ -274,7 +270,7 @@ class Owner:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         for each in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            sock.setsockopt(socket.SOL_SOCKET, each, _seconds(_LOOK_S))
+            sock.setsockopt(socket.SOL_SOCKET, each, _seconds(deadlines.BEAT_S))
         self._pid = os.getppid()
         self._lock = threading.Lock()
         self._early: list[tuple[dict[str, Any], list[int]]] = []
@@ -310,7 +306,7 @@ class Owner:
         self.say({"ready": True})
         while True:
             program.beat()
-            time.sleep(BEAT_S)
+            time.sleep(deadlines.BEAT_S)
 
     def _listen(self) -> None:
         try:
@@ -356,8 +352,8 @@ class Owner:
         leave(_FAILED)
 
 
-def _seconds(timeout_s: int) -> bytes:
-    return struct.pack("@ll", timeout_s, 0)
+def _seconds(timeout_s: float) -> bytes:
+    return struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
 
 
 def run_program(start: Callable[[Owner, dict[str, Any]], Program]) -> NoReturn:

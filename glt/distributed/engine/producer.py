@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.base import Channel, Slot
 from glt.channel.message import MessageKind, error_message
 from glt.distributed.engine.sampler import BatchStart, DistNeighborSampler, SampledBatch
@@ -57,7 +58,6 @@ class EpochStart:
         return cls(**command)
 
 
-_ROOM_POLL_S = 0.05  # how often a wait for room looks whether the epoch is still wanted
 _SMALLEST_SLOT = 16 << 10  # so that a failure while writing a small batch still fits into its slot
 
 
@@ -240,7 +240,7 @@ class Producer:
         dies, the owner of this producer notices and ends it."""
         while True:
             try:
-                return self.channel.reserve(nbytes, _ROOM_POLL_S)
+                return self.channel.reserve(nbytes, deadlines.FAST_POLL_S)
             except ChannelTimeout:
                 if self._wanted != iteration:
                     raise EpochAbandoned(f"iteration {iteration} is no longer wanted") from None

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from glt import _deadlines as deadlines
 from glt._checks import format_size
 from glt.channel.message import Message, MessageKind, rebuild_error
 from glt.channel.shm import ShmChannel
@@ -20,7 +21,6 @@ from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.engine.worker import WorkerSpec
 from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
 
-_POLL_S = 0.2
 _BATCHES_IN_CHANNEL = 5  # half of it for those that the trainer has: one in use and the next, with some to spare
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ class WorkerGroup:
     def _wait_until_ready(self, check_peers: Callable[[], None]) -> None:
         deadline = time.monotonic() + self.timeout_s
         while starting := [worker for worker in self._workers if not worker.is_ready]:
-            self._check_alive(_POLL_S)  # first: what went wrong here is not the fault of others who gave up for it
+            # First: what went wrong here is not the fault of others who gave up because of it.
+            self._check_alive(deadlines.POLL_S)
             check_peers()
             if time.monotonic() > deadline:
                 raise WorkerDied(f"{starting[0].name} was not ready after {self.timeout_s:g} s")
@@ -111,7 +112,7 @@ class WorkerGroup:
         since = time.monotonic()
         while True:
             try:
-                message = self._channels[number].receive(_POLL_S if wait else 0.0)
+                message = self._channels[number].receive(deadlines.POLL_S if wait else 0.0)
                 if message.kind is MessageKind.ERROR:
                     # Losing a worker makes other trainers give up, which the workers that are left then report as a
                     # loss of theirs: the worker that died here is the cause to name.

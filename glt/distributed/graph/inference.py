@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.data import HeteroData
 
+from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.engine.dataset import DistDataset
@@ -44,8 +45,6 @@ from glt.partition.format.id_map import IdMap
 
 
 Rows = dict[NodeType, Any]  # what has a row for each node, by type: LayerRows, DistTensor or Tensor
-
-_POLL_S = 1.0
 
 
 class InferenceBatch(NamedTuple):
@@ -112,7 +111,7 @@ class BatchesAhead:
         Args:
             check: Called now and then while it is waited for; what it raises ends that.
         """
-        while not wait([self._coming], _POLL_S).done:
+        while not wait([self._coming], deadlines.POLL_S).done:
             check()
         fetched = self._coming.result()
         if fetched is not None:

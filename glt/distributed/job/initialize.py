@@ -13,6 +13,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.engine.dataset import DistDataset
@@ -45,8 +46,6 @@ from glt.partition.format.part_config import PartConfig, graph_names, read_part_
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.5
-_ALONE_S = 600.0  # after which a server whose trainers do not come gives up
 
 _lock = threading.RLock()
 _job: _Job | None = None
@@ -234,12 +233,12 @@ def _serve(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
     assert server is not None
     alone_since = time.monotonic()
     try:
-        while not server.wait_until_done(_POLL_S):
+        while not server.wait_until_done(deadlines.POLL_S):
             if server.clients.sessions():
                 alone_since = time.monotonic()
-            elif time.monotonic() - alone_since > _ALONE_S:
+            elif time.monotonic() - alone_since > deadlines.ALONE_S:
                 raise RendezvousError(
-                    f"{server.entry}: no trainer has been there for {_ALONE_S:g} s, and not all of "
+                    f"{server.entry}: no trainer has been there for {deadlines.ALONE_S:g} s, and not all of "
                     f"{place.num_trainers} have come: were they started, with GLT_MASTER_ADDR and GLT_MASTER_PORT of "
                     "server 0?"
                 )

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.message import rebuild_error
 from glt.data.partition_book import PartitionBook
 from glt.distributed.context import DistContext
 from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, encode_value
-from glt.distributed.wire.connection import STUCK_S, Connection
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import dial, introduce
 from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
@@ -142,9 +143,7 @@ class RemoteDataset:
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.5
 _MAX_REPLY_BYTES = 64 << 30
-_LEAVE_S = 5.0
 
 
 def refuse_fork(pid: int, remedy: str) -> None:
@@ -240,15 +239,19 @@ class ServerLine:
         looked = time.monotonic()
         try:
             while True:
-                if time.monotonic() - looked > _POLL_S:  # not only when nothing comes: other calls may be answered
+                if (
+                    time.monotonic() - looked > deadlines.POLL_S
+                ):  # not only when nothing comes: other calls may be answered
                     looked = time.monotonic()
                     self._expire()
                 try:
-                    told = self.connection.receive_json(_POLL_S)
+                    told = self.connection.receive_json(deadlines.POLL_S)
                 except ChannelTimeout:
                     self.connection.check_beats(self.entry.host)
                     continue
-                message = self.connection.receive_rest(STUCK_S, self._landing(told)) if told["has_data"] else None
+                message = (
+                    self.connection.receive_rest(deadlines.STUCK_S, self._landing(told)) if told["has_data"] else None
+                )
                 self._take(told, message)
         except GltError as error:
             self._fail(error)
@@ -313,12 +316,12 @@ class ServerLine:
         self._closed = True
         try:
             if self.lost is None:
-                self.call("glt.leave", why).result(_LEAVE_S)
+                self.call("glt.leave", why).result(deadlines.JOIN_S)
         except (GltError, FutureTimeout) as error:
             logger.info("while leaving %s: %s", self.entry, error)
         self._calls.fail(PeerLost(f"this client has left {self.entry}"), self.entry, self.entry.host, for_good=True)
         self.connection.close()
-        self._thread.join(_LEAVE_S)
+        self._thread.join(deadlines.JOIN_S)
 
 
 def _rebuilt(error: GltError, told: dict[str, Any]) -> Exception:
@@ -414,7 +417,7 @@ class DistClient:
                 if rank not in now:
                     raise lost
                 address, who = (now[rank].address, now[rank].port), str(now[rank])
-            line = self._dial(address, who, STUCK_S, retry=False)
+            line = self._dial(address, who, deadlines.STUCK_S, retry=False)
         except (PeerLost, RendezvousError) as error:
             raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
         with self._lock:

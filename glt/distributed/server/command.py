@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from glt import _deadlines as deadlines
 from glt._checks import parse_size
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S
@@ -36,7 +37,6 @@ from glt.partition.format.manifest import Manifest
 
 
 DEFAULT_MASTER_PORT: Final = 29540  # beside torch.distributed's 29500, below the ports that kernels give away
-_DAY_S: Final = 86400.0
 
 _DESCRIPTION: Final = """\
 Runs a server that samples a partition for clients (glt.distributed.init_client), until all of --clients have left, or
@@ -248,7 +248,7 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < _DAY_S:
+    if not 0 <= value < deadlines.DAY_S:
         raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, from 0 to a day")
     return value
 
@@ -263,7 +263,6 @@ def _size(text: str) -> int:
 __all__ = ["add_arguments", "run"]
 
 _DONE, _FAILED, _CANNOT_START, _CANCELLED = 0, 1, 3, 4  # 2 is argparse's
-_POLL_S = 0.2
 _TRUST: Final = (
     "connections are neither encrypted nor authenticated: whoever reaches the port can read the graph and its "
     "features, use the samplers and call registered functions; nothing that is received is executed"
@@ -358,7 +357,7 @@ def _start(arguments: argparse.Namespace) -> DistServer:
 def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
     """Waits for the end of the job, or for a signal and then for the loaders that are open; returns the status."""
     while not signals.num_received:
-        if server.wait_until_done(_POLL_S):
+        if server.wait_until_done(deadlines.POLL_S):
             logger.info("all clients have left: done")
             return _DONE
     num_open = len(server.drain(0.0))
@@ -366,7 +365,7 @@ def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
         "%s: no more clients and loaders are taken; %d loaders are open, and have %g s", signals.name, num_open, drain_s
     )
     deadline = time.monotonic() + drain_s
-    while (cancelled := server.drain(_POLL_S)) and signals.num_received < 2 and time.monotonic() < deadline:
+    while (cancelled := server.drain(deadlines.POLL_S)) and signals.num_received < 2 and time.monotonic() < deadline:
         pass
     if not cancelled:
         logger.info("stopped; nothing was cancelled")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from glt import _deadlines as deadlines
 from glt.distributed.engine.processes import ProcessPool, SamplingProcess
 from glt.distributed.server.stats import Ledger
-from glt.distributed.wire.connection import STUCK_S
 from glt.errors import WorkerDied
 
 
@@ -39,9 +39,6 @@ class PoolWorkerSpec:
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.2
-_JOIN_S = 3.0
-_FULL_S = 5.0  # for so long after it had no descriptor for a connection it is given no other
 _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
 
 
@@ -109,7 +106,7 @@ class SamplerPool:
                     raise WorkerDied("the server is shutting down")
                 if time.monotonic() > deadline:
                     raise WorkerDied(f"sampling processes {wanted} were not ready after {self.timeout_s:g} s")
-                self._changed.wait(_POLL_S)
+                self._changed.wait(deadlines.POLL_S)
 
     def _start(self, worker: int) -> None:
         process = self._pool.start(worker, asdict(PoolWorkerSpec(**self._spec, worker=worker)))
@@ -141,7 +138,7 @@ class SamplerPool:
     def is_full(self, worker: int) -> bool:
         """Whether the process in place ``worker`` has no descriptors for more connections."""
         with self._changed:
-            return worker in self._full_s and time.monotonic() - self._full_s[worker] < _FULL_S
+            return worker in self._full_s and time.monotonic() - self._full_s[worker] < deadlines.FULL_S
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -151,17 +148,22 @@ class SamplerPool:
                 self._look()
             except Exception:  # or nobody would look after the others
                 logger.exception("while looking after the sampling processes")
-                time.sleep(_POLL_S)
+                time.sleep(deadlines.POLL_S)
 
     def _look(self) -> None:
-        for process, said in self._pool.look(_POLL_S):
+        for process, said in self._pool.look(deadlines.POLL_S):
             if said is None:
                 self._lose(process)
             else:
                 self._hear(process, said)
         for process in list(self._pool.processes.values()):
-            if process.is_ready and not process.is_gone and not process.why and self._pool.silent_s(process) > STUCK_S:
-                process.kill(f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed")
+            if (
+                process.is_ready
+                and not process.is_gone
+                and not process.why
+                and self._pool.silent_s(process) > deadlines.STUCK_S
+            ):
+                process.kill(f"it gave no sign of life for {deadlines.STUCK_S:g} s, stopped or stuck, and was killed")
                 logger.error("%s: %s", process.name, process.why)
 
     def _hear(self, process: SamplingProcess, said: dict[str, Any]) -> None:
@@ -220,5 +222,5 @@ class SamplerPool:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join(_JOIN_S)
+        self._thread.join(deadlines.JOIN_S)
         self._pool.close()

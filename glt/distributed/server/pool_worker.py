@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from glt import _core
+from glt import _deadlines as deadlines
 from glt.channel.shm import SharedMemory
 from glt.data.device import accelerator_of, missing_for_cuda
 from glt.distributed.engine.dataset import DistDataset
@@ -36,7 +37,7 @@ from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.log import write_logs
 from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.stream import Lane, Stream, Turns, Window
-from glt.distributed.wire.connection import STUCK_S, Connection, allow_descriptors, pulse
+from glt.distributed.wire.connection import Connection, allow_descriptors, pulse
 from glt.distributed.wire.listener import introduce
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import GltError
@@ -91,7 +92,7 @@ class LoopShare(ConcurrentEventLoop):
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         return self._shared.run_native(call, *args)
 
-    def shutdown(self, timeout_s: float = 5.0) -> None:
+    def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
         """Begins nothing more; the loop itself goes on for others."""
         self._closed = True
         self._turns.interrupt(self._lane)
@@ -112,7 +113,7 @@ class PoolWorker:
         self.turns = Turns(spec.num_places)
         handlers = self.dataset.own.handlers()
         self.partitions = PartitionServer(
-            handlers, spec.server_rank, spec.num_rpc_threads, max(STUCK_S, spec.timeout_s)
+            handlers, spec.server_rank, spec.num_rpc_threads, max(deadlines.STUCK_S, spec.timeout_s)
         )
         self.transport = TcpTransport(self._address, list(handlers), spec.timeout_s)
         self._lock = threading.Lock()

@@ -14,20 +14,18 @@ from typing import Any
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.message import Message, read_message
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, Reply, ServerLine, refuse_fork
-from glt.distributed.wire.connection import STUCK_S, Connection
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import dial, introduce
 from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError, WorkerDied
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.2
-_WORD_S = 10.0  # for the server to say what became of a sampler whose stream broke
-_RETRY_S = 0.1  # after a connection broke that was being made
 _MAX_BATCH_BYTES = 64 << 30
 
 
@@ -51,7 +49,7 @@ class _Stream:
         try:
             while True:
                 try:
-                    message = self.connection.receive_data(_POLL_S)
+                    message = self.connection.receive_data(deadlines.POLL_S)
                 except ChannelTimeout:
                     self.connection.check_beats(self.line.entry.host)
                     continue
@@ -79,7 +77,7 @@ class _Stream:
         self.tell({"taken": self.num_taken})
         return read_message(message)
 
-    def tell(self, command: dict[str, Any], timeout_s: float = STUCK_S) -> None:
+    def tell(self, command: dict[str, Any], timeout_s: float = deadlines.STUCK_S) -> None:
         try:
             self.connection.send(command, timeout_s)
         except GltError as error:
@@ -92,7 +90,7 @@ class _Stream:
 
     def _ended(self) -> GltError | RuntimeError:
         """What to raise for a stream that ended: the server knows more than the connection."""
-        deadline = time.monotonic() + _WORD_S
+        deadline = time.monotonic() + deadlines.CAUSE_S
         while time.monotonic() < deadline:
             if self.is_closed:
                 return RuntimeError("the loader was shut down while a batch was awaited")
@@ -101,7 +99,7 @@ class _Stream:
                 return WorkerDied(died)
             if self.line.lost is not None:
                 return self.line.lost
-            time.sleep(0.05)
+            time.sleep(deadlines.FAST_POLL_S)
         return self.error if isinstance(self.error, PeerLost) else PeerLost(f"lost {self}: {self.error}")
 
 
@@ -198,7 +196,7 @@ class RemoteSampler:
                     raise WorkerDied(line.died[loader, worker]) from error
                 if line.lost is not None or time.monotonic() > deadline:
                     raise (line.lost or error) from error
-                time.sleep(_RETRY_S)
+                time.sleep(deadlines.RETRY_S)
 
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.data.arrays import as_rows, load_npy, load_saved
 from glt.distributed.context import DistContext
 from glt.distributed.engine.dataset import DistDataset
@@ -122,8 +123,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_SESSION_BYTES = 16 << 30
 _MOST_WHY = 2000  # characters of what a failure is called
-_GOODBYE_S = 1.0
-_LATE_S = 10.0  # in which those who are still on their way to a server that has failed are told why
 
 
 class DistServer:
@@ -467,7 +466,7 @@ class DistServer:
         # First: whoever is told hangs up, and others at a meeting would hear that it is gone instead of why.
         self.meetings.close(text)
         sessions = self.clients.sessions()
-        deadline = time.monotonic() + _GOODBYE_S  # for all: some may take nothing
+        deadline = time.monotonic() + deadlines.GOODBYE_S  # for all: some may take nothing
         for session in sessions:
             left_s = max(0.0, deadline - time.monotonic())
             session.say({"closing": text, "has_data": False}, timeout_s=left_s)
@@ -481,7 +480,7 @@ class DistServer:
         self.pool.close()
         self._calls.shutdown(1.0)
         if why:
-            self.clients.wait_for_latecomers(_LATE_S)
+            self.clients.wait_for_latecomers(deadlines.LATE_S)
             self.listener.close()
         logger.info("%s has ended", self.entry)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.channel.local import LocalChannel
 from glt.channel.message import MessageKind, read_message
@@ -150,8 +151,6 @@ class Turns:
 
 logger = logging.getLogger(__name__)
 
-LEASE_S = 60.0  # a client that is silent for so long is stopped, or stuck, and gives up its loaders
-_POLL_S = 0.5
 _ANY_NUMBER = 1 << 30
 
 
@@ -231,7 +230,7 @@ class Stream:
                 if not self._has_room():
                     continue
                 try:
-                    message = self.channel.receive_bytes(_POLL_S)
+                    message = self.channel.receive_bytes(deadlines.POLL_S)
                 except ChannelTimeout:
                     continue
                 self.made_room()
@@ -240,7 +239,7 @@ class Stream:
                 self.window.largest_bytes = max(self.window.largest_bytes, message.numel())
                 self._count(message)
                 # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
-                self.connection.send_data(message, timeout_s=86400.0)
+                self.connection.send_data(message, timeout_s=deadlines.DAY_S)
         except (ChannelClosed, ConnectionLost, ChannelTimeout) as error:
             self.close(str(error))
         except Exception as error:
@@ -251,7 +250,7 @@ class Stream:
         """Waits a little until the client has; counts that as blocked if something waits to be sent."""
         is_blocked = self.channel.stats()["num_queued"] > 0
         start = time.perf_counter()
-        has_room = self.window.wait_to_send(_POLL_S)
+        has_room = self.window.wait_to_send(deadlines.POLL_S)
         if is_blocked:
             self._totals["blocked_s"] += time.perf_counter() - start
         return has_room
@@ -270,10 +269,10 @@ class Stream:
         try:
             while not self._ended.is_set():
                 try:
-                    self._obey(self.connection.receive_json(_POLL_S))
+                    self._obey(self.connection.receive_json(deadlines.POLL_S))
                 except ChannelTimeout:
-                    if self.connection.silent_s() > LEASE_S:
-                        self.close(f"{self.connection.peer} has given no sign of life for {LEASE_S:g} s")
+                    if self.connection.silent_s() > deadlines.LEASE_S:
+                        self.close(f"{self.connection.peer} has given no sign of life for {deadlines.LEASE_S:g} s")
         except ConnectionLost as error:
             self.close(str(error))
         except (MessageError, KeyError, TypeError, ValueError) as error:

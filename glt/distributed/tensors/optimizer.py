@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from glt import _deadlines as deadlines
 from glt._checks import check_flag, real_number
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.tensors.embedding import DistParameter, embedding_groups, gradients_by_server
-from glt.distributed.tensors.meeting import MAX_TIMEOUT_S, check_timeout
+from glt.distributed.tensors.meeting import check_timeout
 from glt.distributed.tensors.store import require_equal
 from glt.distributed.tensors.tensor import Checkpoint, DistTensor, load_tensors, save_tensors
 from glt.distributed.world import World
@@ -285,7 +286,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 error = raised
         told = {"result": result, "error": None if error is None else f"{type(error).__name__}: {error}"}
         # As long as it takes: that trainer 0 is gone would be noticed.
-        first = self._exchange(told, MAX_TIMEOUT_S)[0]
+        first = self._exchange(told, deadlines.DAY_S)[0]
         if error is not None:
             raise error
         if first["error"] is not None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt import _deadlines as deadlines
 from glt._checks import available_memory
 from glt.data import arrays as pool
 from glt.data.arrays import NativeView, as_numpy
@@ -135,9 +136,6 @@ class Shard:
 # The order in which the changes of one handle are made, whichever threads they come to.
 
 
-_PATIENCE_S = 60.0
-
-
 class Turn:
     """Numbers of changes, from 1. They are begun in the order of their numbers, each when the one before is done, well
     or badly; whoever waits therefore waits for one that has a thread already."""
@@ -160,12 +158,12 @@ class Turn:
             RuntimeError: If it does not come, or was ended.
         """
         with self._changed:
-            come = self._changed.wait_for(lambda: self._num_done >= number or self._ended, _PATIENCE_S)
+            come = self._changed.wait_for(lambda: self._num_done >= number or self._ended, deadlines.TURN_S)
             if self._ended:
                 raise RuntimeError("the trainer of this change is gone")
             if not come:
                 raise RuntimeError(
-                    f"change {self._num_done + 1} of a tensor did not come within {_PATIENCE_S:g} s; "
+                    f"change {self._num_done + 1} of a tensor did not come within {deadlines.TURN_S:g} s; "
                     "later ones wait for it"
                 )
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt._checks import check_path
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
@@ -338,10 +339,9 @@ class Handles:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._news.put(False)
-            thread.join(_END_S)
+            thread.join(deadlines.JOIN_S)
 
 
-_END_S = 5.0
 _Dropped = tuple[str, tuple[int, ...], "list[Line]"]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.message import error_message
 from glt.distributed.wire.calls import PendingCalls
 from glt.distributed.wire.connection import Connection, pulse
@@ -85,10 +86,7 @@ class Transport(ABC):
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 10.0  # for a server that is restarted, or whose sampler is replaced
 MAX_REPLY_BYTES: Final = 64 << 30
-_POLL_S = 1.0
-_RETRY_S = 0.2
 
 Address = Callable[[int], tuple[str, int] | None]
 
@@ -116,7 +114,7 @@ class _Line:
     def _write(self) -> None:
         while not self._closed:
             try:
-                number = self._outbox.get(timeout=_POLL_S)
+                number = self._outbox.get(timeout=deadlines.POLL_S)
             except queue.Empty:
                 self._calls.expire(self.peer)
                 continue
@@ -143,7 +141,8 @@ class _Line:
             current = self._connection
         if current is not None:
             return current
-        deadline = time.monotonic() + min(PATIENCE_S, self.timeout_s)
+        patience_s = min(deadlines.RECONNECT_S, self.timeout_s)
+        deadline = time.monotonic() + patience_s
         while True:
             try:
                 address = self._address(self.peer.rank)
@@ -156,10 +155,10 @@ class _Line:
             except GltError as error:
                 if time.monotonic() > deadline or self._closed:
                     raise PeerLost(
-                        f"lost {self.peer}: {error}. It was tried for {min(PATIENCE_S, self.timeout_s):g} s; its log, "
-                        f"or dmesg on {self.peer.host}, says why it ended"
+                        f"lost {self.peer}: {error}. It was tried for {patience_s:g} s; its log, or dmesg on "
+                        f"{self.peer.host}, says why it ended"
                     ) from error
-                time.sleep(_RETRY_S)
+                time.sleep(deadlines.RETRY_S)
         with self._lock:
             self._connection = connection
         threading.Thread(target=self._read, args=(connection,), name=f"glt-from-{self.peer.name}", daemon=True).start()
@@ -169,7 +168,7 @@ class _Line:
         try:
             while not self._closed:
                 try:
-                    reply = connection.receive_data(_POLL_S)
+                    reply = connection.receive_data(deadlines.POLL_S)
                 except ChannelTimeout:
                     self._calls.expire(self.peer)
                     # If it is silent it is asked again: perhaps another sampler of that server has taken its place.
@@ -191,7 +190,7 @@ class _Line:
         if self._closed:
             return
         logger.info("%s; connecting anew", error)
-        time.sleep(_RETRY_S)  # for a server that accepts connections and drops them
+        time.sleep(deadlines.RETRY_S)  # for a server that accepts connections and drops them
         self._calls.expire(self.peer)
         for number in self._calls.numbers():
             self._outbox.put(number)
@@ -263,7 +262,7 @@ class PartitionServer:
         try:
             while True:
                 try:
-                    request = connection.receive_data(_POLL_S)
+                    request = connection.receive_data(deadlines.POLL_S)
                 except ChannelTimeout:
                     if connection.silent_s() > self._silence_s:
                         return

@@ -12,8 +12,8 @@ import pytest
 import torch
 from promptness import eventually
 
+from glt import _deadlines as deadlines
 from glt.distributed.engine.processes import ProcessPool
-from glt.distributed.server import pool as pool_module
 from glt.distributed.server.loaders import ServedLoaders
 from glt.distributed.server.membership import ReadPlan
 from glt.distributed.server.pool import SamplerPool
@@ -70,7 +70,7 @@ def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not() -> N
 
 def test_a_sampler_without_descriptors_is_given_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients are told so, who would try again in vain for minutes."""
-    monkeypatch.setattr(pool_module, "_FULL_S", 3600.0)
+    monkeypatch.setattr(deadlines, "FULL_S", 3600.0)
     session: Any = SimpleNamespace(id="s", group="g", rank=0)
     told: Mapping[str, Any] = {"prefetch_size": 1, "concurrency": 1, "buffer_bytes": 1, "order": {"num_seeds": 3}}
     reading, writing = os.pipe()

@@ -32,7 +32,7 @@ def test_a_killed_server(world: Callable[..., World], tmp_path: Path) -> None:
     """Of two, the second. One client samples on it, one on the other and asks it for rows, one asks nobody."""
     here = world(2)
     with Stage(5) as stage:
-        stage.ask(0, "lower", str(tmp_path), PATIENCE_S=3.0)
+        stage.ask(0, "lower", str(tmp_path), RECONNECT_S=3.0)
         pids = stage.start_servers(here.path, 2, 3, read_local=False)
         stage.start_clients(2, 3)
         stage.ask(2, "make", "there", server_rank=1)
