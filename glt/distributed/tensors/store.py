@@ -454,7 +454,7 @@ class TensorStore:
         raise LookupError(
             f"{end}: create it again, or find the one that has its name now"
             if end is not None
-            else f"{self.owner} has no tensor number {generation}: it was restarted, or the tensor deleted long ago"
+            else f"{self.owner} has no tensor number {generation}: it was restarted since, or the tensor was deleted"
         )
 
     def read(self, holder: Any, generation: int, rows: Rows, handle: str = "", after: int = 0) -> Tensor:
