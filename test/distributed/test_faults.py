@@ -107,6 +107,19 @@ def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> Non
         cluster.expect_nothing_left()
 
 
+def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world: World) -> None:
+    """It samples in the process of the trainer, which dies with it."""
+    with Cluster(2, endless, private_world.path, "collocated") as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        start = time.monotonic()
+        os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
+        other, _ = cluster.outcomes()
+        after([other], start)
+        assert other.error_type == "PeerLost" and "trainer 1" in other.error, other
+        cluster.expect_nothing_left()
+
+
 def load_then_partition_anew(trainer: Trainer, path: Path) -> str:
     data = join(trainer, path)
     sent = pickle.dumps(data)

@@ -161,9 +161,19 @@ class OneHopRequest:
             center = read.vector("center")
             excluded = center, read.vector("neighbor", length=len(center))
         return cls(
-            edge_type, nodes, num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last, tree,
-            seed_time, excluded,
-        )  # fmt: skip
+            edge_type,
+            nodes,
+            num_neighbors,
+            bool(replace),
+            key % 2**64,
+            hop,
+            with_edge,
+            weighted,
+            last,
+            tree,
+            seed_time,
+            excluded,
+        )
 
 
 @dataclass(frozen=True)

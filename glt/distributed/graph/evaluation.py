@@ -317,14 +317,20 @@ def _computed(
     else:
         received = [mine.tensors, *(exchange.receive(at, told[at]["tensors"]) for at in range(1, exchange.size))]
         try:
-            y_pred, y_true = (_concatenated(name, pieces) for name, pieces in zip(
-                ("y_pred", "y_true"), zip(*received, strict=True), strict=True
-            ))  # fmt: skip
+            y_pred, y_true = (
+                _concatenated(name, pieces)
+                for name, pieces in zip(("y_pred", "y_true"), zip(*received, strict=True), strict=True)
+            )
             answer["metrics"] = {name: float(metric(y_pred, y_true)) for name, metric in metrics.items()}
         except Exception as raised:  # the others wait for an answer
             error = raised
-            answer["error"] = [f"{type(raised).__module__}.{type(raised).__qualname__}", str(raised),
-                               traceback.format_exc(), os.getpid(), socket.gethostname()]  # fmt: skip
+            answer["error"] = [
+                f"{type(raised).__module__}.{type(raised).__qualname__}",
+                str(raised),
+                traceback.format_exc(),
+                os.getpid(),
+                socket.gethostname(),
+            ]
     answer = exchange.all_told(answer)[0]
     if error is not None:
         raise error

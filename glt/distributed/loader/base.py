@@ -22,7 +22,7 @@ from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_fo
 from glt.distributed.context import DistContext, require_context
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.sampler import STATS, Seeds
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.loader.collate import collate
 from glt.distributed.loader.deployment import Backend, LoaderData, deployment_of
 from glt.distributed.options import WorkerOptions
@@ -256,7 +256,8 @@ class DistLoader(Resumable):
             self._written = self._written_rows() if options.collect_features else None
             by_id = self._written is not None and self._written.needs_edge_ids
             told = replace(config, with_edge=True) if by_id else config
-            self._backend: Backend = deployed.start(told, self.order, seeds, self.table, self.collect_features, place)
+            job = SamplingJob(told, seeds, table, self.order, options.collect_features)
+            self._backend: Backend = deployed.start(job, place)
         except BaseException as error:
             if rendezvous is not None:
                 rendezvous.give_up(error)

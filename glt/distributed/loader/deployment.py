@@ -5,28 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
 import socket
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from glt import _core
 from glt.channel.local import DeviceChannel, LocalChannel
-from glt.channel.message import Message, error_message
+from glt.channel.message import Message
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.device_sampler import sampler_on
+from glt.distributed.engine.device_sampler import DeviceNeighborSampler, DevicePartitionSampler, sampler_of
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
-from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.producer import EpochStart, Producer
-from glt.distributed.engine.sampler import DistNeighborSampler, Seeds
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.engine.worker_group import WorkerGroup
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
@@ -43,8 +41,7 @@ from glt.distributed.wire.rendezvous import Rendezvous, require_equal
 from glt.distributed.wire.rpc_transport import RpcTransport
 from glt.distributed.wire.transport import Peer, Transport
 from glt.errors import ChannelClosed, ChannelTimeout, PartitionError, RendezvousError
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import SeedOrder, draw_random_seed
+from glt.sampler.order import draw_random_seed
 
 # What the trainers of a loader find out about each other before it starts.
 
@@ -214,7 +211,7 @@ class _SharedTransport:
                     {f"peer/{rank}": rank for rank in range(context.world_size)}, "open their samplers", timeout_s
                 )
                 peers = [Peer(**json.loads(each)) for each in found]
-                handlers, store = PartitionService(dataset).handlers(), rendezvous.connect()
+                handlers, store = dataset.own.handlers(), rendezvous.connect()
                 self.transport = rendezvous.during(
                     lambda: RpcTransport(me, handlers, me.rank, context.world_size, store, num_threads, timeout_s)
                 )
@@ -253,92 +250,46 @@ class CollocatedSampler:
     """A producer on threads of this process, with the interface of :class:`WorkerGroup`.
 
     Args:
+        job: What to sample.
         context: This trainer.
         dataset: Its partition.
-        config, order, seeds, table, collect_features: What to sample.
-        concurrency: Batches in flight, and batches that wait for the trainer.
-        rendezvous: Where the trainers are whose partitions are not read directly; None if there are none.
-        num_rpc_threads, timeout_s: As in the options.
         others: Further partitions that are read directly, by index.
+        router: To the partitions that are not; None if there are none. It is released when this ends.
+        concurrency: Batches in flight, and batches that wait for the trainer.
         accelerator: The GPU that samples, and that batches stay on; None: the CPU.
         pinned: Batches of the CPU lie where a GPU copies them from by itself.
     """
 
     def __init__(
         self,
+        job: SamplingJob,
         context: DistContext,
         dataset: DistDataset,
-        config: SamplingConfig,
-        order: SeedOrder,
-        seeds: Seeds,
-        table: SeedTable,
-        collect_features: bool,
-        concurrency: int,
-        rendezvous: Rendezvous | None,
-        num_rpc_threads: int,
-        timeout_s: float,
         others: Mapping[int, LocalPartition],
-        *,
+        router: PartitionRouter | None,
+        concurrency: int,
         accelerator: Accelerator | None = None,
         pinned: bool = False,
     ) -> None:
-        self._router: PartitionRouter | None = None
-        self._loop: ConcurrentEventLoop | None = None
-        if rendezvous is not None and dataset.num_partitions > 1:
-            self._router = _shared.acquire(rendezvous, dataset, others, num_rpc_threads, timeout_s)
+        loop = ConcurrentEventLoop(concurrency)
         try:
-            self._loop = ConcurrentEventLoop(concurrency)
-            sampler: DistNeighborSampler
-            if accelerator is None:
-                self._channel = LocalChannel(concurrency, pinned)
-                sampler = DistNeighborSampler(dataset, config, self._router, self._loop, collect_features, others)
+            sampler = sampler_of(job, accelerator, dataset, others, router, loop, staged=False)
+            if isinstance(sampler, DeviceNeighborSampler | DevicePartitionSampler):
+                self._channel: LocalChannel = DeviceChannel(concurrency, sampler.accelerator, sampler.stream)
             else:
-                stream = accelerator.new_stream()
-                self._channel = DeviceChannel(concurrency, accelerator, stream)
-                sampler = sampler_on(
-                    accelerator, dataset, others, config=config, router=self._router, loop=self._loop,
-                    collect_features=collect_features, stream=stream, staged=False,
-                )  # fmt: skip
-            self._start(context, sampler, order, seeds, table, self._loop)
+                self._channel = LocalChannel(concurrency, pinned)
         except BaseException:
-            if self._loop is not None:
-                self._loop.shutdown(_JOIN_S)
-            if self._router is not None:
-                _shared.release(gracefully=False)
+            loop.shutdown(_JOIN_S)
             raise
-
-    def _start(
-        self,
-        context: DistContext,
-        sampler: DistNeighborSampler,
-        order: SeedOrder,
-        seeds: Seeds,
-        table: SeedTable,
-        loop: ConcurrentEventLoop,
-    ) -> None:
-        self._producer = Producer(
-            sampler, self._channel, seeds, table, order, first=0, step=1, role="collocated sampler of trainer",
-            rank=context.rank,
-        )  # fmt: skip
-        self._rank = context.rank
-        self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=_run,
-            args=(self._producer, self._channel, self._epochs, self._rank),
-            name="glt-producer",
-            daemon=True,
-        )
-        self._thread.start()
+        role = "collocated sampler of trainer"
+        self._producer = Producer(sampler, self._channel, job, (0, 1), role, context.rank)
+        self._producer.open()
         self._leave = {"gracefully": False}
-        self._finalizer = weakref.finalize(
-            self, _end, os.getpid(), self._producer, self._channel, self._epochs, self._thread, loop,
-            self._router, self._leave,
-        )  # fmt: skip
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._producer, router, self._leave)
 
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
-        self._producer.want(start.iteration)
-        self._epochs.put(start)
+        self._producer.start_epoch(start)
 
     def drain(self) -> None:
         """Ends sampling for this trainer. Requests of other trainers are still answered."""
@@ -352,7 +303,7 @@ class CollocatedSampler:
             except ChannelTimeout:
                 if not wait:
                     return None
-                if not self._thread.is_alive():
+                if not self._producer.is_running:
                     raise RuntimeError("the sampling thread ended; its output above says why") from None
             except ChannelClosed:
                 raise RuntimeError("the loader was shut down while a batch was awaited") from None
@@ -367,35 +318,11 @@ class CollocatedSampler:
         self._finalizer()
 
 
-def _run(producer: Producer, channel: LocalChannel, epochs: queue.SimpleQueue[EpochStart | None], rank: int) -> None:
-    while (start := epochs.get()) is not None:
-        try:
-            producer.run(start)
-        except Exception as error:  # not of a batch, those are reported in their place
-            message = error_message(
-                error, role="collocated sampler of trainer", rank=rank, loader=start.iteration, epoch=start.epoch
-            )
-            with channel.reserve(len(message)) as slot:
-                slot.buffer.copy_(message)
-
-
-def _end(
-    pid: int,
-    producer: Producer,
-    channel: LocalChannel,
-    epochs: queue.SimpleQueue[EpochStart | None],
-    thread: threading.Thread,
-    loop: ConcurrentEventLoop,
-    router: PartitionRouter | None,
-    leave: dict[str, bool],
-) -> None:
+def _end(pid: int, producer: Producer, router: PartitionRouter | None, leave: dict[str, bool]) -> None:
     if os.getpid() != pid:
         return  # a fork: the threads are not here, and the connections are its parent's to end
-    producer.want(-1)
-    channel.close()
-    epochs.put(None)
-    thread.join(_JOIN_S)
-    loop.shutdown(_JOIN_S)
+    producer.close(_JOIN_S)
+    producer.sampler.loop.shutdown(_JOIN_S)
     if router is not None:
         _shared.release(**leave)
 
@@ -452,14 +379,11 @@ class Deployment(ABC):
         self.context, self.data, self.options = context, data, options
 
     @abstractmethod
-    def start(
-        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool,
-        to_device: Accelerator | None,
-    ) -> Backend:  # fmt: skip
+    def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         """Starts the samplers.
 
         Args:
-            config, order, seeds, table, collect_features: What to sample.
+            job: What to sample.
             to_device: The GPU that batches go to.
         """
 
@@ -481,17 +405,21 @@ class Collocated(_AmongTrainers):
 
     mode = "collocated"
 
-    def start(
-        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool,
-        to_device: Accelerator | None,
-    ) -> Backend:  # fmt: skip
-        wanted = self.options.device
-        return CollocatedSampler(
-            self.context, self.data, config, order, seeds, table, collect_features, self.options.worker_concurrency,
-            self.meeting, self.num_rpc_threads, self.options.rpc_timeout, self.agreement.others,
-            accelerator=accelerator_of(self.data.sampling_device if wanted is None else wanted, "device"),
-            pinned=to_device is not None and not to_device.is_host,
-        )  # fmt: skip
+    def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
+        options, others, router = self.options, self.agreement.others, None
+        device = self.data.sampling_device if options.device is None else options.device
+        accelerator = accelerator_of(device, "device")
+        pinned = to_device is not None and not to_device.is_host
+        if self.meeting is not None:
+            router = _shared.acquire(self.meeting, self.data, others, self.num_rpc_threads, options.rpc_timeout)
+        try:
+            return CollocatedSampler(
+                job, self.context, self.data, others, router, options.worker_concurrency, accelerator, pinned
+            )
+        except BaseException:
+            if router is not None:
+                _shared.release(gracefully=False)
+            raise
 
 
 class InWorkers(_AmongTrainers):
@@ -499,10 +427,7 @@ class InWorkers(_AmongTrainers):
 
     mode = "worker mode"
 
-    def start(
-        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool,
-        to_device: Accelerator | None,
-    ) -> Backend:  # fmt: skip
+    def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         options, meeting = self.options, self.meeting
         spec = {
             "rank": self.context.rank,
@@ -510,10 +435,7 @@ class InWorkers(_AmongTrainers):
             "group_name": self.context.group_name,
             "dataset": self.data.to_json(),
             "other_dirs": self.agreement.other_dirs,
-            "config": config.to_json(),
-            "seeds": seeds.to_json(),
-            "order": asdict(order),
-            "collect_features": collect_features,
+            "job": job.to_json(),
             "concurrency": options.worker_concurrency,
             "store": None if meeting is None else [meeting.addr, meeting.port, meeting.prefix],
             "num_rpc_threads": self.num_rpc_threads,
@@ -531,7 +453,7 @@ class InWorkers(_AmongTrainers):
         if missing_for_cuda() is not None:
             pin_for = None
         check_peers = (lambda: None) if meeting is None else meeting.check_peers
-        return WorkerGroup(spec, devices, table, options.channel_bytes, pin_for, check_peers)
+        return WorkerGroup(spec, devices, job.table, options.channel_bytes, pin_for, check_peers)
 
 
 class OnServers(Deployment):
@@ -548,17 +470,10 @@ class OnServers(Deployment):
         drawn = draw_random_seed() if random_seed is None else random_seed
         self.random_seed = int(_core.rank_seed(drawn, context.rank) if random_seed is None else drawn)
 
-    def start(
-        self, config: SamplingConfig, order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool,
-        to_device: Accelerator | None,
-    ) -> Backend:  # fmt: skip
+    def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         options, client = self.options, require_client()
         ranks = options.ranks(self.context.rank, client.num_servers)
-        return RemoteSampler(
-            client, ranks, options.num_workers, config, order, seeds, table, collect_features,
-            options.worker_concurrency, options.buffer_bytes, options.prefetch_size, options.rpc_timeout,
-            options.devices,
-        )  # fmt: skip
+        return RemoteSampler(client, ranks, job, options)
 
 
 DEPLOYMENTS: Mapping[type, type[Deployment]] = {

@@ -187,26 +187,35 @@ class Exchange:
             return
         for at, block in selection.blocks(self._piece_rows * len(self._generations)):
             ids = block.ids if block.ids is not None else np.arange(block.first, block.first + block.n)
-            yield from _in_turn([
+            yield from _in_turn(
                 [
-                    Piece(
-                        portion.server, torch.from_numpy(portion.rows[i : i + self._piece_rows]),
-                        at + i if portion.positions is None else at,
-                        None if portion.positions is None else portion.positions[i : i + self._piece_rows], block.n,
-                    )
-                    for i in range(0, len(portion.rows), self._piece_rows)
+                    [
+                        Piece(
+                            portion.server,
+                            torch.from_numpy(portion.rows[i : i + self._piece_rows]),
+                            at + i if portion.positions is None else at,
+                            None if portion.positions is None else portion.positions[i : i + self._piece_rows],
+                            block.n,
+                        )
+                        for i in range(0, len(portion.rows), self._piece_rows)
+                    ]
+                    for portion in self._placement.portions(ids)
                 ]
-                for portion in self._placement.portions(ids)
-            ])  # fmt: skip
+            )
 
     def _span_pieces(self, first: int, last: int) -> list[list[Piece]]:
         found: dict[int, list[Piece]] = {}
         for span in self._placement.spans(first, last):
             found.setdefault(span.server, []).extend(
-                Piece(span.server, (span.row + i, min(self._piece_rows, span.num_rows - i)), span.first + i - first,
-                      None, 0)
+                Piece(
+                    span.server,
+                    (span.row + i, min(self._piece_rows, span.num_rows - i)),
+                    span.first + i - first,
+                    None,
+                    0,
+                )
                 for i in range(0, span.num_rows, self._piece_rows)
-            )  # fmt: skip
+            )
         return list(found.values())
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import glt
+from glt import _deadlines as deadlines
 from glt.distributed.wire.connection import Connection, printed, pulse, reachable_address
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
@@ -19,8 +20,6 @@ from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, P
 
 
 PROTOCOL = 1
-HANDSHAKE_S = 10.0
-_RETRY_S = 0.1
 
 
 def introduce(kind: str, **more: Any) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def dial(
     while True:
         left = deadline - time.monotonic()
         try:
-            sock = socket.create_connection(address, timeout=max(0.1, min(left, HANDSHAKE_S)))
+            sock = socket.create_connection(address, timeout=max(0.1, min(left, deadlines.HANDSHAKE_S)))
         except socket.gaierror as error:
             raise RendezvousError(f"{peer}: there is no host {host!r} ({error}); check master_addr") from error
         except OSError as error:
@@ -77,17 +76,17 @@ def dial(
                     f"{peer} was not reached at {where} within {timeout_s:g} s ({error}): does it run, and do "
                     "master_addr and master_port name the host and port of server 0?"
                 ) from error
-            time.sleep(_RETRY_S)
+            time.sleep(deadlines.RETRY_S)
             continue
         connection = Connection(sock, peer, max_bytes)
         try:
-            connection.send(hello, HANDSHAKE_S)
+            connection.send(hello, deadlines.HANDSHAKE_S)
             # Servers answer when they know what to say, which may take them as long as we wait.
-            answer = _answer(connection, max(HANDSHAKE_S, deadline - time.monotonic()))
+            answer = _answer(connection, max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
         except ConnectionLost as error:
             connection.close()
             if retry and time.monotonic() < deadline:
-                time.sleep(_RETRY_S)  # it is starting, or being replaced
+                time.sleep(deadlines.RETRY_S)  # it is starting, or being replaced
                 continue
             kind = RendezvousError if retry else PeerLost
             raise kind(f"{error}; it ended during the handshake") from error
@@ -100,7 +99,7 @@ def dial(
         if "refused" in answer:
             connection.close()
             if answer.get("is_ending") and retry and time.monotonic() < deadline:
-                time.sleep(_RETRY_S)  # another may take its place
+                time.sleep(deadlines.RETRY_S)  # another may take its place
                 continue
             raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
         try:
@@ -122,7 +121,6 @@ def _answer(connection: Connection, timeout_s: float) -> dict[str, Any]:
 logger = logging.getLogger(__name__)
 
 _MAX_HANDSHAKES = 256
-_COMPLAINT_S = 10.0  # between lines of the log that say the same
 _MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
 
 Welcome = Callable[[Connection, dict[str, Any]], None]
@@ -179,10 +177,10 @@ class Listener:
                 connection = Connection(sock, printed(*address[:2]))
             except OSError as error:
                 if not self._closed:
-                    if (now := time.monotonic()) > complained_s + _COMPLAINT_S:
+                    if (now := time.monotonic()) > complained_s + deadlines.COMPLAINT_S:
                         logger.error("cannot accept connections: %s", error)
                         complained_s = now
-                    time.sleep(0.1)  # out of descriptors, for example: others may be given back
+                    time.sleep(deadlines.RETRY_S)  # out of descriptors, for example: others may be given back
                 continue
             if not self._take_place(connection):
                 connection.close()
@@ -231,7 +229,7 @@ class Listener:
         connection.max_json_bytes = _MAX_HELLO_BYTES
         who, is_greeted = connection.peer, False
         try:
-            hello = connection.receive_json(HANDSHAKE_S)
+            hello = connection.receive_json(deadlines.HANDSHAKE_S)
             is_greeted = self._greeted(connection)
             if not is_greeted:
                 raise ConnectionLost(f"all {_MAX_HANDSHAKES} places were taken")
@@ -280,7 +278,7 @@ def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
         is_ending: Whether another server may soon be in the place of this one.
     """
     try:
-        connection.send({"refused": text, "is_ending": is_ending}, timeout_s=5.0)
+        connection.send({"refused": text, "is_ending": is_ending}, timeout_s=deadlines.SEND_S)
     except GltError as error:
         logger.info("%s", error)
     connection.close()
