@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from equal_batches import same
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader
 from torch_geometric.sampler import NegativeSampling
@@ -38,19 +39,6 @@ def hetero_data(seed=0):
 
 
 HETERO = hetero_data()
-
-
-def same(a, b):
-    """Whether two batches are equal, attribute by attribute."""
-    a, b = a.to_dict(), b.to_dict()
-    assert a.keys() == b.keys()
-    for store, values in a.items():
-        ours, theirs = (values, b[store]) if isinstance(values, dict) else ({store: values}, {store: b[store]})
-        assert ours.keys() == theirs.keys()
-        for key, value in ours.items():
-            fits = torch.equal(value, theirs[key]) if isinstance(value, torch.Tensor) else value == theirs[key]
-            assert fits, (store, key)
-    return True
 
 
 def pairs(edges):
