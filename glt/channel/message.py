@@ -240,7 +240,6 @@ class MessageLayout:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor, uint8."""
     # Not by its own strides: of one element, they may be anything.
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
@@ -350,7 +349,6 @@ def error_message(
 
 
 def remote_error(message: Message) -> GltError:
-    """Returns the exception that ``message``, of kind ERROR, carries."""
     try:
         texts = [bytes(message.tensors[f"error.{name}"].numpy()).decode(errors="replace") for name in _TEXTS]
         rank, pid = (int(message.tensors[f"error.{name}"]) for name in _NUMBERS)

@@ -216,11 +216,8 @@ def _require_mask(mask: Tensor, name: str, num_ids: int | None) -> None:
 
 
 def as_rows(value: Any, name: str) -> Tensor:
-    """Returns a table of rows as a tensor that shares the memory of what was given.
-
-    Args:
-        value: A tensor, an array (memory-mapped too), the path of an ``.npy`` file, which is mapped, or a sequence.
-        name: What to call it in errors.
+    """Returns a table of rows, called ``name`` in errors, as a tensor that shares the memory of what was given: a
+    tensor, an array (memory-mapped too), the path of an ``.npy`` file, which is mapped, or a sequence.
 
     Raises:
         TypeError: If it is none of these, or a sparse tensor.
@@ -287,7 +284,6 @@ class NpzFile:
             raise ValueError(f"{self.reader}: {self.path}: array {key!r} cannot be read: {error}") from error
 
     def meta(self) -> dict[str, Any]:
-        """Reads ``meta``, a JSON object in bytes."""
         try:
             meta = json.loads(self.array("meta").tobytes())
         except (UnicodeDecodeError, json.JSONDecodeError) as error:

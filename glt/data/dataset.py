@@ -197,7 +197,6 @@ class Dataset:
         self.edge_tables: tuple[dict[str, Feature], ...] = tuple({} for _ in schema.edge_types)
 
     def _put(self, level: str, name: str, tables: list[Any]) -> None:
-        """Adds the tables of one name, one per type or None, checked."""
         label = _LABELS.get(name, name)
         for t, table in enumerate(tables):
             if table is None:
@@ -228,10 +227,9 @@ class Dataset:
         """Builds the graph, or the graphs of all edge types where ``edge_index`` is a dict; drops what was there.
 
         Args:
-            edge_index: ``[2, E]``; for ``layout='CSR'`` the pair (row offsets, destinations), for ``'CSC'`` the pair
-                (sources, column offsets).
+            edge_index, layout: ``[2, E]`` for ``'COO'``; the pair (row offsets, destinations) for ``'CSR'``, (sources,
+                column offsets) for ``'CSC'``; of all edge types.
             edge_ids, edge_weights, edge_times: One per edge ``[E]``.
-            layout: ``'COO'``, ``'CSR'`` or ``'CSC'``, of all edge types.
             graph_mode, device: See :class:`Graph`.
             num_nodes: Number of nodes. Default: one more than the largest id, or more where :meth:`init_node_features`
                 brings more rows.
@@ -373,7 +371,6 @@ _LABELS = {"x": "node_features", "y": "node_labels", "edge_attr": "edge_features
 
 
 def _num_edge_rows(topology: Topology) -> int:
-    """One more than the largest edge id."""
     if topology.edge_ids is None or topology.book is not None:
         return topology.num_edges
     return int(topology.edge_ids.max()) + 1 if topology.num_edges else 0

@@ -246,7 +246,6 @@ class Feature:
         )
 
     def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
-        """Raises what the CPU would have raised for these ids."""
         self.gather(ids, torch.empty((num_out, *self.row_shape), dtype=self.dtype), positions=positions)
 
     def placed(self, device: Accelerator | torch.device | str | int) -> TieredRows:
@@ -316,7 +315,6 @@ def _checked_ratio(ratio: Any) -> float:
 
 
 def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torch.dtype | None) -> Tensor | None:
-    """One number per row, on the CPU."""
     if value is None:
         return None
     fits = isinstance(value, Tensor) and value.shape == (num_rows,) and value.device.type == "cpu"

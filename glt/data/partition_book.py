@@ -16,14 +16,13 @@ from glt.data.arrays import NativeView, Packed, from_array
 class PartitionBook:
     """Owners and rows of all ids of one type of nodes or edges; made by :meth:`of_arrays` or :meth:`of_ranges`.
 
-    A graph whose ids were left alone needs two arrays, 5 to 8 bytes per id. A relabelled one needs ``num_parts + 1``
-    numbers: each partition owns a range of ids, and rows count from its beginning.
+    A graph whose ids were left alone needs two arrays, 5 to 8 bytes per id. In a relabelled one each partition owns a
+    range of ids, rows count from its beginning, and ``num_parts + 1`` numbers suffice.
 
     Attributes:
-        num_ids: Of all partitions.
-        num_parts: Number of partitions.
-        owner: Owner of each id ``[num_ids]``, uint8, uint16 or uint32; None with ranges.
-        row_of: Row of each id in the arrays of its owner ``[num_ids]``, uint32; None with ranges.
+        num_ids, num_parts: Of all partitions.
+        owner, row_of: Owner of each id ``[num_ids]``, uint8, uint16 or uint32, and its row in the owner's arrays,
+            uint32; None with ranges.
         offset: With ranges, partition ``p`` owns the ids ``offset[p]`` to ``offset[p + 1] - 1``, int64; else None.
     """
 

@@ -102,7 +102,6 @@ class PinnedPages:
             self._owners.add(owner)
 
     def owners(self) -> list[Owner]:
-        """Returns those that may hold registrations."""
         with self._held():
             return list(self._owners)
 
@@ -399,6 +398,5 @@ class PinnedMemory:
 
 
 def _extent(tensor: Tensor) -> int:
-    """Bytes from the first to the last, whatever the strides."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size() if tensor.numel() else 0

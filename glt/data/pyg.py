@@ -141,7 +141,6 @@ class GraphArrays:
 
 
 def _node_types(edge_index: Mapping[Any, Any], *by_type: Any) -> Iterable[NodeType]:
-    """Node types in the order in which the arguments name them."""
     seen: dict[NodeType, None] = {}
     for value in by_type:
         if isinstance(value, Mapping):

@@ -124,7 +124,6 @@ def _num_classes(y: Tensor) -> int:
 
 
 def _load_ogb(nodeproppred: ModuleType, name: str, root: Path) -> tuple[dict, object, dict]:
-    """OGB's (graph, labels, split)."""
     try:
         with _ogb_cache_readable():
             dataset = nodeproppred.NodePropPredDataset(name=name, root=str(root))

@@ -317,7 +317,6 @@ def _num_rows(store: FeatureStore | None, tensor_attrs: Sequence[Any], schema: S
 def _times(
     store: FeatureStore | None, tensor_attrs: Sequence[Any], schema: Schema, name: str | None
 ) -> tuple[str | None, list[Any]]:
-    """Level of the times, and the times by type of that level."""
     if name is None:
         return None, []
     attrs = [_whole(attr) for attr in tensor_attrs if attr.attr_name == name]
@@ -345,7 +344,6 @@ def _whole(attr: TensorAttr) -> TensorAttr:
 
 
 def _timed(topology: Topology, level: str, time: Any) -> Topology:
-    """The same rows with times, which are of neighbour nodes or of edge ids."""
     if time is None:
         return topology
     if level == "node":

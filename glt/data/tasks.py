@@ -64,7 +64,6 @@ class NodeTask:
 
     @property
     def num_features(self) -> int:
-        """Number of features per node."""
         return self.x.size(1)
 
     def to_pyg(self) -> Data:

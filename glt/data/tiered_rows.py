@@ -141,7 +141,6 @@ class TieredRows:
         return [tier[0].data_ptr() for tier in self._tiers if not isinstance(tier, Tensor)]
 
     def _pinned(self, rows: Tensor, first_cold: int) -> Tensor:
-        """The cold rows of a table where the device reads them in host memory."""
         part = rows[first_cold:]
         if self.device.type == "cuda" and len(part):
             self._pins.append(PinnedMemory(part, self.device, self._name, whole=rows))
@@ -225,7 +224,6 @@ class TieredRows:
 
 
 def widening_of(dtype: torch.dtype) -> str:
-    """Says what rows of this dtype may be widened to, as the end of an error."""
     return " or torch.float32" if dtype in _WIDENED else f"; rows of {dtype} are not widened"
 
 

@@ -181,7 +181,7 @@ _LAYOUTS = ("CSR", "CSC")
 class Topology:
     """Edges of one type in compressed rows; the edges of a row keep the order in which they were given.
 
-    Built by counting sort: besides the result it needs no memory. Neighbour ids are stored as int32 when they fit.
+    Built by counting sort: besides the result it needs no memory. Ids are stored as int32 when they fit, else as int64.
 
     Args:
         edge_index: Source and destination ids, shape ``[2, E]``, int32 or int64, or a pair of such rows.
@@ -190,17 +190,16 @@ class Topology:
         edge_ids: Ids of the edges, shape ``[E]``, int32 or int64, at least 0. Default: positions in ``edge_index``.
         layout: ``'CSR'`` expands a node along its out-edges, ``'CSC'`` along its in-edges (PyG's direction).
         edge_weight: Weight of each edge ``[E]``, at least 0, for draws proportional to weight. In a row of d edges a
-            weight above 0 counts as no less than about 2 d 10^-18 times the largest: so far they may be apart.
+            weight above 0 counts as no less than about 2 d 10^-18 times the largest.
         edge_time: Time of each edge ``[E]``, integers, for sampling edges up to a time.
 
     Attributes:
-        num_nodes: Number of nodes that can be expanded: destinations for ``'CSC'``, sources for ``'CSR'``.
-        num_neighbor_nodes: Number of nodes at the other end.
+        num_nodes, num_neighbor_nodes: Numbers of nodes that can be expanded (destinations for ``'CSC'``, sources for
+            ``'CSR'``), and of those at the other end.
         indptr: Row offsets ``[num_rows + 1]``, int64.
-        indices: Neighbour ids ``[E]``, int32 or int64.
-        edge_ids: Edge ids ``[E]``, int32 or int64; None where an id is the position in ``indices``.
-        weights: :class:`~glt.data.topology.EdgeWeights`, or None.
-        by_time: :class:`~glt.data.topology.TimedEdges`, or None.
+        indices, edge_ids: Neighbour ids and edge ids ``[E]``; ``edge_ids`` is None where an id is the position in
+            ``indices``.
+        weights, by_time: :class:`~glt.data.topology.EdgeWeights` and :class:`~glt.data.topology.TimedEdges`, or None.
         book, part: Owners of the nodes, and the partition that these rows are of; None and 0 where all nodes have rows.
 
     Raises:

@@ -239,7 +239,6 @@ class KeyedBatches(Resumable):
         self._ahead = AheadOptions(place, place.new_stream(), ahead, choice.gather_window or 1)
 
     def _complete_init(self, data: Any, num_threads: int) -> None:
-        """Says what batches take their rows from, and numbers them."""
         place = None if self._ahead is None else self._ahead.accelerator
         self._features = BatchFeatures(data, self.custom_cls, num_threads, place)
         size = len(self.dataset)
@@ -288,7 +287,6 @@ class KeyedBatches(Resumable):
             yield data if isinstance(data, BaseException) else outcome(partial(self._complete, data, out))
 
     def _featured(self, outs: Sequence[Any], windows: dict[int, WindowGather]) -> Iterator[Any]:
-        """Samples joined with their features, or the exceptions in their place."""
         num_made = 0
         if len(outs) > 1:
             try:
@@ -331,7 +329,6 @@ class KeyedBatches(Resumable):
         return getattr(sampler, f"sample_from_{self._seeds}")(inputs, **options)
 
     def _begin_sample(self, index: BatchIndex) -> Finish:
-        """Begins the sample of a batch, with a sampler of glt's."""
         sampler, inputs = self._sampler, self.input_data[index.input_id]
         if is_replaced(sampler, f"sample_from_{self._seeds}"):
             return partial(self._sample, index)
@@ -360,11 +357,9 @@ class KeyedBatches(Resumable):
         return super().state_dict()
 
     def _seed_columns(self) -> dict[str, Tensor | None]:
-        """What was given of each seed, by name."""
         raise NotImplementedError
 
     def _options(self) -> dict[str, Any]:
-        """Further options that decide what a batch is, as JSON."""
         return {}
 
     def _fingerprint(self) -> dict[str, Any]:
@@ -415,8 +410,6 @@ class KeyedBatches(Resumable):
 
 
 class _BatchIndices:
-    """The batches of one epoch after the other, numbered."""
-
     def __init__(self, loader: KeyedBatches, index_sampler: Any) -> None:
         self.loader = loader
         self.index_sampler = index_sampler

@@ -156,7 +156,6 @@ def is_edge_type(value: Any) -> bool:
 
 
 def matching_types(named: Any, known: Sequence[EdgeType]) -> list[EdgeType]:
-    """Returns the edge types that ``named`` may stand for."""
     return [each for each in known if tuple(named) in (each, (each[0], each[2]))]
 
 

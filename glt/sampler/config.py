@@ -17,13 +17,8 @@ GIVEN = object()  # in a rule: any value but None; as a value: given, but not wo
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two options whose values exclude each other.
-
-    Attributes:
-        options: The values by the user's name of the option: one value, :data:`GIVEN`, or None for "not given".
-        why: The reason, and what to do.
-        error: What is raised: ValueError, but where PyG raises another.
-    """
+    """Two options whose values exclude each other: by the user's name of the option, one value, :data:`GIVEN`, or None
+    for "not given"; why, and what to do; and what is raised, ValueError where PyG raises no other."""
 
     options: dict[str, Any]
     why: str
@@ -98,14 +93,8 @@ CONFLICTS = (
 
 
 def refuse_conflicts(**given: Any) -> None:
-    """Raises if two options exclude each other.
-
-    Args:
-        **given: Options by the user's name for them; None: not given.
-
-    Raises:
-        NotImplementedError, ValueError: Naming both options, their values and the reason.
-    """
+    """Raises ValueError, or what PyG raises, if two options exclude each other; names both, their values and the
+    reason. Options go by the user's name for them; None: not given."""
     for conflict in CONFLICTS:
         if conflict.holds(given):
             both = " and ".join(_described(name, given[name]) for name in conflict.options)
@@ -260,7 +249,6 @@ class SamplingConfig:
         return self.temporal == "last"
 
     def no_room(self, num_seeds: int) -> str:
-        """What to say when there is no memory for a batch."""
         return (
             f"no memory for a batch around {num_seeds} seeds with num_neighbors = {self.num_neighbors}, replace = "
             f"{self.replace}: use smaller batches, fewer hops or smaller counts"

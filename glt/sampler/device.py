@@ -241,7 +241,6 @@ class DeviceSampling:
         self._rows()  # says now what cannot be placed
 
     def _rows(self) -> list[PlacedRows]:
-        """Rows by edge type, where they are now."""
         found = self._found
         if found is None or any(self._place(r) is not known for r, known in enumerate(found[0])):
             self._found = found = self._hotness = None  # which keep device memory

@@ -144,13 +144,8 @@ _EPOCH: Final = 2**32 - 2  # of the keys of these batches: none that a loader re
 
 @dataclass(frozen=True)
 class EdgeFacts:
-    """How the edges of one type relate to each other: a bit per edge, ``[ceil(num_edges / 64)]`` uint64.
-
-    Attributes:
-        repeated: Edges whose ends are those of an earlier one; None if there are none.
-        mutual: Edges with a reverse of edge type ``back``; None if there are none.
-        back: Position of an edge type.
-    """
+    """How the edges of one type relate to each other, a bit per edge, ``[ceil(num_edges / 64)]`` uint64, None if there
+    are none: ``repeated`` have the ends of an earlier one, ``mutual`` a reverse of edge type ``back``."""
 
     repeated: np.ndarray | None
     mutual: np.ndarray | None
@@ -202,7 +197,6 @@ class HostHotness:
         return doubt
 
     def sample(self, seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
-        """Samples one batch; returns its nodes by node type."""
         config, batch = self.config, self._batch
         batch.start(seeds, False, config.disjoint, None)
         options: dict[str, Any] = {"replace": config.replace, "batch_key": batch_key, "num_threads": self.num_threads}
@@ -322,7 +316,6 @@ def correct_hotness(
 
 
 def _batches_of(seeds: Sequence[np.ndarray], batch_size: int) -> Iterator[list[np.ndarray]]:
-    """Whole batches of shuffled seeds of all types, epoch after epoch."""
     bounds = np.cumsum([0, *map(len, seeds)])
     size = min(batch_size, int(bounds[-1]))
     epoch = 0

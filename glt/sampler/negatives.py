@@ -28,11 +28,10 @@ _SIDES = {"src": 0, "dst": 1}
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One end of the edge type whose negatives are drawn.
+    """One end of the edge type whose negatives are drawn: ``'src'`` or ``'dst'``, among ``num_nodes`` of the whole
+    graph.
 
     Attributes:
-        side: ``'src'`` or ``'dst'``.
-        num_nodes: Nodes to draw from, in the whole graph.
         weight_sum: Inclusive prefix sums of integer weights ``[num_nodes]``, uint64. None: all nodes alike.
         earliest: The node of the smallest time and that time, or None where nodes have no time.
     """
@@ -56,7 +55,6 @@ class Endpoint:
         return cls(side, num_nodes, None if weight is None else weight_sum(weight, num_nodes, side), earliest)
 
     def draw(self, batch_key: int, slots: np.ndarray, attempt: int, out: np.ndarray) -> None:
-        """Writes the candidate of each slot: a function of the arguments alone."""
         _core.negative_draws(batch_key, _SIDES[self.side], slots, attempt, self.num_nodes, self.weight_sum, out)
 
 
@@ -296,7 +294,6 @@ def negative_rounds(
 
 
 def run_rounds(rounds: NegativeRounds, check: Callable[[Candidates], np.ndarray]) -> NegativeRounds:
-    """Runs all rounds against a check that answers at once."""
     while not rounds.done:
         rounds.accept(check(rounds.candidates()))
     return rounds

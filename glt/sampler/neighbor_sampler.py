@@ -168,14 +168,12 @@ class NeighborSampler(BaseSampler):
 
     @cached_property
     def on_device(self) -> DeviceSampling:
-        """The kernels that sample where there is an accelerator."""
         graphs, place = self.graph.graphs, self.accelerator
         assert place is not None, "the sampler samples on the CPU"
         return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))
 
     @property
     def device(self) -> torch.device:
-        """Where batches are."""
         return torch.device("cpu") if self.accelerator is None else self.accelerator.device
 
     @property

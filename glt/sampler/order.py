@@ -19,14 +19,8 @@ from glt._checks import check_at_least
 
 @dataclass(frozen=True)
 class Iteration:
-    """An iteration of a loader, as it begins.
-
-    Attributes:
-        iteration: Counts from 1; tells two passes through the same epoch apart.
-        epoch: Which one.
-        first: Index of its first batch: 0, but in an iteration that resumes.
-        num_batches: Of the whole epoch; None: not known before its end.
-    """
+    """An iteration of a loader, as it begins: ``iteration`` counts from 1, ``first`` is the index of its first batch,
+    ``num_batches`` that of the whole epoch (None: not known before its end)."""
 
     iteration: int
     epoch: int
@@ -66,12 +60,10 @@ class Position:
         return begun
 
     def deliver(self, begun: Iteration, index: int) -> None:
-        """Takes note that the user is handed batch ``index``."""
         if begun.iteration == self.iteration:
             self._move(begun, index + 1)
 
     def end(self, begun: Iteration) -> None:
-        """Takes note that there are no more batches."""
         if begun.iteration == self.iteration:
             self._current = None
 
@@ -202,7 +194,6 @@ class Resumable:
         raise NotImplementedError
 
     def _take_seed(self, random_seed: int) -> None:
-        """Makes ``random_seed`` that of the iterations to come."""
         raise NotImplementedError
 
     def _order_crc32(self, next_batch: int) -> int | None:
@@ -324,7 +315,6 @@ def _require_integer(name: str, state: dict[str, Any]) -> None:
 
 
 def _require_equal(state: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Refuses the state of a loader that makes other batches, or whose seeds are others."""
     theirs = as_json(state["loader"])
     for name in [*mine, *(name for name in theirs if name not in mine)]:
         if name not in theirs or name not in mine or theirs[name] != mine[name]:

@@ -100,7 +100,6 @@ def typed_output(
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], num_columns: int, dtype: torch.dtype) -> list[list[Any]]:
-    """The columns of ``rows``, whose tensors are converted; None stays."""
     return [[None if row[c] is None else row[c].to(dtype) for row in rows] for c in range(num_columns)]
 
 

@@ -29,15 +29,8 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Census:
-    """What a process holds.
-
-    Attributes:
-        children: Pids of its child processes, with their command lines.
-        fds: What its open descriptors point to.
-        num_threads: Its threads, native ones too.
-        ports: TCP ports on which it listens.
-        rss_bytes: Its resident memory.
-    """
+    """What a process holds: child processes with their command lines, what open descriptors point to, threads (native
+    ones too), TCP ports on which it listens, and resident memory."""
 
     children: dict[int, str]
     fds: list[str]
@@ -122,15 +115,8 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trainer ended.
-
-    Attributes:
-        value: What its function returned.
-        error_type: Name of the class of the exception that it raised; None if it raised none.
-        error: The text of that exception.
-        traceback: Its traceback, as text.
-        at_s: When, on the clock of ``time.monotonic``, which all processes of a host share.
-    """
+    """How a trainer ended: what its function returned, or the class, text and traceback of the exception that it
+    raised, and when, on the clock of ``time.monotonic``, which all processes of a host share."""
 
     value: Any = None
     error_type: str | None = None
@@ -288,7 +274,6 @@ class Cluster:
             time.sleep(_POLL_S)
 
     def _descendants(self) -> dict[int, str]:
-        """Processes with the cluster's mark in their environment, and their command lines."""
         mark = f"{_MARK}={self._mark}".encode()
         found = {}
         for entry in Path("/proc").iterdir():

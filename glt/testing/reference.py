@@ -309,6 +309,5 @@ def _rows_of(edges: ReferenceEdges, by_time: bool) -> dict[int, list[int]]:
 
 
 def _draw(key: int, hop: int, edge_type: int, node: int, number: int, bound: int) -> int:
-    """Draw ``number`` of an expanded node, in [0, ``bound``)."""
     words = philox((node & 0xFFFFFFFF, node >> 32, number // 2, edge_type << 16 | hop << 8), key)
     return (words[number % 2 * 2 + 1] << 32 | words[number % 2 * 2]) * bound >> 64
