@@ -58,22 +58,18 @@ BAD_HEADER = (ValueError, SyntaxError, EOFError, TypeError, SystemError, tokeniz
 FilePath = str | os.PathLike[str]
 
 
-def load_npy(path: FilePath, name: str | None = None) -> np.ndarray:
-    """Reads the array of a ``.npy`` file, called ``name`` (default: its path) in errors.
+def map_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] = "c") -> np.ndarray:
+    """As :func:`load_npy`, but maps it: copy-on-write, or to be read only."""
+    return load_npy(path, name, mode)
+
+
+def load_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] | None = None) -> np.ndarray:
+    """Reads, or maps with ``mode``, the array of a ``.npy`` file, called ``name`` (default: its path) in errors.
 
     Raises:
         FileNotFoundError: If it is not there.
         ValueError: If it is no such file, or one of several arrays; names it.
     """
-    return _load(path, name, None)
-
-
-def map_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] = "c") -> np.ndarray:
-    """As :func:`load_npy`, but maps it: copy-on-write, or to be read only."""
-    return _load(path, name, mode)
-
-
-def _load(path: FilePath, name: str | None, mode: Literal["c", "r"] | None) -> np.ndarray:
     name = os.fspath(path) if name is None else name
     try:
         array = np.load(path, mmap_mode=mode, allow_pickle=False)

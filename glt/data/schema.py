@@ -59,8 +59,7 @@ class Schema:
     def ends(self, edge_dir: str) -> tuple[tuple[int, int], ...]:
         """Returns ``(expanded node type, neighbour node type)`` of each edge type, as positions: with ``edge_dir='in'``
         destinations are expanded, their neighbours being sources; with ``'out'`` the reverse."""
-        if edge_dir not in ("in", "out"):
-            raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
+        check_edge_dir(edge_dir)
         pairs = [(self.node_index(source), self.node_index(target)) for source, _, target in self.edge_types]
         return tuple((target, source) if edge_dir == "in" else (source, target) for source, target in pairs)
 
@@ -115,6 +114,11 @@ def _edge_type(value: Any) -> EdgeType:
     if len(parts) != 3 or not all(isinstance(part, str) for part in parts):
         raise TypeError(f"edge_types holds {value!r}: expected (source type, relation, destination type)")
     return parts[0], parts[1], parts[2]
+
+
+def check_edge_dir(edge_dir: str) -> None:
+    if edge_dir not in ("in", "out"):
+        raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
 
 
 def reverse_edge_type(edge_type: EdgeType) -> EdgeType:

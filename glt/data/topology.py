@@ -13,6 +13,7 @@ from torch import Tensor
 from glt import _core
 from glt.data.arrays import NativeView, Packed, as_numpy, from_array, require_data
 from glt.data.partition_book import PartitionBook
+from glt.data.schema import check_edge_dir
 
 # Sources and destinations of edges, in whatever holds them.
 
@@ -448,8 +449,7 @@ def _native_csr(
 
 
 def layout_of(edge_dir: str) -> str:
-    if edge_dir not in ("in", "out"):
-        raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
+    check_edge_dir(edge_dir)
     return "CSC" if edge_dir == "in" else "CSR"
 
 

@@ -260,17 +260,6 @@ class DeviceSampling:
             columns.indptr, columns.indices, columns.edge_ids, num_neighbor_nodes=num_neighbor_nodes, weights=weights
         )
 
-    def sample(
-        self,
-        config: SamplingConfig,
-        seeds: Seeds,
-        seed_time: Tensor | None,
-        batch_key: int,
-        exclusions: Sequence[_core.Exclusions | None] | None = None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples one batch; see :meth:`glt.sampler.NeighborSampler.sample`. Tensors are on the device."""
-        return self.launch(config, seeds, seed_time, batch_key, exclusions)()
-
     def launch(
         self,
         config: SamplingConfig,
@@ -279,7 +268,7 @@ class DeviceSampling:
         batch_key: int,
         exclusions: Sequence[_core.Exclusions | None] | None = None,
     ) -> Finish:
-        """Asks for the kernels of a batch of :meth:`sample`; what it returns waits for them, on the same stream."""
+        """Asks for the kernels of a batch; what it returns waits for them on the same stream, and returns the sample."""
         from glt.sampler.output import hop_counts, typed_output  # loads torch_geometric: sampling processes do without
 
         launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]

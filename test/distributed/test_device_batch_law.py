@@ -139,7 +139,7 @@ def run_disturbed(trainer: Trainer, path: Path) -> list[list[dict]]:
     def end_and_go_on(sampling: DeviceSampling, batch: DeviceBatch) -> None:
         end(sampling, batch)
         if sampling._config.temporal is None:
-            sampling.sample(sampling._config, [(0, torch.tensor([0]))], None, 0)
+            sampling.launch(sampling._config, [(0, torch.tensor([0]))], None, 0)()
 
     DeviceSampling.end = end_and_go_on  # type: ignore[method-assign]
     return run_plain(trainer, path, "host")
