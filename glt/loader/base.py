@@ -76,10 +76,9 @@ def require_agreement(
 
 def _require_same_size(sampler: NeighborSampler, data: Any) -> None:
     graph = sampler.graph
-    edges = [topology.num_edges for topology in graph.topologies]
     has: dict[str, dict[Any, int]] = {
-        "nodes": dict(zip(graph.schema.node_types, graph.num_nodes, strict=True)),
-        "edges": dict(zip(graph.schema.edge_types, edges, strict=True)),
+        "nodes": graph.schema.by_node_type(graph.num_nodes),
+        "edges": graph.schema.by_edge_type(topology.num_edges for topology in graph.topologies),
     }
     for what, counts in _sizes(data).items():
         if counts.keys() != has[what].keys():
@@ -99,10 +98,9 @@ def _require_same_size(sampler: NeighborSampler, data: Any) -> None:
 def _sizes(data: Any) -> dict[str, dict[Any, int | None]]:
     """Numbers of nodes and edges by type; None: not known without reading all edges."""
     if isinstance(data, Dataset):
-        edges = [graph.num_edges for graph in data.graphs]
         return {
-            "nodes": dict(zip(data.schema.node_types, data.num_nodes_of, strict=True)),
-            "edges": dict(zip(data.schema.edge_types, edges, strict=True)),
+            "nodes": data.schema.by_node_type(data.num_nodes_of),
+            "edges": data.schema.by_edge_type(graph.num_edges for graph in data.graphs),
         }
     if isinstance(data, Data):
         (node_type,), (edge_type,) = HOMOGENEOUS.node_types, HOMOGENEOUS.edge_types
