@@ -10,6 +10,69 @@
 namespace glt {
 namespace {
 
+void check_id(const Book& book, const int64_t* ids, int64_t i) {
+  require_index(static_cast<uint64_t>(ids[i]) < static_cast<uint64_t>(book.num_ids), "ids[", i, "] = ", ids[i],
+                " is outside [0, ", book.num_ids, ")");
+}
+
+}  // namespace
+
+void group_by_owner(const Book& book, const int64_t* ids, int64_t n, int64_t* grouped, uint32_t* position,
+                    int64_t* begin) {
+  require(n <= UINT32_MAX, n, " ids at once: expected fewer than 2^32");
+  std::fill_n(begin, book.num_parts + 1, 0);
+  std::visit(
+      [&](const auto& owner) {
+        for (int64_t i = 0; i < n; ++i) {
+          check_id(book, ids, i);
+          prefetch_owner(owner, ids[i]);
+        }
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t part = owner[ids[i]];
+          require_index(part < book.num_parts, "node ", ids[i], " is owned by partition ", part, " of ", book.num_parts,
+                        ": the partition book is damaged");
+          ++begin[part + 1];
+        }
+        for (int64_t p = 0; p < book.num_parts; ++p) begin[p + 1] += begin[p];
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t at = begin[owner[ids[i]]]++;
+          grouped[at] = ids[i];
+          position[at] = static_cast<uint32_t>(i);
+        }
+      },
+      book.owner);
+  for (int64_t p = book.num_parts; p > 0; --p) begin[p] = begin[p - 1];
+  begin[0] = 0;
+}
+
+void find_owners(const Book& book, const int64_t* ids, int64_t n, int64_t* owners) {
+  std::visit(
+      [&](const auto& owner) {
+        for (int64_t i = 0; i < n; ++i) {
+          check_id(book, ids, i);
+          owners[i] = owner[ids[i]];
+        }
+      },
+      book.owner);
+}
+
+void require_owned(const Book& book, const int64_t* ids, int64_t n, int64_t part) {
+  std::visit(
+      [&](const auto& owner) {
+        for (int64_t i = 0; i < n; ++i) {
+          check_id(book, ids, i);
+          prefetch_owner(owner, ids[i]);
+        }
+        for (int64_t i = 0; i < n; ++i)
+          require_index(owns(owner, part, ids[i]), "ids[", i, "] = ", ids[i], " belongs to partition ",
+                        static_cast<int64_t>(owner[ids[i]]), ", not here (partition ", part,
+                        "): ask the partition that owns it");
+      },
+      book.owner);
+}
+
+namespace {
+
 // Finds the first id outside [0, bound), or -1. Whole blocks are tested by their maximum, which vectorises.
 template <typename T>
 int64_t first_out_of_range(const T* ids, int64_t n, int64_t bound) {
@@ -104,6 +167,38 @@ void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* t
     std::iota(begin, end, indptr[r]);
     std::sort(begin, end, [&](int64_t a, int64_t b) { return time[a] != time[b] ? time[a] < time[b] : a < b; });
   }
+}
+
+void sort_rows(const int64_t* indptr, int64_t num_rows, MutableIds indices, int64_t* merged_indptr) {
+  merged_indptr[0] = 0;
+  std::visit(
+      [&](auto* ids) {
+        for (int64_t r = 0; r < num_rows; ++r) {
+          std::sort(ids + indptr[r], ids + indptr[r + 1]);
+          int64_t num_distinct = 0;
+          for (int64_t e = indptr[r]; e < indptr[r + 1]; ++e) num_distinct += e == indptr[r] || ids[e] != ids[e - 1];
+          merged_indptr[r + 1] = merged_indptr[r] + num_distinct;
+        }
+      },
+      indices);
+}
+
+void merge_rows(const int64_t* indptr, int64_t num_rows, MutableIds indices, const int64_t* merged_indptr,
+                int64_t* neighbor, int64_t* weight) {
+  std::visit(
+      [&](auto* ids) {
+        for (int64_t r = 0; r < num_rows; ++r) {
+          int64_t at = merged_indptr[r] - 1;
+          for (int64_t e = indptr[r]; e < indptr[r + 1]; ++e) {
+            if (e == indptr[r] || ids[e] != ids[e - 1]) {
+              neighbor[++at] = ids[e];
+              weight[at] = 0;
+            }
+            ++weight[at];
+          }
+        }
+      },
+      indices);
 }
 
 }  // namespace glt

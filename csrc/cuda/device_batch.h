@@ -28,7 +28,7 @@ struct DeviceSpec {
   std::vector<std::vector<int64_t>> num_neighbors;  // [edge types][hops]
   bool replace = false;
   uint64_t batch_key = 0;
-  bool last = false;
+  bool latest_only = false;
   bool with_edge = true;
   bool disjoint = false;
   const int64_t* seed_time = nullptr;  // [num_times], by tree, in memory that kernels can read; null: none
@@ -110,7 +110,7 @@ class DeviceBatch {
   struct Expansion {
     int edge_type;
     int64_t k, frontier_bound, edge_bound;
-    int few;  // K of PickFew; 0: edge by edge
+    int unrolled_k;  // K of PickRows; 0: edge by edge
   };
   struct Hop {
     std::vector<Expansion> expansions;
@@ -129,7 +129,7 @@ class DeviceBatch {
   };
 
   void plan_hops();
-  int few_of(const DeviceRows& rows, int64_t k) const;
+  int unrolled_k_of(const DeviceRows& rows, int64_t k) const;
   Counts counts_at(int64_t* words) const;
   int64_t num_count_words() const;
   int64_t lay_out(std::byte* base);

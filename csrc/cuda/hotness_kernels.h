@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "core/hotness_rules.h"
+#include "core/hotness.h"
+#include "cuda/block.h"
 #include "cuda/device_rows.h"
-#include "cuda/threads.h"
 
 namespace glt::cuda {
 

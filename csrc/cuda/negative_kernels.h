@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "core/negatives.h"
+#include "core/pick_rules.h"
+#include "cuda/block.h"
 #include "cuda/device_rows.h"
-#include "cuda/threads.h"
 
 namespace glt::cuda {
 
