@@ -7,6 +7,7 @@ import numpy as np
 
 # What a partition answered: positions and counts (uint32), neighbours and edges (int32 or int64).
 RowsPart = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+
 has_cuda: bool  # built with CUDA kernels; says nothing of a GPU
 
 # rng.cc

@@ -1,4 +1,4 @@
-"""Puts this folder on the path of every test: `covering` is shared by all rooms. And C++ of the core for tests alone."""
+"""Puts this folder on the path of every test: `covering` is shared by all rooms. And C++ that only tests call."""
 
 import ctypes
 import os

@@ -82,7 +82,7 @@ struct PickRows {
   template <typename Block>
   GLT_HOST_DEVICE static void pick(const Block& block, const EdgeTask& task, int64_t i, const RowSpan& row, int count,
                                    int64_t at) {
-    // Rows of 2^32 edges go by PlaceRows: see HopPlan.
+    // Rows of 2^32 edges go by PlaceRows: see DeviceBatch::unrolled_k_of.
     uint32_t offset[K];
     const auto degree = static_cast<uint32_t>(row.degree);
     if (task.takes_whole(row, count)) {

@@ -151,8 +151,8 @@ struct EdgeTask {
   int64_t* edges_begin;  // out: the occurrences that are edges of this task
   int64_t* edges_end;
 
-  int64_t*
-      row_begin;  // [local id], the first edge of each row, counted from found_begin; where rows are not picked whole
+  // [local id], the first edge of each row, counted from found_begin; where rows are not picked whole.
+  int64_t* row_begin;
 
   GLT_HOST_DEVICE int64_t frontier_size() const { return *frontier_end - *frontier_begin; }
   GLT_HOST_DEVICE Tile tile(int x) const { return Tile(frontier_size(), x, tiles); }

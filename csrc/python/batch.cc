@@ -132,7 +132,7 @@ std::vector<RowsPart> rows_parts(const std::vector<py::tuple>& parts, bool with_
 }
 
 // Sets of fewer are copied: the allocator behind NumPy reuses so little by itself, and blocks are whole pages.
-constexpr int64_t kFew = 4096;
+constexpr int64_t kMinHandedOver = 4096;
 
 template <typename Call>
 auto without_gil(const Call& call) {
@@ -148,14 +148,14 @@ py::array_t<int64_t> array_over(BlockPool::Block block, std::vector<py::ssize_t>
 py::array_t<int64_t> take_nodes(Batch& batch, int type) {
   const NodeSet& nodes = batch.nodes(type);
   const int64_t n = nodes.size();
-  if (n < kFew) return copied_array(nodes.node(), n);
+  if (n < kMinHandedOver) return copied_array(nodes.node(), n);
   return array_over(without_gil([&] { return batch.hand_over_nodes(type); }), {n});
 }
 
 py::array_t<int64_t> take_trees(const Batch& batch, int type) {
   const NodeSet& nodes = batch.nodes(type);
   const int64_t n = nodes.size();
-  if (n < kFew) {
+  if (n < kMinHandedOver) {
     py::array_t<int64_t> trees(n);
     nodes.copy_to(nullptr, trees.mutable_data(), 1);
     return trees;
@@ -172,7 +172,7 @@ py::array_t<int64_t> take_trees(const Batch& batch, int type) {
 py::tuple take_edges(Batch& batch, int type) {
   const EdgeSet& edges = batch.edges(type);
   const int64_t n = edges.row.size();
-  if (n < kFew) {
+  if (n < kMinHandedOver) {
     py::array_t<int64_t> ends({int64_t{2}, n}), edge(batch.with_edge() ? n : 0);
     edges.copy_to(ends.mutable_data(), ends.mutable_data() + n, batch.with_edge() ? edge.mutable_data() : nullptr, 1);
     return py::make_tuple(ends, batch.with_edge() ? py::object(edge) : py::none());

@@ -16,9 +16,10 @@
 
 namespace glt::python {
 
-// Tables in several tiers of memory, as addresses: they may be of another device, so no NumPy array can stand for them.
 namespace {
 
+// Tables in several tiers of memory come as addresses: they may be of another device, so no NumPy array can stand for
+// them.
 using cuda::GatherCall;
 using cuda::TieredTable;
 using cuda::Widen;
@@ -130,7 +131,7 @@ void register_gather(py::module_& m) {
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("row_of") = py::none(),
       py::arg("positions") = py::none(), py::arg("num_threads") = 1, py::arg("first_id") = 0);
 
-  py::class_<RowIndex>(m, "RowIndex", "Which ids have a row in a small table; see csrc/core/row_index.h.")
+  py::class_<RowIndex>(m, "RowIndex", "Which ids have a row in a small table; see csrc/core/gather.h.")
       .def(py::init([](const py::array& ids, int64_t num_ids) {
              require(num_ids >= 0, "num_ids = ", num_ids, ": expected at least 0");
              const int64_t* p = read<int64_t>(ids, "ids");

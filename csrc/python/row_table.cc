@@ -188,7 +188,7 @@ void register_row_table(py::module_& m) {
       py::arg("out"), py::arg("ids"), py::arg("first"), py::arg("normal"), py::arg("a"), py::arg("b"), py::arg("key"),
       py::arg("num_threads") = 1);
 
-  py::class_<PyRowMerge>(m, "RowMerge", "Gradients of rows as one sum per row; see csrc/core/row_merge.h.")
+  py::class_<PyRowMerge>(m, "RowMerge", "Gradients of rows as one sum per row; see csrc/core/row_update.h.")
       .def(py::init<std::vector<std::pair<py::array, py::array>>, int64_t, int64_t>(), py::arg("parts"),
            py::arg("num_rows"), py::arg("dim"))
       .def("__len__", [](const PyRowMerge& self) { return (*self).size(); })
