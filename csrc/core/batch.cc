@@ -1,6 +1,7 @@
 #include "core/batch.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -244,7 +245,7 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
     EdgeSet& edges = edges_[r];
     const NodeSet &centers = nodes_[edges.expanded], &neighbors = nodes_[edges.neighbor];
     induce_in_order(
-        graphs[r], {centers.node(), centers.size()}, with_edge_, true, num_threads, buffers_, "nodes",
+        graphs[r], {centers.node(), centers.size()}, {with_edge_, /*local_ids=*/true}, num_threads, buffers_, "nodes",
         [&](const auto* ids, int64_t n, uint32_t* local) { neighbors.find(ids, n, local); },
         [&](const RowSamples& rows, int64_t, int64_t num_rows) {
           const int64_t num_edges = rows.neighbor.size();

@@ -13,6 +13,7 @@
 #include "core/memory.h"
 #include "core/read_rows.h"
 #include "core/relabel.h"
+#include "core/rows.h"
 #include "core/sample.h"
 
 namespace glt {

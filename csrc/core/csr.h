@@ -93,22 +93,25 @@ struct CsrView {
 // what build_weights makes. Everything that reads a CsrView relies on this.
 void validate(const CsrView& csr, bool check_indices);
 
-// Counts edges per row: indptr[r + 1] - indptr[r] = number of i with rows[i] == r. `row_of` as in CsrView.
-// Throws std::out_of_range naming the first row outside [0, num_nodes).
-void build_indptr(const char* name, Ids rows, int64_t num_edges, const uint32_t* row_of, int64_t num_nodes,
-                  int64_t num_rows, int64_t* indptr);
-
-// Places every edge in its row by counting sort; the edges of a row keep their input order.
-//
-// `indptr` comes from build_indptr and is used as the cursor while filling; it is restored before returning.
-// `edge_ids_in` null stands for 0, 1, 2, ...; `edge_ids_out` null (as variant holding a null pointer): not wanted.
-// Peak extra memory is the output alone.
-struct CsrOut {
-  MutableIds indices;
-  MutableIds edge_ids;  // a null pointer: not wanted
+// Edges on their way to rows, and the names of their arrays in errors.
+struct CsrInput {
+  Ids rows, cols;          // [num_edges]
+  Ids edge_ids;            // [num_edges]; a null pointer: 0, 1, 2, ...
+  const uint32_t* row_of;  // as in CsrView
+  int64_t num_edges, num_rows, num_nodes, num_neighbor_nodes;
+  const char *row_name, *col_name;
 };
-void fill_rows(const char* col_name, Ids rows, Ids cols, Ids edge_ids_in, int64_t num_edges, const uint32_t* row_of,
-               int64_t num_rows, int64_t num_neighbor_nodes, int64_t* indptr, CsrOut out);
+
+struct CsrOut {
+  int64_t* indptr;      // [num_rows + 1]
+  MutableIds indices;   // [num_edges]
+  MutableIds edge_ids;  // [num_edges]; a null pointer: not wanted
+};
+
+// Places every edge in its row by counting sort; the edges of a row keep their input order. Peak extra memory is the
+// output alone. Throws std::out_of_range naming the first row outside [0, num_nodes) or column outside
+// [0, num_neighbor_nodes).
+void build_csr(const CsrInput& edges, const CsrOut& out);
 
 // Fills order [num_edges] with the positions of each row's edges, earliest first; edges of one time keep their order.
 void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* time, int64_t* order);

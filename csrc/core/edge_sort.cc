@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <variant>
 #include <vector>
 
 #include "core/check.h"
@@ -167,7 +168,10 @@ class Spreader {
 
 SortPlan::SortPlan(const RecordLayout& record, int64_t num_edges, int64_t indices_width, int64_t edge_ids_width,
                    int64_t thread_bytes)
-    : record_bytes(record.bytes()), thread_bytes(thread_bytes) {
+    : record_bytes(record.bytes()),
+      thread_bytes(thread_bytes),
+      indices_width(indices_width),
+      edge_ids_width(edge_ids_width) {
   const int64_t ids = indices_width + edge_ids_width;
   edge_bytes = record_bytes + ids;
   if (record.weight) edge_bytes += record.weight_bytes + 9;  // weight_sum, and less than a byte of weight_guide
@@ -227,9 +231,8 @@ int64_t count_rows(const EdgeList& edges, const RowOrder& order, int64_t* indptr
   return num_cut.load();
 }
 
-void sort_edges(const EdgeList& edges, const RowOrder& order, const SortPlan& plan, int64_t indices_width,
-                int64_t edge_ids_width, int64_t* indptr, PartGraphs& graphs, int scratch, int num_threads,
-                const Progress& progress) {
+void sort_edges(const EdgeList& edges, const RowOrder& order, const SortPlan& plan, int64_t* indptr, PartGraphs& graphs,
+                int scratch, int num_threads, const Progress& progress) {
   const RecordLayout layout(edges);
   const bool in_memory = plan.scratch_bytes == 0;
   const Buckets buckets(indptr, edges.num_nodes, in_memory ? edges.num_edges : plan.bucket_edges);
@@ -244,8 +247,8 @@ void sort_edges(const EdgeList& edges, const RowOrder& order, const SortPlan& pl
   }
   WorkItems items(static_cast<int64_t>(buckets.size()), num_threads, progress);
   items.run([&] {
-    return [&, bucket = RowBucket(layout, indices_width, edge_ids_width, indptr, graphs),
-            stream = RowStream(layout, plan, indices_width, edge_ids_width, scratch, graphs)](int64_t b) mutable {
+    return [&, bucket = RowBucket(layout, plan, indptr, graphs),
+            stream = RowStream(layout, plan, scratch, graphs)](int64_t b) mutable {
       const BucketRange range = buckets[b];
       if (in_memory) {
         bucket.begin(range);

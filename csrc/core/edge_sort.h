@@ -169,11 +169,12 @@ class PartGraphs {
 
 // How much memory and scratch the sort takes.
 struct SortPlan {
-  int64_t record_bytes;       // of an edge in the scratch file
-  int64_t edge_bytes;         // of an edge while its bucket is sorted, everything counted
-  int64_t bucket_edges;       // edges that a bucket may hold
-  int64_t thread_bytes;       // memory of each thread
-  int64_t scratch_bytes = 0;  // 0: all edges fit into one bucket
+  int64_t record_bytes;                   // of an edge in the scratch file
+  int64_t edge_bytes;                     // of an edge while its bucket is sorted, everything counted
+  int64_t bucket_edges;                   // edges that a bucket may hold
+  int64_t thread_bytes;                   // memory of each thread
+  int64_t scratch_bytes = 0;              // 0: all edges fit into one bucket
+  int64_t indices_width, edge_ids_width;  // of ids in the files, 4 or 8 bytes
 
   // thread_bytes is what each thread may use. More is taken where pieces of the scratch file would become shorter than
   // 16 KiB: from 275 GB of records on at 64 MiB, memory grows with the square root of their size.
@@ -197,8 +198,7 @@ int64_t count_rows(const EdgeList& edges, const RowOrder& order, int64_t* indptr
 //
 // `indptr` comes from count_rows; it serves as the cursor and is restored. `scratch` is a file of scratch_bytes; the
 // edges of a row keep their input order, and are written once more ordered by time, stably, where there are times.
-void sort_edges(const EdgeList& edges, const RowOrder& order, const SortPlan& plan, int64_t indices_width,
-                int64_t edge_ids_width, int64_t* indptr, PartGraphs& graphs, int scratch, int num_threads,
-                const Progress& progress);
+void sort_edges(const EdgeList& edges, const RowOrder& order, const SortPlan& plan, int64_t* indptr, PartGraphs& graphs,
+                int scratch, int num_threads, const Progress& progress);
 
 }  // namespace glt

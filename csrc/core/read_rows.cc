@@ -1,8 +1,10 @@
 #include "core/read_rows.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "core/check.h"
 

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "core/check.h"
@@ -199,13 +201,17 @@ void sample_in_order(const PartedCsr& graph, const Rows& rows, const HopSpec& sp
 // Neighbours that are looked up together: enough loads in flight, while both buffers stay in the L1 cache.
 constexpr int64_t kLookUpBlock = 256;
 
+struct InduceSpec {
+  bool with_edge;  // false: leaves RowSamples::edge empty
+  bool local_ids;  // neighbours are written as local ids, else as global ones
+};
+
 // The edges among the nodes of a batch. Appends to `out`, for each of `rows` and in row order, the edges whose
-// neighbour is a member: those that find(ids, n, local) does not answer with kAbsent. Neighbours are written as local
-// ids when `local_ids`, else as global ones. `find` is called from several threads at a time. Hubs cost their degree;
-// their rows are only read.
+// neighbour is a member: those that find(ids, n, local) does not answer with kAbsent. `find` is called from several
+// threads at a time. Hubs cost their degree; their rows are only read.
 template <typename Find>
-void induce_rows(const CsrView& csr, const Rows& rows, bool with_edge, bool local_ids, RowScratch& scratch,
-                 RowSamples& out, const char* name, int64_t first_index, const Find& find) {
+void induce_rows(const CsrView& csr, const Rows& rows, const InduceSpec& spec, RowScratch& scratch, RowSamples& out,
+                 const char* name, int64_t first_index, const Find& find) {
   find_spans(csr, rows, nullptr, -1, scratch.spans, name, first_index);
   out.count.reserve_more(rows.n);
   std::visit(
@@ -217,17 +223,17 @@ void induce_rows(const CsrView& csr, const Rows& rows, bool with_edge, bool loca
             const int64_t n = std::min(kLookUpBlock, end - begin);
             find(indices + begin, n, local);
             out.neighbor.reserve_more(n);
-            if (with_edge) out.edge.reserve_more(n);
+            if (spec.with_edge) out.edge.reserve_more(n);
             int64_t* neighbor = out.neighbor.end();
             int64_t num_found = 0;
             for (int64_t j = 0; j < n; ++j) {
               // Unconditional store, conditional step, as in relabelling.
-              neighbor[num_found] = local_ids ? static_cast<int64_t>(local[j]) : indices[begin + j];
-              if (with_edge) out.edge.end()[num_found] = csr.has_edge_ids ? edge_ids[begin + j] : begin + j;
+              neighbor[num_found] = spec.local_ids ? static_cast<int64_t>(local[j]) : indices[begin + j];
+              if (spec.with_edge) out.edge.end()[num_found] = csr.has_edge_ids ? edge_ids[begin + j] : begin + j;
               num_found += local[j] != kAbsent;
             }
             out.neighbor.added(num_found);
-            if (with_edge) out.edge.added(num_found);
+            if (spec.with_edge) out.edge.added(num_found);
           }
           const int64_t count = out.neighbor.size() - found_before;
           require(count <= UINT32_MAX, name, "[", first_index + i, "] = ", rows.node[i],
@@ -240,11 +246,11 @@ void induce_rows(const CsrView& csr, const Rows& rows, bool with_edge, bool loca
 
 // The same for many rows on several threads, handed in order to consume(rows, first, count) on the calling one.
 template <typename Find, typename Consume>
-void induce_in_order(const PartedCsr& graph, const Rows& rows, bool with_edge, bool local_ids, int num_threads,
+void induce_in_order(const PartedCsr& graph, const Rows& rows, const InduceSpec& spec, int num_threads,
                      ReadBuffers& buffers, const char* name, const Find& find, const Consume& consume) {
   const auto read = [&](int64_t first, int64_t count, ReadScratch& scratch, RowSamples& out) {
     const auto induce = [&](const CsrView& csr, const Rows& some, RowSamples& found, const char* name, int64_t first) {
-      induce_rows(csr, some, with_edge, local_ids, scratch.rows, found, name, first, find);
+      induce_rows(csr, some, spec, scratch.rows, found, name, first, find);
     };
     graph.read_rows(rows.slice(first, count), scratch.parts, out, name, first, induce);
   };

@@ -4,10 +4,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <stdexcept>
+#include <thread>
 #include <utility>
 
+#include "core/block_pool.h"
 #include "core/check.h"
 #include "core/shm_ring.h"
 

@@ -1,6 +1,7 @@
 #include "core/row_writers.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <queue>
 #include <vector>
 

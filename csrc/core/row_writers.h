@@ -2,12 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "core/edge_sort.h"
 #include "core/memory.h"
@@ -88,15 +86,14 @@ class IdColumn {
 class RowBucket {
  public:
   // `indptr` serves as the cursor of each row of a bucket, and is restored by write().
-  RowBucket(const RecordLayout& layout, int64_t indices_width, int64_t edge_ids_width, int64_t* indptr,
-            PartGraphs& graphs)
+  RowBucket(const RecordLayout& layout, const SortPlan& plan, int64_t* indptr, PartGraphs& graphs)
       : layout_(layout),
         indptr_(indptr),
         graphs_(graphs),
-        neighbor_(indices_width),
-        edge_id_(edge_ids_width),
-        timed_neighbor_(indices_width),
-        timed_edge_id_(edge_ids_width) {}
+        neighbor_(plan.indices_width),
+        edge_id_(plan.edge_ids_width),
+        timed_neighbor_(plan.indices_width),
+        timed_edge_id_(plan.edge_ids_width) {}
 
   void begin(const BucketRange& range);
   void place(const uint32_t* record) {
@@ -132,14 +129,13 @@ class RowBucket {
 // A row that alone exceeds a bucket: its records pass through memory piece by piece.
 class RowStream {
  public:
-  RowStream(const RecordLayout& layout, const SortPlan& plan, int64_t indices_width, int64_t edge_ids_width,
-            int scratch, PartGraphs& graphs)
+  RowStream(const RecordLayout& layout, const SortPlan& plan, int scratch, PartGraphs& graphs)
       : layout_(layout),
         plan_(plan),
         scratch_(scratch),
         graphs_(graphs),
-        neighbor_(indices_width),
-        edge_id_(edge_ids_width) {}
+        neighbor_(plan.indices_width),
+        edge_id_(plan.edge_ids_width) {}
 
   // Writes the one row of `range`, whose records are in the scratch file (which it may reorder); returns the bytes
   // written.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
+#include <variant>
 
 #include "core/check.h"
 #include "core/memory.h"

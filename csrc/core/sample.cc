@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <variant>
 #include <vector>
 
 #include "core/check.h"

@@ -27,7 +27,6 @@
 #include <chrono>
 #include <climits>
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <list>

@@ -1,8 +1,12 @@
 #include <cuda_runtime.h>
 
 #include <climits>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <stdexcept>
+#include <variant>
 
 #include "core/rng.h"
 #include "cuda/device.h"

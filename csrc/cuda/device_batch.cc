@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <string>
 
 #include "core/check.h"
+#include "cuda/edge_kernels.h"
+#include "cuda/induce_kernels.h"
+#include "cuda/node_kernels.h"
 
 namespace glt::cuda {
 namespace {

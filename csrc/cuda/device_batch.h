@@ -5,13 +5,16 @@
 // needed so far where that is less; if it was too little, the batch says so and is made anew: it is a pure function.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "core/rows.h"
 #include "cuda/device_rows.h"
 #include "cuda/hop_tasks.h"
+#include "cuda/induce_kernels.h"
 #include "cuda/launcher.h"
 
 namespace glt::cuda {

@@ -1,11 +1,21 @@
 // What a batch on a device needs, and where in its memory everything is.
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "core/check.h"
+#include "core/rows.h"
 #include "core/sample.h"
+#include "core/weights.h"
 #include "cuda/device_batch.h"
+#include "cuda/device_rows.h"
+#include "cuda/induce_kernels.h"
+#include "cuda/launcher.h"
 
 namespace glt::cuda {
 namespace {

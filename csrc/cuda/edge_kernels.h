@@ -8,7 +8,10 @@
 #include <cstdint>
 
 #include "core/pick_rules.h"
+#include "core/rng.h"
+#include "core/weights.h"
 #include "cuda/block.h"
+#include "cuda/device_rows.h"
 #include "cuda/hop_tasks.h"
 
 namespace glt::cuda {

@@ -3,7 +3,10 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <numeric>
+#include <variant>
 #include <vector>
 
 #include "core/memory.h"

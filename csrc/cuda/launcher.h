@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "cuda/device_rows.h"
 #include "cuda/edge_kernels.h"
 #include "cuda/hotness_kernels.h"
 #include "cuda/induce_kernels.h"

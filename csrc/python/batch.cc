@@ -1,5 +1,9 @@
 #include "core/batch.h"
 
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <variant>
 #include <vector>
 
 #include "core/read_rows.h"

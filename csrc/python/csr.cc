@@ -1,6 +1,8 @@
 #include "python/csr.h"
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "core/csr.h"
@@ -213,8 +215,7 @@ void register_csr(py::module_& m) {
         require_fits(indices, "indices", num_neighbor_nodes - 1);
         const uint32_t* row_map = optional_rows(row_of, num_nodes);
         require(row_map || num_rows == num_nodes, "indptr has ", num_rows, " rows: expected num_nodes = ", num_nodes);
-        int64_t* offsets = write<int64_t>(indptr, "indptr");
-        CsrOut out{write_ids(indices, "indices"), static_cast<int64_t*>(nullptr)};
+        CsrOut out{write<int64_t>(indptr, "indptr"), write_ids(indices, "indices"), static_cast<int64_t*>(nullptr)};
         Ids ids_in = static_cast<const int64_t*>(nullptr);
         if (edge_ids) {
           require_size(*edge_ids, "edge_ids", num_edges);
@@ -225,10 +226,18 @@ void register_csr(py::module_& m) {
           require_size(*edge_ids_in, "edge_ids_in", num_edges);
           ids_in = read_ids(*edge_ids_in, "edge_ids_in");
         }
-        const Ids r = read_ids(rows, row_name.c_str()), c = read_ids(cols, col_name.c_str());
+        const CsrInput edges{.rows = read_ids(rows, row_name.c_str()),
+                             .cols = read_ids(cols, col_name.c_str()),
+                             .edge_ids = ids_in,
+                             .row_of = row_map,
+                             .num_edges = num_edges,
+                             .num_rows = num_rows,
+                             .num_nodes = num_nodes,
+                             .num_neighbor_nodes = num_neighbor_nodes,
+                             .row_name = row_name.c_str(),
+                             .col_name = col_name.c_str()};
         WithoutGil nogil;
-        build_indptr(row_name.c_str(), r, num_edges, row_map, num_nodes, num_rows, offsets);
-        fill_rows(col_name.c_str(), r, c, ids_in, num_edges, row_map, num_rows, num_neighbor_nodes, offsets, out);
+        build_csr(edges, out);
       },
       "Sorts edges into rows by counting; the edges of a row keep their input order. Fills indptr [num_rows + 1] "
       "int64, indices [num_edges] and, when given, edge_ids [num_edges] (from edge_ids_in, else positions).",

@@ -1,6 +1,7 @@
 // Csr and Book of Python: views of the core, together with the arrays they point into.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>

@@ -1,6 +1,7 @@
 // The launcher that the bindings of kernels run on.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 

@@ -1,7 +1,9 @@
 #include "cuda/device_batch.h"
 
 #include <memory>
-#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
 
 #include "core/rows.h"
 #include "python/device.h"

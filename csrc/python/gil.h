@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <exception>
 #include <optional>
 

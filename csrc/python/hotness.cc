@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "cuda/device_rows.h"
+#include "cuda/hotness_kernels.h"
+#include "cuda/launcher.h"
 #include "python/csr.h"
 #include "python/device.h"
 #include "python/gil.h"

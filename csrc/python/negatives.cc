@@ -1,7 +1,12 @@
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "core/pick_rules.h"
+#include "cuda/device_rows.h"
+#include "cuda/launcher.h"
+#include "cuda/negative_kernels.h"
 #include "python/device.h"
 #include "python/gil.h"
 

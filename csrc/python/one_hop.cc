@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <string>
 
 #include "core/read_rows.h"
+#include "core/rows.h"
 #include "core/sample.h"
 #include "python/arrays.h"
 #include "python/csr.h"
@@ -81,7 +83,7 @@ class InducedRows : public RowsAnswer {
       for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i]);
       for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, ids[i]);
     };
-    induce_in_order(PartedCsr(csr.view()), rows, with_edge, false, num_threads, buffers, "nodes", find,
+    induce_in_order(PartedCsr(csr.view()), rows, {with_edge, /*local_ids=*/false}, num_threads, buffers, "nodes", find,
                     [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
   }
 };

@@ -1,14 +1,18 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "core/block_file.h"
+#include "core/csr.h"
 #include "core/edge_sort.h"
 #include "core/scatter.h"
+#include "core/threads.h"
 #include "python/gil.h"
 
 namespace glt::python {
@@ -275,7 +279,7 @@ void register_sort(py::module_& m) {
         const Progress report = progress_of(progress);
         WithoutGil nogil;
         PartGraphs graphs(std::move(out), std::move(first_row), offsets);
-        sort_edges(edges, order, plan, indices_width, edge_ids_width, offsets, graphs, scratch, threads, report);
+        sort_edges(edges, order, plan, offsets, graphs, scratch, threads, report);
       },
       "Writes the rows of all partitions: files[array][partition], arrays being indices, edge_ids, weight_sum, "
       "weight_guide and, sorted by time, indices, edge_ids and time. neighbor_id [num_neighbors] and edge_id "
