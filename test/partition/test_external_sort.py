@@ -131,7 +131,7 @@ def test_an_interrupt_ends_the_native_passes(tmp_path, graph):
         owner = np.zeros(NUM_NODES, np.uint8)
         position = np.arange(NUM_NODES, dtype=np.uint32)
         edges = partitioner.graph.edges[0]
-        _core.count_rows(edges.row_ids, edges.col_ids, position, owner, owner, 1, indptr, tick=interrupt)
+        _core.count_rows(edges.row_ids, edges.col_ids, position, owner, owner, 1, indptr, progress=interrupt)
     assert len(writer_calls) == 1
 
 

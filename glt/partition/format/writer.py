@@ -258,7 +258,7 @@ class PartitionWriter:
             _core.scatter_rows(
                 piece, owner, None if ids is None else ids[begin:end], begin, files, filled,
                 owner_file=None if owners is None else owners.rows, place_file=None if places is None else places.rows,
-                chunk_rows=chunk_rows, num_threads=self.num_threads, tick=self.advance,
+                chunk_rows=chunk_rows, num_threads=self.num_threads, progress=self.advance,
             )  # fmt: skip
             begin = end
 
@@ -328,7 +328,7 @@ def write_graph(
     indptr = np.empty(book.owner.size + 1, np.int64)
     num_cut_edges = _core.count_rows(
         edges.row_ids, edges.col_ids, position, book.owner, neighbor_book.owner, book.num_parts, indptr,
-        num_threads=writer.num_threads, tick=writer.advance,
+        num_threads=writer.num_threads, progress=writer.advance,
     )  # fmt: skip
     counts = tuple(np.diff(indptr[book.offset]).tolist())
     _write_indptr(writer, edges, book, indptr)
@@ -344,7 +344,7 @@ def write_graph(
             edges.row_ids, edges.col_ids, edges.weight, time, edges.time is None, num_neighbors, position,
             book.offset[[*writer.parts, -1]].tolist(), indptr, [[file.rows for file in array] for array in files],
             id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize, scratch, thread_bytes,
-            num_threads=writer.num_threads, tick=writer.advance, neighbor_id=neighbor_id,
+            num_threads=writer.num_threads, progress=writer.advance, neighbor_id=neighbor_id,
             edge_id=edge_id, num_ids=edges.num_ids,
         )  # fmt: skip
     for array in files:
@@ -414,7 +414,7 @@ def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts:
     offset = np.concatenate([[0], np.cumsum(counts)])
     _core.number_edges(
         edges.row_ids, book.owner, offset, original.rows, new.rows, dtype.itemsize, CHUNK_EDGES,
-        num_threads=writer.num_threads, tick=writer.advance,
+        num_threads=writer.num_threads, progress=writer.advance,
     )  # fmt: skip
     writer.close([original, new])
     return map_npy(new.path, mode="r")
