@@ -6,6 +6,7 @@ import math
 import os
 import re
 import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,15 @@ def check_path(name: str, value: Any, what: str) -> None:
     """Raises TypeError unless it is the path of something."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected the path of {what}, text or a pathlib.Path")
+
+
+def check_at_least(name: str, value: Any, least: int) -> None:
+    """Raises ValueError unless it is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} = {value!r}: expected an integer of at least {least}")
+
+
+def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:
+    """Raises ValueError unless it is one of the values in ``known``."""
+    if value not in known:
+        raise ValueError(f"{name} = {value!r}: expected one of {list(known)}")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from gpus import needs_gpu
 
 from glt.channel import ShmChannel, shm
 from glt.data.device import missing_for_cuda
@@ -38,8 +39,7 @@ def test_without_a_gpu_it_says_what_is_missing():
     channel.close()
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 def test_messages_of_a_pinned_channel_are_copied_to_a_gpu():
     """Not yet run."""
     channel = ShmChannel("1MB")

@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 import torch
+from gpus import needs_gpu
 
 import glt.data.graph
 from glt.data import Graph, Topology
-from glt.data.device import missing_for_cuda
 from glt.data.graph import DeviceTopology
 from glt.data.pinned import SMALL_BYTES, PinnedPages, process_pages
 
@@ -98,8 +98,7 @@ def test_with_a_gpu_it_keeps_where_the_mode_says(topology, monkeypatch):
     assert (graph.mode, graph.device) == ("CUDA", 0) and graph.csr.num_edges == 6
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 @pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
 @pytest.mark.parametrize("num_edges", [6, 9_000_000])
 def test_on_a_gpu(mode, num_edges):

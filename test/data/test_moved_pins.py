@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
+from gpus import DEVICES, needs_gpu
 from torch import Tensor
 
 import glt
 from glt.data import Dataset, Feature, Graph, Topology, tiered_rows
-from glt.data.device import Accelerator, missing_for_cuda
+from glt.data.device import Accelerator
 from glt.data.graph import DeviceTopology
 from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, process_pages
 from glt.data.tiered_rows import TieredRows
@@ -23,14 +24,6 @@ from glt.testing import random_graph
 
 CPU = torch.device("cpu")
 PAGE = mmap.PAGESIZE
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
-DEVICES = ["host", GPU]
 IDS = torch.arange(40)
 
 
@@ -285,8 +278,7 @@ def test_a_topology_that_moved_gives_its_pages_back() -> None:
     assert not driver.registered
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 def test_nothing_stays_registered_where_memory_was() -> None:
     x = torch.rand(SMALL_BYTES // 4, 2)
     feature = Feature(x, device=0)

@@ -29,9 +29,8 @@ from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.distributed.wire.liveness import abandon, end
 from glt.errors import GltError
-from glt.sampler import config as conflicts
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import Begun, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
+from glt.sampler.config import SamplingConfig, refuse_conflicts
+from glt.sampler.order import Iteration, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
 
 # Batches on their way from host memory to a GPU, while the trainer works on the one before.
 
@@ -169,7 +168,7 @@ class LoaderOptions:
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
         if self.filter_per_worker is not None and not isinstance(self.filter_per_worker, bool):
             raise TypeError(f"filter_per_worker = {self.filter_per_worker!r}: expected None, True or False")
-        conflicts.refuse(data="DistDataset", filter_per_worker=self.filter_per_worker)
+        refuse_conflicts(data="DistDataset", filter_per_worker=self.filter_per_worker)
         if not _is_positive_integer(self.batch_size):
             raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
         if self.random_seed is not None:
@@ -324,7 +323,7 @@ class DistLoader(Resumable):
         self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
         return self._batches(begun)
 
-    def _batches(self, begun: Begun) -> Iterator[Data | HeteroData]:
+    def _batches(self, begun: Iteration) -> Iterator[Data | HeteroData]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):
             if begun.iteration != self._position.iteration:

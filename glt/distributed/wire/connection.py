@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.data import arrays as pool
+from glt.data.arrays import pooled_empty
 from glt.distributed.wire.calls import Landing
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost, RendezvousError
 
@@ -245,7 +245,7 @@ class Connection:
 
     def _room(self, length: int) -> Tensor:
         try:
-            return pool.empty((length,), torch.uint8)
+            return pooled_empty((length,), torch.uint8)
         except (RuntimeError, MemoryError) as error:
             self.close()
             raise MessageError(
