@@ -37,10 +37,21 @@ def early_stop(flags: Sequence[str]) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         text = f"stopped by {signal.Signals(number).name} before it was ready"
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = json.dumps({
-            "time": time, "level": "info", "logger": __name__, "message": text, "server": None, "worker": None,
-            "pid": os.getpid(),
-        }) if is_json else f"{time} INFO pid {os.getpid()}: {__name__}: {text}"  # fmt: skip
+        line = (
+            json.dumps(
+                {
+                    "time": time,
+                    "level": "info",
+                    "logger": __name__,
+                    "message": text,
+                    "server": None,
+                    "worker": None,
+                    "pid": os.getpid(),
+                }
+            )
+            if is_json
+            else f"{time} INFO pid {os.getpid()}: {__name__}: {text}"
+        )
         os.write(2, f"{line}\n".encode())
         os._exit(0)  # an exception might be caught by what is being imported
 

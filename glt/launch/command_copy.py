@@ -48,20 +48,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     add_host_arguments(parser, required=True)
     group = parser.add_argument_group("what is sent")
-    group.add_argument(*spelled("part-config"), dest="part_config", required=True, metavar="P",
-                       help="partition directory here, or the part_config in it")  # fmt: skip
+    group.add_argument(
+        *spelled("part-config"),
+        dest="part_config",
+        required=True,
+        metavar="P",
+        help="partition directory here, or the part_config in it",
+    )
     group.add_argument("--workspace", required=True, metavar="DIR", help="directory on the hosts, an absolute path")
-    group.add_argument(*spelled("rel-data-path"), dest="rel_data_path", metavar="D",
-                       help="where in --workspace (default: the name of the directory here)")  # fmt: skip
-    group.add_argument(*spelled("script-folder"), dest="script_folder", metavar="F",
-                       help="directory of scripts, sent into --workspace under its own name")  # fmt: skip
-    group.add_argument(*spelled("num-servers"), dest="num_servers", type=count(1, 1024), metavar="N",
-                       help="servers that glt launch will start on each host (default: the fewest)")  # fmt: skip
+    group.add_argument(
+        *spelled("rel-data-path"),
+        dest="rel_data_path",
+        metavar="D",
+        help="where in --workspace (default: the name of the directory here)",
+    )
+    group.add_argument(
+        *spelled("script-folder"),
+        dest="script_folder",
+        metavar="F",
+        help="directory of scripts, sent into --workspace under its own name",
+    )
+    group.add_argument(
+        *spelled("num-servers"),
+        dest="num_servers",
+        type=count(1, 1024),
+        metavar="N",
+        help="servers that glt launch will start on each host (default: the fewest)",
+    )
     group.add_argument("--replace", action="store_true", help="remove partitions of another run that are there")
-    group.add_argument(*spelled("max-at-once"), dest="max_at_once", type=count(1, 1024), default=4, metavar="N",
-                       help="hosts that are sent to at the same time (default: 4)")  # fmt: skip
-    group.add_argument(*spelled("dry-run"), dest="dry_run", action="store_true",
-                       help="print what each host would get, and send nothing")  # fmt: skip
+    group.add_argument(
+        *spelled("max-at-once"),
+        dest="max_at_once",
+        type=count(1, 1024),
+        default=4,
+        metavar="N",
+        help="hosts that are sent to at the same time (default: 4)",
+    )
+    group.add_argument(
+        *spelled("dry-run"),
+        dest="dry_run",
+        action="store_true",
+        help="print what each host would get, and send nothing",
+    )
     add_reach_arguments(parser)
 
 
@@ -74,8 +102,10 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         for copy in copies:
             shown = ", ".join(map(str, copy.parts))
-            print(f"{copy.host.name}: partitions {shown}, {len(copier.files_of(copy))} files, "
-                  f"{copier.num_bytes_of(copy)} bytes")  # fmt: skip
+            print(
+                f"{copy.host.name}: partitions {shown}, {len(copier.files_of(copy))} files, "
+                f"{copier.num_bytes_of(copy)} bytes"
+            )
         return _DONE
     before = signal.signal(signal.SIGTERM, _stop)
     try:
@@ -130,8 +160,14 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Copier, list[HostCopy]]:
     parts = partitions_of_hosts(len(hosts), num_servers, manifest.num_parts)
     copies = [HostCopy(host, tuple(own)) for host, own in zip(hosts, parts, strict=True)]
     copier = Copier(
-        reach, root, manifest, str(Path(arguments.workspace) / relative),
-        extra=[] if given.is_dir() or given.name == layout.MANIFEST else [given.name], script_folder=scripts,
-        replace=arguments.replace, max_at_once=arguments.max_at_once, say=_say,
-    )  # fmt: skip
+        reach,
+        root,
+        manifest,
+        str(Path(arguments.workspace) / relative),
+        extra=[] if given.is_dir() or given.name == layout.MANIFEST else [given.name],
+        script_folder=scripts,
+        replace=arguments.replace,
+        max_at_once=arguments.max_at_once,
+        say=_say,
+    )
     return copier, copies

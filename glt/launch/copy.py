@@ -66,10 +66,19 @@ class Rsync:
         """
         name = f"[{host.name}]" if ":" in host.name else host.name
         where = f"{name}:{target}/" if self._reach.over_ssh else f"{target}/"
-        command = ["rsync", "--times", "--partial-dir=.rsync-partial", "--info=progress2", "--protect-args",
-                   "--rsh", shlex.join(self._reach.shell()), *(["--checksum"] if by_checksum else []),
-                   *(["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]),
-                   f"{source}/", where]  # fmt: skip
+        command = [
+            "rsync",
+            "--times",
+            "--partial-dir=.rsync-partial",
+            "--info=progress2",
+            "--protect-args",
+            "--rsh",
+            shlex.join(self._reach.shell()),
+            *(["--checksum"] if by_checksum else []),
+            *(["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]),
+            f"{source}/",
+            where,
+        ]
         try:
             with self._children.start(command) as process:
                 code, said = _run(process, b"".join(os.fsencode(path) + b"\0" for path in paths or ()), progress)
@@ -175,9 +184,15 @@ class Copier:
     def _prepare(self, copies: Sequence[HostCopy]) -> list[str]:
         sizes = [{path: self._manifest.files[path].num_bytes for path in self.files_of(copy)} for copy in copies]
         questions = [
-            {"do": "prepare", "root": self._target, "files": files, "run_id": self._manifest.run_id,
-             "replace": self._replace} for files in sizes
-        ]  # fmt: skip
+            {
+                "do": "prepare",
+                "root": self._target,
+                "files": files,
+                "run_id": self._manifest.run_id,
+                "replace": self._replace,
+            }
+            for files in sizes
+        ]
         timeout_s = self._reach.connect_timeout_s + _ASK_S
         answers = ask_hosts(
             self._reach, [copy.host for copy in copies], "host_files", questions, timeout_s, self._children
@@ -225,9 +240,11 @@ class Copier:
     def _verify(self, copy: HostCopy, paths: Sequence[str]) -> dict[str, str]:
         entries = {path: self._manifest.files[path] for path in paths}
         question = {
-            "do": "verify", "root": self._target, "block_bytes": self._manifest.checksum_block_bytes,
+            "do": "verify",
+            "root": self._target,
+            "block_bytes": self._manifest.checksum_block_bytes,
             "files": {path: [entry.num_bytes, entry.checksum] for path, entry in entries.items()},
-        }  # fmt: skip
+        }
         num_bytes = sum(entry.num_bytes for entry in entries.values())
         timeout_s = self._reach.connect_timeout_s + _ASK_S + num_bytes / _VERIFY_BYTES_PER_S
         answer = ask_host(self._reach, copy.host, "host_files", question, timeout_s, self._children)

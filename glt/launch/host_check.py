@@ -97,9 +97,14 @@ def _versions(workspace: str, folder: str, envs: dict[str, str], problems: list[
     command = [sys.executable, "-c", _PROBE, folder]  # where the script looks first
     try:
         done = subprocess.run(
-            command, cwd=workspace, env={**os.environ, **envs}, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=_PROBE_S,
-        )  # fmt: skip
+            command,
+            cwd=workspace,
+            env={**os.environ, **envs},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+        )
     except subprocess.TimeoutExpired:
         problems.append(f"{sys.executable} did not import glt within {_PROBE_S:g} s: is its file system reachable?")
         return {}

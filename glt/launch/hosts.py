@@ -184,9 +184,12 @@ def variable(text: str) -> tuple[str, str]:
 def add_host_arguments(parser: Any, *, required: bool) -> None:
     """Adds flags that name hosts."""
     group = parser.add_argument_group("hosts").add_mutually_exclusive_group(required=required)
-    group.add_argument(*spelled("ip-config"), dest="ip_config", metavar="FILE",
-                       help="file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is "
-                            "the first host's")  # fmt: skip
+    group.add_argument(
+        *spelled("ip-config"),
+        dest="ip_config",
+        metavar="FILE",
+        help="file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is the first host's",
+    )
     group.add_argument("--hosts", metavar="H1,H2", help="the same on the command line")
 
 
@@ -194,17 +197,37 @@ def add_reach_arguments(parser: Any) -> None:
     """Adds flags that tell how hosts are reached."""
     group = parser.add_argument_group("how hosts are reached: by ssh, without a password")
     group.add_argument(*spelled("ssh-user"), dest="ssh_user", metavar="U", help="user there (default: ssh's)")
-    group.add_argument(*spelled("ssh-port"), dest="ssh_port", type=count(1, 65535), metavar="P",
-                       help="port of sshd (default: ssh's)")  # fmt: skip
-    group.add_argument(*spelled("ssh-option"), dest="ssh_option", action="append", default=[], metavar="K=V",
-                       help="for ssh -o; may be repeated")  # fmt: skip
-    group.add_argument(*spelled("connect-timeout"), dest="connect_timeout", type=count(1, 3600), default=10,
-                       metavar="S", help="seconds to reach a host (default: 10)")  # fmt: skip
-    group.add_argument(*spelled("lost-timeout"), dest="lost_timeout", type=count(1, 86400), default=30, metavar="S",
-                       help="seconds after which a host that gives no sign is taken for lost, and its processes end by "
-                            "themselves (default: 30)")  # fmt: skip
-    group.add_argument("--python", metavar="PATH",
-                       help="interpreter on the hosts (default: the path of the one that runs this)")  # fmt: skip
+    group.add_argument(
+        *spelled("ssh-port"), dest="ssh_port", type=count(1, 65535), metavar="P", help="port of sshd (default: ssh's)"
+    )
+    group.add_argument(
+        *spelled("ssh-option"),
+        dest="ssh_option",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="for ssh -o; may be repeated",
+    )
+    group.add_argument(
+        *spelled("connect-timeout"),
+        dest="connect_timeout",
+        type=count(1, 3600),
+        default=10,
+        metavar="S",
+        help="seconds to reach a host (default: 10)",
+    )
+    group.add_argument(
+        *spelled("lost-timeout"),
+        dest="lost_timeout",
+        type=count(1, 86400),
+        default=30,
+        metavar="S",
+        help="seconds after which a host that gives no sign is taken for lost, and its processes end by "
+        "themselves (default: 30)",
+    )
+    group.add_argument(
+        "--python", metavar="PATH", help="interpreter on the hosts (default: the path of the one that runs this)"
+    )
 
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:
@@ -233,8 +256,15 @@ def reach_of(arguments: argparse.Namespace) -> Reach:
             raise ValueError(f"--{flag.replace('_', '-')} without --ip-config or --hosts: nothing is reached over ssh")
     if over_ssh and shutil.which("ssh") is None:
         raise ValueError("hosts are reached over ssh, and there is none here: install it (openssh-client)")
-    return Reach(over_ssh, arguments.python, arguments.ssh_user, arguments.ssh_port, tuple(arguments.ssh_option),
-                 arguments.connect_timeout, arguments.lost_timeout)  # fmt: skip
+    return Reach(
+        over_ssh,
+        arguments.python,
+        arguments.ssh_user,
+        arguments.ssh_port,
+        tuple(arguments.ssh_option),
+        arguments.connect_timeout,
+        arguments.lost_timeout,
+    )
 
 
 def workspace_of(given: str | None, over_ssh: bool) -> str:

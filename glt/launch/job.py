@@ -279,9 +279,13 @@ class Job:
         kind = told.pop("event")
         who = f"{told.get('name', '')}@{link.host.name}".lstrip("@")
         handle: Callable[..., None] | None = {
-            "lines": self._lines, "started": self._started, "report": self._trainer_failed, "ended": self._ended,
-            "left": self._left_behind, "done": self._done,
-        }.get(kind)  # fmt: skip
+            "lines": self._lines,
+            "started": self._started,
+            "report": self._trainer_failed,
+            "ended": self._ended,
+            "left": self._left_behind,
+            "done": self._done,
+        }.get(kind)
         assert handle is not None, f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
         handle(link, who, told)
 

@@ -202,14 +202,23 @@ class Keeper:
         try:
             out, err = pipe(spec["name"]), pipe(spec["name"], is_err=True)
             if spec.get("streams"):
-                ends = {"out": [pipe(name) for name in spec["streams"]],
-                        "err": [pipe(name, is_err=True) for name in spec["streams"]],
-                        "report": pipe(spec["name"], is_report=True), "folder": self._folder()}  # fmt: skip
+                ends = {
+                    "out": [pipe(name) for name in spec["streams"]],
+                    "err": [pipe(name, is_err=True) for name in spec["streams"]],
+                    "report": pipe(spec["name"], is_report=True),
+                    "folder": self._folder(),
+                }
                 argv = [json.dumps(ends) if word == "{pipes}" else word for word in argv]
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=theirs[2:], cwd=spec["cwd"],
-                env={**os.environ, **spec["env"]}, preexec_fn=self._die_with(os.getpid()),
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                pass_fds=theirs[2:],
+                cwd=spec["cwd"],
+                env={**os.environ, **spec["env"]},
+                preexec_fn=self._die_with(os.getpid()),
+            )
         finally:
             for fd in theirs:
                 os.close(fd)

@@ -135,8 +135,11 @@ class HostLink:
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read, self._read_errors)]
         for thread in self._threads:
             thread.start()
-        plan = {"processes": [each.to_json() for each in plans], "stop_s": stop_s,
-                "silent_s": reach.lost_timeout_s if reach.over_ssh else None}  # fmt: skip
+        plan = {
+            "processes": [each.to_json() for each in plans],
+            "stop_s": stop_s,
+            "silent_s": reach.lost_timeout_s if reach.over_ssh else None,
+        }
         self._send(begin + json.dumps(plan).encode() + b"\n")
 
     def _send(self, data: bytes) -> None:

@@ -71,8 +71,13 @@ class ProcessPlan:
 
     def to_json(self) -> dict[str, Any]:
         """As the keeper reads it."""
-        return {"name": self.name, "argv": list(self.argv), "env": dict(self.env), "cwd": self.cwd,
-                "streams": list(self.streams)}  # fmt: skip
+        return {
+            "name": self.name,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "cwd": self.cwd,
+            "streams": list(self.streams),
+        }
 
     def shown(self) -> str:
         """As a shell would run it."""
@@ -152,10 +157,18 @@ def _plan_trainers(spec: JobSpec, at: int) -> ProcessPlan:
     if spec.num_omp_threads is not None:
         env["OMP_NUM_THREADS"] = str(spec.num_omp_threads)
     argv = (
-        spec.interpreter, "-u", "-m", "glt.launch.agent", PIPES,
-        f"--nnodes={len(spec.hosts)}", f"--node-rank={at}", f"--nproc-per-node={spec.num_trainers}",
-        f"--master-addr={spec.master_addr}", f"--master-port={spec.master_port}", *spec.command,
-    )  # fmt: skip
+        spec.interpreter,
+        "-u",
+        "-m",
+        "glt.launch.agent",
+        PIPES,
+        f"--nnodes={len(spec.hosts)}",
+        f"--node-rank={at}",
+        f"--nproc-per-node={spec.num_trainers}",
+        f"--master-addr={spec.master_addr}",
+        f"--master-port={spec.master_port}",
+        *spec.command,
+    )
     first = at * spec.num_trainers
     streams = tuple(f"trainer-{rank}" for rank in range(first, first + spec.num_trainers))
     return ProcessPlan(TORCHRUN, argv, env | dict(spec.envs), spec.workspace, streams)

@@ -179,22 +179,30 @@ METHODS: Final = {
         "glt.partition.methods.partitioners", "RandomPartitioner", frozenset({"random_seed"}), "even, at random"
     ),
     "frequency": Method(
-        "glt.partition.methods.partitioners", "FrequencyPartitioner", frozenset({"random_seed"}),
+        "glt.partition.methods.partitioners",
+        "FrequencyPartitioner",
+        frozenset({"random_seed"}),
         "nodes go where they are read most; needs --hotness",
     ),
     "metis": Method(
-        "glt.partition.methods.metis", "MetisPartitioner", frozenset({"random_seed", "imbalance", "objtype"}),
+        "glt.partition.methods.metis",
+        "MetisPartitioner",
+        frozenset({"random_seed", "imbalance", "objtype"}),
         "few edges between partitions, in memory, by pymetis",
     ),
     "fennel": Method(
-        "glt.partition.methods.edge_cut", "FennelPartitioner", frozenset({"random_seed", "imbalance", "num_passes"}),
+        "glt.partition.methods.edge_cut",
+        "FennelPartitioner",
+        frozenset({"random_seed", "imbalance", "num_passes"}),
         "few edges between partitions, in bounded memory",
     ),
     "assigned": Method(
-        "glt.partition.methods.partitioners", "AssignedPartitioner", frozenset({"owners"}),
+        "glt.partition.methods.partitioners",
+        "AssignedPartitioner",
+        frozenset({"owners"}),
         "as --owners says",
     ),
-}  # fmt: skip
+}
 
 DESCRIPTION: Final = (
     "Partitions a graph on disk. Exit status 0: done; 1: failed on the way; 2: cannot be done as asked; 130: stopped. "
@@ -202,8 +210,20 @@ DESCRIPTION: Final = (
 )
 
 # Flags whose values a partitioner takes under the same name.
-_PASSED: Final = ("random_seed", "imbalance", "objtype", "num_passes", "chunk_size", "num_threads", "sort_memory_bytes",
-                  "relabel", "balance_edges", "cache_ratio", "cache_memory_budget", "owners")  # fmt: skip
+_PASSED: Final = (
+    "random_seed",
+    "imbalance",
+    "objtype",
+    "num_passes",
+    "chunk_size",
+    "num_threads",
+    "sort_memory_bytes",
+    "relabel",
+    "balance_edges",
+    "cache_ratio",
+    "cache_memory_budget",
+    "owners",
+)
 _OWN: Final = frozenset().union(*(method.options for method in METHODS.values()))
 _SIZES: Final = ("sort_memory_bytes", "cache_memory_budget")
 
@@ -212,19 +232,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds all flags."""
     parser.description = DESCRIPTION
     add = parser.add_argument
-    add("input", help="directory of .npy files, OGB folder, description (.json, .toml), saved PyG graph (.pt), or a "
-        "table of edges: Parquet or CSV files, a directory of them, a quoted pattern")  # fmt: skip
+    add(
+        "input",
+        help="directory of .npy files, OGB folder, description (.json, .toml), saved PyG graph (.pt), or a "
+        "table of edges: Parquet or CSV files, a directory of them, a quoted pattern",
+    )
     add("--out", required=True, help="directory to create")
     add("--num-parts", type=int, required=True, metavar="N", help="number of partitions")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=METHODS, default="random", help=f"{methods} (default: random)")
-    add("--graph-name", metavar="NAME",
-        help="write a part_config NAME.json beside the manifest, with DGL's keys; DistGraph takes either")  # fmt: skip
-    add("--edge-dir", choices=("in", "out"), default="in",
-        help="which edges of a node are sampled, and lie with it: in (PyG's; default) or out")  # fmt: skip
-    add("--dry-run", action="store_true",
-        help="print the forecast and stop; tables are counted, not read, unless --balance or --hotness needs values"
-    )  # fmt: skip
+    add(
+        "--graph-name",
+        metavar="NAME",
+        help="write a part_config NAME.json beside the manifest, with DGL's keys; DistGraph takes either",
+    )
+    add(
+        "--edge-dir",
+        choices=("in", "out"),
+        default="in",
+        help="which edges of a node are sampled, and lie with it: in (PyG's; default) or out",
+    )
+    add(
+        "--dry-run",
+        action="store_true",
+        help="print the forecast and stop; tables are counted, not read, unless --balance or --hotness needs values",
+    )
     add("--no-progress", action="store_true", help="no progress bar; there is none but on a terminal anyway")
     add("--scratch", metavar="DIR", help="where tables lie while they are partitioned (default: beside --out)")
 
@@ -235,11 +267,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--imbalance", type=float, metavar="X", help="by how much a partition may exceed the mean (default: 0.05)")
     add("--objtype", choices=("cut", "vol"), help="what METIS minimises (default: cut)")
     add("--passes", type=int, dest="num_passes", metavar="N", help="most passes of fennel over the edges (default: 12)")
-    add("--owners", action="append", metavar="FILE", help="an .npy file of the partition of each node; of a graph of "
-        "types TYPE=FILE, once for each type")  # fmt: skip
-    add("--balance", action="append", metavar="NAME",
+    add(
+        "--owners",
+        action="append",
+        metavar="FILE",
+        help="an .npy file of the partition of each node; of a graph of types TYPE=FILE, once for each type",
+    )
+    add(
+        "--balance",
+        action="append",
+        metavar="NAME",
         help="spread nodes of each value of this table evenly: label, or an attribute such as train_mask; may be given "
-        "again")  # fmt: skip
+        "again",
+    )
     add("--balance-types", action="store_true", help="spread nodes of each type evenly")
     add("--balance-edges", action="store_const", const=True, help="spread edges evenly too")
     add("--chunk-size", type=int, metavar="ROWS", help="rows of features that a thread copies at a time")
@@ -248,30 +288,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     hot = parser.add_argument_group("hotness and caches")
     add = hot.add_argument
-    add("--hotness", choices=("degree", "seeds"),
+    add(
+        "--hotness",
+        choices=("degree", "seeds"),
         help="how often nodes are read: by their edges, or by sampling around --seeds with --num-neighbors, by the "
-        "weights of edges where they have some, and as if there were no times, which holds the graph in memory"
-    )  # fmt: skip
-    add("--seeds", metavar="NAME", help="a mask among the attributes of nodes, or an .npy file of ids; of a graph of "
-        "types TYPE=NAME. Partition i is read for the i-th of N equal pieces of them")  # fmt: skip
-    add("--num-neighbors", type=_hops, metavar="K,K,...",
-        help="neighbours per hop, -1 for all; =-1,... where that comes first")  # fmt: skip
+        "weights of edges where they have some, and as if there were no times, which holds the graph in memory",
+    )
+    add(
+        "--seeds",
+        metavar="NAME",
+        help="a mask among the attributes of nodes, or an .npy file of ids; of a graph of "
+        "types TYPE=NAME. Partition i is read for the i-th of N equal pieces of them",
+    )
+    add(
+        "--num-neighbors",
+        type=_hops,
+        metavar="K,K,...",
+        help="neighbours per hop, -1 for all; =-1,... where that comes first",
+    )
     add("--batch-size", type=int, metavar="N", help="seeds of a batch (default: that of sample_prob)")
-    add("--cache-ratio", type=float, metavar="X", help="share of the nodes of a type of which each partition keeps "
-        "copies that it does not own")  # fmt: skip
+    add(
+        "--cache-ratio",
+        type=float,
+        metavar="X",
+        help="share of the nodes of a type of which each partition keeps copies that it does not own",
+    )
     add("--cache-memory", dest="cache_memory_budget", metavar="SIZE", help="the same in bytes, such as 2GB")
 
     read = parser.add_argument_group("PyG graphs and OGB folders")
     add = read.add_argument
     add("--weight-attr", metavar="NAME", help="attribute of edges of a .pt graph to sample by")
     add("--time-attr", metavar="NAME", help="attribute of nodes or edges of a .pt graph to sample by")
-    add("--add-inverse-edge", action=argparse.BooleanOptionalAction, default=None,
-        help="whether OGB's edges are followed by their reverses (default: as OGB does)")  # fmt: skip
+    add(
+        "--add-inverse-edge",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="whether OGB's edges are followed by their reverses (default: as OGB does)",
+    )
 
     tables = parser.add_argument_group(
-        "tables of edges", "A column is NAME or NAME:DTYPE; several, NAME,NAME,..., are side by side. A description "
+        "tables of edges",
+        "A column is NAME or NAME:DTYPE; several, NAME,NAME,..., are side by side. A description "
         "file can say more: see glt.partition.inputs.read.",
-    )  # fmt: skip
+    )
     add = tables.add_argument
     add("--src", metavar="COLUMN", help="ids of sources (default: src)")
     add("--dst", metavar="COLUMN", help="ids of destinations (default: dst)")
@@ -384,9 +443,16 @@ _MOST_LABELS: Final = 16  # in the report, of a type of nodes
 
 # What a wrong flag, or a wrong input, ends in.
 _REFUSED = (
-    PartitionError, ValueError, TypeError, LookupError, ImportError, FileNotFoundError, PermissionError,
-    NotADirectoryError, IsADirectoryError,
-)  # fmt: skip
+    PartitionError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ImportError,
+    FileNotFoundError,
+    PermissionError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:

@@ -46,11 +46,30 @@ def require_in_place(name: str, array: np.ndarray) -> None:
 # What features and labels are called in a batch, and what a loader puts there itself.
 RESERVED: Final = frozenset(
     {
-        "x", "y", "edge_attr", "edge_index", "n_id", "e_id", "batch", "batch_size", "input_id", "mapping", "num_nodes",
-        "num_edges", "num_sampled_nodes", "num_sampled_edges", "seed_time", "edge_label", "edge_label_index",
-        "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index", "stats",
+        "x",
+        "y",
+        "edge_attr",
+        "edge_index",
+        "n_id",
+        "e_id",
+        "batch",
+        "batch_size",
+        "input_id",
+        "mapping",
+        "num_nodes",
+        "num_edges",
+        "num_sampled_nodes",
+        "num_sampled_edges",
+        "seed_time",
+        "edge_label",
+        "edge_label_index",
+        "edge_label_time",
+        "src_index",
+        "dst_pos_index",
+        "dst_neg_index",
+        "stats",
     }
-)  # fmt: skip
+)
 _ARGUMENTS: Final = {"x": "node_feat", "y": "node_label", "edge_attr": "edge_feat"}
 
 
@@ -223,9 +242,11 @@ class GraphInput:
         for edges in self.edges:
             attrs = {f"edge_attrs[{name!r}]": rows for name, rows in edges.attrs.items()}
             yield from _arrays(
-                {"edge_feat": edges.feat, **attrs}, edge_index=edges.edge_index, edge_weight=edges.weight,
+                {"edge_feat": edges.feat, **attrs},
+                edge_index=edges.edge_index,
+                edge_weight=edges.weight,
                 edge_time=edges.time,
-            )  # fmt: skip
+            )
 
     @classmethod
     def of(

@@ -59,10 +59,15 @@ class Hosts:
         """Starts a rank on each; the second may wait at a stage for good, and says so."""
         for at, (name, stage) in enumerate(zip(self.names, ("", second_stops_at), strict=True)):
             environment = os.environ | {
-                "MASTER_ADDR": "10.231.7.1", "MASTER_PORT": "29500", "RANK": str(at), "WORLD_SIZE": "2",
-                "LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": name, "OMP_NUM_THREADS": "1",
+                "MASTER_ADDR": "10.231.7.1",
+                "MASTER_PORT": "29500",
+                "RANK": str(at),
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": "0",
+                "GLOO_SOCKET_IFNAME": name,
+                "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": os.pathsep.join(sys.path),
-            }  # fmt: skip
+            }
             script = [sys.executable, str(HERE / "host_run.py"), str(self.target(at)), str(timeout_s), stage]
             self.ranks.append(
                 subprocess.Popen(

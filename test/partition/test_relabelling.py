@@ -242,8 +242,12 @@ def test_rows_and_maps_that_do_not_fit_are_named():
         to_original_order(rows, ids, torch.zeros(4, 1))
 
 
-FILES = ["node_map/node.npy", "node_map_inverse/node.npy", "edge_map/node__to__node.npy",
-         "edge_map_inverse/node__to__node.npy"]  # fmt: skip
+FILES = [
+    "node_map/node.npy",
+    "node_map_inverse/node.npy",
+    "edge_map/node__to__node.npy",
+    "edge_map_inverse/node__to__node.npy",
+]
 
 
 @pytest.mark.parametrize("path", FILES)

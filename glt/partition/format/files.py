@@ -40,10 +40,22 @@ _RAW: Final = {
 # What NumPy stores as it is.
 _NUMPY: Final = frozenset(
     {
-        torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
-        torch.int64, torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.uint16,
+        torch.int16,
+        torch.uint32,
+        torch.int32,
+        torch.uint64,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
     }
-)  # fmt: skip
+)
 _MAX_DIMS: Final = 4  # of a tensor in a message
 
 

@@ -256,10 +256,18 @@ class PartitionWriter:
         for piece in pieces:
             end = begin + len(piece)
             _core.scatter_rows(
-                piece, owner, None if ids is None else ids[begin:end], begin, files, filled,
-                owner_file=None if owners is None else owners.rows, place_file=None if places is None else places.rows,
-                chunk_rows=chunk_rows, num_threads=self.num_threads, tick=self.advance,
-            )  # fmt: skip
+                piece,
+                owner,
+                None if ids is None else ids[begin:end],
+                begin,
+                files,
+                filled,
+                owner_file=None if owners is None else owners.rows,
+                place_file=None if places is None else places.rows,
+                chunk_rows=chunk_rows,
+                num_threads=self.num_threads,
+                tick=self.advance,
+            )
             begin = end
 
 
@@ -293,10 +301,15 @@ class SortMemory:
         indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_ids)
         return cls(
             *_core.edge_sort_plan(
-                edges.num_edges, edges.num_ids, weight_bytes, edges.has_time, indices.itemsize, edge_ids.itemsize,
+                edges.num_edges,
+                edges.num_ids,
+                weight_bytes,
+                edges.has_time,
+                indices.itemsize,
+                edge_ids.itemsize,
                 thread_bytes,
             )
-        )  # fmt: skip
+        )
 
 
 def write_graph(
@@ -327,9 +340,16 @@ def write_graph(
     position = book.position()
     indptr = np.empty(book.owner.size + 1, np.int64)
     num_cut_edges = _core.count_rows(
-        edges.row_ids, edges.col_ids, position, book.owner, neighbor_book.owner, book.num_parts, indptr,
-        num_threads=writer.num_threads, tick=writer.advance,
-    )  # fmt: skip
+        edges.row_ids,
+        edges.col_ids,
+        position,
+        book.owner,
+        neighbor_book.owner,
+        book.num_parts,
+        indptr,
+        num_threads=writer.num_threads,
+        tick=writer.advance,
+    )
     counts = tuple(np.diff(indptr[book.offset]).tolist())
     _write_indptr(writer, edges, book, indptr)
     files = _files(writer, edges, book, num_neighbors, counts)
@@ -341,12 +361,26 @@ def write_graph(
     time = edges.time if edges.time is not None else edges.neighbor_time
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
         _core.sort_edges(
-            edges.row_ids, edges.col_ids, edges.weight, time, edges.time is None, num_neighbors, position,
-            book.offset[[*writer.parts, -1]].tolist(), indptr, [[file.rows for file in array] for array in files],
-            id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize, scratch, thread_bytes,
-            num_threads=writer.num_threads, tick=writer.advance, neighbor_id=neighbor_id,
-            edge_id=edge_id, num_ids=edges.num_ids,
-        )  # fmt: skip
+            edges.row_ids,
+            edges.col_ids,
+            edges.weight,
+            time,
+            edges.time is None,
+            num_neighbors,
+            position,
+            book.offset[[*writer.parts, -1]].tolist(),
+            indptr,
+            [[file.rows for file in array] for array in files],
+            id_dtype(num_neighbors).itemsize,
+            id_dtype(edges.num_ids).itemsize,
+            scratch,
+            thread_bytes,
+            num_threads=writer.num_threads,
+            tick=writer.advance,
+            neighbor_id=neighbor_id,
+            edge_id=edge_id,
+            num_ids=edges.num_ids,
+        )
     for array in files:
         writer.close(array)
     return counts, num_cut_edges
@@ -413,8 +447,15 @@ def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts:
     original, new = (writer.writer(path, dtype, (edges.num_edges,)) for path in paths)
     offset = np.concatenate([[0], np.cumsum(counts)])
     _core.number_edges(
-        edges.row_ids, book.owner, offset, original.rows, new.rows, dtype.itemsize, CHUNK_EDGES,
-        num_threads=writer.num_threads, tick=writer.advance,
-    )  # fmt: skip
+        edges.row_ids,
+        book.owner,
+        offset,
+        original.rows,
+        new.rows,
+        dtype.itemsize,
+        CHUNK_EDGES,
+        num_threads=writer.num_threads,
+        tick=writer.advance,
+    )
     writer.close([original, new])
     return map_npy(new.path, mode="r")

@@ -28,11 +28,20 @@ _LOCAL_HEADER_BYTES: Final = 30  # of a zip record, before its name and extra fi
 _STORAGES: Final = {
     f"{name}Storage": dtype
     for name, dtype in {
-        "Bool": torch.bool, "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16, "Int": torch.int32,
-        "Long": torch.int64, "Half": torch.float16, "BFloat16": torch.bfloat16, "Float": torch.float32,
-        "Double": torch.float64, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128,
+        "Bool": torch.bool,
+        "Byte": torch.uint8,
+        "Char": torch.int8,
+        "Short": torch.int16,
+        "Int": torch.int32,
+        "Long": torch.int64,
+        "Half": torch.float16,
+        "BFloat16": torch.bfloat16,
+        "Float": torch.float32,
+        "Double": torch.float64,
+        "ComplexFloat": torch.complex64,
+        "ComplexDouble": torch.complex128,
     }.items()
-}  # fmt: skip
+}
 _BOOKS: Final = "graphlearn_torch.partition.partition_book"
 _RECORDS: Final = frozenset(
     {

@@ -31,13 +31,25 @@ _EDGE: Final = HOMOGENEOUS.edge_types[0]
 
 # OGB's own lists (ogb/*propred/master.csv): which graphs are stored without the reverses of their edges.
 _INVERSE: Final = {
-    "ogbn_proteins": True, "ogbn_products": True, "ogbn_arxiv": False, "ogbn_mag": False, "ogbn_papers100M": False,
-    "ogbl_ppa": True, "ogbl_collab": True, "ogbl_citation2": False, "ogbl_wikikg2": False, "ogbl_ddi": True,
-    "ogbl_biokg": False, "ogbl_vessel": False,
-}  # fmt: skip
+    "ogbn_proteins": True,
+    "ogbn_products": True,
+    "ogbn_arxiv": False,
+    "ogbn_mag": False,
+    "ogbn_papers100M": False,
+    "ogbl_ppa": True,
+    "ogbl_collab": True,
+    "ogbl_citation2": False,
+    "ogbl_wikikg2": False,
+    "ogbl_ddi": True,
+    "ogbl_biokg": False,
+    "ogbl_vessel": False,
+}
 _CSV, _HETERO_CSV, _BINARY, _HETERO_BINARY = (
-    "edge.csv.gz", "triplet-type-list.csv.gz", "data.npz", "edge_index_dict.npz",
-)  # fmt: skip
+    "edge.csv.gz",
+    "triplet-type-list.csv.gz",
+    "data.npz",
+    "edge_index_dict.npz",
+)
 
 
 def is_ogb_folder(root: Path) -> bool:

@@ -90,9 +90,22 @@ class Adjacency:
         )
         with scratch_file(directory, sort_bytes) as scratch:
             _core.sort_edges(
-                rows, cols, None, None, False, num_nodes, position, [0, num_nodes], indptr,
-                [*files, *([],) * 5], dtype.itemsize, edge_ids.itemsize, scratch, thread_bytes, num_threads=num_threads,
-            )  # fmt: skip
+                rows,
+                cols,
+                None,
+                None,
+                False,
+                num_nodes,
+                position,
+                [0, num_nodes],
+                indptr,
+                [*files, *([],) * 5],
+                dtype.itemsize,
+                edge_ids.itemsize,
+                scratch,
+                thread_bytes,
+                num_threads=num_threads,
+            )
         paths[1].unlink()
         return cls(indptr, np.memmap(paths[0], dtype, "r+") if num_ends else np.empty(0, dtype))
 
@@ -252,9 +265,18 @@ class AdjacencyPartitioner(PartitionerBase):
         """
         (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
         return _core.move_overfull(
-            adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges),
-            int(node_cap), base_penalty(adjacency), random_seed, owner,
-        )  # fmt: skip
+            adjacency.indptr,
+            adjacency.indices,
+            self.num_parts,
+            label,
+            label_cap,
+            edges,
+            self.edge_cap(edges),
+            int(node_cap),
+            base_penalty(adjacency),
+            random_seed,
+            owner,
+        )
 
     def _assign_all(self) -> np.ndarray:
         if self.num_parts == 1:
@@ -333,9 +355,18 @@ class FennelPartitioner(AdjacencyPartitioner):
         best, fewest, num_idle = owner, -1, 0
         for number in range(self.num_passes):
             num_cut = _core.fennel_pass(
-                adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, edge_cap,
-                base_penalty(adjacency) * TEMPERING**number, number == 0, self.random_seed, owner,
-            )  # fmt: skip
+                adjacency.indptr,
+                adjacency.indices,
+                self.num_parts,
+                label,
+                label_cap,
+                edges,
+                edge_cap,
+                base_penalty(adjacency) * TEMPERING**number,
+                number == 0,
+                self.random_seed,
+                owner,
+            )
             logger.info("pass %d cuts %d of %d edges", number + 1, num_cut, adjacency.num_edges)
             num_idle = num_idle + 1 if number > 0 and num_cut > (1 - WORTH_A_PASS) * fewest else 0
             if number == 0 or num_cut < fewest:

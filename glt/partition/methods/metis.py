@@ -108,10 +108,20 @@ class Metis:
         run.restype = ctypes.c_int
         with _printing_to_the_log():
             status = run(
-                _pointer(counts[0:1]), _pointer(counts[1:2]), _pointer(indptr), _pointer(neighbor),
-                _pointer(node_weight), None, _pointer(edge_weight), _pointer(counts[2:3]), None, None,
-                _pointer(options), _pointer(counts[3:4]), _pointer(owner),
-            )  # fmt: skip
+                _pointer(counts[0:1]),
+                _pointer(counts[1:2]),
+                _pointer(indptr),
+                _pointer(neighbor),
+                _pointer(node_weight),
+                None,
+                _pointer(edge_weight),
+                _pointer(counts[2:3]),
+                None,
+                None,
+                _pointer(options),
+                _pointer(counts[3:4]),
+                _pointer(owner),
+            )
         if status != OK:
             raise RuntimeError(
                 f"METIS could not partition {owner.size} nodes with {neighbor.size} neighbours into {num_parts}: "

@@ -227,9 +227,18 @@ class PartitionerBase(ABC):
         self.relabel = relabel
         edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
         self.graph = GraphInput.of(
-            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
-            node_attrs, edge_attrs,
-        )  # fmt: skip
+            edge_dir,
+            num_nodes,
+            edge_index,
+            node_feat,
+            edge_feat,
+            node_label,
+            edge_weight,
+            edge_time,
+            node_time,
+            node_attrs,
+            edge_attrs,
+        )
         self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
         for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
             if asked and name not in self.balances:
@@ -238,9 +247,14 @@ class PartitionerBase(ABC):
                     "such as FennelPartitioner, or leave it out"
                 )
         self.caches = CacheInput.of(
-            self.graph.schema, [nodes.num_nodes for nodes in self.graph.nodes], self.num_parts, self.hotness_argument,
-            hotness, cache_ratio, cache_memory_budget,
-        )  # fmt: skip
+            self.graph.schema,
+            [nodes.num_nodes for nodes in self.graph.nodes],
+            self.num_parts,
+            self.hotness_argument,
+            hotness,
+            cache_ratio,
+            cache_memory_budget,
+        )
         if not isinstance(hotness, HotnessByType):  # of slices, whose tables are elsewhere
             self.caches.require_use(self.graph.nodes)
         require_free(self.output_dir)

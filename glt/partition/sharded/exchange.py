@@ -169,9 +169,14 @@ class Exchange:
     def _remote_error(self, rank: int, what: dict[str, str]) -> RemoteError:
         peer: dict[str, Any] = self._peers[rank] if self._peers else {"host": "an unknown host", "pid": -1}
         return RemoteError(
-            what["type_name"], what["message"], what["traceback"], role=_ROLE, rank=rank, pid=peer["pid"],
+            what["type_name"],
+            what["message"],
+            what["traceback"],
+            role=_ROLE,
+            rank=rank,
+            pid=peer["pid"],
             host=peer["host"],
-        )  # fmt: skip
+        )
 
     def _leave(self) -> None:
         if self._is_mine:

@@ -366,9 +366,15 @@ class EdgeFiles:
             thread_bytes: Memory of each thread for sorting.
         """
         books = EdgeBooks(
-            self._exchange, self._writer, self._edges.edge_type, self._owner, self._num_edges, self._counts, leaders,
+            self._exchange,
+            self._writer,
+            self._edges.edge_type,
+            self._owner,
+            self._num_edges,
+            self._counts,
+            leaders,
             self._round_bytes,
-        )  # fmt: skip
+        )
         if self._relabel:
             books.write_maps()
         elif edge_tables(self._edges):
@@ -435,9 +441,19 @@ class EdgeFiles:
         files.close()
         of_node, weight = scratch[2], scratch[3] if edges.weight is not None else None
         return replace(
-            edges, expanded=0, neighbor=1, edge_index=ends, row_ids=ends[0], col_ids=ends[1], edge_ids=of_node,
-            id_bound=num_ids, weight=weight, time=scratch[-1] if edges.time is not None else None, feat=None, attrs={},
-        )  # fmt: skip
+            edges,
+            expanded=0,
+            neighbor=1,
+            edge_index=ends,
+            row_ids=ends[0],
+            col_ids=ends[1],
+            edge_ids=of_node,
+            id_bound=num_ids,
+            weight=weight,
+            time=scratch[-1] if edges.time is not None else None,
+            feat=None,
+            attrs={},
+        )
 
     def _shift(self) -> np.ndarray:
         """What turns a row, counted over all partitions, into one counted over those of its writer."""

@@ -117,22 +117,28 @@ def outline(slices: GraphSlice) -> GraphInput:
     graph = slices.graph
     nodes = tuple(
         replace(
-            each, feat=_rows(each.feat, each.num_nodes), label=_rows(each.label, each.num_nodes),
+            each,
+            feat=_rows(each.feat, each.num_nodes),
+            label=_rows(each.label, each.num_nodes),
             time=_column(each.time, each.num_nodes),
             attrs=_attrs(each.attrs, each.num_nodes),
         )
         for each in graph.nodes
-    )  # fmt: skip
+    )
     counts = slices.num_edges.sum(axis=0).tolist()
     edges = tuple(
         replace(
-            each, edge_index=np.broadcast_to(np.zeros((), np.int64), (2, count)),
-            row_ids=_zeros(each.row_ids, count), col_ids=_zeros(each.col_ids, count),
-            feat=_rows(each.feat, count), weight=_column(each.weight, count), time=_column(each.time, count),
+            each,
+            edge_index=np.broadcast_to(np.zeros((), np.int64), (2, count)),
+            row_ids=_zeros(each.row_ids, count),
+            col_ids=_zeros(each.col_ids, count),
+            feat=_rows(each.feat, count),
+            weight=_column(each.weight, count),
+            time=_column(each.time, count),
             attrs=_attrs(each.attrs, count),
         )
         for each, count in zip(graph.edges, counts, strict=True)
-    )  # fmt: skip
+    )
     return replace(graph, nodes=nodes, edges=edges)
 
 
@@ -359,9 +365,15 @@ class _Run:
         for at, edges in enumerate(graph.edges):
             exchange.stage = f"the edges of type {edges.edge_type}"
             files = EdgeFiles(
-                exchange, writer, self._parts, replace(edges, neighbor_time=times[edges.neighbor]),
-                self._slices.num_edges[:, at], books, assigner.relabel, self._round_bytes,
-            )  # fmt: skip
+                exchange,
+                writer,
+                self._parts,
+                replace(edges, neighbor_time=times[edges.neighbor]),
+                self._slices.num_edges[:, at],
+                books,
+                assigner.relabel,
+                self._round_bytes,
+            )
             graphs.append(files.write(leaders, thread_bytes))
         exchange.stage = "the end"
         manifest = assigner.manifest(graph, books, reads, graphs, self._files(writer), self._strategy_arguments)

@@ -49,10 +49,19 @@ class GraphSlice:
         rows = [_num_rows(tables, node_type) for node_type in node_types]
         try:
             graph = GraphInput.of(
-                edge_dir, num_nodes, edge_index, tables["node_feat"], tables["edge_feat"], tables["node_label"],
-                tables["edge_weight"], tables["edge_time"], tables["node_time"], tables["node_attrs"],
-                tables["edge_attrs"], num_rows=rows,
-            )  # fmt: skip
+                edge_dir,
+                num_nodes,
+                edge_index,
+                tables["node_feat"],
+                tables["edge_feat"],
+                tables["node_label"],
+                tables["edge_weight"],
+                tables["edge_time"],
+                tables["node_time"],
+                tables["node_attrs"],
+                tables["edge_attrs"],
+                num_rows=rows,
+            )
         except IndexError as error:  # which names a position
             raise IndexError(f"in the slice of rank {exchange.rank}: {error}") from error
         agree(exchange, _kinds(graph))
