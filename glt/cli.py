@@ -66,7 +66,7 @@ def early_stop(flags: Sequence[str]) -> Iterator[None]:
 # Commands with a module of their own: it has add_arguments(parser) and run(parser, arguments), the exit status.
 _COMMANDS: Final = {
     "inspect": ("glt.partition.inspect", "report what a partition directory holds, and verify it"),
-    "import": ("glt.partition.importers.command", "take over the partition directory of another library"),
+    "import": ("glt.partition.command_import", "take over the partition directory of another library"),
     "launch": ("glt.launch.command_launch", "run a script as the servers and trainers of a job, on one host or more"),
     "copy": ("glt.launch.command_copy", "send each host of a job its partitions"),
     "partition": ("glt.partition.command", "partition a graph on disk"),

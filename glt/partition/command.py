@@ -8,12 +8,10 @@ output directory that is not empty; 130 after Ctrl-C. Errors are one line on std
 from __future__ import annotations
 
 import argparse
-import importlib
 import resource
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -28,9 +26,7 @@ from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import require_graph_name, write_part_config
 from glt.partition.format.staging import require_free, require_writable
 from glt.partition.inputs import read_graph
-
-# What partitioners balance and place nodes by, out of the tables of a graph.
-
+from glt.partition.methods import METHODS
 
 _LABELS = ("label", "y")
 
@@ -143,66 +139,6 @@ def _unknown(flag: str, name: str, graph: Mapping[str, Any]) -> str:
     known = ["label"] * ("node_label" in graph) + sorted(attrs)
     return f"{flag} {name}: no nodes have that: expected one of {', '.join(known) or '(there are no tables of nodes)'}"
 
-
-# The flags of ``glt partition``, and the arguments of partitioners and readers that they stand for.
-
-
-@dataclass(frozen=True)
-class Method:
-    """A partitioner by the name that users choose it by.
-
-    Attributes:
-        module, class_name: Where it is: nothing is imported that was not chosen.
-        options: Arguments of its own, which other partitioners may not have.
-        help: What it is good for.
-    """
-
-    module: str
-    class_name: str
-    options: frozenset[str]
-    help: str
-
-    def load(self) -> Any:
-        """Returns the class.
-
-        Raises:
-            ValueError: If this glt does not have it.
-        """
-        try:
-            return getattr(importlib.import_module(self.module), self.class_name)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"--method: this glt has no {self.class_name} ({error})") from error
-
-
-METHODS: Final = {
-    "random": Method(
-        "glt.partition.methods.partitioners", "RandomPartitioner", frozenset({"random_seed"}), "even, at random"
-    ),
-    "frequency": Method(
-        "glt.partition.methods.partitioners",
-        "FrequencyPartitioner",
-        frozenset({"random_seed"}),
-        "nodes go where they are read most; needs --hotness",
-    ),
-    "metis": Method(
-        "glt.partition.methods.metis",
-        "MetisPartitioner",
-        frozenset({"random_seed", "imbalance", "objtype"}),
-        "few edges between partitions, in memory, by pymetis",
-    ),
-    "fennel": Method(
-        "glt.partition.methods.edge_cut",
-        "FennelPartitioner",
-        frozenset({"random_seed", "imbalance", "num_passes"}),
-        "few edges between partitions, in bounded memory",
-    ),
-    "assigned": Method(
-        "glt.partition.methods.partitioners",
-        "AssignedPartitioner",
-        frozenset({"owners"}),
-        "as --owners says",
-    ),
-}
 
 DESCRIPTION: Final = (
     "Partitions a graph on disk. Exit status 0: done; 1: failed on the way; 2: cannot be done as asked; 130: stopped. "
@@ -498,7 +434,7 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
         options["probs" if arguments.method == "frequency" else "hotness"] = hotness
     elif arguments.method == "frequency":
         raise ValueError("--method frequency places nodes by how often they are read: add --hotness")
-    return chosen(out, arguments.num_parts, **graph, **options)
+    return chosen(out, arguments.num_parts, graph, **options)
 
 
 def _shows_progress(arguments: argparse.Namespace) -> bool:
@@ -515,8 +451,7 @@ def _scratch(arguments: argparse.Namespace, out: Path) -> Path:
 
 
 def _forecast(partitioner: Any) -> str:
-    nodes, edges = partitioner.graph.nodes, partitioner.graph.edges
-    counts = f"{sum(n.num_nodes for n in nodes)} nodes and {sum(e.num_edges for e in edges)} edges"
+    counts = f"{partitioner.graph.num_nodes} nodes and {partitioner.graph.num_edges} edges"
     return f"forecast: {counts}: {partitioner.forecast().summary()}"
 
 

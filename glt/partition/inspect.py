@@ -16,15 +16,65 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from glt._checks import format_size
 from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
 from glt.partition.format import layout
-from glt.partition.format.files import map_file
-from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ValueCount, count_values
+from glt.partition.format.files import chunks, map_file
+from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ReadForecast, balance_ratio
 from glt.partition.format.part_config import graph_names
-from glt.partition.hotness import ReadForecast
+
+MAX_VALUES: Final = 64  # a table with more distinct values counts something else than classes
+
+
+@dataclass(frozen=True)
+class ValueCount:
+    """One value of a table.
+
+    Attributes:
+        table: Name of the table, for example ``"label"``.
+        value: The value; ``True`` of a mask.
+        part_counts: Nodes with it in each partition that was counted.
+        balance_ratio: Mean over largest partition; 1 is perfectly even.
+    """
+
+    table: str
+    value: int | bool
+    part_counts: tuple[int, ...]
+    balance_ratio: float
+
+
+def count_values(table: str, parts: Sequence[np.ndarray]) -> tuple[ValueCount, ...]:
+    """Counts the values of a table in each partition.
+
+    Args:
+        table: Its name.
+        parts: Its rows in each partition.
+
+    Returns:
+        One count for each value, ascending; of a mask for ``True`` only. Nothing unless the table has one boolean or
+        integer per node and at most ``MAX_VALUES`` values.
+    """
+    if not parts or any(rows.dtype.kind not in "biu" or rows.size != len(rows) for rows in parts):
+        return ()
+    counts: dict[int | bool, list[int]] = {}
+    for at, rows in enumerate(parts):
+        for _, chunk in chunks(rows.reshape(-1)):
+            values, found = np.unique(chunk, return_counts=True)
+            for value, count in zip(values.tolist(), found.tolist(), strict=True):
+                counts.setdefault(value, [0] * len(parts))[at] += count
+            if len(counts) > MAX_VALUES:
+                return ()
+    wanted = [True] if parts[0].dtype.kind == "b" else sorted(counts)
+    return tuple(
+        ValueCount(table, value, tuple(per_part), balance_ratio(per_part))
+        for value in wanted
+        if (per_part := counts.get(value, [0] * len(parts)))
+    )
+
 
 # What :func:`glt.partition.inspect_partitions` reports.
 

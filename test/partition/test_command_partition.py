@@ -24,7 +24,7 @@ from glt.partition import (
     RandomPartitioner,
     read_part_config,
 )
-from glt.partition.command import METHODS
+from glt.partition.methods import METHODS
 from glt.sampler import NeighborSampler
 
 pa = pytest.importorskip("pyarrow")

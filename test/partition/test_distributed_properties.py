@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from local_exchange import LocalExchange, in_ranks, use_threads
 
 from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, partition_distributed
-from glt.partition.hotness import WholeHotness
+from glt.partition.methods.hotness import WholeHotness
 from glt.partition.methods.partitioners import assign_by_hotness
 from glt.partition.sharded.slices import SlicedHotness
 
@@ -113,7 +113,7 @@ def test_many_nodes_are_placed_by_the_same_sample() -> None:
 
     def rank_of(exchange: LocalExchange) -> np.ndarray:
         mine = tuple(cut(hot, bounds, exchange.rank))
-        return assign_by_hotness(SlicedHotness(exchange, mine, False, np.diff(bounds), 1 << 20), nodes, 4, 3, 0)
+        return assign_by_hotness(SlicedHotness(exchange, mine, False, np.diff(bounds)), nodes, 4, 3, 0)
 
     wanted = assign_by_hotness(WholeHotness(hot), nodes, 4, 3, 0)
     for found in in_ranks(3, rank_of):

@@ -9,7 +9,7 @@ from partition_world import hetero_world
 
 from glt.cli import main
 from glt.partition import RandomPartitioner, inspect_partitions, load_partition
-from glt.partition.format.manifest import MAX_VALUES, count_values
+from glt.partition.inspect import MAX_VALUES, count_values
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt.partition.arguments import chunks
+from glt.partition.format.files import chunks
 
 
 def owner_dtype(num_parts: int) -> np.dtype:

@@ -20,14 +20,17 @@ from glt import _core
 from glt.data.arrays import map_npy, require_data
 from glt.errors import PartitionError
 
-# A table of rows: NumPy on disk, together with the torch dtype that it stands for.
-#
-# NumPy has no bfloat16 (nor float8, nor complex32), so such tensors are stored as raw unsigned integers of the same
-# width.
-
-
 Array = np.ndarray | torch.Tensor
+CHUNK_IDS: Final = 1 << 20  # ids looked at together: 8 MiB
 
+
+def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields pieces of at most ``CHUNK_IDS`` elements, each with the position of its first."""
+    for begin in range(0, array.size, CHUNK_IDS):
+        yield begin, array[begin : begin + CHUNK_IDS]
+
+
+# What NumPy lacks is stored as raw unsigned integers of the same width.
 _RAW: Final = {
     torch.bfloat16: torch.uint16,
     torch.float8_e4m3fn: torch.uint8,
@@ -39,22 +42,11 @@ _RAW: Final = {
 
 # What NumPy stores as it is.
 _NUMPY: Final = frozenset(
-    {
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.uint16,
-        torch.int16,
-        torch.uint32,
-        torch.int32,
-        torch.uint64,
-        torch.int64,
-        torch.float16,
-        torch.float32,
-        torch.float64,
-        torch.complex64,
-        torch.complex128,
-    }
+    getattr(torch, name)
+    for name in (
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
 )
 _MAX_DIMS: Final = 4  # of a tensor in a message
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from glt.data.arrays import as_numpy, require_data
-from glt.partition.arguments import CHUNK_IDS
-from glt.partition.format.files import Array
+from glt.partition.format.files import CHUNK_IDS, Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,14 +14,14 @@ import numpy as np
 from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
+from glt._checks import integer
 from glt.data.schema import NodeType
-from glt.partition.arguments import integer
-from glt.partition.forecast import BASE_BYTES, Forecast
 from glt.partition.format.book import id_dtype, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, scratch_file
+from glt.partition.format.files import BLOCK_BYTES, scratch_array, scratch_file
 from glt.partition.format.staging import scratch_directory
 from glt.partition.graph_input import EdgeInput, GraphInput
 from glt.partition.methods.balance import label_caps, owned_edges
+from glt.partition.methods.forecast import BASE_BYTES, Forecast
 from glt.partition.methods.partitioner import GraphArguments, PartitionerBase, PerEdgeType, PerNodeType
 
 # The whole graph as a partitioner sees it: one type of nodes, edges in both directions.
@@ -70,7 +70,7 @@ class Adjacency:
         num_nodes = int(offset[-1])
         num_ends = 2 * sum(src.size for edges in graph.edges for src, _ in _without_loops(edges, offset))
         dtype, edge_ids = id_dtype(num_nodes), id_dtype(num_ends)
-        rows, cols = (_mapped(directory, dtype, num_ends) for _ in range(2))
+        rows, cols = (scratch_array(directory, num_ends, dtype) for _ in range(2))
         at = 0
         for edges in graph.edges:
             for src, dst in _without_loops(edges, offset):
@@ -113,8 +113,8 @@ class Adjacency:
 def scratch_bytes(graph: GraphInput) -> int:
     """Returns the most that the files of :meth:`Adjacency.of` take at a time: 56 bytes per edge, 64 with more than
     2**30 edges, 80 with more than 2**31 nodes too."""
-    num_ends = 2 * sum(edges.num_edges for edges in graph.edges)
-    node = id_dtype(sum(nodes.num_nodes for nodes in graph.nodes)).itemsize
+    num_ends = 2 * graph.num_edges
+    node = id_dtype(graph.num_nodes).itemsize
     edge = id_dtype(num_ends).itemsize
     return num_ends * (3 * node + edge + (12 if num_ends <= 2**32 else 16))
 
@@ -126,16 +126,6 @@ def _without_loops(edges: EdgeInput, offset: np.ndarray) -> Iterator[tuple[np.nd
         dst = edges.col_ids[chunk] + offset[edges.neighbor]
         keep = src != dst
         yield src[keep], dst[keep]
-
-
-def _mapped(directory: Path, dtype: np.dtype, size: int) -> np.ndarray:
-    if size == 0:
-        return np.empty(0, dtype)
-    with scratch_file(directory, size * dtype.itemsize) as scratch, os.fdopen(os.dup(scratch), "r+b") as file:
-        return np.memmap(file, dtype, "r+", shape=(size,))
-
-
-# The base of partitioners that look at the edges: all nodes are assigned at once.
 
 
 GAMMA: Final = 1.5  # exponent of a partition's cost in its size, the choice of Fennel's paper
@@ -163,8 +153,8 @@ class AdjacencyPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,
@@ -177,10 +167,10 @@ class AdjacencyPartitioner(PartitionerBase):
             )
         self.imbalance = float(imbalance)
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
-        if sum(nodes.num_nodes for nodes in self.graph.nodes) >= 1 << 32:
+        if self.graph.num_nodes >= 1 << 32:
             raise ValueError(
-                f"num_nodes = {num_nodes}: expected less than 2**32 in all, which {type(self).__name__} numbers "
-                "one type after the other in 32 bits; RandomPartitioner takes more"
+                f"num_nodes = {self.graph['num_nodes']}: expected less than 2**32 in all, which {type(self).__name__} "
+                "numbers one type after the other in 32 bits; RandomPartitioner takes more"
             )
         self._label, self._label_count = self.balance.of_all_nodes(self.graph)
         if self._label_count.size * self.num_parts > 1 << 26:
@@ -224,8 +214,7 @@ class AdjacencyPartitioner(PartitionerBase):
         expected = super().forecast()
         if self.num_parts == 1:
             return expected
-        num_nodes = sum(nodes.num_nodes for nodes in self.graph.nodes)
-        num_edges = sum(edges.num_edges for edges in self.graph.edges)
+        num_nodes, num_edges = self.graph.num_nodes, self.graph.num_edges
         label_bytes = 0 if self._label is None else self._label.nbytes
         peaks = (13 * num_nodes + self.sort_memory_bytes, 8 * num_nodes + self.assign_bytes(num_nodes, 2 * num_edges))
         # What the adjacency takes is gone before the result is written, so that it lies where the result will.
@@ -332,8 +321,8 @@ class FennelPartitioner(AdjacencyPartitioner):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,

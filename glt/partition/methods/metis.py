@@ -19,10 +19,10 @@ import numpy as np
 from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
-from glt._checks import available_memory
+from glt._checks import available_memory, integer
 from glt.data.schema import NodeType
-from glt.partition.arguments import integer
 from glt.partition.format.book import owner_dtype
+from glt.partition.graph_input import GraphInput
 from glt.partition.methods.edge_cut import Adjacency, AdjacencyPartitioner
 from glt.partition.methods.partitioner import GraphArguments, PerEdgeType, PerNodeType
 
@@ -205,8 +205,8 @@ class MetisPartitioner(AdjacencyPartitioner):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,

@@ -10,14 +10,19 @@ import numpy as np
 from typing_extensions import Unpack
 
 from glt import _core
+from glt._checks import integer
 from glt.data.schema import NodeType
-from glt.partition import arguments
-from glt.partition.arguments import integer
 from glt.partition.format.book import owner_dtype
-from glt.partition.hotness import NodeHotness
-from glt.partition.methods.partitioner import GraphArguments, Hotness, PartitionerBase, PerEdgeType, PerNodeType
-
-# An assignment of nodes that exists already.
+from glt.partition.graph_input import GraphInput
+from glt.partition.methods.hotness import NodeHotness
+from glt.partition.methods.partitioner import (
+    GraphArguments,
+    Hotness,
+    PartitionerBase,
+    PerEdgeType,
+    PerNodeType,
+    checked_owners,
+)
 
 
 class AssignedPartitioner(PartitionerBase):
@@ -39,8 +44,8 @@ class AssignedPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,
@@ -52,12 +57,11 @@ class AssignedPartitioner(PartitionerBase):
         self.origin = dict(origin or {})
         schema = self.graph.schema
         self._owners = [
-            arguments.owners(
+            checked_owners(
                 f"owners[{nodes.node_type!r}]" if schema.is_hetero else "owners",
                 np.empty(0, np.int64) if value is None and nodes.num_nodes == 0 else value,
                 nodes.num_nodes,
                 num_parts,
-                owner_dtype(num_parts),
             )
             for nodes, value in zip(self.graph.nodes, schema.per_node_type("owners", owners), strict=True)
         ]
@@ -75,9 +79,6 @@ class AssignedPartitioner(PartitionerBase):
         for owner in self._owners:
             digest.update(owner.data)
         return {"owners_digest": digest.hexdigest(), **self.origin}
-
-
-# Nodes go where they are read most.
 
 
 _SAMPLE = 1 << 19  # numbers that prices are found on: a round takes about num_parts times as many operations
@@ -115,9 +116,9 @@ class FrequencyPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
-        probs: Hotness,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
+        probs: Hotness | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,
@@ -258,8 +259,8 @@ class RandomPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,

@@ -1,4 +1,4 @@
-"""Writes the nodes of this rank's partitions."""
+"""What a rank writes: the nodes, edges and caches of its partitions, and as a leader books and maps of ids."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from glt.data.schema import EdgeType, NodeType
-from glt.partition.arguments import CHUNK_IDS, chunks
 from glt.partition.format import layout
 from glt.partition.format.book import Book, group_by_owner, id_dtype
-from glt.partition.format.files import NpyWriter, scratch_array
+from glt.partition.format.files import NpyWriter, chunks, scratch_array
 from glt.partition.format.staging import locked_directory, remove_stale, require_free
-from glt.partition.format.writer import PartitionWriter, Table, cache_tables, edge_tables, node_tables, write_graph
 from glt.partition.graph_input import EdgeInput, NodeInput
-from glt.partition.sharded.exchange import Exchange, Kind, Parts, columns_of, deal, round_rows
-from glt.partition.sharded.slices import first_rows
-
-# Writes the caches of this rank's partitions, whose rows other ranks have.
+from glt.partition.methods.writer import PartitionWriter, Table, cache_tables, edge_tables, node_tables, write_graph
+from glt.partition.sharded.exchange import Exchange, Kind, Parts, columns_of, first_rows, scatter_rows
 
 
 def write_caches(
@@ -34,7 +30,6 @@ def write_caches(
     num_rows: np.ndarray,
     cached: Mapping[int, np.ndarray],
     new_id: np.ndarray | None,
-    round_bytes: int,
 ) -> None:
     """Writes copies of the rows of nodes of one type; a collective of all ranks.
 
@@ -45,11 +40,10 @@ def write_caches(
         num_rows: ``[world_size]``, rows in the slice of each rank.
         cached: The nodes in the cache of each of this rank's partitions that has one, ascending.
         new_id: What each node is called where nodes are relabelled, else None.
-        round_bytes: Memory for rows that arrive at a time.
     """
     tables = cache_tables(nodes)
     kinds: list[Kind] = [(rows.array.dtype, rows.row_shape) for _, rows in tables]
-    step = round_rows([(np.dtype(np.int64), ()), *kinds], exchange.world_size, round_bytes)
+    step = exchange.round_rows([(np.dtype(np.int64), ()), *kinds])
     num_rounds = exchange.gather_counts(np.array([sum(-(-ids.size // step) for ids in cached.values())])).max()
     rows = _Rows(exchange, [rows.array for _, rows in tables], kinds, first_rows(num_rows))
     done = 0
@@ -95,10 +89,7 @@ class _Rows:
         return (table[at] for table in self._tables)
 
 
-# Files of tables whose rows come from all ranks at a time.
-
-
-class DealtTables:
+class PartTables:
     """The rows of this rank's partitions: those of lower ranks come first, whoever's arrive first.
 
     Args:
@@ -131,9 +122,6 @@ class DealtTables:
 def begins(counts: np.ndarray) -> np.ndarray:
     """Returns where the rows from each rank begin, ``[world_size, ...]``, given how many there are."""
     return np.cumsum(counts, axis=0) - counts
-
-
-# The directory that ranks write together where they share a file system, and apart where they do not.
 
 
 @dataclass(frozen=True)
@@ -197,9 +185,6 @@ def _join(root: Path) -> int:
     return lock
 
 
-# What leaders write of the edges of all ranks: where each is, or what it is called.
-
-
 class Numbering:
     """Numbers the edges of a slice inside their partitions: those of lower ranks come first.
 
@@ -232,7 +217,6 @@ class EdgeBooks:
         num_edges: ``[world_size]``, edges in the slice of each rank.
         counts: ``[world_size, num_parts]`` int64, edges that each partition gets from each rank.
         leaders: Ranks that write.
-        round_bytes: See :func:`deal`.
     """
 
     def __init__(
@@ -244,7 +228,6 @@ class EdgeBooks:
         num_edges: np.ndarray,
         counts: np.ndarray,
         leaders: Sequence[int],
-        round_bytes: int,
     ) -> None:
         self._exchange = exchange
         self._writer = writer
@@ -254,7 +237,6 @@ class EdgeBooks:
         self._counts = counts
         self._leaders = leaders
         self._is_leader = exchange.rank in leaders
-        self._round_bytes = round_bytes
 
     def write_books(self) -> None:
         """Writes the owner of each edge, and its row there."""
@@ -298,7 +280,7 @@ class EdgeBooks:
         """Yields, on leaders, ids of first edges and columns of them and of those that follow, of all edges."""
         exchange = self._exchange
         first = first_rows(self._num_edges)[:-1]
-        step = round_rows(kinds, exchange.world_size, self._round_bytes)
+        step = exchange.round_rows(kinds)
         for begin in range(0, int(self._num_edges.max()), step):
             given = of_slice(begin, begin + step)
             received = exchange.all_to_all([given if to in self._leaders else [] for to in range(exchange.world_size)])
@@ -316,9 +298,6 @@ def new_offset(counts: np.ndarray) -> np.ndarray:
     return np.cumsum(in_part) - in_part
 
 
-# Writes the edges of this rank's partitions.
-
-
 class EdgeFiles:
     """Writes the edges of one type: rows, tables and, on a leader, the edge book.
 
@@ -330,7 +309,6 @@ class EdgeFiles:
         num_edges: ``[world_size]``, edges in the slice of each rank.
         books: Of all node types.
         relabel: Whether edges and nodes get new ids.
-        round_bytes: See :func:`deal`.
     """
 
     def __init__(
@@ -342,7 +320,6 @@ class EdgeFiles:
         num_edges: np.ndarray,
         books: Sequence[Book],
         relabel: bool,
-        round_bytes: int,
     ) -> None:
         self._exchange = exchange
         self._writer = writer
@@ -352,10 +329,9 @@ class EdgeFiles:
         self._first = first_rows(num_edges)
         self._book, self._neighbor_book = books[edges.expanded], books[edges.neighbor]
         self._relabel = relabel
-        self._round_bytes = round_bytes
         counts = np.zeros(parts.num_parts, np.int64)
-        for begin in range(0, edges.num_edges, CHUNK_IDS):
-            counts += np.bincount(self._owner(begin, begin + CHUNK_IDS), minlength=parts.num_parts)
+        for _, rows in chunks(edges.row_ids):
+            counts += np.bincount(self._book.owner[rows], minlength=parts.num_parts)
         self._counts = exchange.gather_counts(counts)  # [world_size, num_parts]
 
     def write(self, leaders: Sequence[int], thread_bytes: int) -> tuple[tuple[int, ...], int]:
@@ -365,16 +341,8 @@ class EdgeFiles:
             leaders: Ranks that write an edge book or the maps of ids, ascending.
             thread_bytes: Memory of each thread for sorting.
         """
-        books = EdgeBooks(
-            self._exchange,
-            self._writer,
-            self._edges.edge_type,
-            self._owner,
-            self._num_edges,
-            self._counts,
-            leaders,
-            self._round_bytes,
-        )
+        edge_type = self._edges.edge_type
+        books = EdgeBooks(self._exchange, self._writer, edge_type, self._owner, self._num_edges, self._counts, leaders)
         if self._relabel:
             books.write_maps()
         elif edge_tables(self._edges):
@@ -413,7 +381,7 @@ class EdgeFiles:
         ends = scratch_array(root, 2 * size, columns[0]).reshape(2, size)
         scratch = [*ends, *(scratch_array(root, size, dtype) for dtype in columns[2:])]
         tables = edge_tables(edges)
-        files = DealtTables(self._writer, tables, self._counts)
+        files = PartTables(self._writer, tables, self._counts)
         position, shift = book.position(), self._shift()
         numbering, offset = Numbering(self._counts, self._exchange.rank), new_offset(self._counts)
 
@@ -432,12 +400,12 @@ class EdgeFiles:
         kinds: list[Kind] = [(dtype, ()) for dtype in columns]
         kinds += [(rows.array.dtype, rows.row_shape) for _, rows in tables]
         next_edge = begins(self._counts[:, own].sum(axis=1))
-        for dealt in deal(self._exchange, self._parts, kinds, self._num_edges, self._round_bytes, slice_of):
-            at = next_edge[dealt.source]
-            next_edge[dealt.source] += len(dealt.columns[0])
-            for column, values in zip(scratch, dealt.columns[: len(scratch)], strict=True):
+        for batch in scatter_rows(self._exchange, self._parts, kinds, self._num_edges, slice_of):
+            at = next_edge[batch.source]
+            next_edge[batch.source] += len(batch.columns[0])
+            for column, values in zip(scratch, batch.columns[: len(scratch)], strict=True):
                 column[at : at + len(values)] = values
-            files.put(dealt.source, dealt.counts, dealt.columns[len(scratch) :])
+            files.put(batch.source, batch.counts, batch.columns[len(scratch) :])
         files.close()
         of_node, weight = scratch[2], scratch[3] if edges.weight is not None else None
         return replace(
@@ -484,7 +452,6 @@ def write_nodes(
     num_rows: np.ndarray,
     book: Book,
     relabel: bool,
-    round_bytes: int,
 ) -> None:
     """Writes ids, times and tables of the nodes of one type.
 
@@ -496,7 +463,6 @@ def write_nodes(
         num_rows: ``[world_size]``, rows in the slice of each rank.
         book: Owners of all nodes.
         relabel: Whether nodes get new ids: no ids are written then, since each partition has a range of them.
-        round_bytes: See :func:`deal`.
     """
     if not relabel or nodes.time is not None:
         _write_ids(writer, nodes, book, not relabel)
@@ -505,14 +471,14 @@ def write_nodes(
         return
     first = first_rows(num_rows)
     owners = [book.owner[begin:end] for begin, end in pairwise(first.tolist())]
-    files = DealtTables(writer, tables, np.array([Book.of(owner, parts.num_parts).counts for owner in owners]))
+    files = PartTables(writer, tables, np.array([Book.of(owner, parts.num_parts).counts for owner in owners]))
 
     def slice_of(begin: int, end: int) -> tuple[np.ndarray, list[np.ndarray]]:
         return owners[exchange.rank][begin:end], [rows.array[begin:end] for _, rows in tables]
 
     kinds = [(rows.array.dtype, rows.row_shape) for _, rows in tables]
-    for dealt in deal(exchange, parts, kinds, num_rows, round_bytes, slice_of):
-        files.put(dealt.source, dealt.counts, dealt.columns)
+    for batch in scatter_rows(exchange, parts, kinds, num_rows, slice_of):
+        files.put(batch.source, batch.counts, batch.columns)
     files.close()
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from glt import _core
 from glt.partition.format.book import id_dtype, owner_dtype
 from glt.partition.format.files import BLOCK_BYTES, Rows, npy_bytes
-from glt.partition.format.writer import SortMemory
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
+from glt.partition.methods.writer import SortMemory
 
 # Measured on a virtual machine of two Zen 4 cores, and rounded; a guess on any other.
 EDGE_NS: Final = 150  # of one thread: counting, spreading and sorting an edge
@@ -104,11 +104,10 @@ def forecast(
         scratch.append(memory.scratch_bytes)
         read += edges.row_ids.nbytes + edges.col_ids.nbytes
         spread += memory.scratch_bytes
-    num_nodes, num_edges = sum(nodes.num_nodes for nodes in graph.nodes), sum(edges.num_edges for edges in graph.edges)
-    alone_s = 1e-9 * NODE_NS * num_nodes
-    shared_s = 1e-9 * (EDGE_NS * num_edges + BYTE_NS * sizes.result_bytes) / num_threads
+    alone_s = 1e-9 * NODE_NS * graph.num_nodes
+    shared_s = 1e-9 * (EDGE_NS * graph.num_edges + BYTE_NS * sizes.result_bytes) / num_threads
     return Forecast(
-        peak_memory_bytes=BASE_BYTES + owner.itemsize * num_nodes + max(peaks),
+        peak_memory_bytes=BASE_BYTES + owner.itemsize * graph.num_nodes + max(peaks),
         result_bytes=sizes.result_bytes,
         scratch_bytes=max(scratch),
         work_bytes=read + spread + sizes.result_bytes,

@@ -1,10 +1,12 @@
-"""New ids for nodes and edges: each partition owns a range of those of each type, in the order of the input."""
+"""Writes the files of a partition directory, streaming: no table of rows is ever held whole."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +14,18 @@ import numpy as np
 from glt import _core
 from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
-from glt.partition.arguments import CHUNK_IDS, chunks
 from glt.partition.format import layout
 from glt.partition.format.book import Book, id_dtype
-from glt.partition.format.files import FileEntry, NpyWriter, Rows, scratch_file
+from glt.partition.format.files import CHUNK_IDS, FileEntry, NpyWriter, Rows, chunks, scratch_file
+from glt.partition.format.manifest import (
+    EdgeTypeEntry,
+    FeatureEntry,
+    LabelEntry,
+    NodeTypeEntry,
+    ReadForecast,
+    balance_ratio,
+)
 from glt.partition.graph_input import EdgeInput, NodeInput
-
-# Writes the files of a partition directory, streaming: no table of rows is ever held whole.
-
 
 Table = tuple[Callable[[int], str], Rows]  # and the path of each partition's rows of it
 
@@ -459,3 +465,79 @@ def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts:
     )
     writer.close([original, new])
     return map_npy(new.path, mode="r")
+
+
+# What the manifest says of the types of a graph.
+
+
+def node_entry(
+    nodes: NodeInput,
+    book: Book,
+    balanced_labels: tuple[LabelEntry, ...],
+    reads: ReadForecast | None,
+    relabelled: bool,
+) -> NodeTypeEntry:
+    """Returns the entry of a node type.
+
+    Args:
+        nodes, book: The nodes and their owners.
+        balanced_labels: What was asked to be balanced, and what came of it.
+        reads: What caches are expected to save, if hotness was given.
+        relabelled: Whether ids were made contiguous.
+    """
+    return NodeTypeEntry(
+        node_type=nodes.node_type,
+        num_nodes=nodes.num_nodes,
+        part_num_nodes=book.counts,
+        balance_ratio=balance_ratio(book.counts),
+        feat=_feature(nodes.feat),
+        label=_feature(nodes.label),
+        has_time=nodes.time is not None,
+        attrs=_features(nodes.attrs),
+        balanced_labels=balanced_labels,
+        offsets=_offsets(book.counts) if relabelled else None,
+        forecast=reads,
+    )
+
+
+def edge_entry(
+    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
+) -> EdgeTypeEntry:
+    """Returns the entry of an edge type.
+
+    Args:
+        edges, neighbors: The edges, and the nodes at the ends that do not own them.
+        part_num_edges: Edges of each partition.
+        num_cut_edges: Edges whose ends have different owners.
+        relabelled: Whether ids were made contiguous.
+    """
+    num_edges = sum(part_num_edges)
+    edge_cut_ratio = num_cut_edges / max(num_edges, 1)
+    feat = neighbors.feat
+    row_bytes = 0 if feat is None else feat.array.itemsize * math.prod(feat.row_shape)
+    return EdgeTypeEntry(
+        edge_type=edges.edge_type,
+        num_edges=num_edges,
+        part_num_edges=part_num_edges,
+        balance_ratio=balance_ratio(part_num_edges),
+        num_cut_edges=num_cut_edges,
+        edge_cut_ratio=edge_cut_ratio,
+        remote_bytes_per_edge=edge_cut_ratio * row_bytes,
+        feat=_feature(edges.feat),
+        has_weight=edges.weight is not None,
+        has_time=edges.has_time,
+        attrs=_features(edges.attrs),
+        offsets=_offsets(part_num_edges) if relabelled else None,
+    )
+
+
+def _feature(rows: Rows | None) -> FeatureEntry | None:
+    return None if rows is None else FeatureEntry.of(rows)
+
+
+def _features(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry.of(rows) for name, rows in attrs.items()}
+
+
+def _offsets(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(accumulate(counts, initial=0))
