@@ -140,7 +140,7 @@ def partition_graph(
         num_parts = integer("num_parts", num_parts, 1, 2**16 // num_trainers, "the number of partitions")
         assigning |= {name: value for name, value in written.items() if name in _BOTH}
         pieces = chosen(out_path, num_parts * num_trainers, graph, **assigning)
-        partitioner = _of_pieces(pieces, num_trainers, out_path, num_parts, written)
+        partitioner = _of_pieces(graph, pieces, num_trainers, out_path, written)
     if return_mapping:
         _, orig_nids, orig_eids = partitioner.partition(progress, return_mapping=True)
     else:
@@ -204,7 +204,11 @@ def _arguments(g: Any, weight_attr: str | None, time_attr: str | None) -> dict[s
 
 
 def _of_pieces(
-    fine: PartitionerBase, num_trainers: int, out_path: str | os.PathLike[str], num_parts: int, written: dict[str, Any]
+    given: GraphInput,
+    fine: PartitionerBase,
+    num_trainers: int,
+    out_path: str | os.PathLike[str],
+    written: dict[str, Any],
 ) -> PartitionerBase:
     """Returns a partitioner whose partitions are ``num_trainers`` of those of ``fine`` each, and whose nodes and edges
     have the number of their piece as an attribute."""
@@ -219,16 +223,16 @@ def _of_pieces(
         for each in graph.edges
     ]
     for kind, inputs, tables in (("node", graph.nodes, nodes), ("edge", graph.edges, edges)):
-        name, per_type = TRAINER_IDS[kind], graph.get(f"{kind}_attrs") or {}
+        name, per_type = TRAINER_IDS[kind], given.get(f"{kind}_attrs") or {}
         for each, table in zip(inputs, tables, strict=True):
             type_ = getattr(each, f"{kind}_type")
-            given = (per_type.get(type_) or {}) if graph.schema.is_hetero else per_type
-            if name in given:
+            named = (per_type.get(type_) or {}) if graph.schema.is_hetero else per_type
+            if name in named:
                 raise ValueError(
                     f"g has an attribute {name!r} of {kind}s, which num_trainers_per_machine = {num_trainers} adds: "
                     "rename it"
                 )
-            table[f"{kind}_attrs"] = {**given, name: table[f"{kind}_attrs"][kind]}
+            table[f"{kind}_attrs"] = {**named, name: table[f"{kind}_attrs"][kind]}
     origin = {"pieces": type(fine).__name__, "num_trainers_per_machine": num_trainers, **fine.strategy_arguments()}
-    given = {**graph, **arguments_by_type(graph.schema, nodes, edges)}
-    return AssignedPartitioner(out_path, num_parts, origin=origin, **given, **written)
+    arguments = {**given, **arguments_by_type(graph.schema, nodes, edges)}
+    return AssignedPartitioner(out_path, fine.num_parts // num_trainers, origin=origin, **arguments, **written)

@@ -116,7 +116,7 @@ class GraphInput(Mapping[str, Any]):
         nodes, edges: By position of the type.
         edge_dir: ``"out"`` when edges belong to their source, ``"in"`` when they belong to their destination; see
             :meth:`expanding`.
-        arguments: What was given, by name.
+        arguments: What was given, by name; nothing in a partitioner, whose copies share no tensors.
     """
 
     schema: Schema
@@ -189,7 +189,8 @@ class GraphInput(Mapping[str, Any]):
         return cls(schema, nodes, edges, arguments={"num_nodes": num_nodes, "edge_index": edge_index} | arguments)
 
     def expanding(self, edge_dir: str) -> GraphInput:
-        """Returns the graph with edges that belong to their sources (``"out"``) or destinations (``"in"``)."""
+        """Returns the graph with edges that belong to their sources (``"out"``) or destinations (``"in"``), and
+        without :attr:`arguments`."""
         edges = []
         for each, (expanded, neighbor) in zip(self.edges, self.schema.ends(edge_dir), strict=True):
             rows, cols = each.edge_index if edge_dir == "out" else each.edge_index[::-1]
@@ -197,7 +198,7 @@ class GraphInput(Mapping[str, Any]):
             edges.append(
                 replace(each, expanded=expanded, neighbor=neighbor, row_ids=rows, col_ids=cols, neighbor_time=time)
             )
-        return replace(self, edges=tuple(edges), edge_dir=edge_dir)
+        return replace(self, edges=tuple(edges), edge_dir=edge_dir, arguments={})
 
     @property
     def num_nodes(self) -> int:

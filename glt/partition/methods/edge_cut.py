@@ -169,7 +169,7 @@ class AdjacencyPartitioner(PartitionerBase):
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
         if self.graph.num_nodes >= 1 << 32:
             raise ValueError(
-                f"num_nodes = {self.graph['num_nodes']}: expected less than 2**32 in all, which {type(self).__name__} "
+                f"num_nodes = {self.graph.num_nodes}: expected less than 2**32 in all, which {type(self).__name__} "
                 "numbers one type after the other in 32 bits; RandomPartitioner takes more"
             )
         self._label, self._label_count = self.balance.of_all_nodes(self.graph)
