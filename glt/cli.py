@@ -67,8 +67,8 @@ def early_stop(flags: Sequence[str]) -> Iterator[None]:
 _COMMANDS: Final = {
     "inspect": ("glt.partition.inspect", "report what a partition directory holds, and verify it"),
     "import": ("glt.partition.command_import", "take over the partition directory of another library"),
-    "launch": ("glt.launch.command_launch", "run a script as the servers and trainers of a job, on one host or more"),
-    "copy": ("glt.launch.command_copy", "send each host of a job its partitions"),
+    "launch": ("glt.launch.command", "run a script as the servers and trainers of a job, on one host or more"),
+    "copy": ("glt.launch.copy", "send each host of a job its partitions"),
     "partition": ("glt.partition.command", "partition a graph on disk"),
     "serve": ("glt.distributed.server.command", "run a server that samples a partition for clients"),
 }

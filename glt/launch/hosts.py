@@ -19,8 +19,6 @@ from typing import Any
 
 from glt.distributed.job.place import THIS_HOST, Host, parse_hosts, read_hosts
 
-# Programs that this process started and can end all at once, whichever thread waits for them.
-
 
 class Stopped(Exception):
     """No more programs are to be started."""
@@ -67,9 +65,6 @@ class Children:
             self._is_stopped = True
             for process in self._running:
                 process.terminate()
-
-
-# How a program is started on a host: as a child of this process, or over ssh.
 
 
 # Reads a program from stdin, and not a byte more, and runs it: hosts need no glt for that, and nothing is quoted.
@@ -143,12 +138,10 @@ class Reach:
         return self.command(host, [self.interpreter, "-I", "-u", "-c", boot]), b"%8d%s" % (len(source), source)
 
 
-# Flags of ``glt launch`` and ``glt copy`` about hosts and how they are reached.
-
-
-def spelled(name: str) -> tuple[str, ...]:
-    """A flag with dashes, and with underscores, as DGL's tools spell it."""
-    return tuple(dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}")))
+def add_flag(group: Any, name: str, help: str, **options: Any) -> None:
+    """Adds a flag with dashes, and with underscores, as DGL's tools spell it."""
+    spelled = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
+    group.add_argument(*spelled, dest=name.replace("-", "_"), help=help, **options)
 
 
 def count(least: int, most: int) -> Callable[[str], int]:
@@ -184,50 +177,22 @@ def variable(text: str) -> tuple[str, str]:
 def add_host_arguments(parser: Any, *, required: bool) -> None:
     """Adds flags that name hosts."""
     group = parser.add_argument_group("hosts").add_mutually_exclusive_group(required=required)
-    group.add_argument(
-        *spelled("ip-config"),
-        dest="ip_config",
-        metavar="FILE",
-        help="file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is the first host's",
-    )
-    group.add_argument("--hosts", metavar="H1,H2", help="the same on the command line")
+    lines = "file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is the first host's"
+    add_flag(group, "ip-config", lines, metavar="FILE")
+    add_flag(group, "hosts", "the same on the command line", metavar="H1,H2")
 
 
 def add_reach_arguments(parser: Any) -> None:
     """Adds flags that tell how hosts are reached."""
     group = parser.add_argument_group("how hosts are reached: by ssh, without a password")
-    group.add_argument(*spelled("ssh-user"), dest="ssh_user", metavar="U", help="user there (default: ssh's)")
-    group.add_argument(
-        *spelled("ssh-port"), dest="ssh_port", type=count(1, 65535), metavar="P", help="port of sshd (default: ssh's)"
-    )
-    group.add_argument(
-        *spelled("ssh-option"),
-        dest="ssh_option",
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="for ssh -o; may be repeated",
-    )
-    group.add_argument(
-        *spelled("connect-timeout"),
-        dest="connect_timeout",
-        type=count(1, 3600),
-        default=10,
-        metavar="S",
-        help="seconds to reach a host (default: 10)",
-    )
-    group.add_argument(
-        *spelled("lost-timeout"),
-        dest="lost_timeout",
-        type=count(1, 86400),
-        default=30,
-        metavar="S",
-        help="seconds after which a host that gives no sign is taken for lost, and its processes end by "
-        "themselves (default: 30)",
-    )
-    group.add_argument(
-        "--python", metavar="PATH", help="interpreter on the hosts (default: the path of the one that runs this)"
-    )
+    add_flag(group, "ssh-user", "user there (default: ssh's)", metavar="U")
+    add_flag(group, "ssh-port", "port of sshd (default: ssh's)", type=count(1, 65535), metavar="P")
+    add_flag(group, "ssh-option", "for ssh -o; may be repeated", action="append", default=[], metavar="K=V")
+    reach_s, lost_s = count(1, 3600), count(1, 86400)
+    add_flag(group, "connect-timeout", "seconds to reach a host (default: 10)", type=reach_s, default=10, metavar="S")
+    lost = "seconds after which a silent host is taken for lost, and its processes end by themselves (default: 30)"
+    add_flag(group, "lost-timeout", lost, type=lost_s, default=30, metavar="S")
+    add_flag(group, "python", "interpreter on the hosts (default: the path of the one that runs this)", metavar="PATH")
 
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:

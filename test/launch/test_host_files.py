@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from glt.launch.host_files import prepare, verify
+from glt.launch.check import prepare, verify
 
 
 def test_room_and_rsync_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from glt.distributed.job.place import Host, parse_hosts, read_hosts
 from glt.launch.agent import _told
-from glt.launch.command_launch import command_of
+from glt.launch.command import command_of
 from glt.launch.hosts import Reach
 from glt.launch.job import Console, Failure, first_of
 

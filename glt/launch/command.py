@@ -15,22 +15,19 @@ import glt
 from glt.distributed.job.place import Host
 from glt.launch.hosts import (
     Reach,
+    add_flag,
     add_host_arguments,
     add_reach_arguments,
     count,
     hosts_of,
     reach_of,
     seconds,
-    spelled,
     variable,
     workspace_of,
 )
 from glt.launch.job import Console, Job
 from glt.launch.link import Answer, ask_hosts
 from glt.launch.plan import JobSpec, partitions_of_hosts, plan_job, shown_plan
-
-# The flags of ``glt launch``.
-
 
 _DESCRIPTION = """\
 Runs a script as the servers and trainers of a job, on this host, or on several over ssh. Every process runs the same
@@ -65,87 +62,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_host_arguments(parser, required=False)
 
     group = parser.add_argument_group("the job")
-    group.add_argument(
-        *spelled("num-servers"),
-        dest="num_servers",
-        type=count(0, 1024),
-        default=1,
-        metavar="N",
-        help="servers on each host (default: 1); 0: none, and no roles",
-    )
-    group.add_argument(
-        *spelled("num-trainers"),
-        "--num_clients",
-        dest="num_trainers",
-        type=count(0, 1024),
-        default=1,
-        metavar="N",
-        help="trainers on each host (default: 1)",
-    )
-    group.add_argument(
-        *spelled("num-workers"),
-        *spelled("num-samplers"),
-        dest="num_workers",
-        type=count(0, 1024),
-        default=0,
-        metavar="K",
-        help="sampling processes of each server (default: 0)",
-    )
-    group.add_argument(
-        *spelled("num-omp-threads"),
-        dest="num_omp_threads",
-        type=count(1, 4096),
-        metavar="N",
-        help="OMP_NUM_THREADS of trainers (default: as torchrun chooses)",
-    )
-    group.add_argument(
-        *spelled("part-config"),
-        dest="part_config",
-        metavar="P",
-        help="partition directory, or its part_config; in --workspace if relative",
-    )
-    group.add_argument(
-        "--workspace", metavar="DIR", help="where everything runs, the same path on all hosts (default: where you are)"
-    )
-    group.add_argument(
-        *spelled("extra-envs"),
-        dest="extra_envs",
-        action="append",
-        type=variable,
-        default=[],
-        metavar="A=B",
-        help="environment variable of all processes; may be repeated",
-    )
-    group.add_argument(
-        *spelled("master-port"),
-        dest="master_port",
-        type=count(1, 65535),
-        metavar="P",
-        help="port of torch.distributed on the first host (default: one that is free)",
-    )
+    processes = count(0, 1024)
+    servers = "servers on each host (default: 1); 0: none, and no roles"
+    add_flag(group, "num-servers", servers, type=processes, default=1, metavar="N")
+    trainers = ("--num-trainers", "--num_trainers", "--num_clients")
+    group.add_argument(*trainers, type=processes, default=1, metavar="N", help="trainers on each host (default: 1)")
+    workers = ("--num-workers", "--num_workers", "--num-samplers", "--num_samplers")
+    workers_help = "sampling processes of each server (default: 0)"
+    group.add_argument(*workers, type=processes, default=0, metavar="K", help=workers_help)
+    threads = "OMP_NUM_THREADS of trainers (default: as torchrun chooses)"
+    add_flag(group, "num-omp-threads", threads, type=count(1, 4096), metavar="N")
+    add_flag(group, "part-config", "partition directory, or its part_config; in --workspace if relative", metavar="P")
+    workspace = "where everything runs, the same path on all hosts (default: where you are)"
+    add_flag(group, "workspace", workspace, metavar="DIR")
+    envs = "environment variable of all processes; may be repeated"
+    add_flag(group, "extra-envs", envs, action="append", type=variable, default=[], metavar="A=B")
+    port = "port of torch.distributed on the first host (default: one that is free)"
+    add_flag(group, "master-port", port, type=count(1, 65535), metavar="P")
     add_reach_arguments(parser)
 
     group = parser.add_argument_group("how it ends")
-    group.add_argument("--timeout", type=seconds, metavar="S", help="seconds for the whole job (default: any time)")
-    group.add_argument(
-        *spelled("stop-timeout"),
-        dest="stop_timeout",
-        type=seconds,
-        default=10.0,
-        metavar="S",
-        help="seconds that processes have to end; then they are killed (default: 10)",
-    )
-    group.add_argument(
-        *spelled("drain-timeout"),
-        dest="drain_timeout",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        help="seconds that servers have after the last trainer (default: 60)",
-    )
-    group.add_argument(
-        *spelled("dry-run"), dest="dry_run", action="store_true", help="print what would run where, and start nothing"
-    )
+    add_flag(group, "timeout", "seconds for the whole job (default: any time)", type=seconds, metavar="S")
+    stop = "seconds that processes have to end; then they are killed (default: 10)"
+    add_flag(group, "stop-timeout", stop, type=seconds, default=10.0, metavar="S")
+    drain = "seconds that servers have after the last trainer (default: 60)"
+    add_flag(group, "drain-timeout", drain, type=seconds, default=60.0, metavar="S")
+    add_flag(group, "dry-run", "print what would run where, and start nothing", action="store_true")
 
     parser.add_argument("script", help="the script, relative to --workspace; or the whole command, quoted")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments; they arrive as they are")
@@ -270,17 +212,11 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, list[Host], JobSpe
 
 
 _CONTRACT: Final = frozenset(
-    {
-        "GLT_ROLE",
-        "GLT_SERVER_RANK",
-        "GLT_NUM_SERVERS",
-        "GLT_NUM_TRAINERS",
-        "GLT_NUM_WORKERS",
-        "GLT_MASTER_ADDR",
-        "GLT_MASTER_PORT",
-        "GLT_PART_CONFIG",
-        "GLT_PARTITION",
-    }
+    f"GLT_{name}"
+    for name in (
+        *("ROLE", "SERVER_RANK", "NUM_SERVERS", "NUM_TRAINERS", "NUM_WORKERS"),
+        *("MASTER_ADDR", "MASTER_PORT", "PART_CONFIG", "PARTITION"),
+    )
 )
 
 
@@ -293,9 +229,10 @@ def _checked(reach: Reach, hosts: Sequence[Host], spec: JobSpec, master_port: in
         "ports": [],
         "envs": dict(spec.envs),
         "versions": reach.over_ssh or reach.python is not None,
+        "do": "check",
     }
     questions = [question | {"ports": [spec.master_port, spec.server_port]}, *[question] * (len(hosts) - 1)]
-    answers = ask_hosts(reach, hosts, "host_check", questions, reach.connect_timeout_s + _CHECK_S)
+    answers = ask_hosts(reach, hosts, "check", questions, reach.connect_timeout_s + _CHECK_S)
     problems = [f"host {each.host.name}: {each.problem}" for each in answers if each.told is None]
     told = [each for each in answers if each.told is not None]
     problems += [f"host {each.host.name}: {problem}" for each in told for problem in each.told["problems"]]

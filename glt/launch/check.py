@@ -1,10 +1,7 @@
-"""What ``glt launch`` asks of a host before it starts anything there, and the answer.
+"""The program that ``glt launch`` and ``glt copy`` ask about a host, before they start or send anything there.
 
-It runs on the host, where it is sent, so it needs the standard library only: one JSON object comes on stdin, and one
-goes to stdout. Of the question: ``workspace``, ``script`` (relative to it, or absolute), ``part_config`` or null,
-``ports`` (each a port, or 0 for one that is free), ``envs``, ``versions`` (whether to look for them). Of the answer:
-``problems``, a list of texts; ``ports``; ``num_parts``, ``run_id`` and ``parts`` (those that are here) of the
-part_config; ``glt`` and ``torch``, versions.
+It is sent to the host, not imported there, so it needs the standard library only: one JSON object comes on stdin, and
+one goes to stdout. ``"do"`` says which of the functions of :data:`ANSWERS` answers.
 """
 
 from __future__ import annotations
@@ -12,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
+import zlib
 from typing import Any
 
+_MANIFEST = "manifest.json"
 _PROBE_S = 60.0
 _PROBE = """\
 import importlib.metadata, json, sys
@@ -27,7 +27,16 @@ print(json.dumps({"glt": glt.__version__, "torch": importlib.metadata.version("t
 
 
 def check(asked: dict[str, Any]) -> dict[str, Any]:
-    """Answers a question."""
+    """Says what a job would lack on this host.
+
+    Args:
+        asked: ``workspace``; ``script`` (relative to it, or absolute); ``part_config`` or None; ``ports`` (each a port,
+            or 0 for one that is free); ``envs``; ``versions`` (whether to look for them).
+
+    Returns:
+        ``problems``, a list of texts; ``ports``; ``num_parts``, ``run_id`` and ``parts`` (those that are here) of the
+        part_config; ``glt`` and ``torch``, versions.
+    """
     problems: list[str] = []
     answer: dict[str, Any] = {"problems": problems, "ports": []}
     workspace = asked["workspace"]
@@ -54,7 +63,7 @@ def check(asked: dict[str, Any]) -> dict[str, Any]:
 def _partitions(path: str, problems: list[str]) -> dict[str, Any]:
     """Reads the manifest of a partition directory, or that beside a part_config."""
     root = path if os.path.isdir(path) else os.path.dirname(path)
-    file = path if not os.path.exists(path) else os.path.join(root, "manifest.json")
+    file = path if not os.path.exists(path) else os.path.join(root, _MANIFEST)
     try:
         with open(file, encoding="utf-8") as opened:
             document = json.load(opened)
@@ -119,5 +128,84 @@ def _versions(workspace: str, folder: str, envs: dict[str, str], problems: list[
     return found
 
 
+def prepare(asked: dict[str, Any]) -> dict[str, Any]:
+    """Makes the directory ``root`` ready for ``files`` (sizes by path) of the run ``run_id``.
+
+    Files of another run are in the way; with ``replace`` they are removed, its manifest first, so that nothing loads
+    what is half of one run and half of the other.
+
+    Returns:
+        ``problems``; ``num_missing_bytes``, of the files that are not there.
+    """
+    root, files = asked["root"], asked["files"]
+    problems: list[str] = []
+    if shutil.which("rsync") is None:
+        problems.append("there is no rsync: install it")
+    try:
+        os.makedirs(root, exist_ok=True)
+        _clear_way(root, asked, problems)
+        missing = sum(size for path, size in files.items() if _size(os.path.join(root, path)) != size)
+        free = shutil.disk_usage(root).free
+    except OSError as error:
+        problems.append(f"{root} cannot be used: {error.strerror or error}")
+        return {"problems": problems, "num_missing_bytes": 0}
+    if missing > free:
+        problems.append(f"{root} has room for {free / 2**30:.2f} GiB, and {missing / 2**30:.2f} GiB are to be sent")
+    return {"problems": problems, "num_missing_bytes": missing}
+
+
+def _clear_way(root: str, asked: dict[str, Any], problems: list[str]) -> None:
+    manifest = os.path.join(root, _MANIFEST)
+    try:
+        with open(manifest, encoding="utf-8") as file:
+            document = json.load(file)
+        run, there = document["run_id"], sorted(document["files"])
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError):
+        run, there = "of unknown origin", []
+    if run == asked["run_id"]:
+        return
+    if not asked["replace"]:
+        problems.append(f"{root} holds another run ({run}): choose another --rel-data-path, or give --replace")
+        return
+    os.remove(manifest)
+    for path in there:
+        full = os.path.normpath(os.path.join(root, path))
+        if path not in asked["files"] and full.startswith(os.path.join(os.path.normpath(root), "")):
+            if os.path.isfile(full):
+                os.remove(full)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return -1
+
+
+def verify(asked: dict[str, Any]) -> dict[str, Any]:
+    """Compares ``files`` of ``root`` (size, and CRC-32 of each block of ``block_bytes`` as hexadecimal text, by path).
+
+    Returns:
+        ``bad``: what is wrong with each file that is not so, by path.
+    """
+    bad: dict[str, str] = {}
+    for path, (size, checksum) in asked["files"].items():
+        full = os.path.join(asked["root"], path)
+        found = _size(full)
+        if found != size:
+            bad[path] = f"has {found} bytes, not {size}" if found >= 0 else "is missing"
+            continue
+        with open(full, "rb") as file:
+            blocks = iter(lambda file=file: file.read(asked["block_bytes"]), b"")  # type: ignore[misc]
+            if "".join(f"{zlib.crc32(block):08x}" for block in blocks) != checksum:
+                bad[path] = "has another checksum"
+    return {"bad": bad}
+
+
+ANSWERS = {"check": check, "prepare": prepare, "verify": verify}
+
 if __name__ == "__main__":
-    print(json.dumps(check(json.loads(sys.stdin.buffer.read()))))
+    question = json.loads(sys.stdin.buffer.read())
+    print(json.dumps(ANSWERS[question["do"]](question)))
