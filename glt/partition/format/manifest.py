@@ -38,11 +38,7 @@ class FeatureEntry:
 class LabelEntry:
     """The nodes of one type that have one label in ``balance_ntypes``.
 
-    Attributes:
-        label: The label; of several tables of labels, one number from each; ``()`` where the type itself is balanced.
-        num_nodes: In all partitions.
-        part_num_nodes: In each partition.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
+    ``label`` has one number from each table of labels; it is ``()`` where the type itself is balanced.
     """
 
     label: tuple[int, ...]
@@ -57,7 +53,7 @@ class LabelEntry:
 
 @dataclass(frozen=True)
 class ReadForecast:
-    """Where the features of one node type will be read from, as the hotness that the partitioner was given has it.
+    """Where the features of one node type will be read from, according to the hotness that the partitioner was given.
 
     Attributes:
         num_reads: Rows read by each partition, per batch if the hotness was a probability.
@@ -127,11 +123,9 @@ class NodeTypeEntry:
         num_nodes: In all partitions.
         part_num_nodes: In each partition.
         balance_ratio: Mean over largest partition; 1 is perfectly even.
-        feat: Node features, if any.
-        label: Node labels, if any.
+        feat, label, attrs: Tables, if any.
         has_time: Whether there are node times.
-        attrs: Named tables, if any.
-        balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
+        balanced_labels: The labels that the partitioner was asked to balance, ascending.
         offsets: With relabelling, where the ids of each partition begin, and the number of nodes: ``[num_parts + 1]``;
             else None.
         forecast: Where features will be read from; None without hotness or without features.
@@ -152,22 +146,14 @@ class NodeTypeEntry:
 
 @dataclass(frozen=True)
 class EdgeTypeEntry:
-    """The edges of one type.
+    """The edges of one type; attributes as of :class:`NodeTypeEntry`, and:
 
     Attributes:
-        edge_type: The type: source, relation, destination.
-        num_edges: In all partitions.
-        part_num_edges: In each partition.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
         num_cut_edges: Edges whose ends have different owners.
         edge_cut_ratio: ``num_cut_edges / num_edges``, 0 without edges.
         remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed, each
             edge being as likely as any other and nothing cached.
-        feat: Edge features, if any.
-        has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
-        attrs: Named tables, if any.
-        offsets: As of nodes.
     """
 
     edge_type: EdgeType
@@ -203,15 +189,13 @@ class Manifest:
         time_level: Whose times edges have: ``"edge"`` (their own), ``"node"`` (that of the neighbour, the end that does
             not own them) or None.
         is_hetero: Whether the partitioner was given dicts by type.
-        node_types: In the order of the partitioner's ``num_nodes``; a homogeneous graph has the one type ``"node"``.
-        edge_types: In the order of the partitioner's ``edge_index``, which is part of the key of random draws; a
-            homogeneous graph has the one type ``("node", "to", "node")``.
+        node_types, edge_types: In the order of the partitioner's ``num_nodes`` and ``edge_index``, the latter part of
+            the key of random draws; a homogeneous graph has the types ``"node"`` and ``("node", "to", "node")``.
         files: By path relative to the root, with ``/`` between names.
         glt_version: Version of glt that wrote the directory.
         run_id: Digest of all of the above, file checksums included. Two directories with the same run id hold the same
-            data and their partitions may be mixed; ranks compare it to make sure that they serve one run.
-        format: ``"glt-partition"``.
-        version: Version of the format.
+            data and their partitions may be mixed.
+        format, version: ``"glt-partition"``, and the version of the format.
     """
 
     num_parts: int

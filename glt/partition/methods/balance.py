@@ -65,8 +65,8 @@ class Balance:
         """Returns the labels of all nodes, types one after the other, and how many nodes have each.
 
         Returns:
-            ``label [nodes of all types]`` uint16, None where all have the same, and ``count [num_labels]`` int64, at
-            least one; labels of different types differ. Labels of no node are left out.
+            ``label [nodes of all types]`` uint16, None where all have the same, and ``count [num_labels]`` int64;
+            labels of different types differ. Labels of no node are left out.
 
         Raises:
             ValueError: If there are more than ``MAX_LABELS``.
@@ -105,13 +105,8 @@ class Balance:
 
 
 def label_caps(count: np.ndarray, num_parts: int, imbalance: float) -> np.ndarray:
-    """Returns how many nodes of each label a partition may have: ``1 + imbalance`` times the mean, or the mean rounded
-    up where that is more.
-
-    Args:
-        count: ``[num_labels]`` int64, nodes of each label.
-        num_parts: Number of partitions.
-        imbalance: At least 0.
+    """Returns how many nodes of each label a partition may have, given ``count [num_labels]`` of all: ``1 + imbalance``
+    times the mean, or the mean rounded up where that is more.
     """
     return np.maximum(-(-count // num_parts), np.floor(count * ((1 + imbalance) / num_parts)).astype(np.int64))
 

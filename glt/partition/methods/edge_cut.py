@@ -55,16 +55,10 @@ class Adjacency:
 
     @classmethod
     def of(cls, graph: GraphInput, directory: Path, num_threads: int, thread_bytes: int) -> Adjacency:
-        """Builds the adjacency of ``graph`` by the external sort of :mod:`glt.partition.format.writer`.
+        """Builds the adjacency of ``graph``, of at most 2**32 - 1 nodes, by the external sort of the writer.
 
-        Memory is 13 bytes per node, 8 of which are kept, and ``thread_bytes`` for each thread; files, see
-        :func:`scratch_bytes`. Those that are kept may be removed from ``directory`` at once.
-
-        Args:
-            graph: The graph, of at most 2**32 - 1 nodes in all.
-            directory: Where files are made.
-            num_threads: Threads.
-            thread_bytes: Memory of each for sorting.
+        Memory is 13 bytes per node, 8 of which are kept, and ``thread_bytes`` for each thread; files in ``directory``,
+        see :func:`scratch_bytes`. Those that are kept may be removed at once.
         """
         offset = np.cumsum([0, *(nodes.num_nodes for nodes in graph.nodes)])
         num_nodes = int(offset[-1])
@@ -112,7 +106,8 @@ class Adjacency:
 
 def scratch_bytes(graph: GraphInput) -> int:
     """Returns the most that the files of :meth:`Adjacency.of` take at a time: 56 bytes per edge, 64 with more than
-    2**30 edges, 80 with more than 2**31 nodes too."""
+    2**30 edges, 80 with more than 2**31 nodes too.
+    """
     num_ends = 2 * graph.num_edges
     node = id_dtype(graph.num_nodes).itemsize
     edge = id_dtype(num_ends).itemsize
@@ -184,12 +179,8 @@ class AdjacencyPartitioner(PartitionerBase):
     def assign_all(self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray) -> np.ndarray:
         """Returns the partition of each node of all types, ``[adjacency.num_nodes]``, in the dtype of a book.
 
-        Called with two partitions at least.
-
-        Args:
-            adjacency: The graph.
-            label: What is balanced of each node, ``[num_nodes]`` uint16; None: all have label 0.
-            label_cap: ``[num_labels]`` int64, most nodes of each label that a partition may have.
+        Called with two partitions at least. ``label [num_nodes]`` uint16 is what is balanced of each node, None where
+        all have label 0; ``label_cap [num_labels]`` int64 is the most nodes of each label that a partition may have.
         """
 
     def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
@@ -203,12 +194,7 @@ class AdjacencyPartitioner(PartitionerBase):
 
     @abstractmethod
     def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
-        """Returns the most memory that :meth:`assign_all` takes, for :meth:`forecast`.
-
-        Args:
-            num_nodes: Nodes of all types.
-            num_neighbors: Twice the number of edges: as many as there can be in the adjacency.
-        """
+        """Returns the most memory that :meth:`assign_all` takes; ``num_neighbors`` is twice the number of edges."""
 
     def forecast(self) -> Forecast:
         expected = super().forecast()
@@ -246,11 +232,8 @@ class AdjacencyPartitioner(PartitionerBase):
         """Moves nodes out of partitions that have too many, of a label or of all, or, as far as there is room, too many
         edges; returns how often.
 
-        Args:
-            adjacency, label, label_cap: See :meth:`assign_all`.
-            edges: See :meth:`owned_edges`.
-            random_seed: By which ties are broken.
-            owner: ``[num_nodes]``, in the dtype of a book; changed in place.
+        Arguments as of :meth:`assign_all`; ``edges`` as :meth:`owned_edges` returns them; ``random_seed`` breaks ties;
+        ``owner [num_nodes]``, in the dtype of a book, is changed in place.
         """
         (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
         return _core.move_overfull(
@@ -299,13 +282,12 @@ class FennelPartitioner(AdjacencyPartitioner):
     from pass to pass, and of all passes the assignment that cuts the fewest edges is taken. After two passes in
     succession that gained less than 1% there are no more.
 
-    In graphs with hubs, few edges are cut where most of them share a partition, whose nodes are as many as any other's:
-    with ``balance_edges`` more edges are cut, but work is even too.
+    In graphs with hubs most of these share a partition; with ``balance_edges`` more edges are cut, but work is even
+    too.
 
     Memory is two books and 9 bytes per node of all types (17 with ``balance_edges``, 2 more with ``balance_ntypes``),
-    whatever the number of edges: these lie in both directions in a scratch file, which each pass reads in order. Making
-    it takes 56 bytes per edge in the file system of ``output_dir``, beside the memory and before the files that
-    :class:`PartitionerBase` speaks of.
+    whatever the number of edges: these lie in both directions in a scratch file. Making it takes 56 bytes per edge in
+    the file system of ``output_dir``, before the files that :class:`PartitionerBase` speaks of.
 
     Args:
         random_seed: Seed by which ties are broken, in ``[0, 2**64)``. The same seed and graph give the same directory,

@@ -30,8 +30,7 @@ class Forecast:
 
     Attributes:
         peak_memory_bytes: Memory beside the inputs: the books, what sorting takes, and the chunks of rows that are
-            under way. Pages of mapped inputs and of the page cache are not counted: the kernel takes them back when it
-            needs them.
+            under way. Pages of mapped inputs and of the page cache are not counted.
         result_bytes: Size of the finished directory.
         scratch_bytes: Largest scratch file beside it.
         work_bytes: What the progress bar counts: bytes of edges read, of scratch files and of the result written.
@@ -74,17 +73,8 @@ def forecast(
     assign_node_bytes: int,
     relabel: bool = False,
 ) -> Forecast:
-    """Forecasts a run.
-
-    Args:
-        graph: The checked input.
-        num_parts: Number of partitions.
-        num_threads: Threads.
-        thread_bytes: Memory of each for sorting edges.
-        chunk_size: Feature rows that each copies at a time.
-        assign_node_bytes: Memory that the assignment takes per node of a type.
-        relabel: Whether nodes and edges get new ids.
-    """
+    """Forecasts a run, each of whose threads sorts edges in ``thread_bytes`` and copies ``chunk_size`` rows at a
+    time."""
     owner = owner_dtype(num_parts)
     sizes = _Sizes(num_parts, relabel)
     peaks = [assign_node_bytes * max(nodes.num_nodes for nodes in graph.nodes)]

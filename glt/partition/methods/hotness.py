@@ -1,4 +1,4 @@
-"""Which nodes a partition keeps copies of, what that will save, and how hot its own nodes are."""
+"""How hot nodes are for each partition, what caches of the hottest hold, and what that saves."""
 
 from __future__ import annotations
 
@@ -22,42 +22,35 @@ Values = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 class NodeHotness(ABC):
-    """Numbers ``[num_parts, num_nodes]`` of at least 0, which need not be in one place.
+    """Numbers ``[num_parts, num_nodes]`` of at least 0, of the nodes of one type, which need not be in one place.
 
-    All that is asked of them is asked of some nodes for all partitions (:meth:`map`), or of all nodes for one partition
+    They are asked for of some nodes for all partitions (:meth:`map`), or of all nodes for one partition
     (:meth:`columns`): so a graph whose nodes are spread over ranks is placed as one that is whole.
-
-    Attributes:
-        num_parts: Number of partitions.
     """
 
     num_parts: int
 
     @abstractmethod
     def is_read(self) -> np.ndarray:
-        """Returns which nodes anybody reads: bool ``[num_nodes]``."""
+        """Returns which nodes are read for any partition: bool ``[num_nodes]``."""
 
     @abstractmethod
     def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-        """Returns what ``of`` says of some nodes.
+        """Returns what ``of`` says of nodes ``[n]``, ids ascending: arrays ``[n, ...]``.
 
-        Args:
-            nodes: Ids ``[n]``, ascending.
-            of: Called with the float64 numbers ``[num_parts, m]`` of ``m`` of the nodes, in order, also of none;
-                returns arrays ``[m, ...]``.
-
-        Returns:
-            The same arrays of all nodes, ``[n, ...]``.
+        ``of`` is called with the float64 numbers ``[num_parts, m]`` of ``m`` of the nodes, in order, also of none; it
+        returns arrays ``[m, ...]``.
         """
 
     @abstractmethod
     def columns(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields partitions and the numbers of all nodes for each, ``[num_nodes]``: of those that this process is to
-        look at, and which :meth:`of_all_parts` puts together. To be read to the end."""
+        """Yields partitions and the numbers of all nodes for each, ``[num_nodes]``: of those partitions that this
+        process looks at, whose results :meth:`of_all_parts` puts together. To be read to the end.
+        """
 
     @abstractmethod
     def of_all_parts(self, found: Mapping[int, Any]) -> list[Any]:
-        """Returns by partition what was found in :meth:`columns`; JSON, numbers kept exactly."""
+        """Returns by partition what was found in :meth:`columns`: values that JSON can hold."""
 
 
 class WholeHotness(NodeHotness):
@@ -86,11 +79,7 @@ class WholeHotness(NodeHotness):
 
 @dataclass(frozen=True, eq=False)
 class HotnessByType:
-    """Hotness that is checked already, where a partitioner takes arrays else.
-
-    Attributes:
-        by_type: By position of the node type; None for types without.
-    """
+    """Hotness that is checked already, by position of the node type; None for types without."""
 
     by_type: tuple[NodeHotness | None, ...]
 
@@ -125,14 +114,10 @@ PartHotness = tuple[np.ndarray, ...]
 def hotness_by_type(
     name: str, value: object, schema: Schema, num_nodes: Sequence[int], num_parts: int
 ) -> list[PartHotness | None]:
-    """Returns hotness by node type; None for types that none is given for.
+    """Checks hotness, called ``name`` in messages; returns it by node type, None for types that none is given for.
 
-    Args:
-        name: The argument, for messages.
-        value: Of each partition, in a list or tuple, ``[num_nodes]`` numbers of at least 0; or such numbers once, for
-            all partitions. In a heterogeneous graph a dict of such by node type, or a list of dicts.
-        schema, num_nodes: The node types, and how many nodes each has.
-        num_parts: Number of partitions.
+    ``value`` is, of each partition, in a list or tuple, ``[num_nodes]`` numbers of at least 0; or such numbers once,
+    for all partitions. In a heterogeneous graph it is a dict of such by node type, or a list of dicts.
 
     Raises:
         TypeError, ValueError: If it does not fit; names the element, its value and what was expected.
@@ -212,7 +197,6 @@ class CachePlan:
     forecast: ReadForecast
 
     def cached(self) -> dict[int, np.ndarray]:
-        """Returns ``ids`` without those of empty caches."""
         return {idx: ids for idx, ids in self.ids.items() if ids.size}
 
 
@@ -256,8 +240,7 @@ class CacheInput:
         return cls(by_type, ratios, budgets)
 
     def require_use(self, nodes: Sequence[NodeInput]) -> None:
-        """Raises ValueError if room for caches is given, but no node can be in one: there are no features of nodes that
-        have hotness, or the budget is below a row."""
+        """Raises ValueError if room for caches is given, but no node can be in one."""
         asked = [at for at in range(len(nodes)) if self.ratio[at] or self.budget_bytes[at]]
         given = " and ".join(
             f"{name} = {values[0] if len(set(values)) == 1 else list(values)}"
@@ -324,8 +307,9 @@ def _row_bytes(nodes: NodeInput) -> int:
 
 
 def _plan_part(hotness: np.ndarray, foreign: np.ndarray, most: int) -> tuple[np.ndarray, float, float, float, int]:
-    """The ids to cache, the expected reads, the share of those that are remote, of these in the cache, and the ids'
-    number."""
+    """Returns the ids to cache, the expected reads, the share of them that is remote, of that the share in the cache,
+    and the number of ids.
+    """
     # How NumPy groups the terms of a sum depends on how they lie in memory, and the manifest must not.
     num_reads = float(np.require(hotness, requirements=("C", "A")).sum(dtype=np.float64))
     remote = np.where(foreign, hotness, 0)

@@ -48,10 +48,8 @@ Hotness = PartsOf | Sequence[Mapping[NodeType, Array]] | Mapping[NodeType, Parts
 
 
 class GraphArguments(TypedDict, total=False):
-    """The arguments that all partitioners take by keyword and hand on to :class:`PartitionerBase`, which explains them.
-
-    A new one is added here and there, and nowhere else.
-    """
+    """The arguments that all partitioners take by keyword and hand on to :class:`PartitionerBase`, which explains
+    them."""
 
     edge_assign_strategy: str
     chunk_size: int
@@ -93,8 +91,9 @@ class PartitionerBase(ABC):
     An edge goes to the partition of its source or of its destination; features, labels and times of nodes follow the
     node, features, weights and times of edges the edge. A heterogeneous graph comes as dicts by node type
     (``num_nodes``, which names all of them, ``node_*``) and by edge type (``edge_index``, which names all of them,
-    ``edge_*``); their order is kept, and is part of the key of random draws. Features, weights and times may be given
-    for some types only. A homogeneous graph comes without dicts. :mod:`glt.partition.format.layout` lists the files.
+    ``edge_*``); their order is part of the key of random draws. Tables may be given for some types only. A graph that
+    :func:`glt.partition.read_graph` has read stands in for ``num_nodes``, ``edge_index`` and all tables.
+    :mod:`glt.partition.format.layout` lists the files.
 
     Inputs are never copied whole, and may be memory-mapped: they are read front to back. Peak memory beside them is 13
     bytes per node of a type (14 with more than 256 partitions) plus ``sort_memory_bytes``, or plus a chunk of features
@@ -105,16 +104,15 @@ class PartitionerBase(ABC):
     :func:`partition_distributed`.
 
     Args:
-        output_dir: Directory to create. It appears in one rename when everything is written; until then a directory
-            named ``<output_dir>.tmp-...`` lies beside it. Must not exist, or be empty.
+        output_dir: Directory to create: must not exist, or be empty. It appears in one rename when everything is
+            written; until then a directory named ``<output_dir>.tmp-...`` lies beside it.
         num_parts: Number of partitions, 1 to 2**16.
         num_nodes: Number of nodes, 1 to 2**32 - 1; node ids are in ``[0, num_nodes)``. A type among several may have
             none.
         edge_index: Source and destination of each edge, ``[2, num_edges]``, int32 or int64, tensor or array. The id of
             an edge is its position here.
-        node_feat: Optional tensor or array ``[num_nodes, ...]`` of at most four dimensions; of any dtype that
-            NumPy has too, bfloat16, float8 (all but e8m0fnu) or complex32.
-        edge_feat: Optional tensor or array ``[num_edges, ...]``, likewise.
+        node_feat, edge_feat: Optional tensors or arrays ``[num_nodes, ...]`` and ``[num_edges, ...]`` of at most four
+            dimensions; of any dtype that NumPy has too, bfloat16, float8 (all but e8m0fnu) or complex32.
         edge_assign_strategy: ``"by_src"`` for sampling along out-edges (a row holds the out-edges of a node), or
             ``"by_dst"`` for sampling along in-edges. ``"by_des"``, as the reference tutorial spells it, means
             ``"by_dst"``.
@@ -142,9 +140,10 @@ class PartitionerBase(ABC):
         sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
             thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
             root of their size. The result does not depend on it.
-        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
-            ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
-            dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
+        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and ``[num_edges,
+            ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such dicts. Batches have
+                them under
+            these names.
         hotness: Optional: how often each partition's trainers read each node, from
             :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
             one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
@@ -410,8 +409,7 @@ class PartitionerBase(ABC):
             graph: The graph, or a slice of it.
             books: Of all node types.
             reads: Of all node types, what caches are expected to save.
-            graphs: Of each edge type the number of edges of each partition, and of edges whose ends have different
-                owners.
+            graphs: Of each edge type what :func:`write_graph` returned.
             files: By path.
             strategy_arguments: See :meth:`strategy_arguments`.
         """

@@ -1,4 +1,4 @@
-"""Random and even assignment of nodes."""
+"""Assignments of nodes by their ids or hotness alone: random, by frequency, and those made elsewhere."""
 
 import hashlib
 import os
@@ -89,11 +89,11 @@ class FrequencyPartitioner(PartitionerBase):
     """Gives each node to the partition that reads it most, as far as all are to own equally many.
 
     Owners are chosen such that as many of the expected reads as possible are local, under the condition that the
-    partitions own equally many of the nodes that anybody reads, up to one, and equally many of the others, up to one in
+    partitions own equally many of the nodes that are read, up to one, and equally many of the others, up to one in
     all. That is an assignment problem, solved by its dual: each partition has a price, nodes choose what they gain most
     from after paying, and prices rise where there are too many (Bertsekas, Annals of Operations Research 14, 1988).
     Prices are found on a sample; then the nodes that lose least by it move from full to empty partitions. For two
-    partitions the result is the best there is, the odd node included. Nodes that nobody reads are dealt out at random.
+    partitions the result is the best there is, the odd node included. Nodes that are not read are dealt out at random.
 
     The assignment of a node type is a function of ``(probs, num_parts, random_seed)`` alone.
 
@@ -160,13 +160,8 @@ class FrequencyPartitioner(PartitionerBase):
 def assign_by_hotness(
     hotness: NodeHotness, nodes: np.ndarray, num_parts: int, random_seed: int, node_type: int
 ) -> np.ndarray:
-    """Returns the owner of each of ``nodes``, all partitions owning equally many up to one.
-
-    Args:
-        hotness: By partition, how often each node of the type is read.
-        nodes: Ids ``[n]``, ascending.
-        num_parts: Number of partitions.
-        random_seed, node_type: What the sample depends on.
+    """Returns the owner of each of ``nodes [n]``, ids ascending, all partitions owning equally many up to one; the
+    sample depends on ``random_seed`` and ``node_type``.
     """
     target = _shares(nodes.size, num_parts)
     sample = np.arange(nodes.size)
@@ -242,9 +237,8 @@ class RandomPartitioner(PartitionerBase):
     """Gives every partition the same number of nodes, up to one, chosen at random.
 
     The assignment of a node type is a function of ``(its position among the node types, num_nodes, num_parts,
-    random_seed)`` and of its labels in ``balance_ntypes`` alone, independent of other types: the same seed gives the
-    same directory, byte for byte, whatever the chunk size. With ``balance_ntypes``, every partition gets the same
-    number of nodes of each label too, up to one.
+    random_seed)`` and of its labels in ``balance_ntypes`` alone: the same seed gives the same directory, byte for byte.
+    With ``balance_ntypes``, every partition gets the same number of nodes of each label too, up to one.
 
     Args:
         random_seed: Seed of the permutation, in ``[0, 2**64)``.

@@ -66,16 +66,12 @@ def edge_tables(edges: EdgeInput) -> list[Table]:
 
 
 class PartitionWriter:
-    """Writes books and rows under ``root`` and collects the manifest's entry of each file.
+    """Writes books and rows of ``parts`` under ``root``, an empty directory, and collects the manifest's entry of each
+    file.
 
-    Rows are read front to back, whatever partition they go to, so that a mapped table is read from disk once.
-
-    Args:
-        root: An empty directory.
-        chunk_size: Feature rows that each thread copies at a time.
-        num_threads: Threads that work at the same time; what is written does not depend on it.
-        advance: Called with the number of bytes after each piece of work.
-        parts: The partitions to write.
+    Rows are read front to back, whatever partition they go to, so that a mapped table is read from disk once. Each of
+    ``num_threads`` copies ``chunk_size`` feature rows at a time; what is written does not depend on it. ``advance`` is
+    called with the number of bytes after each piece of work.
     """
 
     def __init__(
@@ -142,7 +138,7 @@ class PartitionWriter:
             new_id: What each node is called where nodes are relabelled, else None.
 
         Returns:
-            The ids in the order of the rows, which is that of what is written.
+            The ids in the order of the rows that the cache has.
         """
         path_of = partial(layout.cache, partition_idx, nodes.node_type)
         if new_id is None:
@@ -433,21 +429,16 @@ CHUNK_EDGES = 1 << 18  # that each thread numbers at a time: 5 MiB at most, less
 
 def relabel_nodes(writer: PartitionWriter, node_type: NodeType, book: Book) -> None:
     """Writes the maps between the input's ids of a node type and the new ones, which are partition-major and in the
-    order of the input inside a partition: rows of tables are the same with and without them."""
+    order of the input inside a partition: rows of tables are the same with and without them.
+    """
     dtype = id_dtype(book.owner.size)
     writer.owned(layout.node_map(node_type), dtype, book)
     writer.array(layout.node_map_inverse(node_type), book.position(), dtype)
 
 
 def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts: Sequence[int]) -> np.ndarray:
-    """Writes the maps of an edge type, whose edges go with their owners, and returns the new id of each, mapped.
-
-    Args:
-        writer: Where to.
-        edges: The edges of one type.
-        book: Owners of the nodes at the expanded ends.
-        counts: Number of edges of each partition.
-    """
+    """Writes the maps of an edge type, given the number of edges of each partition; returns the new id of each,
+    mapped."""
     dtype = id_dtype(edges.num_edges)
     paths = layout.edge_map(edges.edge_type), layout.edge_map_inverse(edges.edge_type)
     original, new = (writer.writer(path, dtype, (edges.num_edges,)) for path in paths)
@@ -477,14 +468,7 @@ def node_entry(
     reads: ReadForecast | None,
     relabelled: bool,
 ) -> NodeTypeEntry:
-    """Returns the entry of a node type.
-
-    Args:
-        nodes, book: The nodes and their owners.
-        balanced_labels: What was asked to be balanced, and what came of it.
-        reads: What caches are expected to save, if hotness was given.
-        relabelled: Whether ids were made contiguous.
-    """
+    """Returns the manifest's entry of a node type."""
     return NodeTypeEntry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
@@ -503,14 +487,8 @@ def node_entry(
 def edge_entry(
     edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
 ) -> EdgeTypeEntry:
-    """Returns the entry of an edge type.
-
-    Args:
-        edges, neighbors: The edges, and the nodes at the ends that do not own them.
-        part_num_edges: Edges of each partition.
-        num_cut_edges: Edges whose ends have different owners.
-        relabelled: Whether ids were made contiguous.
-    """
+    """Returns the manifest's entry of an edge type; ``neighbors`` are the nodes at the ends that do not own the
+    edges."""
     num_edges = sum(part_num_edges)
     edge_cut_ratio = num_cut_edges / max(num_edges, 1)
     feat = neighbors.feat
