@@ -37,9 +37,8 @@ class NodeInput:
     Attributes:
         node_type: Their type.
         num_nodes: How many.
-        feat, label: One row per node, if given; of a slice of the graph, of the nodes in it.
+        feat, label, attrs: One row per node, if given; of a slice of the graph, of the nodes in it.
         time: ``[num_nodes]`` integers, if given; likewise.
-        attrs: Named tables, one row per node; likewise.
     """
 
     node_type: NodeType
@@ -63,13 +62,12 @@ class EdgeInput:
         expanded, neighbor: Positions of the node types of the two ends.
         edge_index: ``[2, num_edges]`` int32 or int64, sources and destinations.
         row_ids, col_ids: Of these, the expanded ends and the neighbours.
-        feat: One row per edge, if given.
+        feat, attrs: One row per edge, if given.
         weight: ``[num_edges]`` float32 or float64, if given.
         time: ``[num_edges]`` integers, if given.
         neighbor_time: Times of the neighbour's type, if given; an edge has the time of its neighbour.
-        attrs: Named tables, one row per edge.
-        edge_ids: ``[num_edges]`` ids, where these are some of the edges; otherwise positions are ids.
-        id_bound: What ``edge_ids`` are below.
+        edge_ids: ``[num_edges]`` ids below ``id_bound``, where these are some of the edges; otherwise positions are
+            ids.
     """
 
     edge_type: EdgeType

@@ -83,7 +83,7 @@ class Ranges:
 
 @dataclass(frozen=True, eq=False)
 class DglConfig:
-    """What the file says.
+    """DGL's partition config: the JSON file of a partition directory.
 
     Attributes:
         path: The file.
@@ -197,11 +197,10 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 class OwnedEdges:
-    """The edges of one partition's graph, copies of other partitions' edges left out.
+    """The edges that a partition owns, copies of other partitions' edges left out.
 
-    Attributes:
-        edge_ids: DGL's ids of all edges of the graph; None where not stored.
-        edge_types: Positions of their types; None where not stored.
+    ``edge_ids`` are DGL's ids of all edges of the graph, and ``edge_types`` positions of their types; None where not
+    stored.
     """
 
     def __init__(self, origin: Path, config: DglConfig, part: int, graph: DglGraph) -> None:
@@ -214,8 +213,8 @@ class OwnedEdges:
         self.edge_types = _table(origin, graph.edata, "_TYPE", graph.num_edges) if "_TYPE" in graph.edata else None
 
     def read(self, begin: int, end: int) -> Iterator[tuple[int, np.ndarray | None, np.ndarray, np.ndarray]]:
-        """Yields edge type, ids (None where not stored), sources and destinations of the edges that the partition owns:
-        those with its destinations. The others are copies."""
+        """Yields edge type, ids (None where not stored), sources and destinations of owned edges, ids inside their
+        types."""
         origin, nodes = self._origin, self._config.nodes
         src, dst, places = self._edges(begin, end)
         owner, dst_type, dst = nodes.locate(origin, _taken(origin, self._node_ids, dst))
@@ -265,7 +264,7 @@ Mapped = Any  # a tensor or array, or a dict of them by type, as DGL's return_ma
 def read_mapping(
     config: DglConfig, name: str, given: Mapped | None, types: list[str], ranges: Ranges
 ) -> list[np.ndarray | None]:
-    """Returns the original id of each node or edge, by type; None where nothing says it.
+    """Returns DGL's mapping, the original id of each node or edge, by type; None where nothing says it.
 
     Args:
         config: The directory, whose ``part<i>/<name>.dgl`` are read if ``given`` is None.
@@ -333,7 +332,7 @@ def import_dgl(
     (``part<i>/orig_nids.dgl``, ``orig_eids.dgl``) they get their original ids back, otherwise they keep DGL's ids of
     their type. Copies of other partitions' nodes and edges are dropped; edges belong to their destination (``by_dst``).
     Files are mapped; scratch files beside ``output_dir`` need about the room of the result. The graph keeps its name,
-    in a part_config of its own (:mod:`glt.partition.format.part_config`).
+    in a part_config of its own.
 
     Args:
         part_config: DGL's JSON file, or a directory that holds no other JSON file.

@@ -55,9 +55,9 @@ def import_glt(
         renumber_edges: Whether edges may get new ids, by their place in the file, where GLT stored none
             (``graph_caching=True`` without edge features).
         progress: Whether to draw a tqdm bar of bytes written.
-        graph: Arguments of :class:`glt.partition.PartitionerBase` for what GLT does not store. GLT does not store
-            ``edge_assign_strategy`` either: it is found from the edges, and needed only where both would do (then
-            ``"by_src"``, GLT's default, is taken).
+        graph: Arguments of :class:`glt.partition.PartitionerBase` for what GLT does not store.
+            ``edge_assign_strategy`` is found from the edges, and needed only where both would do (then ``"by_src"``,
+            GLT's default, is taken).
 
     Raises:
         PartitionError: If ``source`` is no such directory, incomplete or damaged (names the file), or ``output_dir``

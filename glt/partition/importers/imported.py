@@ -28,12 +28,11 @@ _CHUNK_BYTES = 64 << 20
 
 
 class Assembly:
-    """Tables with one row for each id of a kind (the nodes or edges of a type), each row given exactly once.
+    """Tables with one row for each id of a kind (the nodes or edges of a type), put together from the pieces of
+    partitions.
 
-    Args:
-        what: The kind, for messages: ``"node"`` or ``"edge of type (...)"``.
-        num_rows: Number of ids.
-        scratch: Directory for nameless scratch files, that the kernel frees with the tables.
+    Each row is given exactly once. Tables are in nameless files in ``scratch``: memory does not grow with them.
+    ``what`` is the kind, for messages: ``"node"`` or ``"edge of type (...)"``.
     """
 
     def __init__(self, what: str, num_rows: int, scratch: Path) -> None:
@@ -121,11 +120,8 @@ class Assembly:
 class EdgeAssembly(Assembly):
     """The edges of one type: ``edge_index [2, num_edges]`` (the tables ``row`` and ``col``) and tables of their rows.
 
-    Args:
-        edge_type: The type, for messages; None where there is only one.
-        num_edges: Number of them.
-        num_nodes: Number of nodes of the source's and of the destination's type.
-        scratch: As in :class:`Assembly`.
+    ``edge_type`` is for messages, None where there is only one; ``num_nodes`` are those of the source's and of the
+    destination's type.
     """
 
     def __init__(self, edge_type: EdgeType | None, num_edges: int, num_nodes: tuple[int, int], scratch: Path) -> None:
@@ -173,8 +169,7 @@ class Imported:
         num_parts: Number of partitions.
         edge_assign_strategy: ``"by_src"`` or ``"by_dst"``.
         origin: Where it comes from, for the manifest.
-        nodes: By node type, arguments of :class:`AssignedPartitioner`, ``owners`` among them.
-        edges: The same by edge type, ``edge_index`` among them.
+        nodes, edges: By type, arguments of :class:`AssignedPartitioner`, ``owners`` and ``edge_index`` among them.
     """
 
     schema: Schema
@@ -212,7 +207,6 @@ def scratch_for(output_dir: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def require_directory(source: Path, what: str) -> None:
-    """Raises PartitionError unless ``source`` is a directory."""
     if not source.is_dir():
         raise PartitionError(f"{source} is not a directory: expected what {what} wrote")
 

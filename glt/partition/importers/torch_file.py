@@ -79,22 +79,15 @@ def read_torch(path: Path) -> Any:
 
 
 def read_pickles(path: Path) -> Generator[Any, None, None]:
-    """Yields the objects of pickles that follow each other in a file, one at a time in memory.
-
-    Raises:
-        PartitionError: As :func:`read_torch`.
-    """
+    """Yields the objects of pickles that follow each other in a file, one at a time in memory; errors as
+    :func:`read_torch`."""
     with _damage_named(path), open(path, "rb") as file:
         while file.peek(1):
             yield _Unpickler(file, _no_storage).load()
 
 
 def read_plain(path: Path) -> Any:
-    """Returns the pickled object of a file that may hold dicts, lists, tuples, strings, numbers and None only.
-
-    Raises:
-        PartitionError: If the file is missing or damaged, or names any class or function.
-    """
+    """Returns the pickled object of a file that may hold plain values only; errors as :func:`read_torch`."""
     with _damage_named(path), open(path, "rb") as file:
         return _PlainUnpickler(file).load()
 

@@ -38,7 +38,6 @@ _ATTRS: Final = ("node_attrs", "edge_attrs")
 
 
 def is_npy_directory(root: Path) -> bool:
-    """Tells whether ``root`` has edges in ``.npy`` files."""
     return (root / "edge_index.npy").is_file() or (root / "edge_index").is_dir()
 
 
@@ -132,7 +131,6 @@ def npz_members(path: Path, scratch: Path) -> dict[str, np.ndarray]:
     """Returns all arrays of the file by name, mapped; nothing is unpickled.
 
     Raises:
-        FileNotFoundError: If there is no such file.
         ValueError: If it is no ``.npz`` file of plain arrays; names it.
     """
     try:

@@ -50,8 +50,8 @@ def read_ogb_folder(root: Path, scratch: Path, add_inverse_edge: bool | None = N
     Args:
         root: Its folder, such as ``dataset/ogbn_products``.
         scratch: Directory for what is read; its files have no names and are gone with the arrays.
-        add_inverse_edge: Whether edges are followed by their reverses, as OGB does with some datasets that are stored
-            in CSV. Default: as OGB does with the dataset that the folder is named after.
+        add_inverse_edge: Whether edges are followed by their reverses. Default: as OGB does with the dataset that the
+            folder is named after.
 
     Raises:
         ImportError: If it is stored in CSV and there is no pyarrow.

@@ -1,4 +1,4 @@
-"""PyG's ``Data`` and ``HeteroData`` as the arguments of a partitioner."""
+"""PyG's ``Data`` and ``HeteroData``, and glt's ``Dataset``, as the arguments of a partitioner."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ def graph_arguments(
         RandomPartitioner("parts", num_parts=2, **graph_arguments(data, weight_attr="edge_weight")).partition()
 
     ``x``, ``y`` and ``edge_attr`` become ``node_feat``, ``node_label`` and ``edge_feat``; all other node-level and
-    edge-level attributes, as PyG tells them apart, ``node_attrs`` and ``edge_attrs`` under their own names: batches of
-    the distributed loaders then have the attributes that those of :class:`glt.loader.NeighborLoader` have. Attributes
-    of the graph as a whole, and those that PyG does not index by node or edge (``edge_label_index`` and its like), stay
-    behind; the log (level INFO) names them.
+    edge-level attributes, as PyG tells them apart, ``node_attrs`` and ``edge_attrs`` under their own names. Others
+    (``edge_label_index`` and its like) stay behind; the log (level INFO) names them.
 
     Args:
         data: The graph.
@@ -87,18 +85,13 @@ def _log_what_stays(data: Any, taken: set[str]) -> None:
 
 
 def dataset_arguments(data: Dataset, *, weight_attr: str | None = None) -> dict[str, Any]:
-    """Returns the keyword arguments of any partitioner that carry a :class:`glt.data.Dataset`.
+    """Returns the keyword arguments of any partitioner that carry a :class:`glt.data.Dataset`; only edges are copied.
 
-    Features, labels and times are not copied, edges are. ``x``, ``y`` and ``edge_attr`` become ``node_feat``,
-    ``node_label`` and ``edge_feat``, other tables ``node_attrs`` and ``edge_attrs``.
-
-    Args:
-        data: The graph.
-        weight_attr: Name of a table of edges: it becomes ``edge_weight`` too.
+    Tables become arguments as in :func:`graph_arguments`.
 
     Raises:
-        ValueError: If it has no graph; if ids of edges are not the numbers of the edges; if it draws by weights that
-            no table has (it keeps only sums of them); or if features are scaled int8.
+        ValueError: If it has no graph; if ids of edges are not the numbers of the edges; if it draws by weights that no
+            table has (it keeps only sums of them); or if features are scaled int8.
     """
     schema = data.schema
     if not schema.node_types:

@@ -62,14 +62,8 @@ _EDGE: Final = ("src", "dst", "edge_index", "feat", "weight", "time", "attrs", *
 def _read_described(
     document: Mapping[str, Any], base: Path, scratch: Path, where: str, outline: bool
 ) -> dict[str, Any]:
-    """Returns the keyword arguments of a partitioner for a described graph.
-
-    Args:
-        document: The description.
-        base: What relative paths begin at.
-        scratch: Directory for what is read; its files have no names and are gone with the arrays.
-        where: What the description is called in messages.
-        outline: See :func:`read_graph`.
+    """Returns the keyword arguments of a partitioner for the graph of a description, called ``where`` in messages,
+    whose relative paths begin at ``base``.
     """
     is_hetero = "edge_types" in document or "node_types" in document
     root = _Keys(where, document, ("node_types", "edge_types") if is_hetero else ("nodes", "edges"))
@@ -155,13 +149,7 @@ def _edge_table(keys: _Keys, base: Path) -> EdgeTable:
 
 
 class _Keys:
-    """One table of the document, whose keys are known.
-
-    Args:
-        where: What to call it in messages.
-        given: What was found in its place.
-        allowed: The keys that it may have.
-    """
+    """One table of a description, called ``where`` in messages, with some of the ``allowed`` keys."""
 
     def __init__(self, where: str, given: Any, allowed: tuple[str, ...]) -> None:
         if not isinstance(given, Mapping):
@@ -266,9 +254,9 @@ def read_graph(
     Args:
         path: A directory of ``.npy`` files (:mod:`glt.partition.inputs.arrays`), a folder of OGB
             (:mod:`glt.partition.inputs.ogb`), a description of tables in ``.json`` or ``.toml``
-            (:mod:`glt.partition.inputs.read`), a PyG ``Data`` or ``HeteroData`` that ``torch.save`` wrote
-            (``.pt``, read without unpickling anything but tensors and PyG's own storages), or a table of edges in
-            Parquet or CSV: a file, a directory or a pattern.
+            (:mod:`glt.partition.inputs.read`), a PyG ``Data`` or ``HeteroData`` that ``torch.save`` wrote (``.pt``,
+            read without unpickling anything but tensors and PyG's own storages), or a table of edges in Parquet or CSV:
+            a file, a directory or a pattern.
         scratch_dir: Directory for tables while they are partitioned: room for their values, on a file system that is
             not memory. Its files have no names: nothing is left there, whatever happens.
         nodes, edges: Of a table of edges: the keys of a description's ``nodes`` and ``edges``; the ``files`` of

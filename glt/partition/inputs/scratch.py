@@ -16,14 +16,11 @@ _MAP_NORESERVE = 0x4000  # Linux; Python's mmap does not name it everywhere
 
 
 class ScratchRows:
-    """Rows that arrive in pieces.
+    """Rows of ``dtype`` and ``row_shape`` that arrive in pieces, in a file in ``directory``, which should not be
+    memory.
 
     The file has no name: the kernel frees it with the last reference, even after SIGKILL, and may drop its pages from
     memory at any time.
-
-    Args:
-        directory: Where the file is, on a file system that is not memory.
-        dtype, row_shape: Of the rows.
     """
 
     def __init__(self, directory: Path, dtype: np.dtype, row_shape: tuple[int, ...] = ()) -> None:
@@ -36,7 +33,6 @@ class ScratchRows:
         return self._num_rows
 
     def append(self, rows: np.ndarray) -> None:
-        """Adds ``rows [n, *row_shape]`` of the dtype."""
         assert rows.dtype == self.dtype and rows.shape[1:] == self.row_shape
         if rows.size:
             self._file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
@@ -59,8 +55,9 @@ class ScratchRows:
 
 
 def blank(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns zeros ``shape``, of any size: they take no memory until they are written, for reading them finds the
-    kernel's one page of zeros."""
+    """Returns zeros of any size: they take no memory until they are written, for reading them finds the kernel's one
+    page of zeros.
+    """
     num_bytes = dtype.itemsize * math.prod(shape)
     if num_bytes == 0:
         return np.zeros(shape, dtype)

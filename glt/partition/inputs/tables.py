@@ -24,13 +24,11 @@ _LINE_FEED, _CARRIAGE_RETURN = 10, 13
 
 
 def parquet_rows(path: Path) -> int:
-    """Returns the number of rows of a Parquet file, which its footer has."""
     return importlib.import_module("pyarrow.parquet").read_metadata(path).num_rows
 
 
 def parquet_largest(path: Path, column: str) -> int | None:
-    """Returns the largest integer of a column of a Parquet file, -1 where there is none; None if its footer does not
-    say."""
+    """Returns the largest integer of a column, -1 where there is none; None if the file's footer does not say."""
     metadata = importlib.import_module("pyarrow.parquet").read_metadata(path)
     largest = -1
     for at in range(metadata.num_row_groups):
@@ -46,9 +44,8 @@ def parquet_largest(path: Path, column: str) -> int | None:
 
 
 def count_lines(path: Path) -> int:
-    """Counts the lines of a text file, compressed or not, that are not empty: the rows of CSV, unless a value has a
-    line break. A block of it is in memory at a time.
-    """
+    """Counts the lines that are not empty of a text file, compressed or not: the rows of CSV, unless a value has a line
+    break."""
     num_lines, in_line = 0, False
     opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
     with cast(BinaryIO, opened) as file:
@@ -67,10 +64,10 @@ _BATCH_ROWS: Final = 1 << 16
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of a table, one after the other: row numbers go on from file to file.
+    """The Parquet or CSV files of a table, one after the other: row numbers go on from file to file.
 
     Attributes:
-        paths: The files, Parquet or CSV.
+        paths: The files.
         header: Whether CSV files begin with the names of their columns; else these are ``f0``, ``f1``, ...
         delimiter: Between the values of a row of CSV. Default: a tab in ``.tsv`` files, else a comma.
     """
@@ -83,15 +80,12 @@ class TableFiles:
     def of(
         cls, key: str, given: str | Sequence[str], base: Path, header: bool = True, delimiter: str | None = None
     ) -> TableFiles:
-        """Finds files.
+        """Finds files; ``key`` says who asks, for messages.
 
-        Args:
-            key: Who asks, for messages.
-            given: A file, a directory, a pattern such as ``"part-*.parquet"``, or a list of these, whose order is kept.
-                The files of a directory (with those in directories below) or pattern are in the order of their paths:
-                ``part-10`` comes before ``part-2``. Names that begin with ``.`` or ``_`` do not count.
-            base: What relative paths begin at.
-            header, delimiter: See the attributes.
+        ``given`` is a file, a directory, a pattern such as ``"part-*.parquet"``, or a list of these, whose order is
+        kept. The files of a directory (with those in directories below) or pattern are in the order of their paths:
+        ``part-10`` comes before ``part-2``. Names that begin with ``.`` or ``_`` do not count. Relative paths begin at
+        ``base``.
 
         Raises:
             FileNotFoundError: If there is no such file.
@@ -157,12 +151,8 @@ class TableFiles:
         return num_rows + TableFiles(tuple(parquet)).estimated_rows()
 
     def estimated_rows(self) -> int:
-        """The same without reading any values: of CSV, lines are counted, and a value that has a line break in quotes
-        counts for two rows.
-
-        Raises:
-            ImportError: Without pyarrow.
-            ValueError: If a file is damaged; names it.
+        """As :meth:`num_rows`, without reading any values: of CSV, lines are counted, and a value that has a line break
+        in quotes counts for two rows.
         """
         arrow = require_arrow()
         num_rows = 0
@@ -177,12 +167,7 @@ class TableFiles:
         return num_rows
 
     def largest(self, column: str) -> int | None:
-        """Returns the largest integer of a column, -1 without rows; None if that takes reading it.
-
-        Raises:
-            ImportError: Without pyarrow.
-            ValueError: If a file is damaged; names it.
-        """
+        """Returns the largest integer of a column, -1 without rows; None if that takes reading it."""
         arrow = require_arrow()
         largest = -1
         for path in self.paths:
@@ -233,7 +218,6 @@ class TableFiles:
 
 
 def is_table(path: Path) -> bool:
-    """Tells by its name whether a file is Parquet or CSV."""
     return path.name.endswith(_PARQUET + _CSV)
 
 
@@ -286,8 +270,8 @@ class Field:
 
 
 def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -> dict[str, np.ndarray]:
-    """Reads arrays ``[rows, ...]`` of a table; no more than a record batch of them is in memory, of CSV a few blocks
-    of 1 MiB that pyarrow reads ahead.
+    """Reads arrays ``[rows, ...]`` of a table in one pass; no more than a record batch of them is in memory, of CSV a
+    few blocks of 1 MiB that pyarrow reads ahead.
 
     Raises:
         ImportError: Without pyarrow.
@@ -313,12 +297,8 @@ def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -
 
 
 def outline_fields(files: TableFiles, fields: Mapping[str, Field]) -> dict[str, np.ndarray]:
-    """Returns arrays of the shapes and dtypes that :func:`read_fields` would return if all rows are like the first
-    ones: zeros, which take no memory. Rows are counted, see :meth:`TableFiles.estimated_rows`.
-
-    Raises:
-        ImportError: Without pyarrow.
-        ValueError: If the first rows do not fit, or a file is damaged: names it.
+    """Returns zeros, which take no memory, of the shapes and dtypes that :func:`read_fields` would return if all rows
+    are like the first ones; errors likewise.
     """
     with closing(files.batches(*_columns(fields))) as batches:
         path, _, batch = next(batches, (None, 0, None))

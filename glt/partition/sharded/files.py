@@ -34,8 +34,7 @@ def write_caches(
     """Writes copies of the rows of nodes of one type; a collective of all ranks.
 
     Args:
-        exchange: Connects the ranks.
-        writer: Of this rank's partitions.
+        exchange, writer: Of this rank.
         nodes: Tables of the slice of this rank, features among them; ``time`` of all nodes.
         num_rows: ``[world_size]``, rows in the slice of each rank.
         cached: The nodes in the cache of each of this rank's partitions that has one, ascending.
@@ -90,7 +89,7 @@ class _Rows:
 
 
 class PartTables:
-    """The rows of this rank's partitions: those of lower ranks come first, whoever's arrive first.
+    """Tables of this rank's partitions, whose rows come from all ranks at a time: those of lower ranks come first.
 
     Args:
         writer: Of this rank's partitions.
@@ -126,11 +125,8 @@ def begins(counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SharedDirectory:
-    """Where a rank writes.
-
-    Attributes:
-        root: The staging directory.
-        leaders: By rank, who writes what all partitions of its directory share, books and manifest.
+    """The staging directory of a rank; and by rank, who leads: writes what all partitions of its directory share, books
+    and manifest.
     """
 
     root: Path
@@ -186,11 +182,8 @@ def _join(root: Path) -> int:
 
 
 class Numbering:
-    """Numbers the edges of a slice inside their partitions: those of lower ranks come first.
-
-    Args:
-        counts: ``[world_size, num_parts]`` int64, edges that each partition gets from each rank.
-        rank: This rank.
+    """Numbers the edges of a slice inside their partitions, those of lower ranks first; ``counts [world_size,
+    num_parts]`` are the edges that each partition gets from each rank.
     """
 
     def __init__(self, counts: np.ndarray, rank: int) -> None:
@@ -207,11 +200,10 @@ class Numbering:
 
 
 class EdgeBooks:
-    """Sends what leaders need of each edge, and writes it there.
+    """Sends leaders where each edge is, or what it is called, and writes it there.
 
     Args:
-        exchange: Connects the ranks.
-        writer: Of this rank's files.
+        exchange, writer: Of this rank.
         edge_type: Of the edges.
         owner: Called with a range of the edges of this rank, returns their owners.
         num_edges: ``[world_size]``, edges in the slice of each rank.
@@ -302,8 +294,7 @@ class EdgeFiles:
     """Writes the edges of one type: rows, tables and, on a leader, the edge book.
 
     Args:
-        exchange: Connects the ranks.
-        writer: Of this rank's partitions.
+        exchange, writer: Of this rank.
         parts: Who writes which partition.
         edges: The slice of this rank; ``neighbor_time`` of all nodes.
         num_edges: ``[world_size]``, edges in the slice of each rank.
@@ -335,11 +326,8 @@ class EdgeFiles:
         self._counts = exchange.gather_counts(counts)  # [world_size, num_parts]
 
     def write(self, leaders: Sequence[int], thread_bytes: int) -> tuple[tuple[int, ...], int]:
-        """Writes all; returns the number of edges of each partition, and how many edges have ends of different owners.
-
-        Args:
-            leaders: Ranks that write an edge book or the maps of ids, ascending.
-            thread_bytes: Memory of each thread for sorting.
+        """Writes all, sorting in ``thread_bytes``; returns the number of edges of each partition, and how many edges
+        have ends of different owners. ``leaders`` write an edge book or the maps of ids.
         """
         edge_type = self._edges.edge_type
         books = EdgeBooks(self._exchange, self._writer, edge_type, self._owner, self._num_edges, self._counts, leaders)
@@ -453,16 +441,15 @@ def write_nodes(
     book: Book,
     relabel: bool,
 ) -> None:
-    """Writes ids, times and tables of the nodes of one type.
+    """Writes ids, times and tables of the nodes of one type; with ``relabel`` no ids, since each partition has a range.
 
     Args:
-        exchange: Connects the ranks.
-        writer: Of this rank's partitions.
+        exchange, writer: Of this rank.
         parts: Who writes which partition.
         nodes: Tables of the slice of this rank; ``time`` of all nodes.
         num_rows: ``[world_size]``, rows in the slice of each rank.
         book: Owners of all nodes.
-        relabel: Whether nodes get new ids: no ids are written then, since each partition has a range of them.
+        relabel: Whether nodes get new ids.
     """
     if not relabel or nodes.time is not None:
         _write_ids(writer, nodes, book, not relabel)

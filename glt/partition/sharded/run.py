@@ -1,4 +1,4 @@
-"""The entry to distributed partitioning."""
+"""The entry to distributed partitioning, and the run of a rank."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def make_assigner(
     arguments: dict[str, Any],
 ) -> tuple[PartitionerBase, dict[str, Any]]:
     """Returns the partitioner of a graph without edges and tables, which assigns as that of the whole graph does, and
-    its own arguments as the manifest will read them.
-
-    Arguments as of :func:`partition_distributed`; ``arguments`` without tables, changed here.
+    its own arguments as the manifest will read them. Takes slices out of ``arguments``.
     """
     if not (isinstance(partitioner, type) and issubclass(partitioner, PartitionerBase)):
         raise TypeError(f"partitioner = {partitioner!r}: expected a subclass of PartitionerBase")

@@ -43,7 +43,7 @@ class GraphSlice:
     def of(
         cls, exchange: Exchange, edge_dir: str, num_nodes: Any, edge_index: Any, tables: dict[str, Any]
     ) -> GraphSlice:
-        """Checks the slices of all ranks; ``tables`` by the names of ``NODE_TABLES`` and ``EDGE_TABLES``.
+        """Checks the slices of all ranks.
 
         Raises:
             TypeError, ValueError, KeyError, IndexError: As :meth:`GraphInput.of`, or if slices do not fit together.
@@ -216,14 +216,8 @@ class SlicedHotness(NodeHotness):
 def sliced_hotness(
     exchange: Exchange, name: str, value: Any, graph: GraphInput, num_parts: Any
 ) -> HotnessByType | None:
-    """Returns hotness as a partitioner takes it, given the slice of it that each rank has.
-
-    Args:
-        exchange: Connects the ranks.
-        name: The argument, for messages.
-        value: As of :func:`hotness_by_type`, of the nodes of this rank; or None, on all.
-        graph: The types and counts of the whole graph.
-        num_parts: Number of partitions.
+    """Returns hotness as a partitioner of ``graph`` takes it, given the slice of it that each rank has; None where it
+    is None.
 
     Raises:
         TypeError, ValueError, KeyError: As :func:`hotness_by_type`, or if slices do not fit together.
