@@ -154,11 +154,8 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _allow_files(wanted: int) -> None:
-    """Raises this process's own limit of open files where many hosts need more.
-
-    Raises:
-        ValueError: If that is not allowed.
-    """
+    """Raises this process's own limit of open files where many hosts need more, or ValueError if that is not
+    allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return

@@ -170,11 +170,8 @@ class RsyncError(Exception):
 
 
 class Rsync:
-    """Runs rsync, for several hosts at once.
-
-    Args:
-        reach: How hosts are reached.
-        children: What it runs is one of.
+    """Runs rsync, for several hosts at once, over the same ssh: what was interrupted goes on where it was, and no half
+    file has a file's name.
     """
 
     def __init__(self, reach: Reach, children: Children) -> None:
@@ -190,11 +187,10 @@ class Rsync:
         by_checksum: bool = False,
         progress: Callable[[int], None] = lambda percent: None,
     ) -> None:
-        """Sends files of a directory into one on a host.
+        """Sends files of the directory ``source`` into ``target`` on a host.
 
         Args:
-            host: Where to.
-            source, target: The directories.
+            host, source, target: Where from and to.
             paths: Files, relative to them; None: the whole tree, links as links.
             by_checksum: Whether to compare contents; else files of the same size and time are taken for the same.
             progress: Called with the percentage of bytes that are there.
@@ -252,12 +248,7 @@ _SAY_S: Final = 5.0  # between two words of progress of a host
 
 @dataclass(frozen=True)
 class HostCopy:
-    """What a host gets.
-
-    Attributes:
-        host: Which.
-        parts: Its partitions, ascending.
-    """
+    """The partitions, ascending, that a host gets."""
 
     host: Host
     parts: tuple[int, ...]

@@ -25,7 +25,7 @@ class Stopped(Exception):
 
 
 class Children:
-    """Child processes, with pipes for stdin, stdout and stderr."""
+    """Child processes, with pipes for stdin, stdout and stderr, that can be ended all at once from any thread."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -92,7 +92,7 @@ class Reach:
         ssh_user, ssh_port: Those of ssh if None.
         ssh_options: For ``ssh -o``, before ours, so that they win.
         connect_timeout_s: For a connection.
-        lost_timeout_s: After which a host that gives no sign is taken for lost; and its launcher, there.
+        lost_timeout_s: After which a silent host is taken for lost; and its launcher, there.
     """
 
     over_ssh: bool
@@ -105,7 +105,6 @@ class Reach:
 
     @property
     def interpreter(self) -> str:
-        """Path of the interpreter on the hosts."""
         return self.python or sys.executable
 
     def shell(self) -> list[str]:
@@ -127,9 +126,9 @@ class Reach:
         return [*self.shell(), host.name, "exec " + shlex.join(words)] if self.over_ssh else list(words)
 
     def run_program(self, host: Host, module: str) -> tuple[list[str], bytes]:
-        """The command that runs a module of this package on a host, and what its stdin has to begin with.
+        """Returns the command that runs a module of this package on a host, and what its stdin has to begin with.
 
-        The module must need the standard library only; it runs as ``__main__``.
+        The module runs as ``__main__``, and must need the standard library only.
         """
         file = import_module(f"glt.launch.{module}").__file__
         assert file is not None
@@ -196,11 +195,7 @@ def add_reach_arguments(parser: Any) -> None:
 
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:
-    """Returns the hosts that were named, or this one.
-
-    Raises:
-        ValueError: If they are named wrongly; says where.
-    """
+    """Returns the hosts that were named, or this one; raises ValueError, saying where, if they are named wrongly."""
     if arguments.ip_config is not None:
         try:
             return read_hosts(arguments.ip_config)
@@ -210,11 +205,7 @@ def hosts_of(arguments: argparse.Namespace) -> list[Host]:
 
 
 def reach_of(arguments: argparse.Namespace) -> Reach:
-    """Returns how hosts are reached.
-
-    Raises:
-        ValueError: If ssh is needed and missing, or a flag would do nothing.
-    """
+    """Returns how hosts are reached; raises ValueError if ssh is needed and missing, or a flag would do nothing."""
     over_ssh = arguments.ip_config is not None or arguments.hosts is not None
     for flag in ("ssh_user", "ssh_port", "ssh_option"):
         if not over_ssh and getattr(arguments, flag):
@@ -233,11 +224,7 @@ def reach_of(arguments: argparse.Namespace) -> Reach:
 
 
 def workspace_of(given: str | None, over_ssh: bool) -> str:
-    """Returns the directory on the hosts.
-
-    Raises:
-        ValueError: If it is relative and hosts may take that differently.
-    """
+    """Returns the directory on the hosts; raises ValueError if it is relative and hosts may take that differently."""
     path = os.path.expanduser(given) if given is not None else os.getcwd()
     if over_ssh and not Path(path).is_absolute():
         raise ValueError(f"--workspace {given}: expected an absolute path, the same on all hosts")

@@ -134,7 +134,7 @@ class Keeper:
     # Messages.
 
     def say(self, **message: Any) -> None:
-        """Writes a message, as soon as somebody takes it."""
+        """Writes a message, as soon as the launcher takes it."""
         if self.is_heard:
             self.outgoing += json.dumps(message).encode() + b"\n"
             self._flush()

@@ -70,7 +70,6 @@ class ProcessPlan:
     streams: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """As the keeper reads it."""
         return {
             "name": self.name,
             "argv": list(self.argv),
@@ -86,7 +85,7 @@ class ProcessPlan:
 
 
 def partition_of(server: int, num_servers: int, num_parts: int) -> int:
-    """The partition that a server of the job loads.
+    """Returns the partition that a server of the job loads.
 
     Servers of one host load as few different partitions as there can be, and each is loaded by as many servers as any
     other, give or take one.
@@ -95,12 +94,7 @@ def partition_of(server: int, num_servers: int, num_parts: int) -> int:
 
 
 def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> list[list[int]]:
-    """The partitions that each host needs, ascending.
-
-    Args:
-        num_hosts: Hosts.
-        num_servers: Servers on each.
-        num_parts: Partitions.
+    """Returns the partitions that each host needs, ascending, given the number of servers on each.
 
     Raises:
         ValueError: If there are fewer servers than partitions; says how many are needed.

@@ -32,12 +32,8 @@ _LABELS = ("label", "y")
 
 
 def balance_tables(graph: Mapping[str, Any], names: list[str] | None, by_type: bool) -> Any:
-    """Returns ``balance_ntypes`` of a partitioner.
-
-    Args:
-        graph: Arguments of the partitioner.
-        names: Of tables of nodes: ``label`` (or ``y``) for the labels, else attributes.
-        by_type: Whether types are told apart.
+    """Returns ``balance_ntypes`` of a partitioner: the tables of nodes of these names, ``label`` (or ``y``) for the
+    labels.
 
     Raises:
         ValueError: If there is no such table; names those there are.
@@ -54,12 +50,10 @@ def balance_tables(graph: Mapping[str, Any], names: list[str] | None, by_type: b
 
 
 def hotness_of(graph: Mapping[str, Any], given: argparse.Namespace) -> Any:
-    """Returns the hotness that the flags ask for, or None: one table, or one for each partition; by type where there
-    are types. Around seeds draws are by weight where edges have weights; times are not looked at, since what a batch
-    reads depends on the times of its seeds, which are not known here.
+    """Returns the hotness that the flags ask for, or None. Around seeds draws are by weight where edges have weights;
+    times are not looked at, since what a batch reads depends on the times of its seeds, which are not known here.
 
     Raises:
-        ImportError: If this glt cannot compute it.
         ValueError: If flags are missing or there are no such seeds.
     """
     if given.hotness is None:
@@ -286,11 +280,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def partitioner_options(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns the arguments of a partitioner that were given as they are.
-
-    Raises:
-        ValueError: If the method does not have one.
-    """
+    """Returns the arguments of a partitioner that were given as they are; raises ValueError if the method does not have
+    one."""
     options = {name: getattr(given, name) for name in _PASSED if getattr(given, name) is not None}
     for name in sorted(options.keys() & _OWN - METHODS[given.method].options):
         takers = [other for other, method in METHODS.items() if name in method.options]

@@ -65,18 +65,16 @@ def partition_graph(
 
         partition_graph(data, "products", 4, "4part_data", balance_ntypes=data.train_mask, balance_edges=True)
 
-    All attributes of nodes and edges come along, masks of training nodes too: batches have them, and
-    ``g.ndata['train_mask']`` is one. The directory is that of a partitioner (:class:`PartitionerBase`), with
-    ``<graph_name>.json`` beside its manifest (:mod:`glt.partition.format.part_config`).
+    All attributes of nodes and edges come along: batches have them, and ``g.ndata['train_mask']`` is one. The directory
+    is that of a partitioner (:class:`PartitionerBase`), with ``<graph_name>.json`` beside its manifest.
 
     Args:
         g: A PyG ``Data`` or ``HeteroData``, or a :class:`glt.data.Dataset`.
         graph_name: Its name, which :class:`glt.distributed.DistGraph` is told.
         num_parts: Number of partitions; machines may be more or fewer.
         out_path: The directory to create.
-        num_hops: 1: of the nodes around those of a partition there are the ids, which is all that samplers need, since
-            each node is asked of its owner. More are refused: copies of others' hot rows are ``cache_ratio`` with
-            ``hotness``.
+        num_hops: 1, the ids of neighbours, which is all that samplers need. More are refused: copies of others' hot
+            rows are ``cache_ratio`` with ``hotness``.
         part_method: ``'metis'`` (needs pymetis), ``'random'``, ``'fennel'`` (few edges cut, in bounded memory),
             ``'frequency'`` (needs ``probs``) or ``'assigned'`` (needs ``owners``).
         balance_ntypes: Numbers of nodes, such as a training mask, whose values are spread evenly over partitions:
@@ -89,7 +87,6 @@ def partition_graph(
             ``edge_split`` take. With METIS, Fennel and random. Takes four bytes per node and edge of memory.
         objtype: What METIS minimises, ``'cut'`` or ``'vol'``; others than ``'cut'`` are refused without METIS.
         graph_formats: What the edges are stored as: ``'csc'``, or ``'csr'`` with ``edge_assign_strategy='by_src'``.
-            Samplers read one of them; others are refused.
         use_graphbolt: Refused: there is one kind of partition, and samplers read it as it is.
         reshuffle: Whether nodes and edges get new ids, of which each partition owns a range; with False they keep those
             of ``g``, and each host holds a book of all.

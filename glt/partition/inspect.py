@@ -1,4 +1,4 @@
-"""The command ``glt inspect``.
+"""The command ``glt inspect``: reports what a partition directory holds.
 
 Exit status: 0 if everything that is here is sound (a host may hold some partitions only), 1 if a file is damaged or
 missing or the directory is none of glt's, 2 for wrong usage.
@@ -32,13 +32,8 @@ MAX_VALUES: Final = 64  # a table with more distinct values counts something els
 
 @dataclass(frozen=True)
 class ValueCount:
-    """One value of a table.
-
-    Attributes:
-        table: Name of the table, for example ``"label"``.
-        value: The value; ``True`` of a mask.
-        part_counts: Nodes with it in each partition that was counted.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
+    """One value of the table of this name; ``part_counts`` are the nodes with it in each partition that was counted,
+    and ``balance_ratio`` mean over largest.
     """
 
     table: str
@@ -48,11 +43,7 @@ class ValueCount:
 
 
 def count_values(table: str, parts: Sequence[np.ndarray]) -> tuple[ValueCount, ...]:
-    """Counts the values of a table in each partition.
-
-    Args:
-        table: Its name.
-        parts: Its rows in each partition.
+    """Counts the values of a table, given its rows in each partition.
 
     Returns:
         One count for each value, ascending; of a mask for ``True`` only. Nothing unless the table has one boolean or
@@ -109,16 +100,8 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class EdgeReport:
-    """The edges of one type.
-
-    Attributes:
-        edge_type: The type.
-        num_edges: In all partitions.
-        part_num_edges: In each partition.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
-        edge_cut_ratio: Share of the edges whose ends have different owners.
-        remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed.
-        tables: dtype and row shape of each table, by name: ``feat``, ``weight``, ``time``, and named ones.
+    """The edges of one type; as :class:`NodeReport`, and ``remote_bytes_per_edge``, the bytes of node features expected
+    from another partition when an edge is followed.
     """
 
     edge_type: EdgeType
@@ -155,10 +138,8 @@ class Inspection:
         root: The directory.
         run_id, version, glt_version: Of the manifest: which run, which format, which glt wrote it.
         strategy, arguments: The partitioner and what determined its result.
-        edge_dir: ``"out"`` or ``"in"``.
-        is_hetero: Whether the graph has types.
+        edge_dir, is_hetero, time_level: As of :class:`Manifest`.
         is_relabelled: Whether ids were made contiguous by partition (``relabel=True``), with maps back.
-        time_level: Whose times edges have: ``"edge"``, ``"node"`` or None.
         num_parts: Partitions of the run.
         parts: Those of them that are here; a host needs its own only.
         num_nodes, num_edges, edge_cut_ratio: Of all types.
