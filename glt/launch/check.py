@@ -79,7 +79,7 @@ def _partitions(path: str, problems: list[str]) -> dict[str, Any]:
 
 
 def _free_port(port: int, taken: list[int]) -> int:
-    """Returns ``port`` if nobody uses it; for 0 one that is free, below those that the kernel gives to connections."""
+    """Returns ``port`` if it is free; for 0 one that is free, below those that the kernel gives to connections."""
     if port:
         _bind(port)
         return port

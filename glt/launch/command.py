@@ -42,7 +42,7 @@ exit status:
   2    a flag is wrong
   3    it was not started: a host is not reached, or lacks something; all that is missing is named
   124  --timeout is over;  130, 143  stopped by Ctrl-C, SIGTERM;  255  a host was lost
-  141  nobody reads its output, or there is no room for it
+  141  its output has no reader, or no room
 
 examples:
   two servers and four trainers on this host:

@@ -57,7 +57,7 @@ class Children:
                 try:
                     pipe.close()
                 except BrokenPipeError:
-                    continue  # there was something in it that nobody took
+                    continue  # what was in it was not read
 
     def stop(self) -> None:
         """Ends all that run, and lets none begin."""

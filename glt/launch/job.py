@@ -105,7 +105,7 @@ _LOSS = re.compile(
     r"|Timed out waiting|Watchdog caught collective operation timeout|Socket Timeout|timed out after",
     re.IGNORECASE,
 )
-_ABORT = "  what():  "  # as C++ begins to tell of an exception that nobody caught
+_ABORT = "  what():  "  # as C++ begins to tell of an exception that was not caught
 
 
 @dataclass(frozen=True)

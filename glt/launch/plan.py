@@ -103,7 +103,7 @@ def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> lis
     if total < num_parts:
         raise ValueError(
             f"{num_parts} partitions, and {total} servers ({num_servers} on each of {num_hosts} hosts): some "
-            f"partitions would be loaded by nobody; give --num-servers {-(-num_parts // num_hosts)}, or make fewer"
+            f"partitions would be loaded by no server; give --num-servers {-(-num_parts // num_hosts)}, or make fewer"
         )
     loaded = [partition_of(server, total, num_parts) for server in range(total)]
     return [sorted(set(loaded[at * num_servers : (at + 1) * num_servers])) for at in range(num_hosts)]
@@ -150,19 +150,10 @@ def _plan_trainers(spec: JobSpec, at: int) -> ProcessPlan:
     env["TORCHELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, int(spec.stop_s)))
     if spec.num_omp_threads is not None:
         env["OMP_NUM_THREADS"] = str(spec.num_omp_threads)
-    argv = (
-        spec.interpreter,
-        "-u",
-        "-m",
-        "glt.launch.agent",
-        PIPES,
-        f"--nnodes={len(spec.hosts)}",
-        f"--node-rank={at}",
-        f"--nproc-per-node={spec.num_trainers}",
-        f"--master-addr={spec.master_addr}",
-        f"--master-port={spec.master_port}",
-        *spec.command,
-    )
+    nodes = (f"--nnodes={len(spec.hosts)}", f"--node-rank={at}", f"--nproc-per-node={spec.num_trainers}")
+    master = (f"--master-addr={spec.master_addr}", f"--master-port={spec.master_port}")
+    agent = (spec.interpreter, "-u", "-m", "glt.launch.agent", PIPES)
+    argv = (*agent, *nodes, *master, *spec.command)
     first = at * spec.num_trainers
     streams = tuple(f"trainer-{rank}" for rank in range(first, first + spec.num_trainers))
     return ProcessPlan(TORCHRUN, argv, env | dict(spec.envs), spec.workspace, streams)

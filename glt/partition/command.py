@@ -21,7 +21,6 @@ import torch
 
 from glt._checks import format_size, parse_size
 from glt.data.arrays import load_npy, map_npy
-from glt.errors import PartitionError
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import require_graph_name, write_part_config
 from glt.partition.format.staging import require_free, require_writable
@@ -141,18 +140,8 @@ DESCRIPTION: Final = (
 
 # Flags whose values a partitioner takes under the same name.
 _PASSED: Final = (
-    "random_seed",
-    "imbalance",
-    "objtype",
-    "num_passes",
-    "chunk_size",
-    "num_threads",
-    "sort_memory_bytes",
-    "relabel",
-    "balance_edges",
-    "cache_ratio",
-    "cache_memory_budget",
-    "owners",
+    *("random_seed", "imbalance", "objtype", "num_passes", "owners", "relabel", "balance_edges"),
+    *("chunk_size", "num_threads", "sort_memory_bytes", "cache_ratio", "cache_memory_budget"),
 )
 _OWN: Final = frozenset().union(*(method.options for method in METHODS.values()))
 _SIZES: Final = ("sort_memory_bytes", "cache_memory_budget")
@@ -162,31 +151,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds all flags."""
     parser.description = DESCRIPTION
     add = parser.add_argument
-    add(
-        "input",
-        help="directory of .npy files, OGB folder, description (.json, .toml), saved PyG graph (.pt), or a "
-        "table of edges: Parquet or CSV files, a directory of them, a quoted pattern",
+    text = (
+        "directory of .npy files, OGB folder, description (.json, .toml), saved PyG graph (.pt), or a "
+        "table of edges: Parquet or CSV files, a directory of them, a quoted pattern"
     )
+    add("input", help=text)
     add("--out", required=True, help="directory to create")
     add("--num-parts", type=int, required=True, metavar="N", help="number of partitions")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=METHODS, default="random", help=f"{methods} (default: random)")
-    add(
-        "--graph-name",
-        metavar="NAME",
-        help="write a part_config NAME.json beside the manifest, with DGL's keys; DistGraph takes either",
-    )
-    add(
-        "--edge-dir",
-        choices=("in", "out"),
-        default="in",
-        help="which edges of a node are sampled, and lie with it: in (PyG's; default) or out",
-    )
-    add(
-        "--dry-run",
-        action="store_true",
-        help="print the forecast and stop; tables are counted, not read, unless --balance or --hotness needs values",
-    )
+    text = "write a part_config NAME.json beside the manifest, with DGL's keys; DistGraph takes either"
+    add("--graph-name", metavar="NAME", help=text)
+    text = "which edges of a node are sampled, and lie with it: in (PyG's; default) or out"
+    add("--edge-dir", choices=("in", "out"), default="in", help=text)
+    text = "print the forecast and stop; tables are counted, not read, unless --balance or --hotness needs values"
+    add("--dry-run", action="store_true", help=text)
     add("--no-progress", action="store_true", help="no progress bar; there is none but on a terminal anyway")
     add("--scratch", metavar="DIR", help="where tables lie while they are partitioned (default: beside --out)")
 
@@ -197,19 +176,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--imbalance", type=float, metavar="X", help="by how much a partition may exceed the mean (default: 0.05)")
     add("--objtype", choices=("cut", "vol"), help="what METIS minimises (default: cut)")
     add("--passes", type=int, dest="num_passes", metavar="N", help="most passes of fennel over the edges (default: 12)")
-    add(
-        "--owners",
-        action="append",
-        metavar="FILE",
-        help="an .npy file of the partition of each node; of a graph of types TYPE=FILE, once for each type",
+    text = "an .npy file of the partition of each node; of a graph of types TYPE=FILE, once for each type"
+    add("--owners", action="append", metavar="FILE", help=text)
+    text = (
+        "spread nodes of each value of this table evenly: label, or an attribute such as train_mask; may be given again"
     )
-    add(
-        "--balance",
-        action="append",
-        metavar="NAME",
-        help="spread nodes of each value of this table evenly: label, or an attribute such as train_mask; may be given "
-        "again",
-    )
+    add("--balance", action="append", metavar="NAME", help=text)
     add("--balance-types", action="store_true", help="spread nodes of each type evenly")
     add("--balance-edges", action="store_const", const=True, help="spread edges evenly too")
     add("--chunk-size", type=int, metavar="ROWS", help="rows of features that a thread copies at a time")
@@ -218,43 +190,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     hot = parser.add_argument_group("hotness and caches")
     add = hot.add_argument
-    add(
-        "--hotness",
-        choices=("degree", "seeds"),
-        help="how often nodes are read: by their edges, or by sampling around --seeds with --num-neighbors, by the "
-        "weights of edges where they have some, and as if there were no times, which holds the graph in memory",
+    text = (
+        "how often nodes are read: by their edges, or by sampling around --seeds with --num-neighbors, by the "
+        "weights of edges where they have some, and as if there were no times, which holds the graph in memory"
     )
-    add(
-        "--seeds",
-        metavar="NAME",
-        help="a mask among the attributes of nodes, or an .npy file of ids; of a graph of "
-        "types TYPE=NAME. Partition i is read for the i-th of N equal pieces of them",
+    add("--hotness", choices=("degree", "seeds"), help=text)
+    text = (
+        "a mask among the attributes of nodes, or an .npy file of ids; of a graph of "
+        "types TYPE=NAME. Partition i is read for the i-th of N equal pieces of them"
     )
-    add(
-        "--num-neighbors",
-        type=_hops,
-        metavar="K,K,...",
-        help="neighbours per hop, -1 for all; =-1,... where that comes first",
-    )
+    add("--seeds", metavar="NAME", help=text)
+    text = "neighbours per hop, -1 for all; =-1,... where that comes first"
+    add("--num-neighbors", type=_hops, metavar="K,K,...", help=text)
     add("--batch-size", type=int, metavar="N", help="seeds of a batch (default: that of sample_prob)")
-    add(
-        "--cache-ratio",
-        type=float,
-        metavar="X",
-        help="share of the nodes of a type of which each partition keeps copies that it does not own",
-    )
+    text = "share of the nodes of a type of which each partition keeps copies that it does not own"
+    add("--cache-ratio", type=float, metavar="X", help=text)
     add("--cache-memory", dest="cache_memory_budget", metavar="SIZE", help="the same in bytes, such as 2GB")
 
     read = parser.add_argument_group("PyG graphs and OGB folders")
     add = read.add_argument
     add("--weight-attr", metavar="NAME", help="attribute of edges of a .pt graph to sample by")
     add("--time-attr", metavar="NAME", help="attribute of nodes or edges of a .pt graph to sample by")
-    add(
-        "--add-inverse-edge",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="whether OGB's edges are followed by their reverses (default: as OGB does)",
-    )
+    text = "whether OGB's edges are followed by their reverses (default: as OGB does)"
+    add("--add-inverse-edge", action=argparse.BooleanOptionalAction, default=None, help=text)
 
     tables = parser.add_argument_group(
         "tables of edges",
@@ -369,17 +327,8 @@ __all__ = ["add_arguments", "run"]
 _MOST_LABELS: Final = 16  # in the report, of a type of nodes
 
 # What a wrong flag, or a wrong input, ends in.
-_REFUSED = (
-    PartitionError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ImportError,
-    FileNotFoundError,
-    PermissionError,
-    NotADirectoryError,
-    IsADirectoryError,
-)
+_UNUSABLE = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+_REFUSED = (ValueError, TypeError, LookupError, ImportError, *_UNUSABLE)
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -398,7 +347,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             write_part_config(partitioner.output_dir, arguments.graph_name, arguments.method)
     except KeyboardInterrupt:
         return _fail(130, "stopped; nothing is left behind")
-    except (PartitionError, ValueError, TypeError, OSError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, MemoryError) as error:
         return _fail(1, error)
     print("\n".join(_report(manifest, partitioner.output_dir, time.monotonic() - start)))
     return 0

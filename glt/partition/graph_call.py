@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 
-# What DGL's function also takes, or did, and what to say to whoever passes it on.
+# What DGL's function also takes, or did, and what to say where it is passed on.
 _NOT_HERE: Final = {
     "n_jobs": "say num_threads",
     "relabel": "it is called reshuffle here, as in DGL",

@@ -80,7 +80,7 @@ def staging(target: Path, name: str = "output_dir", durable: bool = False) -> It
         if durable:
             sync_tree(temporary)
         require_free(target, name)
-        temporary.rename(target)  # atomic; fails if somebody has filled the target since
+        temporary.rename(target)  # atomic; fails if the target was filled since
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # the first error is the one to report
         raise
@@ -146,7 +146,7 @@ def remove_stale(target: Path) -> None:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # alive; or a file system without locks, where nobody can tell
+        except OSError:  # alive; or a file system without locks, which cannot tell
             continue
         else:
             logger.warning("removing %s, left by a process that was killed", path)
@@ -166,7 +166,7 @@ def locked_directory(target: Path) -> tuple[Path, int]:
         except BlockingIOError:  # taken for stale between the two calls, and about to be removed
             os.close(lock)
             continue
-        except OSError:  # a file system without locks: nobody will remove it either
+        except OSError:  # a file system without locks: the next run cannot remove it either
             logger.warning("%s cannot be locked: if this run is killed, remove it by hand", path)
         if path.exists():
             return path, lock

@@ -143,7 +143,7 @@ def shared_staging(target: Path, exchange: Exchange) -> Iterator[SharedDirectory
     require_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(target)
-    exchange.gather(None)  # so nobody takes for stale what another rank is about to lock
+    exchange.gather(None)  # before this, a rank might take for stale what another is about to lock
     own, lock = locked_directory(target)
     try:
         names = exchange.gather([target.name, own.name])
@@ -152,7 +152,7 @@ def shared_staging(target: Path, exchange: Exchange) -> Iterator[SharedDirectory
             for rank, (name, staging) in enumerate(names)
             if rank == exchange.rank or (name == target.name and (target.parent / staging).is_dir())
         )
-        leaders = exchange.gather(leader)  # so nobody removes a directory before all have looked
+        leaders = exchange.gather(leader)  # before this, a rank might remove a directory that others look for
         root = target.parent / names[leader][1]
         if leader != exchange.rank:
             own.rmdir()
