@@ -11,7 +11,7 @@ from glt import _core
 from glt.partition import RandomPartitioner, load_partition
 from glt.partition.format.book import Book
 from glt.partition.format.files import scratch_file
-from glt.partition.format.writer import PartitionWriter, SortMemory, write_graph
+from glt.partition.methods.writer import PartitionWriter, SortMemory, write_graph
 
 NUM_NODES, NUM_EDGES, HUB_EDGES = 3000, 40_000, 15_000
 

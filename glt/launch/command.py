@@ -15,22 +15,19 @@ import glt
 from glt.distributed.job.place import Host
 from glt.launch.hosts import (
     Reach,
+    add_flag,
     add_host_arguments,
     add_reach_arguments,
     count,
     hosts_of,
     reach_of,
     seconds,
-    spelled,
     variable,
     workspace_of,
 )
 from glt.launch.job import Console, Job
 from glt.launch.link import Answer, ask_hosts
 from glt.launch.plan import JobSpec, partitions_of_hosts, plan_job, shown_plan
-
-# The flags of ``glt launch``.
-
 
 _DESCRIPTION = """\
 Runs a script as the servers and trainers of a job, on this host, or on several over ssh. Every process runs the same
@@ -45,7 +42,7 @@ exit status:
   2    a flag is wrong
   3    it was not started: a host is not reached, or lacks something; all that is missing is named
   124  --timeout is over;  130, 143  stopped by Ctrl-C, SIGTERM;  255  a host was lost
-  141  nobody reads its output, or there is no room for it
+  141  its output has no reader, or no room
 
 examples:
   two servers and four trainers on this host:
@@ -65,32 +62,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_host_arguments(parser, required=False)
 
     group = parser.add_argument_group("the job")
-    group.add_argument(*spelled("num-servers"), dest="num_servers", type=count(0, 1024), default=1, metavar="N",
-                       help="servers on each host (default: 1); 0: none, and no roles")  # fmt: skip
-    group.add_argument(*spelled("num-trainers"), "--num_clients", dest="num_trainers", type=count(0, 1024), default=1,
-                       metavar="N", help="trainers on each host (default: 1)")  # fmt: skip
-    group.add_argument(*spelled("num-workers"), *spelled("num-samplers"), dest="num_workers", type=count(0, 1024),
-                       default=0, metavar="K", help="sampling processes of each server (default: 0)")  # fmt: skip
-    group.add_argument(*spelled("num-omp-threads"), dest="num_omp_threads", type=count(1, 4096), metavar="N",
-                       help="OMP_NUM_THREADS of trainers (default: as torchrun chooses)")  # fmt: skip
-    group.add_argument(*spelled("part-config"), dest="part_config", metavar="P",
-                       help="partition directory, or its part_config; in --workspace if relative")  # fmt: skip
-    group.add_argument("--workspace", metavar="DIR",
-                       help="where everything runs, the same path on all hosts (default: where you are)")  # fmt: skip
-    group.add_argument(*spelled("extra-envs"), dest="extra_envs", action="append", type=variable, default=[],
-                       metavar="A=B", help="environment variable of all processes; may be repeated")  # fmt: skip
-    group.add_argument(*spelled("master-port"), dest="master_port", type=count(1, 65535), metavar="P",
-                       help="port of torch.distributed on the first host (default: one that is free)")  # fmt: skip
+    processes = count(0, 1024)
+    servers = "servers on each host (default: 1); 0: none, and no roles"
+    add_flag(group, "num-servers", servers, type=processes, default=1, metavar="N")
+    trainers = ("--num-trainers", "--num_trainers", "--num_clients")
+    group.add_argument(*trainers, type=processes, default=1, metavar="N", help="trainers on each host (default: 1)")
+    workers = ("--num-workers", "--num_workers", "--num-samplers", "--num_samplers")
+    workers_help = "sampling processes of each server (default: 0)"
+    group.add_argument(*workers, type=processes, default=0, metavar="K", help=workers_help)
+    threads = "OMP_NUM_THREADS of trainers (default: as torchrun chooses)"
+    add_flag(group, "num-omp-threads", threads, type=count(1, 4096), metavar="N")
+    add_flag(group, "part-config", "partition directory, or its part_config; in --workspace if relative", metavar="P")
+    workspace = "where everything runs, the same path on all hosts (default: where you are)"
+    add_flag(group, "workspace", workspace, metavar="DIR")
+    envs = "environment variable of all processes; may be repeated"
+    add_flag(group, "extra-envs", envs, action="append", type=variable, default=[], metavar="A=B")
+    port = "port of torch.distributed on the first host (default: one that is free)"
+    add_flag(group, "master-port", port, type=count(1, 65535), metavar="P")
     add_reach_arguments(parser)
 
     group = parser.add_argument_group("how it ends")
-    group.add_argument("--timeout", type=seconds, metavar="S", help="seconds for the whole job (default: any time)")
-    group.add_argument(*spelled("stop-timeout"), dest="stop_timeout", type=seconds, default=10.0, metavar="S",
-                       help="seconds that processes have to end; then they are killed (default: 10)")  # fmt: skip
-    group.add_argument(*spelled("drain-timeout"), dest="drain_timeout", type=seconds, default=60.0, metavar="S",
-                       help="seconds that servers have after the last trainer (default: 60)")  # fmt: skip
-    group.add_argument(*spelled("dry-run"), dest="dry_run", action="store_true",
-                       help="print what would run where, and start nothing")  # fmt: skip
+    add_flag(group, "timeout", "seconds for the whole job (default: any time)", type=seconds, metavar="S")
+    stop = "seconds that processes have to end; then they are killed (default: 10)"
+    add_flag(group, "stop-timeout", stop, type=seconds, default=10.0, metavar="S")
+    drain = "seconds that servers have after the last trainer (default: 60)"
+    add_flag(group, "drain-timeout", drain, type=seconds, default=60.0, metavar="S")
+    add_flag(group, "dry-run", "print what would run where, and start nothing", action="store_true")
 
     parser.add_argument("script", help="the script, relative to --workspace; or the whole command, quoted")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments; they arrive as they are")
@@ -146,18 +143,19 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if problems:
         return _refuse(console, problems)
     job = Job(
-        reach, list(zip(hosts, plan_job(spec), strict=True)), stop_s=spec.stop_s, drain_s=arguments.drain_timeout,
-        timeout_s=arguments.timeout, console=console,
-    )  # fmt: skip
+        reach,
+        list(zip(hosts, plan_job(spec), strict=True)),
+        stop_s=spec.stop_s,
+        drain_s=arguments.drain_timeout,
+        timeout_s=arguments.timeout,
+        console=console,
+    )
     return job.run()
 
 
 def _allow_files(wanted: int) -> None:
-    """Raises this process's own limit of open files where many hosts need more.
-
-    Raises:
-        ValueError: If that is not allowed.
-    """
+    """Raises this process's own limit of open files where many hosts need more, or ValueError if that is not
+    allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
@@ -191,30 +189,47 @@ def _asked_for(arguments: argparse.Namespace) -> tuple[Reach, list[Host], JobSpe
     if ours:
         raise ValueError(f"--extra-envs {ours[0]}: it is glt launch that sets it; see docs/launch.md")
     spec = JobSpec(
-        hosts=tuple(hosts), num_servers=arguments.num_servers, num_trainers=arguments.num_trainers,
-        num_workers=arguments.num_workers, command=tuple(command),
-        workspace=workspace_of(arguments.workspace, reach.over_ssh), part_config=arguments.part_config, num_parts=None,
-        envs=dict(arguments.extra_envs), num_omp_threads=arguments.num_omp_threads,
-        master_addr=hosts[0].name if reach.over_ssh else "127.0.0.1", master_port=arguments.master_port or 0,
-        server_port=hosts[0].port or 0, interpreter=reach.interpreter, stop_s=arguments.stop_timeout,
-    )  # fmt: skip
+        hosts=tuple(hosts),
+        num_servers=arguments.num_servers,
+        num_trainers=arguments.num_trainers,
+        num_workers=arguments.num_workers,
+        command=tuple(command),
+        workspace=workspace_of(arguments.workspace, reach.over_ssh),
+        part_config=arguments.part_config,
+        num_parts=None,
+        envs=dict(arguments.extra_envs),
+        num_omp_threads=arguments.num_omp_threads,
+        master_addr=hosts[0].name if reach.over_ssh else "127.0.0.1",
+        master_port=arguments.master_port or 0,
+        server_port=hosts[0].port or 0,
+        interpreter=reach.interpreter,
+        stop_s=arguments.stop_timeout,
+    )
     return reach, hosts, spec
 
 
 _CONTRACT: Final = frozenset(
-    {"GLT_ROLE", "GLT_SERVER_RANK", "GLT_NUM_SERVERS", "GLT_NUM_TRAINERS", "GLT_NUM_WORKERS", "GLT_MASTER_ADDR",
-     "GLT_MASTER_PORT", "GLT_PART_CONFIG", "GLT_PARTITION"}
-)  # fmt: skip
+    f"GLT_{name}"
+    for name in (
+        *("ROLE", "SERVER_RANK", "NUM_SERVERS", "NUM_TRAINERS", "NUM_WORKERS"),
+        *("MASTER_ADDR", "MASTER_PORT", "PART_CONFIG", "PARTITION"),
+    )
+)
 
 
 def _checked(reach: Reach, hosts: Sequence[Host], spec: JobSpec, master_port: int | None) -> tuple[JobSpec, list[str]]:
     """Asks all hosts what they have; returns the job with what was found, and what is in its way."""
     question: dict[str, Any] = {
-        "workspace": spec.workspace, "script": spec.command[0], "part_config": spec.part_config, "ports": [],
-        "envs": dict(spec.envs), "versions": reach.over_ssh or reach.python is not None,
-    }  # fmt: skip
+        "workspace": spec.workspace,
+        "script": spec.command[0],
+        "part_config": spec.part_config,
+        "ports": [],
+        "envs": dict(spec.envs),
+        "versions": reach.over_ssh or reach.python is not None,
+        "do": "check",
+    }
     questions = [question | {"ports": [spec.master_port, spec.server_port]}, *[question] * (len(hosts) - 1)]
-    answers = ask_hosts(reach, hosts, "host_check", questions, reach.connect_timeout_s + _CHECK_S)
+    answers = ask_hosts(reach, hosts, "check", questions, reach.connect_timeout_s + _CHECK_S)
     problems = [f"host {each.host.name}: {each.problem}" for each in answers if each.told is None]
     told = [each for each in answers if each.told is not None]
     problems += [f"host {each.host.name}: {problem}" for each in told for problem in each.told["problems"]]

@@ -1,10 +1,12 @@
-"""New ids for nodes and edges: each partition owns a range of those of each type, in the order of the input."""
+"""Writes the files of a partition directory, streaming: no table of rows is ever held whole."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +14,18 @@ import numpy as np
 from glt import _core
 from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
-from glt.partition.arguments import CHUNK_IDS, chunks
 from glt.partition.format import layout
 from glt.partition.format.book import Book, id_dtype
-from glt.partition.format.files import FileEntry, NpyWriter, Rows, scratch_file
+from glt.partition.format.files import CHUNK_IDS, FileEntry, NpyWriter, Rows, chunks, scratch_file
+from glt.partition.format.manifest import (
+    EdgeTypeEntry,
+    FeatureEntry,
+    LabelEntry,
+    NodeTypeEntry,
+    ReadForecast,
+    balance_ratio,
+)
 from glt.partition.graph_input import EdgeInput, NodeInput
-
-# Writes the files of a partition directory, streaming: no table of rows is ever held whole.
-
 
 Table = tuple[Callable[[int], str], Rows]  # and the path of each partition's rows of it
 
@@ -60,16 +66,12 @@ def edge_tables(edges: EdgeInput) -> list[Table]:
 
 
 class PartitionWriter:
-    """Writes books and rows under ``root`` and collects the manifest's entry of each file.
+    """Writes books and rows of ``parts`` under ``root``, an empty directory, and collects the manifest's entry of each
+    file.
 
-    Rows are read front to back, whatever partition they go to, so that a mapped table is read from disk once.
-
-    Args:
-        root: An empty directory.
-        chunk_size: Feature rows that each thread copies at a time.
-        num_threads: Threads that work at the same time; what is written does not depend on it.
-        advance: Called with the number of bytes after each piece of work.
-        parts: The partitions to write.
+    Rows are read front to back, whatever partition they go to, so that a mapped table is read from disk once. Each of
+    ``num_threads`` copies ``chunk_size`` feature rows at a time; what is written does not depend on it. ``advance`` is
+    called with the number of bytes after each piece of work.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class PartitionWriter:
             new_id: What each node is called where nodes are relabelled, else None.
 
         Returns:
-            The ids in the order of the rows, which is that of what is written.
+            The ids in the order of the rows that the cache has.
         """
         path_of = partial(layout.cache, partition_idx, nodes.node_type)
         if new_id is None:
@@ -256,10 +258,18 @@ class PartitionWriter:
         for piece in pieces:
             end = begin + len(piece)
             _core.scatter_rows(
-                piece, owner, None if ids is None else ids[begin:end], begin, files, filled,
-                owner_file=None if owners is None else owners.rows, place_file=None if places is None else places.rows,
-                chunk_rows=chunk_rows, num_threads=self.num_threads, progress=self.advance,
-            )  # fmt: skip
+                piece,
+                owner,
+                None if ids is None else ids[begin:end],
+                begin,
+                files,
+                filled,
+                owner_file=None if owners is None else owners.rows,
+                place_file=None if places is None else places.rows,
+                chunk_rows=chunk_rows,
+                num_threads=self.num_threads,
+                progress=self.advance,
+            )
             begin = end
 
 
@@ -293,10 +303,15 @@ class SortMemory:
         indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_ids)
         return cls(
             *_core.edge_sort_plan(
-                edges.num_edges, edges.num_ids, weight_bytes, edges.has_time, indices.itemsize, edge_ids.itemsize,
+                edges.num_edges,
+                edges.num_ids,
+                weight_bytes,
+                edges.has_time,
+                indices.itemsize,
+                edge_ids.itemsize,
                 thread_bytes,
             )
-        )  # fmt: skip
+        )
 
 
 def write_graph(
@@ -327,9 +342,16 @@ def write_graph(
     position = book.position()
     indptr = np.empty(book.owner.size + 1, np.int64)
     num_cut_edges = _core.count_rows(
-        edges.row_ids, edges.col_ids, position, book.owner, neighbor_book.owner, book.num_parts, indptr,
-        num_threads=writer.num_threads, progress=writer.advance,
-    )  # fmt: skip
+        edges.row_ids,
+        edges.col_ids,
+        position,
+        book.owner,
+        neighbor_book.owner,
+        book.num_parts,
+        indptr,
+        num_threads=writer.num_threads,
+        progress=writer.advance,
+    )
     counts = tuple(np.diff(indptr[book.offset]).tolist())
     _write_indptr(writer, edges, book, indptr)
     files = _files(writer, edges, book, num_neighbors, counts)
@@ -341,12 +363,26 @@ def write_graph(
     time = edges.time if edges.time is not None else edges.neighbor_time
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
         _core.sort_edges(
-            edges.row_ids, edges.col_ids, edges.weight, time, edges.time is None, num_neighbors, position,
-            book.offset[[*writer.parts, -1]].tolist(), indptr, [[file.rows for file in array] for array in files],
-            id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize, scratch, thread_bytes,
-            num_threads=writer.num_threads, progress=writer.advance, neighbor_id=neighbor_id,
-            edge_id=edge_id, num_ids=edges.num_ids,
-        )  # fmt: skip
+            edges.row_ids,
+            edges.col_ids,
+            edges.weight,
+            time,
+            edges.time is None,
+            num_neighbors,
+            position,
+            book.offset[[*writer.parts, -1]].tolist(),
+            indptr,
+            [[file.rows for file in array] for array in files],
+            id_dtype(num_neighbors).itemsize,
+            id_dtype(edges.num_ids).itemsize,
+            scratch,
+            thread_bytes,
+            num_threads=writer.num_threads,
+            progress=writer.advance,
+            neighbor_id=neighbor_id,
+            edge_id=edge_id,
+            num_ids=edges.num_ids,
+        )
     for array in files:
         writer.close(array)
     return counts, num_cut_edges
@@ -393,28 +429,93 @@ CHUNK_EDGES = 1 << 18  # that each thread numbers at a time: 5 MiB at most, less
 
 def relabel_nodes(writer: PartitionWriter, node_type: NodeType, book: Book) -> None:
     """Writes the maps between the input's ids of a node type and the new ones, which are partition-major and in the
-    order of the input inside a partition: rows of tables are the same with and without them."""
+    order of the input inside a partition: rows of tables are the same with and without them.
+    """
     dtype = id_dtype(book.owner.size)
     writer.owned(layout.node_map(node_type), dtype, book)
     writer.array(layout.node_map_inverse(node_type), book.position(), dtype)
 
 
 def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts: Sequence[int]) -> np.ndarray:
-    """Writes the maps of an edge type, whose edges go with their owners, and returns the new id of each, mapped.
-
-    Args:
-        writer: Where to.
-        edges: The edges of one type.
-        book: Owners of the nodes at the expanded ends.
-        counts: Number of edges of each partition.
-    """
+    """Writes the maps of an edge type, given the number of edges of each partition; returns the new id of each,
+    mapped."""
     dtype = id_dtype(edges.num_edges)
     paths = layout.edge_map(edges.edge_type), layout.edge_map_inverse(edges.edge_type)
     original, new = (writer.writer(path, dtype, (edges.num_edges,)) for path in paths)
     offset = np.concatenate([[0], np.cumsum(counts)])
     _core.number_edges(
-        edges.row_ids, book.owner, offset, original.rows, new.rows, dtype.itemsize, CHUNK_EDGES,
-        num_threads=writer.num_threads, progress=writer.advance,
-    )  # fmt: skip
+        edges.row_ids,
+        book.owner,
+        offset,
+        original.rows,
+        new.rows,
+        dtype.itemsize,
+        CHUNK_EDGES,
+        num_threads=writer.num_threads,
+        progress=writer.advance,
+    )
     writer.close([original, new])
     return map_npy(new.path, mode="r")
+
+
+# What the manifest says of the types of a graph.
+
+
+def node_entry(
+    nodes: NodeInput,
+    book: Book,
+    balanced_labels: tuple[LabelEntry, ...],
+    reads: ReadForecast | None,
+    relabelled: bool,
+) -> NodeTypeEntry:
+    """Returns the manifest's entry of a node type."""
+    return NodeTypeEntry(
+        node_type=nodes.node_type,
+        num_nodes=nodes.num_nodes,
+        part_num_nodes=book.counts,
+        balance_ratio=balance_ratio(book.counts),
+        feat=_feature(nodes.feat),
+        label=_feature(nodes.label),
+        has_time=nodes.time is not None,
+        attrs=_features(nodes.attrs),
+        balanced_labels=balanced_labels,
+        offsets=_offsets(book.counts) if relabelled else None,
+        forecast=reads,
+    )
+
+
+def edge_entry(
+    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
+) -> EdgeTypeEntry:
+    """Returns the manifest's entry of an edge type; ``neighbors`` are the nodes at the ends that do not own the
+    edges."""
+    num_edges = sum(part_num_edges)
+    edge_cut_ratio = num_cut_edges / max(num_edges, 1)
+    feat = neighbors.feat
+    row_bytes = 0 if feat is None else feat.array.itemsize * math.prod(feat.row_shape)
+    return EdgeTypeEntry(
+        edge_type=edges.edge_type,
+        num_edges=num_edges,
+        part_num_edges=part_num_edges,
+        balance_ratio=balance_ratio(part_num_edges),
+        num_cut_edges=num_cut_edges,
+        edge_cut_ratio=edge_cut_ratio,
+        remote_bytes_per_edge=edge_cut_ratio * row_bytes,
+        feat=_feature(edges.feat),
+        has_weight=edges.weight is not None,
+        has_time=edges.has_time,
+        attrs=_features(edges.attrs),
+        offsets=_offsets(part_num_edges) if relabelled else None,
+    )
+
+
+def _feature(rows: Rows | None) -> FeatureEntry | None:
+    return None if rows is None else FeatureEntry.of(rows)
+
+
+def _features(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
+    return {name: FeatureEntry.of(rows) for name, rows in attrs.items()}
+
+
+def _offsets(counts: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(accumulate(counts, initial=0))

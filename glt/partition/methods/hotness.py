@@ -1,4 +1,4 @@
-"""Which nodes a partition keeps copies of, what that will save, and how hot its own nodes are."""
+"""How hot nodes are for each partition, what caches of the hottest hold, and what that saves."""
 
 from __future__ import annotations
 
@@ -10,56 +10,47 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from glt._checks import integer
 from glt.data.arrays import require_data
 from glt.data.schema import Schema
-from glt.partition.arguments import CHUNK_IDS, chunks, integer
 from glt.partition.format.book import Book
-from glt.partition.format.files import require_plain
-from glt.partition.graph_input import NodeInput
-
-# How hot the nodes of one type are for each partition, wherever the numbers are.
-
+from glt.partition.format.files import CHUNK_IDS, chunks, require_plain
+from glt.partition.format.manifest import ReadForecast
+from glt.partition.graph_input import GraphInput, NodeInput
 
 Values = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 class NodeHotness(ABC):
-    """Numbers ``[num_parts, num_nodes]`` of at least 0, which need not be in one place.
+    """Numbers ``[num_parts, num_nodes]`` of at least 0, of the nodes of one type, which need not be in one place.
 
-    All that is asked of them is asked of some nodes for all partitions (:meth:`map`), or of all nodes for one partition
+    They are asked for of some nodes for all partitions (:meth:`map`), or of all nodes for one partition
     (:meth:`columns`): so a graph whose nodes are spread over ranks is placed as one that is whole.
-
-    Attributes:
-        num_parts: Number of partitions.
     """
 
     num_parts: int
 
     @abstractmethod
     def is_read(self) -> np.ndarray:
-        """Returns which nodes anybody reads: bool ``[num_nodes]``."""
+        """Returns which nodes are read for any partition: bool ``[num_nodes]``."""
 
     @abstractmethod
     def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-        """Returns what ``of`` says of some nodes.
+        """Returns what ``of`` says of nodes ``[n]``, ids ascending: arrays ``[n, ...]``.
 
-        Args:
-            nodes: Ids ``[n]``, ascending.
-            of: Called with the float64 numbers ``[num_parts, m]`` of ``m`` of the nodes, in order, also of none;
-                returns arrays ``[m, ...]``.
-
-        Returns:
-            The same arrays of all nodes, ``[n, ...]``.
+        ``of`` is called with the float64 numbers ``[num_parts, m]`` of ``m`` of the nodes, in order, also of none; it
+        returns arrays ``[m, ...]``.
         """
 
     @abstractmethod
     def columns(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields partitions and the numbers of all nodes for each, ``[num_nodes]``: of those that this process is to
-        look at, and which :meth:`of_all_parts` puts together. To be read to the end."""
+        """Yields partitions and the numbers of all nodes for each, ``[num_nodes]``: of those partitions that this
+        process looks at, whose results :meth:`of_all_parts` puts together. To be read to the end.
+        """
 
     @abstractmethod
     def of_all_parts(self, found: Mapping[int, Any]) -> list[Any]:
-        """Returns by partition what was found in :meth:`columns`; JSON, numbers kept exactly."""
+        """Returns by partition what was found in :meth:`columns`: values that JSON can hold."""
 
 
 class WholeHotness(NodeHotness):
@@ -88,11 +79,7 @@ class WholeHotness(NodeHotness):
 
 @dataclass(frozen=True, eq=False)
 class HotnessByType:
-    """Hotness that is checked already, where a partitioner takes arrays else.
-
-    Attributes:
-        by_type: By position of the node type; None for types without.
-    """
+    """Hotness that is checked already, by position of the node type; None for types without."""
 
     by_type: tuple[NodeHotness | None, ...]
 
@@ -118,36 +105,19 @@ def map_rows(of_parts: Sequence[np.ndarray], nodes: np.ndarray, of: Values) -> l
     return found
 
 
-# How hot each node is for each partition, in the forms that users have it.
-
-
 _MOST: Final = 1e30  # a float32 holds it, and the sum of 2**32 of them, the most nodes that a type has, is finite
 
 # Of one node type, one array [num_nodes] per partition; the same array where they do not differ.
 PartHotness = tuple[np.ndarray, ...]
 
 
-def checked_hotness(
-    name: str, value: object, schema: Schema, num_nodes: Sequence[int], num_parts: int
-) -> tuple[NodeHotness | None, ...]:
-    """Returns hotness by node type; arguments and errors as of :func:`hotness_by_type`."""
-    if isinstance(value, HotnessByType):
-        return value.by_type
-    found = hotness_by_type(name, value, schema, num_nodes, num_parts)
-    return tuple(None if each is None else WholeHotness(each) for each in found)
-
-
 def hotness_by_type(
     name: str, value: object, schema: Schema, num_nodes: Sequence[int], num_parts: int
 ) -> list[PartHotness | None]:
-    """Returns hotness by node type; None for types that none is given for.
+    """Checks hotness, called ``name`` in messages; returns it by node type, None for types that none is given for.
 
-    Args:
-        name: The argument, for messages.
-        value: Of each partition, in a list or tuple, ``[num_nodes]`` numbers of at least 0; or such numbers once, for
-            all partitions. In a heterogeneous graph a dict of such by node type, or a list of dicts.
-        schema, num_nodes: The node types, and how many nodes each has.
-        num_parts: Number of partitions.
+    ``value`` is, of each partition, in a list or tuple, ``[num_nodes]`` numbers of at least 0; or such numbers once,
+    for all partitions. In a heterogeneous graph it is a dict of such by node type, or a list of dicts.
 
     Raises:
         TypeError, ValueError: If it does not fit; names the element, its value and what was expected.
@@ -208,72 +178,6 @@ def _array(name: str, value: object, num_nodes: int) -> np.ndarray:
     return hotness
 
 
-# Where the features of nodes will be read from.
-
-
-@dataclass(frozen=True)
-class ReadForecast:
-    """Where the features of one node type will be read from, as the hotness that the partitioner was given has it.
-
-    Attributes:
-        num_reads: Rows read by each partition, per batch if the hotness was a probability.
-        remote_ratio: Share of them that another partition owns.
-        hit_ratio: Share of these that are in the partition's cache; 0 without reads.
-        num_cached: Nodes in the cache of each partition.
-    """
-
-    num_reads: tuple[float, ...]
-    remote_ratio: tuple[float, ...]
-    hit_ratio: tuple[float, ...]
-    num_cached: tuple[int, ...]
-
-    @property
-    def num_remote_reads(self) -> float:
-        """Rows that another partition owns, read by all partitions."""
-        return sum(reads * remote for reads, remote in zip(self.num_reads, self.remote_ratio, strict=True))
-
-    @property
-    def num_hits(self) -> float:
-        """Of these, rows that are in the cache of the partition that reads them."""
-        pairs = zip(self.num_reads, self.remote_ratio, self.hit_ratio, strict=True)
-        return sum(reads * remote * hit for reads, remote, hit in pairs)
-
-    @property
-    def total_remote_ratio(self) -> float:
-        """Share of the reads of all partitions that another one owns and no cache answers."""
-        reads = sum(self.num_reads)
-        return (self.num_remote_reads - self.num_hits) / reads if reads else 0.0
-
-    @property
-    def total_hit_ratio(self) -> float:
-        """Share of the reads of all partitions of rows that another one owns that caches answer."""
-        return self.num_hits / self.num_remote_reads if self.num_remote_reads else 0.0
-
-    def summary(self) -> str:
-        """Returns the forecast in one line."""
-        text = f"{self.total_remote_ratio:.1%} of feature reads expected to be remote"
-        if any(self.num_cached):
-            shown = " ".join(map(str, self.num_cached[:16])) + (" ..." if len(self.num_cached) > 16 else "")
-            text += f", caches ({shown} nodes) answering {self.total_hit_ratio:.1%} of those that would be without them"
-        return text
-
-    @classmethod
-    def of_all(cls, forecasts: Sequence[ReadForecast]) -> ReadForecast | None:
-        """Returns the forecast of all node types together; None without any."""
-        if not forecasts:
-            return None
-        parts = range(len(forecasts[0].num_reads))
-        reads = [sum(each.num_reads[p] for each in forecasts) for p in parts]
-        remote = [sum(each.num_reads[p] * each.remote_ratio[p] for each in forecasts) for p in parts]
-        hits = [sum(each.num_reads[p] * each.remote_ratio[p] * each.hit_ratio[p] for each in forecasts) for p in parts]
-        return cls(
-            tuple(reads),
-            tuple(remote[p] / reads[p] if reads[p] else 0.0 for p in parts),
-            tuple(hits[p] / remote[p] if remote[p] else 0.0 for p in parts),
-            tuple(sum(each.num_cached[p] for each in forecasts) for p in parts),
-        )
-
-
 _ID_BYTES = 8
 _HOTNESS_BYTES = 8  # at most: it is written as it was given, float32 or float64
 
@@ -293,7 +197,6 @@ class CachePlan:
     forecast: ReadForecast
 
     def cached(self) -> dict[int, np.ndarray]:
-        """Returns ``ids`` without those of empty caches."""
         return {idx: ids for idx, ids in self.ids.items() if ids.size}
 
 
@@ -312,23 +215,20 @@ class CacheInput:
     budget_bytes: tuple[int, ...]
 
     @classmethod
-    def of(
-        cls, schema: Schema, num_nodes: Sequence[int], num_parts: int, name: str, hotness: Any, ratio: Any, budget: Any
-    ) -> CacheInput:
-        """Checks the arguments of a partitioner.
+    def of(cls, graph: GraphInput, num_parts: int, name: str, hotness: Any, ratio: Any, budget: Any) -> CacheInput:
+        """Checks ``hotness`` (called ``name``), ``cache_ratio`` and ``cache_memory_budget`` of a partitioner.
 
-        Args:
-            schema, num_nodes, num_parts: Of the graph.
-            name: What ``hotness`` is called in messages.
-            hotness: In any form of :func:`glt.partition.hotness.hotness_by_type`, or None; or
-                :class:`HotnessByType`.
-            ratio: A number in [0, 1], or a dict of such by node type.
-            budget: A number of bytes, or a dict of such by node type.
+        ``hotness`` may be in any form of :func:`hotness_by_type`, None, or :class:`HotnessByType`.
 
         Raises:
             KeyError, TypeError, ValueError: If one does not fit; names it, its value and what was expected.
         """
-        by_type = checked_hotness(name, hotness, schema, num_nodes, num_parts)
+        schema = graph.schema
+        if isinstance(hotness, HotnessByType):
+            by_type = hotness.by_type
+        else:
+            found = hotness_by_type(name, hotness, schema, [each.num_nodes for each in graph.nodes], num_parts)
+            by_type = tuple(None if each is None else WholeHotness(each) for each in found)
         ratios = tuple(_ratio(*each) for each in _per_type("cache_ratio", ratio, schema))
         budgets = tuple(_bytes(*each) for each in _per_type("cache_memory_budget", budget, schema))
         if hotness is None and (any(ratios) or any(budgets)):
@@ -340,8 +240,7 @@ class CacheInput:
         return cls(by_type, ratios, budgets)
 
     def require_use(self, nodes: Sequence[NodeInput]) -> None:
-        """Raises ValueError if room for caches is given, but no node can be in one: there are no features of nodes that
-        have hotness, or the budget is below a row."""
+        """Raises ValueError if room for caches is given, but no node can be in one."""
         asked = [at for at in range(len(nodes)) if self.ratio[at] or self.budget_bytes[at]]
         given = " and ".join(
             f"{name} = {values[0] if len(set(values)) == 1 else list(values)}"
@@ -408,8 +307,9 @@ def _row_bytes(nodes: NodeInput) -> int:
 
 
 def _plan_part(hotness: np.ndarray, foreign: np.ndarray, most: int) -> tuple[np.ndarray, float, float, float, int]:
-    """The ids to cache, the expected reads, the share of those that are remote, of these in the cache, and the ids'
-    number."""
+    """Returns the ids to cache, the expected reads, the share of them that is remote, of that the share in the cache,
+    and the number of ids.
+    """
     # How NumPy groups the terms of a sum depends on how they lie in memory, and the manifest must not.
     num_reads = float(np.require(hotness, requirements=("C", "A")).sum(dtype=np.float64))
     remote = np.where(foreign, hotness, 0)

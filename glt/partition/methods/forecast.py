@@ -11,8 +11,8 @@ import numpy as np
 from glt import _core
 from glt.partition.format.book import id_dtype, owner_dtype
 from glt.partition.format.files import BLOCK_BYTES, Rows, npy_bytes
-from glt.partition.format.writer import SortMemory
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
+from glt.partition.methods.writer import SortMemory
 
 # Measured on a virtual machine of two Zen 4 cores, and rounded; a guess on any other.
 EDGE_NS: Final = 150  # of one thread: counting, spreading and sorting an edge
@@ -30,8 +30,7 @@ class Forecast:
 
     Attributes:
         peak_memory_bytes: Memory beside the inputs: the books, what sorting takes, and the chunks of rows that are
-            under way. Pages of mapped inputs and of the page cache are not counted: the kernel takes them back when it
-            needs them.
+            under way. Pages of mapped inputs and of the page cache are not counted.
         result_bytes: Size of the finished directory.
         scratch_bytes: Largest scratch file beside it.
         work_bytes: What the progress bar counts: bytes of edges read, of scratch files and of the result written.
@@ -74,17 +73,8 @@ def forecast(
     assign_node_bytes: int,
     relabel: bool = False,
 ) -> Forecast:
-    """Forecasts a run.
-
-    Args:
-        graph: The checked input.
-        num_parts: Number of partitions.
-        num_threads: Threads.
-        thread_bytes: Memory of each for sorting edges.
-        chunk_size: Feature rows that each copies at a time.
-        assign_node_bytes: Memory that the assignment takes per node of a type.
-        relabel: Whether nodes and edges get new ids.
-    """
+    """Forecasts a run, each of whose threads sorts edges in ``thread_bytes`` and copies ``chunk_size`` rows at a
+    time."""
     owner = owner_dtype(num_parts)
     sizes = _Sizes(num_parts, relabel)
     peaks = [assign_node_bytes * max(nodes.num_nodes for nodes in graph.nodes)]
@@ -104,11 +94,10 @@ def forecast(
         scratch.append(memory.scratch_bytes)
         read += edges.row_ids.nbytes + edges.col_ids.nbytes
         spread += memory.scratch_bytes
-    num_nodes, num_edges = sum(nodes.num_nodes for nodes in graph.nodes), sum(edges.num_edges for edges in graph.edges)
-    alone_s = 1e-9 * NODE_NS * num_nodes
-    shared_s = 1e-9 * (EDGE_NS * num_edges + BYTE_NS * sizes.result_bytes) / num_threads
+    alone_s = 1e-9 * NODE_NS * graph.num_nodes
+    shared_s = 1e-9 * (EDGE_NS * graph.num_edges + BYTE_NS * sizes.result_bytes) / num_threads
     return Forecast(
-        peak_memory_bytes=BASE_BYTES + owner.itemsize * num_nodes + max(peaks),
+        peak_memory_bytes=BASE_BYTES + owner.itemsize * graph.num_nodes + max(peaks),
         result_bytes=sizes.result_bytes,
         scratch_bytes=max(scratch),
         work_bytes=read + spread + sizes.result_bytes,
