@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 import reprlib
@@ -136,6 +137,23 @@ def check_count(name: str, value: Any, least: int, most: int) -> None:
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected an integer")
     if not least <= value <= most:
         raise ValueError(f"{name} = {value}: expected {least} to {most}")
+
+
+def integer(name: str, value: object, low: int, high: int, meaning: str) -> int:
+    """Returns ``value``, of any integer type, as an int in ``[low, high]``; ``meaning`` says what it counts.
+
+    Raises:
+        TypeError, ValueError: If it is none, or outside.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{name} = {value!r}: expected an integer, {meaning}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise TypeError(f"{name} = {value!r}: expected an integer, {meaning}") from error
+    if not low <= number <= high:
+        raise ValueError(f"{name} = {number}: expected {low} to {high}, {meaning}")
+    return number
 
 
 def check_text(name: str, value: Any) -> None:

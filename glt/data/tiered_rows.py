@@ -22,7 +22,7 @@ _WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "i
 
 
 class TieredRows:
-    """What the gather kernel of one GPU reads; see ``csrc/cuda/row_gather.h``. One that is dropped without
+    """What the gather kernel of one GPU reads; see ``csrc/cuda/gather.h``. One that is dropped without
     :meth:`close` waits for the gathers under way. Not yet run on a GPU: on the device ``cpu``, for tests, the same
     kernel runs through the host executor, slowly.
 

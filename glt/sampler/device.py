@@ -268,7 +268,7 @@ class DeviceSampling:
         batch_key: int,
         exclusions: Sequence[_core.Exclusions | None] | None = None,
     ) -> Finish:
-        """Asks for the kernels of a batch; what it returns waits for them, on the same stream, and returns it."""
+        """Asks for the kernels of a batch; what it returns waits for them on the stream, and returns the sample."""
         from glt.sampler.output import hop_counts, typed_output  # loads torch_geometric: sampling processes do without
 
         launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]

@@ -121,9 +121,18 @@ def test_weights_are_those_of_the_whole_rows(tmp_path, dtype, strategy):
         _core.build_weights(edges.indptr, weight[edges.edge_ids], np.empty(edges.indices.size, np.uint64), guide)
         np.testing.assert_array_equal(edges.weight_guide, guide)
         _core.Csr(
-            edges.indptr, edges.indices, edges.edge_ids, part.nodes[0].book.row_of.numpy(), num_nodes, num_nodes, True,
-            part.nodes[0].book.native, part.index, edges.weight_sum, edges.weight_guide,
-        )  # fmt: skip
+            edges.indptr,
+            edges.indices,
+            edges.edge_ids,
+            part.nodes[0].book.row_of.numpy(),
+            num_nodes,
+            num_nodes,
+            True,
+            part.nodes[0].book.native,
+            part.index,
+            edges.weight_sum,
+            edges.weight_guide,
+        )
 
 
 def test_a_homogeneous_graph_may_have_weights_and_times_too(world, tmp_path):
@@ -150,8 +159,12 @@ def test_weights_and_times_change_no_other_file(world, tmp_path):
     rich = RandomPartitioner(tmp_path / "rich", 2, **world.arguments(), **more).partition()
     assert plain.files.items() < rich.files.items()
     assert {path.rsplit("/", 1)[-1] for path in rich.files.keys() - plain.files.keys()} == {
-        "weight_sum.npy", "weight_guide.npy", "indices.npy", "edge_ids.npy", "time.npy",
-    }  # fmt: skip
+        "weight_sum.npy",
+        "weight_guide.npy",
+        "indices.npy",
+        "edge_ids.npy",
+        "time.npy",
+    }
 
 
 def test_a_graph_of_one_type_has_the_files_of_a_homogeneous_one(world, tmp_path):

@@ -201,8 +201,12 @@ def test_the_forecast_is_that_of_numbers_not_of_how_they_lie_in_memory(tmp_path:
     found = []
     for at, each in enumerate((hot, odd, wide[:, 1], hot[::-1].copy()[::-1])):
         manifest = RandomPartitioner(
-            tmp_path / str(at), 2, num_nodes, np.zeros((2, 0), np.int64), hotness=each,
+            tmp_path / str(at),
+            2,
+            num_nodes,
+            np.zeros((2, 0), np.int64),
+            hotness=each,
             node_feat=np.zeros((num_nodes, 1), np.int8),
-        ).partition()  # fmt: skip
+        ).partition()
         found.append(manifest.run_id)
     assert found[1:] == found[:1] * 3

@@ -128,7 +128,7 @@ def test_pieces_of_a_pass_fit_together(tmp_path, monkeypatch):
     world = hetero_world("node")
     owners = [np.arange(count) * 7 % 3 for count in world["num_nodes"].values()]
     write(tmp_path / "whole", owners, 3, world, relabel=True)
-    for name in ("arguments.CHUNK_IDS", "format.writer.CHUNK_IDS", "format.writer.CHUNK_EDGES"):
+    for name in ("format.files.CHUNK_IDS", "methods.writer.CHUNK_IDS", "methods.writer.CHUNK_EDGES"):
         monkeypatch.setattr(f"glt.partition.{name}", 5)
     write(tmp_path / "pieces", owners, 3, world, relabel=True, num_threads=3, sort_memory_bytes=1 << 20)
     assert_relabelled(tmp_path / "pieces", owners, world)
@@ -242,8 +242,12 @@ def test_rows_and_maps_that_do_not_fit_are_named():
         to_original_order(rows, ids, torch.zeros(4, 1))
 
 
-FILES = ["node_map/node.npy", "node_map_inverse/node.npy", "edge_map/node__to__node.npy",
-         "edge_map_inverse/node__to__node.npy"]  # fmt: skip
+FILES = [
+    "node_map/node.npy",
+    "node_map_inverse/node.npy",
+    "edge_map/node__to__node.npy",
+    "edge_map_inverse/node__to__node.npy",
+]
 
 
 @pytest.mark.parametrize("path", FILES)
