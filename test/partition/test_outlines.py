@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import covering
 from test_inputs import EDGES, NODES, edge_columns, node_columns, write
 
 from glt.cli import main
@@ -66,9 +67,7 @@ def describe(root: Path, kind: str, typed: bool, counted: bool) -> Path:
     return path
 
 
-@pytest.mark.parametrize("typed", [False, True])
-@pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz"])
+@covering(typed=[False, True], counted=[False, True], kind=["parquet", "csv", "csv.gz"])
 def test_an_outline_has_the_shapes_dtypes_and_forecast_of_the_graph(tables, tmp_path, kind, counted, typed):
     source = describe(tables, kind, typed, counted)
     whole, outline = (read_graph(source, tmp_path, outline=only) for only in (False, True))
