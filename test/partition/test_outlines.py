@@ -120,8 +120,7 @@ def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "num_lines"),
-    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\r\nb\r\n", 2), (b"\n\na\n\n\r\nb\rc", 3), (b"\n", 0)],
+    ("text", "num_lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\r\nb\r\n", 2), (b"\n\na\n\n\r\nb\rc", 3), (b"\n", 0)]
 )
 @pytest.mark.parametrize("block_bytes", [1, 2, 1 << 20])
 def test_lines_are_counted_in_blocks(tmp_path, monkeypatch, text, num_lines, block_bytes):
