@@ -57,7 +57,8 @@ class HostsJob:
             workspace,
             "--num-trainers",
             num_trainers,
-            *"--part-config line/parts --lost-timeout 5 --stop-timeout 3 --num-omp-threads 1 embeddings/train.py --dir line".split(),
+            *"--part-config line/parts --lost-timeout 5 --stop-timeout 3 --num-omp-threads 1".split(),
+            *"embeddings/train.py --dir line".split(),
             *words,
             before=cable.before,
         )
