@@ -154,10 +154,7 @@ def make_loader(
 
 
 def train_epoch(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    loader: Iterable[Data],
-    device: torch.device,
+    model: DistributedDataParallel, optimizer: torch.optim.Optimizer, loader: Iterable[Data], device: torch.device
 ) -> dict[str, float]:
     """One pass over the loaders of all ranks; the report is of all ranks together and the same on each."""
     model.train()

@@ -51,7 +51,7 @@ class PipeLogs(LogsSpecs):
         )
 
 
-class TellingAgent(LocalElasticAgent):
+class ReportingAgent(LocalElasticAgent):
     """torchrun's agent, except that it tells of each trainer that fails as soon as that has ended, and stops none.
 
     torchrun itself tells of failures once it has stopped the other trainers of the host, and counts what those did when
@@ -89,7 +89,7 @@ class TellingAgent(LocalElasticAgent):
             if code:
                 assert self._logs_specs is not None
                 error = Path(self._logs_specs.root_log_dir, f"error-{worker.local_rank}.json")
-                told, raised_s = _told(error)
+                told, raised_s = recorded_error(error)
                 failed.append((raised_s, code > 0, worker.global_rank, pid, code, told if code > 0 else ""))
         for _, _, rank, pid, code, message in sorted(failed):  # those of one look: the earlier raised, the killed first
             told = json.dumps({"rank": rank, "pid": pid, "code": code, "message": message})
@@ -97,7 +97,7 @@ class TellingAgent(LocalElasticAgent):
             self._give_up_at = self._give_up_at or time.monotonic() + _STOP_S
 
 
-def _told(path: Path) -> tuple[str, float]:
+def recorded_error(path: Path) -> tuple[str, float]:
     """Returns what ``@record`` wrote of an exception, and when it was raised, in whole seconds; else nothing, and
     now."""
     try:
@@ -116,8 +116,8 @@ def main(argv: list[str]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # glt launch says it
     config, command, words = config_from_args(arguments)
     config.logs_specs = PipeLogs(pipes["folder"], pipes["out"], pipes["err"])
-    TellingAgent.report = pipes["report"]
-    launcher.LocalElasticAgent = TellingAgent  # type: ignore[misc]
+    ReportingAgent.report = pipes["report"]
+    launcher.LocalElasticAgent = ReportingAgent  # type: ignore[misc]
     try:
         launcher.elastic_launch(config, command)(*words)
     except ChildFailedError:

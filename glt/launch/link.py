@@ -109,13 +109,7 @@ class HostLink:
     """
 
     def __init__(
-        self,
-        reach: Reach,
-        host: Host,
-        at: int,
-        plans: Sequence[ProcessPlan],
-        stop_s: float,
-        events: queue.Queue[Event],
+        self, reach: Reach, host: Host, at: int, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue[Event]
     ) -> None:
         self.host, self._at, self._events = host, at, events
         self.errors: deque[str] = deque(maxlen=5)  # what ssh, or the keeper itself, wrote to stderr

@@ -141,11 +141,7 @@ def test_an_interrupted_copy_does_not_load_and_goes_on(copy: Copy, sshd: Sshd, t
     (slow / "rsync").chmod(0o755)
     command = [
         sys.executable,
-        "-m",
-        "glt",
-        "copy",
-        "--hosts",
-        "127.0.0.1",
+        *"-m glt copy --hosts 127.0.0.1".split(),
         *sshd.flags,
         "--part-config",
         root,

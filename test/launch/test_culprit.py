@@ -42,10 +42,7 @@ def test_who_refuses_to_end_does_not_hold_up_the_news(launch: Launch, script: Pa
     launched = job(
         launch,
         script,
-        "--num-trainers",
-        2,
-        "--stop-timeout",
-        3,
+        *"--num-trainers 2 --stop-timeout 3".split(),
         DO_server="wait_for_loss('s'); sys.exit('no answer')",
         DO_trainer_0="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP,
         DO_trainer_1="peers = meet('s'); " + SLEEP,
@@ -82,10 +79,7 @@ def test_a_loss_that_nobody_explains_is_a_failure(launch: Launch, script: Path) 
     launched = job(
         launch,
         script,
-        "--num-servers",
-        2,
-        "--num-trainers",
-        0,
+        *"--num-servers 2 --num-trainers 0".split(),
         DO_server_0="wait_for_loss('t'); raise ConnectionResetError('of server 1')",
         DO_server_1="peers = meet('t')",
     )
@@ -97,10 +91,7 @@ def test_who_fails_while_the_job_is_stopped_is_not_to_blame(launch: Launch, scri
     launched = job(
         launch,
         script,
-        "--num-servers",
-        2,
-        "--num-trainers",
-        0,
+        *"--num-servers 2 --num-trainers 0".split(),
         DO_server_0="signal.signal(signal.SIGTERM, lambda *a: sys.exit(7)); print('handles it'); " + SLEEP,
         DO_server_1=SLEEP,
     )

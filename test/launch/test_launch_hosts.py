@@ -26,18 +26,14 @@ def workspace(cable: Cable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare = [sys.executable, EXAMPLE / "prepare.py", "--output_dir", folder / "line", "--num_parts", "2"]
     subprocess.run(prepare, check=True, timeout=120)
     copy = [
-        "glt",
-        "copy",
-        "--hosts",
+        *"glt copy --hosts".split(),
         f"{HERE},{THERE}",
         *cable.server.flags,
         "--part-config",
         folder / "line/parts",
         "--workspace",
         folder / "job",
-        "--rel-data-path",
-        "line/parts",
-        "--script-folder",
+        *"--rel-data-path line/parts --script-folder".split(),
         EXAMPLE,
     ]
     command = [*cable.before, sys.executable, "-m", *map(str, copy)]
@@ -61,17 +57,8 @@ class HostsJob:
             workspace,
             "--num-trainers",
             num_trainers,
-            "--part-config",
-            "line/parts",
-            "--lost-timeout",
-            5,
-            "--stop-timeout",
-            3,
-            "--num-omp-threads",
-            1,
-            "embeddings/train.py",
-            "--dir",
-            "line",
+            *"--part-config line/parts --lost-timeout 5 --stop-timeout 3 --num-omp-threads 1".split(),
+            *"embeddings/train.py --dir line".split(),
             *words,
             before=cable.before,
         )

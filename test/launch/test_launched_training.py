@@ -68,11 +68,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_training_job(launch: Launch, job: Path) -> None:
     launched = launch(
-        "--num-servers",
-        2,
-        "--num-trainers",
-        2,
-        "--workspace",
+        *"--num-servers 2 --num-trainers 2 --workspace".split(),
         job,
         "--part-config",
         "parts/ring.json",

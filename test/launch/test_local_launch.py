@@ -22,13 +22,7 @@ def test_processes_are_given_the_contract(launch: Launch, script: Path, tmp_path
     (parts / "manifest.json").write_text('{"num_parts": 2, "run_id": "x"}')
     arguments = ["a b", "it's", 'say "$HOME"', "`id`", "two\nlines", "", "--", "--nnodes=9", "-x", "*"]
     launched = launch(
-        "--num_servers",
-        2,
-        "--num_trainers",
-        2,
-        "--num_workers",
-        3,
-        "--part_config",
+        *"--num_servers 2 --num_trainers 2 --num_workers 3 --part_config".split(),
         parts,
         "--extra_envs",
         "A=b c",

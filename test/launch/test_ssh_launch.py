@@ -73,10 +73,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_there(launch: Launch, sshd: Ss
         ",".join(HOSTS),
         *sshd.flags,
         *PATHS,
-        "--num-trainers",
-        0,
-        "--stop-timeout",
-        1,
+        *"--num-trainers 0 --stop-timeout 1".split(),
         *envs(DO_server="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP),
         script,
     )
@@ -120,10 +117,7 @@ def test_hosts_that_cannot_be_used_are_named_and_nothing_starts(launch: Launch, 
         HOSTS[0],
         *sshd.flags,
         *PATHS,
-        "--ssh-option",
-        "IdentityFile=/dev/null",
-        "--ssh-user",
-        "nobody",
+        *"--ssh-option IdentityFile=/dev/null --ssh-user nobody".split(),
         script,
     )
     assert launched.ended() == 3 and "denied" in launched.err, launched.err

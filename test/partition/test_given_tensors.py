@@ -42,13 +42,7 @@ def test_of_the_graph(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("named", "where"),
-    [
-        ("node_attrs", "mask"),
-        ("edge_attrs", "mask"),
-        ("probs", 1),
-        ("owners", None),
-        ("node_time", None),
-    ],
+    [("node_attrs", "mask"), ("edge_attrs", "mask"), ("probs", 1), ("owners", None), ("node_time", None)],
 )
 def test_in_dicts_lists_and_what_one_partitioner_alone_has(tmp_path: Path, named: str, where: Any) -> None:
     graph = {key: value for key, value in tables().items() if key == "edge_index"}

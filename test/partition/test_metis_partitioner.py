@@ -63,10 +63,7 @@ def hubs(num_nodes, num_edges, exponent):
     generator = np.random.default_rng(0)
     share = (np.arange(num_nodes) + 1.0) ** -exponent
     return np.stack(
-        [
-            generator.integers(0, num_nodes, num_edges),
-            generator.choice(num_nodes, num_edges, p=share / share.sum()),
-        ]
+        [generator.integers(0, num_nodes, num_edges), generator.choice(num_nodes, num_edges, p=share / share.sum())]
     )
 
 

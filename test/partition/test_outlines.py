@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import covering
 from test_inputs import EDGES, NODES, edge_columns, node_columns, write
 
 from glt.cli import main
@@ -66,9 +67,7 @@ def describe(root: Path, kind: str, typed: bool, counted: bool) -> Path:
     return path
 
 
-@pytest.mark.parametrize("typed", [False, True])
-@pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz"])
+@covering(typed=[False, True], counted=[False, True], kind=["parquet", "csv", "csv.gz"])
 def test_an_outline_has_the_shapes_dtypes_and_forecast_of_the_graph(tables, tmp_path, kind, counted, typed):
     source = describe(tables, kind, typed, counted)
     whole, outline = (read_graph(source, tmp_path, outline=only) for only in (False, True))
@@ -121,8 +120,7 @@ def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "num_lines"),
-    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\r\nb\r\n", 2), (b"\n\na\n\n\r\nb\rc", 3), (b"\n", 0)],
+    ("text", "num_lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\r\nb\r\n", 2), (b"\n\na\n\n\r\nb\rc", 3), (b"\n", 0)]
 )
 @pytest.mark.parametrize("block_bytes", [1, 2, 1 << 20])
 def test_lines_are_counted_in_blocks(tmp_path, monkeypatch, text, num_lines, block_bytes):

@@ -126,10 +126,7 @@ class Partition:
 
 
 def load_partition(
-    root_dir: str | os.PathLike[str],
-    partition_idx: int,
-    verify: bool = True,
-    verify_whole_bytes: int = WHOLE_BYTES,
+    root_dir: str | os.PathLike[str], partition_idx: int, verify: bool = True, verify_whole_bytes: int = WHOLE_BYTES
 ) -> Partition:
     """Maps one partition and the books. Other partitions need not be on this machine.
 

@@ -452,10 +452,7 @@ class _Reader:
                     edges[at].add(
                         origin,
                         _original_ids(self._eids[at], ids),
-                        {
-                            "row": _original_ids(self._nids[source], src),
-                            "col": _original_ids(self._nids[target], dst),
-                        },
+                        {"row": _original_ids(self._nids[source], src), "col": _original_ids(self._nids[target], dst)},
                     )
         for each in edges:
             each.tables(config.path)  # raises where an edge is missing

@@ -157,12 +157,7 @@ class PartitionWriter:
         return self.writer(path_of(partition_idx), rows.array.dtype, (num_rows, *rows.row_shape), rows.torch_dtype)
 
     def edge_rows(
-        self,
-        edges: EdgeInput,
-        tables: Sequence[Table],
-        book: Book,
-        counts: Sequence[int],
-        with_book: bool = True,
+        self, edges: EdgeInput, tables: Sequence[Table], book: Book, counts: Sequence[int], with_book: bool = True
     ) -> None:
         """Writes each partition's rows of edges by ascending edge id, with the edge book and the row of each edge.
 
@@ -462,11 +457,7 @@ def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts:
 
 
 def node_entry(
-    nodes: NodeInput,
-    book: Book,
-    balanced_labels: tuple[LabelEntry, ...],
-    reads: ReadForecast | None,
-    relabelled: bool,
+    nodes: NodeInput, book: Book, balanced_labels: tuple[LabelEntry, ...], reads: ReadForecast | None, relabelled: bool
 ) -> NodeTypeEntry:
     """Returns the manifest's entry of a node type."""
     return NodeTypeEntry(

@@ -277,11 +277,7 @@ def partition_distributed(
 
 class _Run:
     def __init__(
-        self,
-        exchange: Exchange,
-        assigner: PartitionerBase,
-        strategy_arguments: dict[str, Any],
-        slices: GraphSlice,
+        self, exchange: Exchange, assigner: PartitionerBase, strategy_arguments: dict[str, Any], slices: GraphSlice
     ) -> None:
         self._exchange = exchange
         self._assigner = assigner
