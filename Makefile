@@ -23,7 +23,7 @@ bench: $(VENV)/built
 lint: $(VENV)/built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $$(find csrc test/ptx -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc test -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

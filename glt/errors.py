@@ -85,8 +85,14 @@ class RemoteError(GltError):
 
     def __reduce__(self) -> tuple:
         return _rebuild_remote_error, (
-            self.type_name, self.remote_message, self.remote_traceback, self.role, self.rank, self.pid, self.host,
-        )  # fmt: skip
+            self.type_name,
+            self.remote_message,
+            self.remote_traceback,
+            self.role,
+            self.rank,
+            self.pid,
+            self.host,
+        )
 
 
 def _rebuild_remote_error(

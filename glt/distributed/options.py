@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from glt import _deadlines as deadlines
 from glt._checks import check_count, check_flag, check_text, parse_size
 from glt.data.device import HOST, accelerator_of, missing_for_cuda
 
@@ -72,7 +73,7 @@ def _in_turn(devices: list[str], num_workers: int) -> list[str]:
     return [devices[i % len(devices)] for i in range(num_workers)]
 
 
-DEFAULT_RPC_TIMEOUT_S = 180.0
+DEFAULT_RPC_TIMEOUT_S = deadlines.DEFAULT_RPC_S
 _MAX_RPC_THREADS = 16
 _CHANNEL_BYTES_PER_WORKER = 256 << 20
 

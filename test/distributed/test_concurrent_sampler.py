@@ -20,8 +20,8 @@ import glt
 from glt.channel import ShmChannel
 from glt.channel.message import MessageKind
 from glt.data import HOMOGENEOUS
-from glt.distributed.engine.partitions import PartitionRouter, PartitionService
-from glt.distributed.engine.sampler import BatchStart, layout_of
+from glt.distributed.engine.partitions import PartitionRouter
+from glt.distributed.engine.sampler import BatchStart
 from glt.distributed.wire.transport import Peer, Transport
 from glt.sampler.config import SamplingConfig
 from glt.testing import reference_batch
@@ -33,7 +33,7 @@ class HeldTransport(Transport):
     """Answers from a dataset in this process, once as many requests wait as it is told to hold."""
 
     def __init__(self, dataset: glt.distributed.DistDataset, num_held: int) -> None:
-        self.handlers = PartitionService(dataset).handlers()
+        self.handlers = dataset.own.handlers()
         self.num_held = num_held
         self.waiting: list[tuple[Future[Tensor], str, Tensor]] = []
         self.most_waiting = 0
@@ -93,7 +93,7 @@ def test_batches_are_sampled_concurrently_and_sent_to_the_channel(
 
     async def produce(batch: glt.sampler.BatchIndex) -> None:
         sampled = await sampler.sample(start_of(seeds[batch.input_id]), batch.key)
-        layout = layout_of(sampled)
+        layout = sampled.layout
         with channel.reserve(layout.nbytes, timeout_s=0) as slot:
             layout.write_header(slot.buffer, MessageKind.BATCH, 0, batch.epoch, batch.index)
             await sampler.fill(sampled, layout.tensors(slot.buffer))

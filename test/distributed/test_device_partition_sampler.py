@@ -16,12 +16,13 @@ from torch import Tensor
 
 import glt
 from glt.data.device import require_accelerator
-from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_on
-from glt.distributed.engine.partitions import PartitionService
+from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_of
 from glt.distributed.engine.requests import Request
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
+from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device import DeviceSampling
+from glt.sampler.order import SeedOrder
 
 HOST = require_accelerator("host", "device")
 USER, ITEM = 0, 1
@@ -32,7 +33,7 @@ class Elsewhere:
 
     def __init__(self, root: Path, parts: Sequence[int]) -> None:
         loaded = {part: glt.distributed.DistDataset().load(root, part) for part in parts}
-        self.handlers = {part: PartitionService(data).handlers() for part, data in loaded.items()}
+        self.handlers = {part: data.own.handlers() for part, data in loaded.items()}
         self.asked: list[str] = []
 
     def ask(self, part: int, requests: Sequence[Request]) -> list[Future[Tensor]]:
@@ -42,6 +43,15 @@ class Elsewhere:
             futures.append(Future())
             futures[-1].set_result(self.handlers[part][request.method](request.encode()))
         return futures
+
+
+def on_host(
+    data: Any, others: dict[int, Any], config: SamplingConfig, router: Any, loop: Any, staged: bool = False
+) -> Any:
+    """A sampler for the GPU that the host plays."""
+    table = SeedTable({"node": torch.arange(1)})
+    job = SamplingJob(config, NodeSeeds(0), table, SeedOrder(1, 1), collect_features=True)
+    return sampler_of(job, HOST, data, others, router, loop, staged=staged)
 
 
 def made(sampler: DistNeighborSampler, start: BatchStart, key: int) -> dict[str, Tensor]:
@@ -81,7 +91,7 @@ def test_batches_are_those_of_the_cpu(tmp_path: Path, edge_dir: str, relabel: bo
         )
         for config in configs():
             arguments: dict[str, Any] = {"config": config, "router": elsewhere, "loop": loop}
-            ours = sampler_on(HOST, placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
+            ours = on_host(placed, {2: placed.map_other(root, 2)}, staged=staged, **arguments)
             assert isinstance(ours, DevicePartitionSampler)
             theirs = DistNeighborSampler(plain, others={2: plain.map_other(root, 2)}, **arguments)
             for key, seeds in enumerate(([(ITEM, torch.arange(0, 60, 7))], [(USER, torch.tensor([3, 3, 80, 4]))])):
@@ -124,7 +134,7 @@ def test_what_waits_for_the_gpu_runs_off_the_loop_however_little_it_is(
     try:
         config = SamplingConfig.checked([2, 2], SCHEMA, with_edge=True, subgraph_type=subgraph_type)
         given: dict[str, Any] = {"config": config, "router": Elsewhere(root, [1]), "loop": loop}
-        made(sampler_on(HOST, data, {}, staged=False, **given), BatchStart([(USER, torch.tensor([3, 80, 4]))]), 0)
+        made(on_host(data, {}, **given), BatchStart([(USER, torch.tensor([3, 80, 4]))]), 0)
     finally:
         loop.shutdown(10)
     assert threads.keys() >= {"start", "frontier", "nodes", "copy_nodes", "sample_rows"}
@@ -138,8 +148,8 @@ def test_a_gpu_that_reads_all_partitions_asks_nobody(tmp_path: Path) -> None:
     data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host")
     loop = glt.distributed.ConcurrentEventLoop(1)
     config = configs()[0]
-    sampler = sampler_on(HOST, data, {1: data.map_other(root, 1)}, config=config, router=None, loop=loop, staged=False)
+    sampler = on_host(data, {1: data.map_other(root, 1)}, config, None, loop)
     assert not isinstance(sampler, DevicePartitionSampler)
     with pytest.raises(ValueError, match=r"partitions \[1\] are not read here: a router to them is needed"):
-        sampler_on(HOST, data, {}, config=config, router=None, loop=loop, staged=False)
+        on_host(data, {}, config, None, loop)
     loop.shutdown(10)

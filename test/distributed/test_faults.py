@@ -20,7 +20,7 @@ from promptness import expect_prompt
 from two_hosts import device_of, enter, switch
 
 import glt
-from glt.distributed.wire import connection, hub
+from glt import _deadlines
 from glt.errors import PartitionError
 from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
 
@@ -99,7 +99,7 @@ def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., Worl
 
 def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str, str] | None) -> None:
     """Says that it has lost the other trainer when its loader has ended. With shorter deadlines than users have."""
-    hub.STUCK_S, connection.CUT_S = SILENCE_S, SILENCE_S
+    _deadlines.STUCK_S, _deadlines.CUT_S = SILENCE_S, SILENCE_S
     given = {}
     if hosts is not None:
         enter(hosts[trainer.rank])
@@ -111,7 +111,7 @@ def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str
         trainer.say("ended")
 
 
-def test_a_trainer_that_is_stopped_in_the_middle_of_an_epoch_is_named(world: Callable[..., World]) -> None:
+def test_a_stopped_trainer_is_named(world: Callable[..., World]) -> None:
     """Its connections stay open, and rows that were asked of it would be waited for until rpc_timeout."""
     with Cluster(2, endless_until_lost, world(2).path, "collocated", None) as cluster:
         for rank in range(2):
@@ -130,9 +130,7 @@ def test_a_trainer_that_is_stopped_in_the_middle_of_an_epoch_is_named(world: Cal
 
 
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
-def test_a_cut_between_trainers_is_named_on_both_sides(
-    hosts: tuple[str, str], world: Callable[..., World], mode: str
-) -> None:
+def test_a_cut_between_trainers(hosts: tuple[str, str], world: Callable[..., World], mode: str) -> None:
     with Cluster(2, endless_until_lost, world(2).path, mode, hosts) as cluster:
         for rank in range(2):
             cluster.hear(rank)
@@ -159,6 +157,19 @@ def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> Non
         after([other, own], start)
         assert own.error_type == "WorkerDied" and "exit code -7" in own.error and "bus error" in own.error, own
         assert other.error_type == "PeerLost" and "of trainer 1" in other.error, other
+        cluster.expect_nothing_left()
+
+
+def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world: World) -> None:
+    """It samples in the process of the trainer, which dies with it."""
+    with Cluster(2, endless, private_world.path, "collocated") as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        start = time.monotonic()
+        os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
+        other, _ = cluster.outcomes()
+        after([other], start)
+        assert other.error_type == "PeerLost" and "trainer 1" in other.error, other
         cluster.expect_nothing_left()
 
 

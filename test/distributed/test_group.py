@@ -13,7 +13,7 @@ import pytest
 from promptness import eventually, expect_prompt
 
 import glt
-from glt.distributed.wire import connection, hub, listener
+from glt import _deadlines
 from glt.distributed.wire.group import Group, require_equal
 from glt.errors import GltError, PeerLost
 from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
@@ -129,7 +129,7 @@ def test_who_differs_is_named_on_all_ranks() -> None:
 
 def come(trainer: Trainer, late: int, is_there: bool) -> None:
     """One rank does not come, or comes and says nothing."""
-    hub.HINT_S = listener.HINT_S = 0.1
+    _deadlines.HINT_S = 0.1
     trainer.say("here")
     trainer.hear()
     if trainer.rank == late and not is_there:
@@ -182,7 +182,7 @@ def test_trainer_0_that_does_not_come_is_named() -> None:
 def wait_in(trainer: Trainer, where: str, victim: int, stuck_s: float | None = None) -> None:
     """All wait for one rank, which waits for the test."""
     if stuck_s is not None:
-        hub.STUCK_S = stuck_s
+        _deadlines.STUCK_S = stuck_s
     group = meet(trainer)
     group.exchange("topic", 0)
     trainer.say("met")
@@ -224,7 +224,7 @@ def test_a_stopped_trainer_is_named(victim: int) -> None:
 
 
 def go_on(trainer: Trainer) -> list[int]:
-    hub.STUCK_S = 2.0
+    _deadlines.STUCK_S = 2.0
     group = meet(trainer)
     group.exchange("topic", 0)
     trainer.say("met")
@@ -249,7 +249,7 @@ def test_trainers_that_were_stopped_together_go_on() -> None:
 
 def hold_the_interpreter(trainer: Trainer) -> list[int]:
     """Rank 1 lets none of its threads run for longer than a cut network is tolerated."""
-    connection.CUT_S = 1.0
+    _deadlines.CUT_S = 1.0
     group = meet(trainer)
     group.exchange("topic", 0)
     if trainer.rank == 1:

@@ -14,7 +14,6 @@ from torch_geometric.data import Data, HeteroData
 
 import glt
 from glt.distributed import DistDataset, context
-from glt.distributed.engine.partitions import PartitionService
 from glt.distributed.engine.requests import HasEdgesRequest, InducedRequest, OneHopRequest, RowsRequest
 from glt.errors import MessageError
 from glt.partition import RandomPartitioner
@@ -257,7 +256,7 @@ def test_label_files_by_type(typed_world: Callable[..., TypedWorld], tmp_path: P
 
 
 def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
-    service = PartitionService(typed)
+    service = typed.own.handlers()
     hop = {"num_neighbors": 2, "replace": False, "batch_key": 1, "hop": 0, "with_edge": False}
     for request, error, text in (
         (OneHopRequest(9, IDS, **hop), ValueError, "edge type 9 is asked for: there are 6"),
@@ -272,7 +271,7 @@ def test_requests_name_the_types_that_they_lack(typed: DistDataset) -> None:
         (RowsRequest("face", 2, IDS, ("x",)), ValueError, "'face': expected 'node' or 'edge'"),
     ):
         with pytest.raises(error, match=text):
-            service.handlers()[request.method](request.encode())
+            service[request.method](request.encode())
 
 
 def test_labels_below_one_are_not_labels_that_start_at_zero(typed: DistDataset) -> None:

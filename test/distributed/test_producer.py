@@ -14,7 +14,7 @@ from glt.channel import LocalChannel
 from glt.channel.message import Message
 from glt.data import HOMOGENEOUS
 from glt.distributed.engine.producer import EpochStart, Producer
-from glt.distributed.engine.seeds import NodeSeeds, SeedTable
+from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
 from glt.sampler.config import SamplingConfig
 from glt.sampler.order import SeedOrder
 
@@ -35,7 +35,8 @@ def make(world: Callable[..., World]) -> Iterator[Callable[..., Producer]]:
         order = SeedOrder(len(table), 8, shuffle=True, random_seed=random_seed)
         assert len(order) == NUM_BATCHES
         channels.append(LocalChannel(NUM_BATCHES))
-        return Producer(sampler, channels[-1], NodeSeeds(0), table, order, first, step, "test", rank=0)
+        job = SamplingJob(config, NodeSeeds(0), table, order, collect_features=True)
+        return Producer(sampler, channels[-1], job, (first, step), "test", rank=0)
 
     yield made
     for channel in channels:

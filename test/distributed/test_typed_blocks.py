@@ -12,6 +12,7 @@ import torch_geometric.nn as pyg
 from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, TypedWorld, write_typed_world
 from torch import Tensor
 
+from glt.data.schema import reverse_edge_type
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import (
     Block,
@@ -22,7 +23,6 @@ from glt.distributed.graph.loaders import (
     PerSourceUniform,
 )
 from glt.distributed.job.initialize import finalize, initialize
-from glt.sampler.output import reverse_edge_type
 
 EDGES = torch.arange(0, 700, 9)
 WEIGHT = torch.rand(700, generator=torch.Generator().manual_seed(3))

@@ -78,12 +78,25 @@ def recipe(language: str, begin: str) -> str:
 def sbatch(folder: Path, env: dict[str, str], **more: str) -> tuple[int, str]:
     """Runs the batch script as SLURM does on two nodes, ends what it leaves, and returns its exit status and output."""
     first = free_pair()
-    env |= {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nodes[1-2]", "SLURM_SUBMIT_DIR": str(folder), **more,
-            "SLURM_CPUS_PER_TASK": "16", "SLURM_JOB_ID": str(1_000_000 + (first - 20000) // 2)}  # fmt: skip
+    env |= {
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_NODELIST": "nodes[1-2]",
+        "SLURM_SUBMIT_DIR": str(folder),
+        **more,
+        "SLURM_CPUS_PER_TASK": "16",
+        "SLURM_JOB_ID": str(1_000_000 + (first - 20000) // 2),
+    }
     (folder / "job.sh").write_text(recipe("sh", "#!/bin/bash").replace("TRAINERS=4", "TRAINERS=2"))
     with (folder / "out").open("w+") as out:
-        job = subprocess.Popen(["bash", "job.sh"], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out,
-                               stderr=out, start_new_session=True)  # fmt: skip
+        job = subprocess.Popen(
+            ["bash", "job.sh"],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
         try:
             status = job.wait(200)
         finally:

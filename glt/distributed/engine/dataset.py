@@ -59,9 +59,12 @@ class LocalGraph:
             for r, ((expanded, _), graph) in enumerate(zip(dataset.ends, dataset.own.graphs, strict=True))
         )
         self._graph = SampledGraph(
-            dataset.schema, dataset.edge_dir, dataset.num_nodes_of, tuple(each.topology for each in self.graphs),
+            dataset.schema,
+            dataset.edge_dir,
+            dataset.num_nodes_of,
+            tuple(each.topology for each in self.graphs),
             graphs=self.graphs,
-        )  # fmt: skip
+        )
         self.tables = LocalTables(partitions, {"node": dataset.node_books, "edge": dataset.edge_books})
 
     def kernels(self, config: SamplingConfig, accelerator: Accelerator) -> DeviceSampling:
@@ -109,8 +112,10 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
     first = parts[0]
     size = (first.num_neighbor_nodes, first.num_nodes)
     shared: dict[str, Any] = {
-        "layout": first.layout, "num_nodes": size if first.layout == "CSC" else size[::-1], "trusted": True
-    }  # fmt: skip
+        "layout": first.layout,
+        "num_nodes": size if first.layout == "CSC" else size[::-1],
+        "trusted": True,
+    }
     if book.num_parts == 1:  # which owns all nodes, in order
         return Topology.from_rows(
             first.indptr, first.indices, first.edge_ids, weights=first.weights, by_time=first.by_time, **shared
@@ -123,8 +128,9 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
     np.cumsum(degree, out=indptr[1:])
     if len(parts) == 1:  # its rows follow each other as they do here
         weights = first.weights and (
-            first.weights.weight_sum, torch.from_numpy(weight_guide(indptr, first.weights.weight_sum.numpy())),
-        )  # fmt: skip
+            first.weights.weight_sum,
+            torch.from_numpy(weight_guide(indptr, first.weights.weight_sum.numpy())),
+        )
         return Topology.from_rows(
             torch.from_numpy(indptr), first.indices, first.edge_ids, weights=weights, by_time=first.by_time, **shared
         )
@@ -154,9 +160,13 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
     if first.by_time is not None:
         by_time = tuple(column(lambda part, i=i: part.by_time and part.by_time[i]) for i in range(3))  # type: ignore[misc]
     return Topology.from_rows(
-        torch.from_numpy(indptr), column(lambda part: part.indices), column(lambda part: part.edge_ids),
-        weights=weights, by_time=by_time, **shared,
-    )  # fmt: skip
+        torch.from_numpy(indptr),
+        column(lambda part: part.indices),
+        column(lambda part: part.edge_ids),
+        weights=weights,
+        by_time=by_time,
+        **shared,
+    )
 
 
 def weight_guide(indptr: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
@@ -306,8 +316,9 @@ class DistDataset:
         self.node_books = tuple(node.book for node in part.nodes)
         self.edge_books = tuple(edge.book for edge in part.edges)
         self._id_maps = {
-            "node": tuple(node.id_map for node in part.nodes), "edge": tuple(edge.id_map for edge in part.edges)
-        }  # fmt: skip
+            "node": tuple(node.id_map for node in part.nodes),
+            "edge": tuple(edge.id_map for edge in part.edges),
+        }
         return self
 
     def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:

@@ -1,4 +1,4 @@
-"""Which sampler a GPU gets."""
+"""Sampling and lookup of rows on a GPU, and which sampler a loader gets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ from glt.distributed.engine.partitions import (
 )
 from glt.distributed.engine.requests import OneHopRequest
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler, SampledBatch
+from glt.distributed.engine.seeds import SamplingJob
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
-
-# Sampling and lookup of rows on a GPU, for the loaders of a distributed job.
-
 
 _Ids = dict[tuple[str, int], Tensor]
 
@@ -71,6 +69,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
         staged: bool,
     ) -> None:
         super().__init__(dataset, config, router, loop, collect_features, others)
+        self.is_local = False  # not by the CPU
         self.accelerator, self.staged = accelerator, staged
         self.stream = accelerator.new_stream() if stream is None else stream
         self._local = local = dataset.local_graph(self.partitions.local)
@@ -126,7 +125,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
         ready = await timed(stats, "gathering_s", LONG, self._fill_there, sampled, out, ids)
         if self.staged:
             await timed(stats, "gathering_s", LONG, self._fill_rest, ready, out, ids)
-        out["stats"].copy_(torch.tensor([stats[name] for name in STATS], dtype=torch.float64))
+        sampled.write_stats(out)
         return None if self.staged else ready
 
     def _fill_there(self, sampled: SampledBatch, out: dict[str, Tensor], ids: _Ids) -> Event:
@@ -486,9 +485,15 @@ class DeviceParts(Partitions):
     def _sampled(self, asked: OneHopRequest) -> tuple[Tensor, Tensor, Tensor | None]:
         excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
         return self.sampling.sample_rows(
-            self.config, asked.edge_type, asked.nodes, num_neighbors=asked.num_neighbors, hop=asked.hop,
-            batch_key=asked.batch_key, tree=asked.tree, seed_time=asked.seed_time, excluded=excluded,
-        )  # fmt: skip
+            asked.edge_type,
+            asked.nodes,
+            num_neighbors=asked.num_neighbors,
+            hop=asked.hop,
+            batch_key=asked.batch_key,
+            tree=asked.tree,
+            seed_time=asked.seed_time,
+            excluded=excluded,
+        )
 
 
 class DevicePartitionSampler(DistNeighborSampler):
@@ -600,16 +605,40 @@ def _as_bytes(rows: Tensor) -> Tensor:
     return rows.reshape(len(rows), -1).view(torch.uint8)
 
 
-def sampler_on(
-    accelerator: Accelerator, dataset: DistDataset, others: Mapping[int, LocalPartition], **given: Any
+def sampler_of(
+    job: SamplingJob,
+    place: Accelerator | None,
+    dataset: DistDataset,
+    others: Mapping[int, LocalPartition],
+    router: PartitionRouter | None,
+    loop: ConcurrentEventLoop,
+    *,
+    staged: bool = True,
+    spare: list[_core.Batch] | None = None,
 ) -> DistNeighborSampler:
-    """Returns a sampler for a GPU: of the whole graph where all of it is read here, else one that asks for the rest.
+    """Returns what samples for a loader at a place.
 
     Args:
-        accelerator: The GPU.
+        job: What to sample.
+        place: A GPU; None: the CPU. A GPU samples from the whole graph where all of it is read here, and else asks for
+            the rest.
         dataset, others: The partitions that are read here.
-        given: Further arguments of both samplers, by name.
+        router: To the others.
+        loop: Where native calls run.
+        staged: Batches of a GPU are copied to the host.
+        spare: As in :class:`DistNeighborSampler`.
     """
+    if place is None:
+        return DistNeighborSampler(dataset, job.config, router, loop, job.collect_features, others, spare)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions
     kind: Any = DeviceNeighborSampler if is_whole else DevicePartitionSampler
-    return kind(dataset, others=others, accelerator=accelerator, **given)
+    return kind(
+        dataset,
+        others=others,
+        accelerator=place,
+        config=job.config,
+        router=router,
+        loop=loop,
+        collect_features=job.collect_features,
+        staged=staged,
+    )

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from glt import _deadlines as deadlines
 from glt.distributed.wire.threads import NativePool
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class ConcurrentEventLoop:
             tasks = set(self._tasks)
         return not concurrent.futures.wait(tasks, timeout_s).not_done
 
-    def shutdown(self, timeout_s: float = 5.0) -> None:
+    def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
         """Cancels what is in flight and ends the threads; waits ``timeout_s`` seconds for the tasks and as long for the
         loop's thread and each of the native threads. May be called again."""
         if self._closed:

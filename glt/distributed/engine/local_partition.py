@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.channel.message import MessageKind, encode_message
 from glt.data.arrays import from_array
 from glt.data.device import Accelerator
 from glt.data.feature import Feature
@@ -20,7 +21,16 @@ from glt.data.partition_book import PartitionBook
 from glt.data.schema import Schema
 from glt.data.tiered_rows import NO_ROW, TieredRows
 from glt.data.topology import Topology, layout_of
-from glt.distributed.engine.requests import EarliestRequest, HasEdgesRequest, InducedRequest, OneHopRequest
+from glt.distributed.engine.requests import (
+    EarliestRequest,
+    HasEdgesRequest,
+    InducedRequest,
+    OneHopRequest,
+    RowsRequest,
+    id_dtype,
+    reply_buffer,
+)
+from glt.distributed.wire.transport import Handler
 from glt.partition import NodePart, Partition
 
 # Copies of rows of other partitions' nodes, answered here instead of there.
@@ -91,6 +101,7 @@ class LocalPartition:
         node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'``, ``'time'`` and named ones.
         edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
         node_caches: By node type, copies of rows that other partitions own; None without.
+        num_ids: By edge type, how many neighbours and how many edges there are in the whole graph.
     """
 
     index: int
@@ -100,6 +111,7 @@ class LocalPartition:
     node_tables: tuple[dict[str, Feature], ...]
     edge_tables: tuple[dict[str, Feature], ...]
     node_caches: tuple[NodeCache | None, ...]
+    num_ids: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, part: Partition, placing: Placing, labelled: Sequence[bool]) -> LocalPartition:
@@ -149,9 +161,74 @@ class LocalPartition:
             named = {"edge_attr": edge.feat, **edge.attrs}
             edge_tables.append({} if edge.book is None else _tables(named, (edge.book, part.index), placing, None))
         return cls(
-            part.index, part.schema, part.nodes, tuple(graphs),
-            tuple(node_tables), tuple(edge_tables), tuple(node_caches),
-        )  # fmt: skip
+            part.index,
+            part.schema,
+            part.nodes,
+            tuple(graphs),
+            tuple(node_tables),
+            tuple(edge_tables),
+            tuple(node_caches),
+            tuple((counts[n], e.num_edges) for (_, n), e in zip(ends, part.manifest.edge_types, strict=True)),
+        )
+
+    def handlers(self) -> dict[str, Handler]:
+        """What other processes may ask, by method. A reply is a function of its request alone: asking again is safe."""
+        return {
+            OneHopRequest.method: self._answer_one_hop,
+            InducedRequest.method: self._answer_induced,
+            RowsRequest.method: self._answer_rows,
+            HasEdgesRequest.method: self._answer_has_edges,
+            EarliestRequest.method: self._answer_earliest,
+        }
+
+    def _answer_one_hop(self, request: Tensor) -> Tensor:
+        """``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for, ``edge [E]`` (global ids, int32 where
+        all ids fit, else int64)."""
+        asked = OneHopRequest.decode(request)
+        return self._encoded(asked, self.one_hop(asked))
+
+    def _answer_induced(self, request: Tensor) -> Tensor:
+        asked = InducedRequest.decode(request)
+        return self._encoded(asked, self.induced(asked))
+
+    def _encoded(self, asked: OneHopRequest | InducedRequest, hop: _core.OneHop | _core.InducedRows) -> Tensor:
+        num_neighbors, num_edges = self.num_ids[asked.edge_type]
+        specs = {
+            "count": (torch.uint32, (len(asked.nodes),)),
+            "neighbor": (id_dtype(num_neighbors), (hop.num_edges,)),
+        }
+        if asked.with_edge:
+            specs["edge"] = (id_dtype(num_edges), (hop.num_edges,))
+        buffer, out = reply_buffer(specs)
+        edge = out["edge"].numpy() if asked.with_edge else None
+        hop.copy_out(out["count"].numpy(), out["neighbor"].numpy(), edge)
+        return buffer
+
+    def _answer_has_edges(self, request: Tensor) -> Tensor:
+        """``found [n]``, bool."""
+        return encode_message({"found": self.has_edges(HasEdgesRequest.decode(request))}, MessageKind.REPLY)
+
+    def _answer_earliest(self, request: Tensor) -> Tensor:
+        """``earliest``, ``[2]`` int64, node and time; ``[0]`` if there is none."""
+        earliest = self.earliest_node(EarliestRequest.decode(request))
+        return encode_message({"earliest": torch.tensor(earliest or (), dtype=torch.int64)}, MessageKind.REPLY)
+
+    def _answer_rows(self, request: Tensor) -> Tensor:
+        """One tensor ``[n, ...]`` per table, rows in the order of the ids."""
+        asked = RowsRequest.decode(request)
+        tables = self.tables(asked.kind, asked.type)
+        missing = [name for name in asked.tables if name not in tables]
+        if missing:
+            types = self.schema.node_types if asked.kind == "node" else self.schema.edge_types
+            raise ValueError(
+                f"partition {self.index} has no {asked.kind} tables {missing} of {types[asked.type]}: there are "
+                f"{sorted(tables)}"
+            )
+        wanted = {name: tables[name] for name in asked.tables}
+        buffer, out = reply_buffer({n: (t.dtype, (len(asked.ids), *t.row_shape)) for n, t in wanted.items()})
+        for name, table in wanted.items():
+            table.gather(asked.ids, out[name])
+        return buffer
 
     def csr(self, edge_type: int, weighted: bool, timed: bool) -> _core.Csr:
         """Edges with the weights, or sorted by the times, that are asked for; plain where the type has none."""
@@ -182,12 +259,20 @@ class LocalPartition:
         excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
         csr = self.csr(asked.edge_type, asked.weighted, asked.seed_time is not None)
         return _core.OneHop(
-            csr, asked.nodes.numpy(), asked.num_neighbors, asked.replace, asked.batch_key, asked.hop, asked.edge_type,
-            with_edge=asked.with_edge, name=f"nodes to expand along {edge_type}" if self.schema.is_hetero else "nodes",
+            csr,
+            asked.nodes.numpy(),
+            asked.num_neighbors,
+            asked.replace,
+            asked.batch_key,
+            asked.hop,
+            asked.edge_type,
+            with_edge=asked.with_edge,
+            name=f"nodes to expand along {edge_type}" if self.schema.is_hetero else "nodes",
             tree=None if asked.tree is None else asked.tree.numpy(),
-            seed_time=None if asked.seed_time is None else asked.seed_time.numpy(), last=asked.last,
+            seed_time=None if asked.seed_time is None else asked.seed_time.numpy(),
+            last=asked.last,
             exclusions=excluded,
-        )  # fmt: skip
+        )
 
     def induced(self, asked: InducedRequest) -> _core.InducedRows:
         """Finds the edges between nodes and members; errors as of :meth:`one_hop`."""
@@ -259,9 +344,10 @@ def _tables(
     options: dict[str, Any] = {}
     if placing.split_ratio:
         options = {
-            "split_ratio": placing.split_ratio, "device": "cuda" if placing.device is None else placing.device,
+            "split_ratio": placing.split_ratio,
+            "device": "cuda" if placing.device is None else placing.device,
             "hotness": hotness,
-        }  # fmt: skip
+        }
     return {name: Feature(_tensor(rows), owned=owned, **options) for name, rows in named.items() if rows is not None}
 
 
@@ -304,9 +390,15 @@ class LocalTables:
         return self._partitions[0].tables(kind, type_)[name]
 
     def gather(
-        self, place: Accelerator, kind: str, type_: int, name: str, ids: Tensor, out: Tensor,
+        self,
+        place: Accelerator,
+        kind: str,
+        type_: int,
+        name: str,
+        ids: Tensor,
+        out: Tensor,
         positions: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Looks up rows on the current stream, and waits for nothing.
 
         Args:
@@ -339,9 +431,13 @@ class LocalTables:
         if not (book.has_ranges and self._parts == list(range(self._parts[0], self._parts[-1] + 1))):
             first_id, row_of = 0, from_array(self._rows(book, first))
         return TieredRows(
-            tables, place.device, num_hot=num_hot, hotness=hotness, row_of=row_of, first_id=first_id,
+            tables,
+            place.device,
+            num_hot=num_hot,
+            hotness=hotness,
+            ids=(row_of, first_id),
             name=f"{name!r} of partitions {self._parts}",
-        )  # fmt: skip
+        )
 
     def _rows(self, book: PartitionBook, first: np.ndarray) -> np.ndarray:
         """The row of each id among those of these partitions, ``first`` being the first of each; uint32."""

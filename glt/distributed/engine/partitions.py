@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.channel.message import MessageKind, encode_message, read_message
+from glt.channel.message import read_message
 from glt.data.arrays import as_numpy
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
@@ -27,105 +27,8 @@ from glt.distributed.engine.requests import (
     OneHopRequest,
     Request,
     RowsRequest,
-    id_dtype,
-    reply_buffer,
 )
-from glt.distributed.wire.transport import Handler, Peer, Transport
-
-# What a process offers to others: sampling and rows of tables, from the partition that it holds.
-
-
-class PartitionService:
-    """Answers requests from one partition. A reply is a function of its request alone: asking again is always safe."""
-
-    def __init__(self, dataset: DistDataset) -> None:
-        self.dataset = dataset
-
-    def handlers(self) -> dict[str, Handler]:
-        return {
-            OneHopRequest.method: self.sample_one_hop,
-            RowsRequest.method: self.gather_rows,
-            InducedRequest.method: self.induced_rows,
-            HasEdgesRequest.method: self.has_edges,
-            EarliestRequest.method: self.earliest_node,
-        }
-
-    def sample_one_hop(self, request: Tensor) -> Tensor:
-        """Answers a :class:`OneHopRequest`: ``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for,
-        ``edge [E]`` (global ids, int32 where all ids fit, else int64).
-
-        Raises:
-            IndexError: If a node is outside the graph or owned by another partition; names the first.
-            ValueError: If there are no such edges here.
-        """
-        asked = OneHopRequest.decode(request)
-        return self._edges(asked, self.dataset.own.one_hop(asked))
-
-    def induced_rows(self, request: Tensor) -> Tensor:
-        """Answers an :class:`InducedRequest` as :meth:`sample_one_hop` does.
-
-        Raises:
-            IndexError: If a node is outside the graph or owned by another partition; names the first.
-            ValueError: If there are no such edges here.
-        """
-        asked = InducedRequest.decode(request)
-        return self._edges(asked, self.dataset.own.induced(asked))
-
-    def _edges(self, asked: OneHopRequest | InducedRequest, hop: _core.OneHop | _core.InducedRows) -> Tensor:
-        data = self.dataset
-        specs = {
-            "count": (torch.uint32, (len(asked.nodes),)),
-            "neighbor": (id_dtype(data.num_neighbor_nodes_of[asked.edge_type]), (hop.num_edges,)),
-        }
-        if asked.with_edge:
-            specs["edge"] = (id_dtype(data.num_edges_of[asked.edge_type]), (hop.num_edges,))
-        buffer, out = reply_buffer(specs)
-        edge = out["edge"].numpy() if asked.with_edge else None
-        hop.copy_out(out["count"].numpy(), out["neighbor"].numpy(), edge)
-        return buffer
-
-    def has_edges(self, request: Tensor) -> Tensor:
-        """Answers a :class:`HasEdgesRequest`: ``found [n]``, bool.
-
-        Raises:
-            IndexError: If a center is outside the graph or owned by another partition; names the first.
-            ValueError: If there is no such edge type.
-        """
-        found = self.dataset.own.has_edges(HasEdgesRequest.decode(request))
-        return encode_message({"found": found}, MessageKind.REPLY)
-
-    def earliest_node(self, request: Tensor) -> Tensor:
-        """Answers an :class:`EarliestRequest`: ``earliest``, ``[2]`` int64, node and time; ``[0]`` if there is none.
-
-        Raises:
-            ValueError: If there is no such node type.
-        """
-        earliest = self.dataset.own.earliest_node(EarliestRequest.decode(request))
-        return encode_message({"earliest": torch.tensor(earliest or (), dtype=torch.int64)}, MessageKind.REPLY)
-
-    def gather_rows(self, request: Tensor) -> Tensor:
-        """Answers a :class:`RowsRequest`: one tensor ``[n, ...]`` per table, rows in the order of the ids.
-
-        Raises:
-            IndexError: If an id is outside the graph or owned by another partition; names the first.
-            ValueError: If there is no such table here.
-        """
-        asked = RowsRequest.decode(request)
-        own = self.dataset.own
-        tables = own.tables(asked.kind, asked.type)
-        missing = [name for name in asked.tables if name not in tables]
-        if missing:
-            types = own.schema.node_types if asked.kind == "node" else own.schema.edge_types
-            raise ValueError(
-                f"partition {own.index} has no {asked.kind} tables {missing} of {types[asked.type]}: there are "
-                f"{sorted(tables)}"
-            )
-        wanted = {name: tables[name] for name in asked.tables}
-        buffer, out = reply_buffer({n: (t.dtype, (len(asked.ids), *t.row_shape)) for n, t in wanted.items()})
-        for name, table in wanted.items():
-            table.gather(asked.ids, out[name])
-        return buffer
-
+from glt.distributed.wire.transport import Peer, Transport
 
 # Which process to ask for what a partition owns.
 
@@ -203,9 +106,14 @@ class RowLookup:
 
     @classmethod
     def of(
-        cls, data: DistDataset, local: Mapping[int, LocalPartition], kind: str, type_: int, ids: np.ndarray,
+        cls,
+        data: DistDataset,
+        local: Mapping[int, LocalPartition],
+        kind: str,
+        type_: int,
+        ids: np.ndarray,
         table: str | None = None,
-    ) -> RowLookup:  # fmt: skip
+    ) -> RowLookup:
         """Sorts ids by who has their rows, of one table or of all."""
         tables = data.own.tables(kind, type_)
         if table is not None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import queue
+import threading
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.base import Channel, Slot
 from glt.channel.message import MessageKind, error_message
-from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch, Seeds, layout_of
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.sampler import BatchStart, DistNeighborSampler, SampledBatch
+from glt.distributed.engine.seeds import SamplingJob
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
-from glt.sampler.order import BatchIndex, SeedOrder
+from glt.sampler.order import BatchIndex
 
 # What a trainer asks its samplers for: the batches of an epoch, or those of it that are still missing.
 
@@ -55,7 +58,6 @@ class EpochStart:
         return cls(**command)
 
 
-_ROOM_POLL_S = 0.05  # how often a wait for room looks whether the epoch is still wanted
 _SMALLEST_SLOT = 16 << 10  # so that a failure while writing a small batch still fits into its slot
 
 
@@ -63,16 +65,32 @@ class EpochAbandoned(GltError):
     """The consumer wants no more batches of this epoch."""
 
 
+@dataclass(eq=False)
+class _Making:
+    """A batch that is being made.
+
+    Attributes:
+        previous: Done when the batch before it has room in the channel; None: it is the first.
+        reserved: Done when this one has.
+        slot: That room.
+    """
+
+    iteration: int
+    batch: BatchIndex
+    previous: concurrent.futures.Future[None] | None
+    reserved: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
+    slot: Slot | None = None
+    is_committed: bool = False
+
+
 class Producer:
-    """Works through epochs on the threads of a sampler's event loop.
+    """Makes the batches of one epoch after the other, on a thread of its own and those of a sampler's event loop.
 
     Args:
         sampler: Makes the batches.
         channel: Takes the messages. Room is reserved in index order, and batches are written while others are sampled.
-        seeds: What the rows of the input are.
-        table: The loader's input.
-        order: Which seeds form which batch, but for the random seed, which comes with each epoch.
-        first, step: This producer makes batches ``first, first + step, ...``, as far as they are asked for.
+        job: The seeds, and which of them form which batch.
+        share: ``(first, step)``: this producer makes batches ``first, first + step, ...`` of those that are asked for.
         role, rank: Who this is, in errors.
     """
 
@@ -80,19 +98,52 @@ class Producer:
         self,
         sampler: DistNeighborSampler,
         channel: Channel,
-        seeds: Seeds,
-        table: SeedTable,
-        order: SeedOrder,
-        first: int,
-        step: int,
+        job: SamplingJob,
+        share: tuple[int, int],
         role: str,
         rank: int,
     ) -> None:
-        self.sampler, self.channel, self.seeds, self.table = sampler, channel, seeds, table
-        self.order = order
-        self.first, self.step, self.role, self.rank = first, step, role, rank
+        self.sampler, self.channel, self.job = sampler, channel, job
+        (self.first, self.step), self.role, self.rank = share, role, rank
         self._wanted = -1  # the iteration that the consumer is in; -1: none
         self._failed = -1  # the iteration in which a batch could not be made
+        self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._pump, name="glt-producer", daemon=True)
+
+    def open(self) -> None:
+        """Starts the thread that makes what :meth:`start_epoch` asks for."""
+        self._thread.start()
+
+    def start_epoch(self, start: EpochStart) -> None:
+        """Asks for the batches of an epoch; those of earlier iterations are given up. From any thread."""
+        self.want(start.iteration)
+        self._epochs.put(start)
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Closes the channel and ends the thread, for which it waits ``timeout_s`` seconds. From any thread."""
+        self.want(-1)
+        self._epochs.put(None)
+        self.channel.close()
+        if timeout_s > 0:
+            self._thread.join(timeout_s)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread that makes batches."""
+        return self._thread.is_alive()
+
+    def _pump(self) -> None:
+        # No deadline: the consumer may train for hours. If it dies, this process ends.
+        while (start := self._epochs.get()) is not None:
+            try:
+                self.run(start)
+            except Exception as error:  # not of a batch, those are reported in their place
+                message = self._encoded(error, start.iteration, start.epoch)
+                try:
+                    with self.channel.reserve(len(message)) as slot:
+                        slot.buffer[: len(message)] = message
+                except ChannelClosed:
+                    return
 
     def want(self, iteration: int) -> None:
         """Says which iteration the consumer is in: what is made for others is given up. -1: none. From any thread.
@@ -101,24 +152,26 @@ class Producer:
         """
         self._wanted = iteration
 
+    def _encoded(self, error: Exception, iteration: int, epoch: int, index: int = 0) -> Tensor:
+        return error_message(error, role=self.role, rank=self.rank, loader=iteration, epoch=epoch, index=index)
+
     def run(self, start: EpochStart) -> None:
         """Makes the batches that are asked for until all are made, one fails or the iteration is unwanted."""
         loop, iteration = self.sampler.loop, start.iteration
-        order = replace(self.order, random_seed=start.random_seed)
+        order = replace(self.job.order, random_seed=start.random_seed)
         # Batch i is made by the same producer wherever the epoch begins, so that the consumer knows whom to listen to.
         first = start.first + (self.first - start.first) % self.step
-        previous: asyncio.Future[None] | None = None
+        previous: concurrent.futures.Future[None] | None = None
         tasks: list[concurrent.futures.Future[None]] = []
         for batch in order.batches(start.epoch, first, self.step):
-            reserved: asyncio.Future[None] = loop.create_future()
+            making = _Making(iteration, batch, previous)
             task = loop.submit(
-                partial(self._produce, iteration, batch, previous, reserved),
-                lambda: self._wanted != iteration or self._failed == iteration,
+                partial(self._produce, making), lambda: self._wanted != iteration or self._failed == iteration
             )
             if task is None:
                 break
             tasks.append(task)
-            previous = reserved
+            previous = making.reserved
             if len(tasks) > 4 * loop.concurrency:
                 done = [each for each in tasks if each.done()]
                 _raise_unexpected(done)
@@ -126,72 +179,81 @@ class Producer:
         # Each ends by itself: requests have deadlines, and waits for room end with the wish for the iteration.
         _raise_unexpected(concurrent.futures.wait(tasks).done)
 
-    async def _produce(
-        self, iteration: int, batch: BatchIndex, previous: asyncio.Future[None] | None, reserved: asyncio.Future[None]
-    ) -> None:
-        slot: Slot | None = None
+    async def _produce(self, making: _Making) -> None:
+        batch = making.batch
         try:
-            key = batch.key
-            start = await self.seeds.start(self.sampler, self.table.rows(batch.input_id), batch.input_id, key)
-            sampled = await self.sampler.sample(start, key)
-            layout = layout_of(sampled)
-            slot = await self._reserve(layout.nbytes, iteration, previous, sampled)
-            reserved.set_result(None)
-            out = slot.tensors(layout, MessageKind.BATCH, iteration, batch.epoch, batch.index)
-            slot.ready = await self.sampler.fill(sampled, out)
+            rows = self.job.table.rows(batch.input_id)
+            start = await self.job.seeds.start(self.sampler, rows, batch.input_id, batch.key)
+            if self.sampler.is_local:
+                sampled = await self.sampler.loop.run_native(self._make_here, making, start)
+                if making.is_committed:
+                    return
+            else:
+                sampled = await self.sampler.sample(start, batch.key)
+            slot = await self._reserve(making, sampled.layout.nbytes, sampled)
+            slot.ready = await self.sampler.fill(sampled, self._tensors(making, slot, sampled))
             slot.commit()
         except (EpochAbandoned, ChannelClosed):
-            if slot is not None:
-                slot.abandon()
+            if making.slot is not None:
+                making.slot.abandon()
             raise
         except Exception as error:
-            self._failed = iteration
-            await self._report(error, iteration, batch, previous, slot)
+            self._failed = making.iteration
+            await self._report(making, error)
         finally:
-            if not reserved.done():
-                reserved.set_result(None)
+            if not making.reserved.done():
+                making.reserved.set_result(None)
 
-    async def _reserve(
-        self, nbytes: int, iteration: int, previous: asyncio.Future[None] | None, sampled: SampledBatch | None
-    ) -> Slot:
-        if previous is not None:
-            await previous
-        start = time.perf_counter()
-        slot = await self.sampler.loop.run_native(self._wait_for_room, max(nbytes, _SMALLEST_SLOT), iteration)
+    def _make_here(self, making: _Making, start: BatchStart) -> SampledBatch:
+        """Samples a batch and, if the one before has its room and there is room for this one, writes it: in one trip to
+        the native threads. Waits for neither, which might hold up what is waited for."""
+        sampled = self.sampler.sample_here(start, making.batch.key)
+        if making.previous is None or making.previous.done():
+            try:
+                slot = making.slot = self.channel.reserve(max(sampled.layout.nbytes, _SMALLEST_SLOT), 0.0)
+            except ChannelTimeout:
+                return sampled
+            making.reserved.set_result(None)
+            self.sampler.fill_here(sampled, self._tensors(making, slot, sampled))
+            slot.commit()
+            making.is_committed = True
+        return sampled
+
+    @staticmethod
+    def _tensors(making: _Making, slot: Slot, sampled: SampledBatch) -> dict[str, Tensor]:
+        batch = making.batch
+        return slot.tensors(sampled.layout, MessageKind.BATCH, making.iteration, batch.epoch, batch.index)
+
+    async def _reserve(self, making: _Making, nbytes: int, sampled: SampledBatch | None = None) -> Slot:
+        if making.previous is not None:
+            await asyncio.wrap_future(making.previous)
+        began_s = time.perf_counter()
+        nbytes = max(nbytes, _SMALLEST_SLOT)
+        slot = making.slot = await self.sampler.loop.run_native(self._wait_for_room, nbytes, making.iteration)
+        making.reserved.set_result(None)
         if sampled is not None:
-            sampled.stats["blocked_s"] += time.perf_counter() - start
+            sampled.stats["blocked_s"] += time.perf_counter() - began_s
         return slot
 
     def _wait_for_room(self, nbytes: int, iteration: int) -> Slot:
         """Waits as long as the consumer wants the iteration: a trainer may well take an hour over one batch. If it
-        dies, whoever runs this producer notices and ends it."""
+        dies, the owner of this producer notices and ends it."""
         while True:
             try:
-                return self.channel.reserve(nbytes, _ROOM_POLL_S)
+                return self.channel.reserve(nbytes, deadlines.FAST_POLL_S)
             except ChannelTimeout:
                 if self._wanted != iteration:
                     raise EpochAbandoned(f"iteration {iteration} is no longer wanted") from None
 
-    async def _report(
-        self,
-        error: Exception,
-        iteration: int,
-        batch: BatchIndex,
-        previous: asyncio.Future[None] | None,
-        slot: Slot | None,
-    ) -> None:
+    async def _report(self, making: _Making, error: Exception) -> None:
         """Sends the error in the place of the batch."""
-
-        def encode(error: Exception) -> Tensor:
-            return error_message(
-                error, role=self.role, rank=self.rank, loader=iteration, epoch=batch.epoch, index=batch.index
-            )
-
-        message = encode(error)
+        batch, slot = making.batch, making.slot
+        message = self._encoded(error, making.iteration, batch.epoch, batch.index)
         if slot is None:
-            slot = await self._reserve(len(message), iteration, previous, None)
+            slot = await self._reserve(making, len(message))
         elif len(message) > len(slot.buffer):
-            message = encode(GltError(f"{type(error).__name__}: {str(error)[:2000]}"))
+            short = GltError(f"{type(error).__name__}: {str(error)[:2000]}")
+            message = self._encoded(short, making.iteration, batch.epoch, batch.index)
         slot.buffer[: len(message)] = message
         slot.commit()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,9 +124,13 @@ class Frontier:
 
     @classmethod
     def of(
-        cls, batch: _core.Batch, node_type: int, book: PartitionBook, seed_time: Tensor | None,
+        cls,
+        batch: _core.Batch,
+        node_type: int,
+        book: PartitionBook,
+        seed_time: Tensor | None,
         disjoint: bool,
-    ) -> Frontier:  # fmt: skip
+    ) -> Frontier:
         """Sorts the frontier of a batch by owner.
 
         Args:
@@ -169,7 +174,7 @@ class HopLoop:
         self._num_node_types, self._num_edge_types = len(dataset.schema.node_types), len(dataset.schema.edge_types)
 
     async def run(self, batch: _core.Batch, start: BatchStart, batch_key: int, stats: dict[str, float]) -> None:
-        """Samples a batch.
+        """Samples a batch whose partitions are partly elsewhere.
 
         Args:
             batch: Takes the edges.
@@ -177,38 +182,6 @@ class HopLoop:
             batch_key: Key of the draws.
             stats: Of the batch; adds its times and bytes.
         """
-        if not self.partitions.elsewhere:
-            await self.partitions.timed(stats, "sampling_s", LONG, self._sample_here, batch, start, batch_key)
-        else:
-            await self._sample_everywhere(batch, start, batch_key, stats)
-
-    def _begin(self, batch: _core.Batch, start: BatchStart) -> None:
-        time = None if start.seed_time is None else start.seed_time.numpy()
-        seeds = [(node_type, nodes.numpy()) for node_type, nodes in start.seeds]
-        batch.start(seeds, self.with_edge, self.config.disjoint, time)
-
-    def _sample_here(self, batch: _core.Batch, start: BatchStart, batch_key: int) -> None:
-        config = self.config
-        exclusions: list[_core.Exclusions | None] = [None] * self._num_edge_types
-        for r, pairs in start.exclusions.items():
-            exclusions[r] = _core.Exclusions(*(side.numpy() for side in pairs))
-        self._begin(batch, start)
-        rows = self._rows(config.weighted, config.temporal is not None)
-        batch.sample(
-            rows, config.num_neighbors, replace=config.replace, batch_key=batch_key, last=config.last,
-            exclusions=exclusions,
-        )  # fmt: skip
-        if config.subgraph_type == "induced":
-            batch.induce(self._rows(False, False))
-
-    def _rows(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
-        """Of all partitions, by edge type: what hops are sampled from."""
-        parts = [self.partitions.local[part] for part in range(self.dataset.num_partitions)]
-        return [[part.csr(r, weighted, timed) for part in parts] for r in range(self._num_edge_types)]
-
-    async def _sample_everywhere(
-        self, batch: _core.Batch, start: BatchStart, batch_key: int, stats: dict[str, float]
-    ) -> None:
         num_seeds = sum(len(nodes) for _, nodes in start.seeds)
         excluded = self._owners_exclusions(start)
         timed = self.partitions.timed
@@ -228,6 +201,35 @@ class HopLoop:
             frontiers = await timed(stats, "sampling_s", num_edges, self._expand, batch, start, parts, hop)
         if self.config.subgraph_type == "induced":
             await self._induce_everywhere(batch, stats)
+
+    def _begin(self, batch: _core.Batch, start: BatchStart) -> None:
+        time = None if start.seed_time is None else start.seed_time.numpy()
+        seeds = [(node_type, nodes.numpy()) for node_type, nodes in start.seeds]
+        batch.start(seeds, self.with_edge, self.config.disjoint, time)
+
+    def sample_here(self, batch: _core.Batch, start: BatchStart, batch_key: int) -> None:
+        """Samples a batch whose partitions are all read here, on this thread."""
+        config = self.config
+        exclusions: list[_core.Exclusions | None] = [None] * self._num_edge_types
+        for r, pairs in start.exclusions.items():
+            exclusions[r] = _core.Exclusions(*(side.numpy() for side in pairs))
+        self._begin(batch, start)
+        rows = self._rows(config.weighted, config.temporal is not None)
+        batch.sample(
+            rows,
+            config.num_neighbors,
+            replace=config.replace,
+            batch_key=batch_key,
+            last=config.last,
+            exclusions=exclusions,
+        )
+        if config.subgraph_type == "induced":
+            batch.induce(self._rows(False, False))
+
+    def _rows(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
+        """Of all partitions, by edge type: what hops are sampled from."""
+        parts = [self.partitions.local[part] for part in range(self.dataset.num_partitions)]
+        return [[part.csr(r, weighted, timed) for part in parts] for r in range(self._num_edge_types)]
 
     async def _induce_everywhere(self, batch: _core.Batch, stats: dict[str, float]) -> None:
         wanted: list[EdgesWanted] = []
@@ -275,10 +277,19 @@ class HopLoop:
         topology = self.dataset.own.graphs[edge_type].topology
         timed = group.seed_time is not None and topology.by_time is not None
         return OneHopRequest(
-            edge_type, group.nodes, config.num_neighbors[edge_type][hop], config.replace, batch_key, hop,
-            self.with_edge, config.weighted and topology.weights is not None, timed and config.last,
-            group.tree, group.seed_time if timed else None, excluded.get((edge_type, group.part)),
-        )  # fmt: skip
+            edge_type,
+            group.nodes,
+            config.num_neighbors[edge_type][hop],
+            config.replace,
+            batch_key,
+            hop,
+            self.with_edge,
+            config.weighted and topology.weights is not None,
+            timed and config.last,
+            group.tree,
+            group.seed_time if timed else None,
+            excluded.get((edge_type, group.part)),
+        )
 
     def _start(self, batch: _core.Batch, start: BatchStart) -> list[Frontier | None]:
         self._begin(batch, start)
@@ -307,8 +318,17 @@ class HopLoop:
 
 
 # What a batch reports about its own making, in this order, as float64 in the message's "stats".
-STATS = ("sampling_s", "remote_s", "gathering_s", "blocked_s", "num_remote_nodes", "num_cached_nodes",
-         "num_nodes", "num_edges", "remote_bytes")  # fmt: skip
+STATS = (
+    "sampling_s",
+    "remote_s",
+    "gathering_s",
+    "blocked_s",
+    "num_remote_nodes",
+    "num_cached_nodes",
+    "num_nodes",
+    "num_edges",
+    "remote_bytes",
+)
 
 
 @dataclass
@@ -326,6 +346,14 @@ class SampledBatch:
     _batch: Any
     _rows: list[RowLookup]
     _start: BatchStart
+
+    @property
+    def layout(self) -> MessageLayout:
+        """The message that the batch becomes."""
+        return MessageLayout(self.specs)
+
+    def write_stats(self, out: Mapping[str, Tensor]) -> None:
+        out["stats"].copy_(torch.tensor([self.stats[name] for name in STATS], dtype=torch.float64))
 
 
 class DistNeighborSampler:
@@ -346,6 +374,9 @@ class DistNeighborSampler:
         spare: Where batches are kept for their memory, 4 bytes per node each: samplers of the same dataset and loop may
             share it. Default: a place of its own.
         partitions: What reads and asks them.
+
+    Attributes:
+        is_local: Whether one native call makes a batch: all partitions are read here, and sampled by the CPU.
 
     Raises:
         ValueError: If there are several partitions and no router.
@@ -371,6 +402,7 @@ class DistNeighborSampler:
         need_edge = config.with_edge or (collect_features and any(dataset.own.edge_tables))
         self._hops = HopLoop(dataset, config, self.partitions, need_edge)
         self._spare = [] if spare is None else spare
+        self.is_local = not self.partitions.elsewhere
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         """Samples the edges of a batch and asks for its remote rows.
@@ -384,27 +416,48 @@ class DistNeighborSampler:
             glt.errors.PeerLost: If a process that owns part of the neighbourhood is gone.
             glt.errors.RemoteError: If it raised an exception; carries its traceback.
         """
-        stats = dict.fromkeys(STATS, 0.0)
+        if self.is_local:
+            return await self.loop.run_native(self.sample_here, start, batch_key)
+        stats, rows = dict.fromkeys(STATS, 0.0), []
         batch = self._new_batch()
         try:
             await self._hops.run(batch, start, batch_key, stats)
         except MemoryError as error:
-            raise MemoryError(self.config.no_room(sum(len(nodes) for _, nodes in start.seeds))) from error
+            raise self._no_room(start) from error
+        if self.collect_features:
+            num_nodes = sum(batch.num_nodes(t) for t in range(self._num_node_types))
+            rows = await self.partitions.timed(stats, "sampling_s", num_nodes, self._locate_rows, batch)
+            self.partitions.ask_for_rows(rows)
+        return self._sampled(batch, start, rows, stats)
+
+    def sample_here(self, start: BatchStart, batch_key: int) -> SampledBatch:
+        """As :meth:`sample`, on the calling thread, of a sampler that :attr:`is_local`."""
+        stats, began_s = dict.fromkeys(STATS, 0.0), time.perf_counter()
+        batch = self._new_batch()
+        try:
+            self._hops.sample_here(batch, start, batch_key)
+        except MemoryError as error:
+            raise self._no_room(start) from error
+        rows = self._locate_rows(batch) if self.collect_features else []
+        sampled = self._sampled(batch, start, rows, stats)
+        stats["sampling_s"] = time.perf_counter() - began_s
+        return sampled
+
+    def _no_room(self, start: BatchStart) -> MemoryError:
+        return MemoryError(self.config.no_room(sum(len(nodes) for _, nodes in start.seeds)))
+
+    def _sampled(self, batch: Any, start: BatchStart, rows: list[RowLookup], stats: dict[str, float]) -> SampledBatch:
         specs = self._specs(batch, start)
         num_nodes = [batch.num_nodes(t) for t in range(self._num_node_types)]
         stats["num_nodes"] = sum(num_nodes)
         stats["num_edges"] = sum(batch.num_edges(r) for r in range(self._num_edge_types))
-        rows: list[RowLookup] = []
-        if self.collect_features:
-            rows = await self.partitions.timed(stats, "sampling_s", sum(num_nodes), self._locate_rows, batch)
-            self.partitions.ask_for_rows(rows)
-            for each in rows:
-                specs |= each.specs
-            stats["num_remote_nodes"] = sum(each.num_remote for each in rows if each.kind == "node")
-            stats["num_cached_nodes"] = sum(each.num_cached for each in rows)
-            for t, labels in enumerate(self.dataset.whole_node_labels):
-                if labels is not None:
-                    specs[in_message("y", "node", t)] = (labels.dtype, (num_nodes[t], *labels.row_shape))
+        for each in rows:
+            specs |= each.specs
+        stats["num_remote_nodes"] = sum(each.num_remote for each in rows if each.kind == "node")
+        stats["num_cached_nodes"] = sum(each.num_cached for each in rows)
+        for t, labels in enumerate(self.dataset.whole_node_labels if self.collect_features else ()):
+            if labels is not None:
+                specs[in_message("y", "node", t)] = (labels.dtype, (num_nodes[t], *labels.row_shape))
         return SampledBatch(specs, stats, batch, rows, start)
 
     def _new_batch(self) -> Any:
@@ -448,8 +501,16 @@ class DistNeighborSampler:
                 await self.partitions.timed(
                     sampled.stats, "gathering_s", LONG, self._scatter, rows, tensors, positions, out
                 )
-        out["stats"].copy_(torch.tensor([sampled.stats[name] for name in STATS], dtype=torch.float64))
+        sampled.write_stats(out)
         return self._finished(sampled)
+
+    def fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
+        """As :meth:`fill`, on the calling thread, of a sampler that :attr:`is_local`."""
+        began_s = time.perf_counter()
+        self._fill_here(sampled, out)
+        sampled.stats["gathering_s"] = time.perf_counter() - began_s
+        sampled.write_stats(out)
+        self._finished(sampled)
 
     def _scatter(
         self, rows: RowLookup, tables: Mapping[str, Tensor], positions: np.ndarray, out: dict[str, Tensor]
@@ -506,8 +567,3 @@ class DistNeighborSampler:
 def _written(tensor: Tensor) -> Any:
     """What a batch writes to: an array for the CPU's, the tensor itself where it is on a GPU."""
     return tensor if tensor.is_cuda else tensor.numpy()
-
-
-def layout_of(sampled: SampledBatch) -> MessageLayout:
-    """The message that the batch becomes."""
-    return MessageLayout(sampled.specs)

@@ -1,10 +1,10 @@
-"""The kinds of seeds, as they are told to another process."""
+"""What the samplers of a loader make: the kinds of seeds, the table of its input, and the job that holds all of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from torch import Tensor
 from glt.channel.message import MessageKind, MessageLayout, read_message
 from glt.channel.shm import SharedMemory
 from glt.distributed.engine.sampler import BatchStart, Seeds
+from glt.sampler.config import SamplingConfig
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Candidates, Endpoint, negative_rounds
+from glt.sampler.order import SeedOrder
 
 if TYPE_CHECKING:
     from glt.distributed.engine.sampler import DistNeighborSampler
@@ -113,8 +115,11 @@ class LinkSeeds(Seeds):
         """Where PyG puts a field: of links with the seed edges, of triplets with the node types."""
         src, dst = (f"n{end}" for end in self.ends)
         return {
-            "src_index": (src,), "dst_pos_index": (dst,), "dst_neg_index": (dst,), "seed_time": (src, dst),
-        }.get(name, (f"l{self.edge_type}",))  # fmt: skip
+            "src_index": (src,),
+            "dst_pos_index": (dst,),
+            "dst_neg_index": (dst,),
+            "seed_time": (src, dst),
+        }.get(name, (f"l{self.edge_type}",))
 
     async def _negatives(
         self, sampler: DistNeighborSampler, drawn: Negatives, edges: SeedEdges, batch_key: int
@@ -231,3 +236,38 @@ class SeedTable:
         tensors = read_message(memory.tensor()).tensors
         extras = {name.removeprefix(_EXTRA): tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
         return cls(tensors, extras)
+
+
+@dataclass(frozen=True)
+class SamplingJob:
+    """What a loader has sampled, wherever its samplers are.
+
+    Attributes:
+        config: What is sampled around seeds.
+        seeds: What kind of seeds the rows of ``table`` are.
+        table: The loader's input.
+        order: Which rows form which batch, but for the random seed, which comes with each epoch.
+        collect_features: Whether features and labels are looked up.
+    """
+
+    config: SamplingConfig
+    seeds: Seeds
+    table: SeedTable
+    order: SeedOrder
+    collect_features: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the table, which goes through shared memory or beside the JSON."""
+        return {
+            "config": self.config.to_json(),
+            "seeds": self.seeds.to_json(),
+            "order": asdict(self.order),
+            "collect_features": self.collect_features,
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], table: SeedTable) -> SamplingJob:
+        """Rebuilds what :meth:`to_json` described; further entries are ignored."""
+        seeds = seeds_from_json(told["seeds"], table.extras)
+        config, order = SamplingConfig.from_json(told["config"]), SeedOrder(**told["order"])
+        return cls(config, seeds, table, order, told["collect_features"])

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.data import HeteroData
 
+from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.distributed.engine.dataset import DistDataset
@@ -44,8 +45,6 @@ from glt.partition.format.id_map import IdMap
 
 
 Rows = dict[NodeType, Any]  # what has a row for each node, by type: LayerRows, DistTensor or Tensor
-
-_POLL_S = 1.0
 
 
 class InferenceBatch(NamedTuple):
@@ -112,7 +111,7 @@ class BatchesAhead:
         Args:
             check: Called now and then while it is waited for; what it raises ends that.
         """
-        while not wait([self._coming], _POLL_S).done:
+        while not wait([self._coming], deadlines.POLL_S).done:
             check()
         fetched = self._coming.result()
         if fetched is not None:
@@ -142,10 +141,14 @@ class BatchesAhead:
             x = {t: wanted.below[t][nodes] for t, nodes in ids.items() if t in wanted.below}
         seeds = ids[node_type][:num_seeds]
         return InferenceBatch(
-            node_type, seeds, {t: store.edge_index for t, store in edges.items()}, x, self._of_edges(edges),
+            node_type,
+            seeds,
+            {t: store.edge_index for t, store in edges.items()},
+            x,
+            self._of_edges(edges),
             None if wanted.degrees is None else wanted.degrees[ids[node_type]],
             [each[node_type][seeds] for each in wanted.earlier],
-        )  # fmt: skip
+        )
 
     def _of_edges(self, edges: dict[EdgeType, Any]) -> dict[str, dict[EdgeType, Tensor]]:
         if not self._wanted.names:
@@ -248,9 +251,18 @@ def infer_layerwise(
 
 class _Run:
     def __init__(
-        self, world: World, stack: LayerStack, x: Any, of_edges: dict[str, Any], batch_size: int, num_workers: int,
-        device: Any, name: str, spill_dir: Any, original_ids: bool,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        stack: LayerStack,
+        x: Any,
+        of_edges: dict[str, Any],
+        batch_size: int,
+        num_workers: int,
+        device: Any,
+        name: str,
+        spill_dir: Any,
+        original_ids: bool,
+    ) -> None:
         data = world.data
         if data is None:
             raise RuntimeError(f"{world} has no graph: give initialize, or DistGraph, a part_config")
@@ -306,11 +318,16 @@ class _Run:
 
     def _told(self) -> str:
         """What all trainers must have alike."""
-        return json.dumps({
-            "name": self.name, "layers": len(self.stack.layers), "original_ids": bool(self.original_ids),
-            "x": None if self.x is None else sorted(self.x), "edges": self.values.told(),
-            "spill_dir": self.keeper.spill_dir is not None,
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "name": self.name,
+                "layers": len(self.stack.layers),
+                "original_ids": bool(self.original_ids),
+                "x": None if self.x is None else sorted(self.x),
+                "edges": self.values.told(),
+                "spill_dir": self.keeper.spill_dir is not None,
+            }
+        )
 
     def result(self, opened: ExitStack, joint: JointWork) -> Any:
         """Computes all layers, with the other trainers.
@@ -324,10 +341,11 @@ class _Run:
             each
             for t in self.num_nodes
             for each in (
-                self._result_of(t), self._part_of("degrees", t),
+                self._result_of(t),
+                self._part_of("degrees", t),
                 *(self._part_of(f"layer{at}", t) for at in range(len(self.stack.layers))),
             )
-        ]  # fmt: skip
+        ]
         self.keeper.begin(parts, joint.meet)
         made = self._compute(opened, joint)
         if not made:
@@ -384,10 +402,15 @@ class _Run:
             data = self.world.data if isinstance(self.world.data, DistDataset) else None
             nodes = self.nodes[node_type]
             made = DistNeighborLoader(
-                data, [-1], (node_type, nodes) if self.schema.is_hetero else nodes, self.batch_size,
-                collect_features=with_x, random_seed=0, with_edge=bool(self.values.names),
+                data,
+                [-1],
+                (node_type, nodes) if self.schema.is_hetero else nodes,
+                self.batch_size,
+                collect_features=with_x,
+                random_seed=0,
+                with_edge=bool(self.values.names),
                 worker_options=self.world.worker_options(self.num_workers),
-            )  # fmt: skip
+            )
             opened.enter_context(made)
             opened.callback(self._settle)
             self._loaders[node_type, with_x] = made
@@ -446,9 +469,14 @@ class _Run:
         return one_hop_output(call, f"layer {at}", num_rows, batch.node_type, len(batch.seeds))
 
     def _write(
-        self, opened: ExitStack, joint: JointWork, thread: ThreadPoolExecutor, what: str, wanted: Wanted,
+        self,
+        opened: ExitStack,
+        joint: JointWork,
+        thread: ThreadPoolExecutor,
+        what: str,
+        wanted: Wanted,
         make: Callable[[InferenceBatch], Tensor | None],
-    ) -> dict[NodeType, LayerRows]:  # fmt: skip
+    ) -> dict[NodeType, LayerRows]:
         """Writes what is made of each batch, by type; returns when all trainers have."""
         made: dict[NodeType, LayerRows] = {}
         layouts: dict[NodeType, tuple[torch.dtype, torch.Size]] = {}

@@ -142,9 +142,7 @@ def require_dense(rows: Tensor | DistTensor, name: str) -> None:
         raise TypeError(f"{name} is a {rows.layout} tensor: expected a dense one")
 
 
-def checked_features(
-    given: Any, schema: Schema, num_nodes: dict[NodeType, int]
-) -> dict[NodeType, Tensor | DistTensor]:  # fmt: skip
+def checked_features(given: Any, schema: Schema, num_nodes: dict[NodeType, int]) -> dict[NodeType, Tensor | DistTensor]:
     """Features by node type, of the types that have nodes.
 
     Args:
@@ -509,15 +507,43 @@ Layer = Callable[..., Any]
 # They look further than one hop, or at how many edges a neighbour has: of one hop around a node they make something
 # else than of the whole graph.
 _FAR_CONVS = (
-    "ChebConv", "SGConv", "SSGConv", "APPNP", "ARMAConv", "TAGConv", "GCN2Conv", "LGConv", "FAConv", "DNAConv",
-    "MixHopConv", "PANConv", "DirGNNConv", "PDNConv", "EGConv", "GPSConv", "HypergraphConv", "HANConv",
-    "DynamicEdgeConv", "AntiSymmetricConv", "GravNetConv", "XConv", "LabelPropagation", "WLConv",
-)  # fmt: skip
+    "ChebConv",
+    "SGConv",
+    "SSGConv",
+    "APPNP",
+    "ARMAConv",
+    "TAGConv",
+    "GCN2Conv",
+    "LGConv",
+    "FAConv",
+    "DNAConv",
+    "MixHopConv",
+    "PANConv",
+    "DirGNNConv",
+    "PDNConv",
+    "EGConv",
+    "GPSConv",
+    "HypergraphConv",
+    "HANConv",
+    "DynamicEdgeConv",
+    "AntiSymmetricConv",
+    "GravNetConv",
+    "XConv",
+    "LabelPropagation",
+    "WLConv",
+)
 # They make of a row something that depends on the others.
 _WHOLE_LAYERS = (
-    "GraphNorm", "InstanceNorm", "PairNorm", "GraphSizeNorm", "MeanSubtractionNorm", "DiffGroupNorm",
-    "PerformerAttention", "SGFormerAttention", "PolynormerAttention",
-)  # fmt: skip
+    "GraphNorm",
+    "InstanceNorm",
+    "PairNorm",
+    "GraphSizeNorm",
+    "MeanSubtractionNorm",
+    "DiffGroupNorm",
+    "PerformerAttention",
+    "SGFormerAttention",
+    "PolynormerAttention",
+)
 
 
 @dataclass(frozen=True)

@@ -93,14 +93,16 @@ def layered(batch: Data | HeteroData, tables: TableNames) -> list[Block]:
         )
         return [
             Block(
-                batch.edge_index[:, : edges[hops]], batch.n_id[: nodes[hops + 1]], batch.n_id[: nodes[hops]],
+                batch.edge_index[:, : edges[hops]],
+                batch.n_id[: nodes[hops + 1]],
+                batch.n_id[: nodes[hops]],
                 None if e_id is None else e_id[: edges[hops]],
                 {name: rows[: nodes[hops + 1]] for name, rows in of_nodes.items()},
                 {name: rows[: nodes[hops]] for name, rows in of_nodes.items()},
                 {name: rows[: edges[hops]] for name, rows in of_edges.items()},
             )
             for hops in range(len(edges) - 1, 0, -1)
-        ]  # fmt: skip
+        ]
     nodes_of = {t: _sums(batch[t].num_sampled_nodes) for t in batch.node_types}
     # Seed edges have a store of their own type, which along out-edges is none of those that were sampled.
     edges_of = {t: _sums(batch[t].num_sampled_edges) for t in batch.edge_types if "edge_index" in batch[t]}
@@ -123,9 +125,14 @@ def layered(batch: Data | HeteroData, tables: TableNames) -> list[Block]:
         blocks.append(
             Block(
                 {t: batch[t].edge_index[:, : sums[hops]] for t, sums in edges_of.items()},
-                source.pop("n_id"), target.pop("n_id"), edge.pop("e_id", None), source, target, edge,
+                source.pop("n_id"),
+                target.pop("n_id"),
+                edge.pop("e_id", None),
+                source,
+                target,
+                edge,
             )
-        )  # fmt: skip
+        )
     return blocks
 
 
@@ -319,9 +326,18 @@ class NodeDataLoader(DistNeighborLoader):
     """
 
     def __init__(
-        self, graph: DistGraph, nodes: Any, sampler: Any, batch_size: int = 1, shuffle: bool = False,
-        drop_last: bool = False, *, blocks: bool = False, num_workers: int = 0, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        graph: DistGraph,
+        nodes: Any,
+        sampler: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        *,
+        blocks: bool = False,
+        num_workers: int = 0,
+        **options: Any,
+    ) -> None:
         given = _loader_options(graph, sampler, blocks, num_workers, options, _node_blocks)
         self._graph = graph
         if isinstance(nodes, Mapping):
@@ -329,9 +345,7 @@ class NodeDataLoader(DistNeighborLoader):
             nodes = node_type, _read(nodes, "nodes")
         else:
             nodes = _read(nodes, "nodes")
-        super().__init__(
-            _data(graph), given.pop("num_neighbors"), nodes, batch_size, shuffle, drop_last, **given
-        )  # fmt: skip
+        super().__init__(_data(graph), given.pop("num_neighbors"), nodes, batch_size, shuffle, drop_last, **given)
 
     def _written_rows(self) -> WrittenRows | None:
         return WrittenRows(self._graph.world, *self._graph.data_by_type())
@@ -363,10 +377,21 @@ class EdgeDataLoader(DistLinkNeighborLoader):
     """
 
     def __init__(
-        self, graph: DistGraph, edges: Any, sampler: Any, batch_size: int = 1, shuffle: bool = False,
-        drop_last: bool = False, *, exclude: Any = None, reverse_etypes: Mapping[Any, Any] | None = None,
-        negative_sampler: Any = None, blocks: bool = False, num_workers: int = 0, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        graph: DistGraph,
+        edges: Any,
+        sampler: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        *,
+        exclude: Any = None,
+        reverse_etypes: Mapping[Any, Any] | None = None,
+        negative_sampler: Any = None,
+        blocks: bool = False,
+        num_workers: int = 0,
+        **options: Any,
+    ) -> None:
         _data(graph)
         self._graph = graph
         if not isinstance(negative_sampler, NegativeSampling | str | Mapping | None):
@@ -384,10 +409,17 @@ class EdgeDataLoader(DistLinkNeighborLoader):
         ids = as_ids(_read(edges, "edges"), "edges", graph.num_edges(edge_type))
         ends = graph.find_edges(ids, edge_type)
         super().__init__(
-            _data(graph), given.pop("num_neighbors"), ends if edge_type is None else (edge_type, ends), batch_size,
-            shuffle, drop_last, input_id=ids, exclude_edges=_excluded(exclude, reverse_etypes, edge_type),
-            neg_sampling=negative_sampler, **given,
-        )  # fmt: skip
+            _data(graph),
+            given.pop("num_neighbors"),
+            ends if edge_type is None else (edge_type, ends),
+            batch_size,
+            shuffle,
+            drop_last,
+            input_id=ids,
+            exclude_edges=_excluded(exclude, reverse_etypes, edge_type),
+            neg_sampling=negative_sampler,
+            **given,
+        )
 
     def _written_rows(self) -> WrittenRows | None:
         return WrittenRows(self._graph.world, *self._graph.data_by_type())
@@ -410,9 +442,17 @@ class DistDataLoader:
     """
 
     def __init__(
-        self, dataset: Any, batch_size: int = 1, shuffle: bool = False, collate_fn: Callable[[Any], Any] | None = None,
-        drop_last: bool = False, queue_size: int | None = None, *, num_threads: int = 1, random_seed: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False,
+        queue_size: int | None = None,
+        *,
+        num_threads: int = 1,
+        random_seed: int | None = None,
+    ) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
             raise TypeError(f"dataset is a {type(dataset).__name__}: expected ids, or a sequence")
         if not callable(collate_fn):
@@ -460,9 +500,13 @@ def _data(graph: DistGraph) -> DistDataset | None:
 
 
 def _loader_options(
-    graph: DistGraph, sampler: Any, blocks: bool, num_workers: int, options: dict[str, Any],
+    graph: DistGraph,
+    sampler: Any,
+    blocks: bool,
+    num_workers: int,
+    options: dict[str, Any],
     split: Callable[[TableNames, Any], Any],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     _data(graph)
     check_flag("blocks", blocks)
     check_count("num_workers", num_workers, 0, 1024)
@@ -551,8 +595,9 @@ def _edge_blocks(edge_type: EdgeType | None, tables: TableNames, batch: Data | H
         negative = target.dst_neg_index.reshape(count, -1)
         repeated = source.src_index.repeat_interleave(negative.size(1))
         ends: Sequence[Tensor] = (
-            torch.stack([source.src_index, target.dst_pos_index]), torch.stack([repeated, negative.flatten()]),
-        )  # fmt: skip
+            torch.stack([source.src_index, target.dst_pos_index]),
+            torch.stack([repeated, negative.flatten()]),
+        )
     else:
         ends = [links.edge_label_index[:, :count]]
         if links.edge_label_index.size(1) > count:

@@ -197,9 +197,13 @@ class GraphRouter:
         row_of = np.zeros(self.data.num_nodes_of[far], np.uint32)
         row_of[unique.numpy()] = np.arange(len(unique), dtype=np.uint32)
         csr = _core.Csr(
-            indptr, center[order].numpy(), ids[order].numpy(), row_of, self.data.num_nodes_of[far],
+            indptr,
+            center[order].numpy(),
+            ids[order].numpy(),
+            row_of,
+            self.data.num_nodes_of[far],
             self.data.num_nodes_of[near],
-        )  # fmt: skip
+        )
         hop = _core.OneHop(csr, unique.numpy(), num_neighbors, replace, key, 0, edge_type, with_edge=True)
         sampled = Edges(*copied(hop, len(unique)))
         if len(unique) == len(nodes) and bool((back[1:] > back[:-1]).all()):

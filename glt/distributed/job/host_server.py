@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
+from glt import _deadlines as deadlines
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.job.place import JobPlace
@@ -24,9 +25,6 @@ from glt.errors import RendezvousError
 logger = logging.getLogger(__name__)
 
 _TRIES = 5  # for a port that was free a moment ago
-_POLL_S = 0.5
-_SAY_S = 10.0  # between two words about who is waited for
-_SERVER_ALONE_S = 60.0  # a trainer that was lost may come back within it
 _FAILED = "failed "
 
 _num_opened = 0
@@ -66,18 +64,18 @@ class HostServer:
         """
         now = time.monotonic()
         deadline = math.inf if timeout_s is None else now + timeout_s
-        alone_since, say_at = now, now + _SAY_S
+        alone_since, say_at = now, now + deadlines.COMPLAINT_S
         try:
-            while not self.server.wait_until_done(max(0.0, min(_POLL_S, deadline - now))):
+            while not self.server.wait_until_done(max(0.0, min(deadlines.POLL_S, deadline - now))):
                 now = time.monotonic()
                 there = [str(session) for session in self.server.clients.sessions()]
                 if there:
                     alone_since = now
-                if now >= deadline or now - alone_since > _SERVER_ALONE_S:
+                if now >= deadline or now - alone_since > deadlines.GRACE_S:
                     return False
                 if now >= say_at:
                     logger.info("%s waits until all trainers have left; there are %s", self.server.entry, there)
-                    say_at = now + _SAY_S
+                    say_at = now + deadlines.COMPLAINT_S
             return True
         finally:
             self.server.close()

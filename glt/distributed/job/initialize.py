@@ -13,6 +13,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.engine.dataset import DistDataset
@@ -45,8 +46,6 @@ from glt.partition.format.part_config import PartConfig, graph_names, read_part_
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.5
-_ALONE_S = 600.0  # after which a server whose trainers do not come gives up
 
 _lock = threading.RLock()
 _job: _Job | None = None
@@ -148,15 +147,18 @@ def initialize(
         num_workers = int(text)
     check_count("num_workers", num_workers, 0, 1024)
     for name, path, what in (
-        ("ip_config", ip_config, "a file of hosts"), ("part_config", part_config, "partitions, or their JSON file"),
-    ):  # fmt: skip
+        ("ip_config", ip_config, "a file of hosts"),
+        ("part_config", part_config, "partitions, or their JSON file"),
+    ):
         if path is not None:
             check_path(name, path, what)
     part_config = part_config or os.environ.get("GLT_PART_CONFIG") or None
     given = {
-        "ip_config": None if ip_config is None else os.fspath(ip_config), "num_workers": num_workers,
-        "part_config": None if part_config is None else os.path.abspath(part_config), "rpc_timeout": rpc_timeout,
-    }  # fmt: skip
+        "ip_config": None if ip_config is None else os.fspath(ip_config),
+        "num_workers": num_workers,
+        "part_config": None if part_config is None else os.path.abspath(part_config),
+        "rpc_timeout": rpc_timeout,
+    }
     with _lock:
         if _job is not None and _job.pid != os.getpid():
             _forget()  # its parent's: a fork takes its own place
@@ -218,19 +220,25 @@ def _serve(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
         raise ValueError("GLT_ROLE = 'server', and neither part_config nor GLT_PART_CONFIG says which partitions")
     address, port = place.master
     init_server(
-        place.num_servers, place.num_trainers, place.rank, _loaded(part_config, place.rank, place.partition), address,
-        port, num_workers=max(1, job.num_workers), rpc_timeout=job.timeout_s,
-    )  # fmt: skip
+        place.num_servers,
+        place.num_trainers,
+        place.rank,
+        _loaded(part_config, place.rank, place.partition),
+        address,
+        port,
+        num_workers=max(1, job.num_workers),
+        rpc_timeout=job.timeout_s,
+    )
     server = get_server()
     assert server is not None
     alone_since = time.monotonic()
     try:
-        while not server.wait_until_done(_POLL_S):
+        while not server.wait_until_done(deadlines.POLL_S):
             if server.clients.sessions():
                 alone_since = time.monotonic()
-            elif time.monotonic() - alone_since > _ALONE_S:
+            elif time.monotonic() - alone_since > deadlines.ALONE_S:
                 raise RendezvousError(
-                    f"{server.entry}: no trainer has been there for {_ALONE_S:g} s, and not all of "
+                    f"{server.entry}: no trainer has been there for {deadlines.ALONE_S:g} s, and not all of "
                     f"{place.num_trainers} have come: were they started, with GLT_MASTER_ADDR and GLT_MASTER_PORT of "
                     "server 0?"
                 )
@@ -293,9 +301,7 @@ def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
 
 def _join(job: _Job, master: tuple[str, int | None]) -> None:
     place = job.place
-    init_client(
-        place.num_servers, place.num_trainers, place.rank, master[0], master[1], rpc_timeout=job.timeout_s
-    )  # fmt: skip
+    init_client(place.num_servers, place.num_trainers, place.rank, master[0], master[1], rpc_timeout=job.timeout_s)
     enter(ServedWorld(require_client()))
 
 

@@ -7,12 +7,12 @@ import traceback
 from time import monotonic
 from types import TracebackType
 
+from glt import _deadlines as deadlines
 from glt.distributed.world import World
 from glt.errors import GltError, PeerLost
 
 logger = logging.getLogger(__name__)
 
-_CHECK_S = 1.0  # between two questions whether the others still work
 _MOST_WHY = 2000  # characters of what a failure is called
 
 
@@ -59,7 +59,7 @@ class JointWork:
         Raises:
             glt.errors.PeerLost: If one has failed, or is gone; names it, and why.
         """
-        if self._is_alone or monotonic() - self._checked_at < _CHECK_S:
+        if self._is_alone or monotonic() - self._checked_at < deadlines.BEAT_S:
             return
         text = self._world.trouble(self._name)
         if text is not None:

@@ -244,9 +244,7 @@ def _place_without_servers(env: Mapping[str, str]) -> JobPlace:
     address = env.get("MASTER_ADDR")
     if not address:
         raise ValueError(f"MASTER_ADDR is not set, {why}: expected the host of rank 0")
-    return JobPlace(
-        JobRole.PEER, rank, num_trainers, num_trainers // on_host, (address, None), host, local_rank == 0
-    )  # fmt: skip
+    return JobPlace(JobRole.PEER, rank, num_trainers, num_trainers // on_host, (address, None), host, local_rank == 0)
 
 
 def _number(env: Mapping[str, str], name: str, least: int, why: str, most: int = 1 << 20) -> int:

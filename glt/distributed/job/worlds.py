@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.queries import GraphQueries, graph_calls
 from glt.distributed.options import (
@@ -20,13 +21,11 @@ from glt.distributed.options import (
     WorkerOptions,
 )
 from glt.distributed.server.client import DistClient, RemoteDataset, Reply
-from glt.distributed.tensors.meeting import BARRIER_S, Meetings, check_timeout
+from glt.distributed.tensors.meeting import Meetings, check_timeout
 from glt.distributed.tensors.store import Call, TensorStore, row_update_calls, store_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import host_id
 from glt.errors import PeerLost
-
-_ANSWER_S = 30.0  # for the answer to be on its way after the deadline of what it is about
 
 
 class ServedWorld:
@@ -66,7 +65,7 @@ class ServedWorld:
 
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
         """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""
-        return self._on_line(server, lambda line: line.call_within(timeout_s + _ANSWER_S, name, *args))
+        return self._on_line(server, lambda line: line.call_within(timeout_s + deadlines.ANSWER_S, name, *args))
 
     def _on_line(self, server: int, ask: Callable[[Any], Reply]) -> Reply:
         try:
@@ -91,7 +90,7 @@ class ServedWorld:
 
     def meet(self, tag: str, timeout_s: float | None = None, told: str = "") -> None:
         """See :class:`glt.distributed.world.World`; arguments and errors as of :meth:`barrier`."""
-        timeout_s = BARRIER_S if timeout_s is None else timeout_s
+        timeout_s = deadlines.BARRIER_S if timeout_s is None else timeout_s
         check_timeout(timeout_s)
         with self._lock:
             number, self._num_met[tag] = self._num_met[tag], self._num_met[tag] + 1
@@ -198,7 +197,7 @@ class StandaloneWorld:
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """See :class:`World`; there is nobody to wait for."""
-        check_timeout(BARRIER_S if timeout_s is None else timeout_s)
+        check_timeout(deadlines.BARRIER_S if timeout_s is None else timeout_s)
 
     def meet(self, tag: str, timeout_s: float | None = None, told: str = "") -> None:
         """See :class:`World`; there is nobody to wait for."""

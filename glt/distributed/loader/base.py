@@ -23,17 +23,15 @@ from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_fo
 from glt.distributed.context import DistContext, require_context
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.sampler import STATS, Seeds
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.loader.collate import collate
-from glt.distributed.loader.collocated import SamplingTask
 from glt.distributed.loader.deployment import Backend, LoaderData, deployment_of
 from glt.distributed.loader.drain import abandon, end
 from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.errors import GltError
-from glt.sampler import config as conflicts
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import Begun, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
+from glt.sampler.config import SamplingConfig, refuse_conflicts
+from glt.sampler.order import Iteration, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
 
 # Batches on their way from host memory to a GPU, while the trainer works on the one before.
 
@@ -171,7 +169,7 @@ class LoaderOptions:
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
         if self.filter_per_worker is not None and not isinstance(self.filter_per_worker, bool):
             raise TypeError(f"filter_per_worker = {self.filter_per_worker!r}: expected None, True or False")
-        conflicts.refuse(data="DistDataset", filter_per_worker=self.filter_per_worker)
+        refuse_conflicts(data="DistDataset", filter_per_worker=self.filter_per_worker)
         if not _is_positive_integer(self.batch_size):
             raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
         if self.random_seed is not None:
@@ -259,8 +257,8 @@ class DistLoader(Resumable):
             self._written = self._written_rows() if options.collect_features else None
             by_id = self._written is not None and self._written.needs_edge_ids
             told = replace(config, with_edge=True) if by_id else config
-            task = SamplingTask(told, self.order, seeds, self.table, options.collect_features)
-            self._backend: Backend = deployed.start(task, place)
+            job = SamplingJob(told, seeds, table, self.order, options.collect_features)
+            self._backend: Backend = deployed.start(job, place)
         self._stats = LoaderStats()
         self._position = Position()
         self._seeds_crc32: int | None = None
@@ -322,7 +320,7 @@ class DistLoader(Resumable):
         self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
         return self._batches(begun)
 
-    def _batches(self, begun: Begun) -> Iterator[Data | HeteroData]:
+    def _batches(self, begun: Iteration) -> Iterator[Data | HeteroData]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):
             if begun.iteration != self._position.iteration:

@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from glt import _deadlines as deadlines
 from glt.channel.local import DeviceChannel, LocalChannel
-from glt.channel.message import Message, error_message
+from glt.channel.message import Message
 from glt.data.device import accelerator_of
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.device_sampler import sampler_on
+from glt.distributed.engine.device_sampler import DeviceNeighborSampler, DevicePartitionSampler, sampler_of
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
-from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.producer import EpochStart, Producer
-from glt.distributed.engine.sampler import DistNeighborSampler, Seeds
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import CollocatedDistSamplingWorkerOptions
 from glt.distributed.wire.group import Group
 from glt.distributed.wire.rpc_transport import RpcTransport
 from glt.distributed.wire.store import connect
 from glt.distributed.wire.transport import Peer, Transport
 from glt.errors import ChannelClosed, ChannelTimeout
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import SeedOrder
-
-_ROLE = "collocated sampler of trainer"
-_POLL_S = 0.5
-_JOIN_S = 5.0
 
 _lock = threading.Lock()
-
-
-@dataclass(frozen=True)
-class SamplingTask:
-    """What the samplers of a loader make batches of, wherever they are."""
-
-    config: SamplingConfig
-    order: SeedOrder
-    seeds: Seeds
-    table: SeedTable
-    collect_features: bool
 
 
 class _SharedTransport:
@@ -67,7 +49,7 @@ class _SharedTransport:
                 me = Peer(group.me, group.rank, None, socket.gethostname(), os.getpid(), dataset.partition_idx)
                 peers = [Peer(**each) for each in group.exchange("samplers", me.to_json())]
                 store = connect(*group.open_store(), timeout_s)
-                handlers = PartitionService(dataset).handlers()
+                handlers = dataset.own.handlers()
                 self.transport = group.run(
                     lambda: RpcTransport(me, handlers, me.rank, group.size, store, num_threads, timeout_s)
                 )
@@ -106,26 +88,26 @@ class CollocatedSampler:
     """A producer on threads of this process, with the interface of :class:`WorkerGroup`.
 
     Args:
+        job: What to sample.
         rank: This trainer.
         dataset: Its partition.
-        task: What to sample.
         options: Where, and how far ahead.
         others: Further partitions that are read directly, by index.
-        group: Where the trainers are whose partitions are not read directly; None if there are none.
+        group: Where the trainers are whose partitions are not; None if there are none.
         pinned: Batches of the CPU lie where a GPU copies them from by itself.
     """
 
     def __init__(
         self,
+        job: SamplingJob,
         rank: int,
         dataset: DistDataset,
-        task: SamplingTask,
         options: CollocatedDistSamplingWorkerOptions,
         others: Mapping[int, LocalPartition],
         group: Group | None,
-        pinned: bool,
+        pinned: bool = False,
     ) -> None:
-        self._rank, self._group = rank, group
+        self._group = group
         device = dataset.sampling_device if options.device is None else options.device
         accelerator = accelerator_of(device, "device")
         concurrency = options.worker_concurrency
@@ -135,45 +117,26 @@ class CollocatedSampler:
             num_threads = options.rpc_threads(dataset.num_partitions)
             router = _shared.acquire(group, dataset, others, num_threads, options.rpc_timeout)
         try:
-            self._loop = loop = ConcurrentEventLoop(concurrency)
-            sampler: DistNeighborSampler
-            if accelerator is None:
-                self._channel = LocalChannel(concurrency, pinned)
-                sampler = DistNeighborSampler(dataset, task.config, router, loop, task.collect_features, others)
+            loop = ConcurrentEventLoop(concurrency)
+            sampler = sampler_of(job, accelerator, dataset, others, router, loop, staged=False)
+            if isinstance(sampler, DeviceNeighborSampler | DevicePartitionSampler):
+                self._channel: LocalChannel = DeviceChannel(concurrency, sampler.accelerator, sampler.stream)
             else:
-                stream = accelerator.new_stream()
-                self._channel = DeviceChannel(concurrency, accelerator, stream)
-                sampler = sampler_on(
-                    accelerator,
-                    dataset,
-                    others,
-                    config=task.config,
-                    router=router,
-                    loop=loop,
-                    collect_features=task.collect_features,
-                    stream=stream,
-                    staged=False,
-                )
-            self._producer = Producer(
-                sampler, self._channel, task.seeds, task.table, task.order, first=0, step=1, role=_ROLE, rank=rank
-            )
+                self._channel = LocalChannel(concurrency, pinned)
         except BaseException:
             if loop is not None:
-                loop.shutdown(_JOIN_S)
+                loop.shutdown(deadlines.JOIN_S)
             if router is not None:
                 _shared.release(gracefully=False)
             raise
-        self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
-        work = (self._producer, self._channel, self._epochs)
-        self._thread = threading.Thread(target=_run, args=(*work, rank), name="glt-producer", daemon=True)
-        self._thread.start()
+        self._producer = Producer(sampler, self._channel, job, (0, 1), "collocated sampler of trainer", rank)
+        self._producer.open()
         self._leave = {"gracefully": False}
-        self._finalizer = weakref.finalize(self, _end, os.getpid(), *work, self._thread, loop, router, self._leave)
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._producer, router, self._leave)
 
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
-        self._producer.want(start.iteration)
-        self._epochs.put(start)
+        self._producer.start_epoch(start)
 
     def drain(self) -> None:
         """Ends sampling for this trainer. Requests of other trainers are still answered."""
@@ -188,11 +151,11 @@ class CollocatedSampler:
         """
         while True:
             try:
-                return self._channel.receive(_POLL_S if wait else 0.0)
+                return self._channel.receive(deadlines.POLL_S if wait else 0.0)
             except ChannelTimeout:
                 if not wait:
                     return None
-                if not self._thread.is_alive():
+                if not self._producer.is_running:
                     raise RuntimeError("the sampling thread ended; its output above says why") from None
                 if self._group is not None:
                     self._group.check_peers()
@@ -209,32 +172,10 @@ class CollocatedSampler:
         self._finalizer()
 
 
-def _run(producer: Producer, channel: LocalChannel, epochs: queue.SimpleQueue[EpochStart | None], rank: int) -> None:
-    while (start := epochs.get()) is not None:
-        try:
-            producer.run(start)
-        except Exception as error:  # not of a batch, those are reported in their place
-            message = error_message(error, role=_ROLE, rank=rank, loader=start.iteration, epoch=start.epoch)
-            with channel.reserve(len(message)) as slot:
-                slot.buffer.copy_(message)
-
-
-def _end(
-    pid: int,
-    producer: Producer,
-    channel: LocalChannel,
-    epochs: queue.SimpleQueue[EpochStart | None],
-    thread: threading.Thread,
-    loop: ConcurrentEventLoop,
-    router: PartitionRouter | None,
-    leave: dict[str, bool],
-) -> None:
+def _end(pid: int, producer: Producer, router: PartitionRouter | None, leave: dict[str, bool]) -> None:
     if os.getpid() != pid:
         return  # a fork: the threads are not here, and the connections are its parent's to end
-    producer.want(-1)
-    channel.close()
-    epochs.put(None)
-    thread.join(_JOIN_S)
-    loop.shutdown(_JOIN_S)
+    producer.close(deadlines.JOIN_S)
+    producer.sampler.loop.shutdown(deadlines.JOIN_S)
     if router is not None:
         _shared.release(**leave)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, ClassVar, Protocol
 
 from glt import _core
@@ -15,8 +14,9 @@ from glt.distributed.context import DistContext, DistRole
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.producer import EpochStart
+from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.engine.worker_group import WorkerGroup
-from glt.distributed.loader.collocated import CollocatedSampler, SamplingTask
+from glt.distributed.loader.collocated import CollocatedSampler
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -92,7 +92,7 @@ class Deployment(ABC):
         """Sets the attributes."""
 
     @abstractmethod
-    def start(self, task: SamplingTask, to_device: Accelerator | None) -> Backend:
+    def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         """Starts the samplers; ``to_device``: the GPU that batches go to."""
 
 
@@ -193,9 +193,9 @@ class Collocated(_AmongTrainers):
 
     mode = "collocated"
 
-    def start(self, task: SamplingTask, to_device: Accelerator | None) -> Backend:
+    def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         pinned = to_device is not None and not to_device.is_host
-        return CollocatedSampler(self.context.rank, self.data, task, self.options, self.others, self.meeting, pinned)
+        return CollocatedSampler(job, self.context.rank, self.data, self.options, self.others, self.meeting, pinned)
 
 
 class InWorkers(_AmongTrainers):
@@ -203,7 +203,7 @@ class InWorkers(_AmongTrainers):
 
     mode = "worker mode"
 
-    def start(self, task: SamplingTask, to_device: Accelerator | None) -> Backend:
+    def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         options, meeting = self.options, self.meeting
         spec = {
             "rank": self.context.rank,
@@ -211,10 +211,7 @@ class InWorkers(_AmongTrainers):
             "group_name": self.context.group_name,
             "dataset": self.data.to_json(),
             "other_dirs": self.other_dirs,
-            "config": task.config.to_json(),
-            "seeds": task.seeds.to_json(),
-            "order": asdict(task.order),
-            "collect_features": task.collect_features,
+            "job": job.to_json(),
             "concurrency": options.worker_concurrency,
             "store": None if meeting is None else meeting.open_store(),
             "num_rpc_threads": options.rpc_threads(self.data.num_partitions),
@@ -232,7 +229,7 @@ class InWorkers(_AmongTrainers):
         if missing_for_cuda() is not None:
             pin_for = None
         check_peers = (lambda: None) if meeting is None else meeting.check_peers
-        return WorkerGroup(spec, devices, task.table, options.channel_bytes, pin_for, check_peers)
+        return WorkerGroup(spec, devices, job.table, options.channel_bytes, pin_for, check_peers)
 
 
 class OnServers(Deployment):
@@ -245,14 +242,10 @@ class OnServers(Deployment):
         drawn = _core.rank_seed(draw_random_seed(), self.context.rank) if random_seed is None else random_seed
         self.random_seed = int(drawn)
 
-    def start(self, task: SamplingTask, to_device: Accelerator | None) -> Backend:
+    def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         options, client = self.options, require_client()
         ranks = options.ranks(self.context.rank, client.num_servers)
-        return RemoteSampler(
-            client, ranks, options.num_workers, task.config, task.order, task.seeds, task.table, task.collect_features,
-            options.worker_concurrency, options.buffer_bytes, options.prefetch_size, options.rpc_timeout,
-            options.devices,
-        )  # fmt: skip
+        return RemoteSampler(client, ranks, job, options)
 
 
 DEPLOYMENTS: Mapping[type, type[Deployment]] = {

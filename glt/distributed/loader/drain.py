@@ -7,10 +7,9 @@ import os
 import threading
 from multiprocessing import util
 
+from glt import _deadlines as deadlines
 from glt.distributed.loader.deployment import Backend
 from glt.distributed.wire.group import Group
-
-GRACE_S = 5.0  # of an end, before it goes on in the background
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ def end(backend: Backend, group: Group | None) -> None:
         backend.close()
         return
     thread = _start(backend, group)
-    thread.join(GRACE_S)
+    thread.join(deadlines.DRAIN_S)
     if thread.is_alive():
         logger.info("%s goes on serving its partition to trainers that have not finished", group.me)
 
@@ -55,7 +54,7 @@ def abandon(backend: Backend, group: Group | None, pid: int) -> None:
         _start(backend, group)
     else:
         # The interpreter ends, perhaps because of an exception that others wait to hear of.
-        _finish(backend, group, GRACE_S)
+        _finish(backend, group, deadlines.DRAIN_S)
 
 
 def _start(backend: Backend, group: Group | None) -> threading.Thread:

@@ -19,19 +19,17 @@ from glt.distributed.loader.checks import (
     SeedLinks,
     checked_class,
     checked_config,
-    checked_input_id,
     checked_label,
     checked_links,
-    checked_seeds,
-    checked_times,
     require_edge_dir,
     require_node_time,
     seeds_by_name,
 )
 from glt.distributed.loader.deployment import LoaderData, default_options, graph_of
 from glt.distributed.options import WorkerOptions
-from glt.sampler import config as conflicts
-from glt.sampler.link import checked_negatives, require_summable, reverse_edge_type
+from glt.loader.seeds import checked_input_id, checked_nodes, checked_times
+from glt.sampler.config import GIVEN, refuse_conflicts
+from glt.sampler.link import checked_negatives, find_reverse, require_summable
 from glt.sampler.negatives import Endpoint
 
 # Batches around edges, for one trainer of a distributed job.
@@ -117,8 +115,8 @@ class DistLinkNeighborLoader(DistLoader):
             batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
             checked_class(custom_cls, graph), filter_per_worker,
         )  # fmt: skip
-        conflicts.refuse(
-            edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN
+        refuse_conflicts(
+            edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN
         )  # fmt: skip
         config = checked_config(
             graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
@@ -130,7 +128,7 @@ class DistLinkNeighborLoader(DistLoader):
         ends = graph.schema.node_index(source), graph.schema.node_index(target)
         if config.exclude_edges not in (None, "self"):
             named = None if config.exclude_edges == "reverse" else config.exclude_edges
-            reverse_edge_type(graph.schema, links.edge_type, named)
+            find_reverse(graph.schema, links.edge_type, named)
         drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
         columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
         negatives = None
@@ -326,7 +324,7 @@ class DistNeighborLoader(DistLoader):
             disjoint=disjoint, with_edge=with_edge,
         )  # fmt: skip
         given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
-        self._seed_type, columns = checked_seeds(given, graph)
+        self._seed_type, columns = checked_nodes(given, graph.schema, graph.num_nodes_of)
         num_seeds = len(columns["node"])
         if input_id is not None:
             columns["input_id"] = checked_input_id(input_id, num_seeds)

@@ -188,9 +188,13 @@ def init_client(
     check_transport(None, num_rpc_threads, rpc_timeout)
     master = _master(master_addr, master_port)
     context = DistContext(
-        DistRole.CLIENT, num_clients, client_rank, client_group_name, num_servers + num_clients,
+        DistRole.CLIENT,
+        num_clients,
+        client_rank,
+        client_group_name,
+        num_servers + num_clients,
         num_servers + client_rank,
-    )  # fmt: skip
+    )
     with _lock:
         if _client is not None and _client.pid != os.getpid():
             _client = None  # its parent's: a fork may become a client of its own

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.message import rebuild_error
 from glt.data.partition_book import PartitionBook
 from glt.distributed.context import DistContext
 from glt.distributed.server.membership import ServerEntry
-from glt.distributed.wire.calls import Landing, decode_value, encode_value
-from glt.distributed.wire.connection import STUCK_S, Connection
+from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, encode_value
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import dial, introduce
 from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
@@ -142,9 +143,7 @@ class RemoteDataset:
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.5
 _MAX_REPLY_BYTES = 64 << 30
-_LEAVE_S = 5.0
 
 
 def refuse_fork(pid: int, remedy: str) -> None:
@@ -198,16 +197,18 @@ class ServerLine:
         self.entry = ServerEntry(**answer["entry"])
         self.session: str = answer["session"]
         self.about: dict[str, Any] = answer["about"]
-        self.lost: PeerLost | None = None
         self.died: dict[tuple[str, int], str] = {}  # what the server said of samplers that died, by loader and worker
         connection.peer = str(self.entry)
-        self._lock = threading.Lock()
-        self._calls: dict[int, tuple[Reply, str, float, float]] = {}
+        self._calls: PendingCalls[Reply] = PendingCalls()
         self._late: dict[int, Reply] = {}  # those that are no longer waited for, and are to be undone
-        self._last = 0
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name=f"glt-server-{self.entry.rank}", daemon=True)
         self._thread.start()
+
+    @property
+    def lost(self) -> PeerLost | None:
+        """Why the session has ended, if it has."""
+        return self._calls.lost
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks for something; the reply raises what the server raised, or PeerLost."""
@@ -223,21 +224,14 @@ class ServerLine:
 
     def _ask(self, reply: Reply, timeout_s: float, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
         tree, data = encode_value((args, kwargs), f"the arguments of {name}")
-        reply.set_running_or_notify_cancel()
-        with self._lock:
-            if self.lost is not None:
-                raise self.lost
-            self._last += 1
-            number = self._last
-            self._calls[number] = reply, name, timeout_s, time.monotonic() + timeout_s
+        number = self._calls.add(name, reply, timeout_s)
         frame = {"number": number, "name": name, "arguments": tree, "has_data": data is not None}
         try:
             self.connection.send_all(frame, data or (), timeout_s)
         except GltError as error:
             self._fail(error)
         except ValueError:  # it is too long, and nothing of it was sent
-            with self._lock:
-                self._calls.pop(number, None)
+            self._calls.pop(number)
             raise
         return reply
 
@@ -245,20 +239,19 @@ class ServerLine:
         looked = time.monotonic()
         try:
             while True:
-                if time.monotonic() - looked > _POLL_S:  # not only when nothing comes: other calls may be answered
+                if (
+                    time.monotonic() - looked > deadlines.POLL_S
+                ):  # not only when nothing comes: other calls may be answered
                     looked = time.monotonic()
                     self._expire()
                 try:
-                    told = self.connection.receive_json(_POLL_S)
+                    told = self.connection.receive_json(deadlines.POLL_S)
                 except ChannelTimeout:
-                    if self.connection.silent_s() > STUCK_S:
-                        self._fail(PeerLost(
-                            f"{self.entry} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see "
-                            f"its state in ps on {self.entry.host}), or the network is cut"
-                        ))  # fmt: skip
-                        return
+                    self.connection.check_beats(self.entry.host)
                     continue
-                message = self.connection.receive_rest(STUCK_S, self._landing(told)) if told["has_data"] else None
+                message = (
+                    self.connection.receive_rest(deadlines.STUCK_S, self._landing(told)) if told["has_data"] else None
+                )
                 self._take(told, message)
         except GltError as error:
             self._fail(error)
@@ -266,9 +259,8 @@ class ServerLine:
             self._fail(MessageError(f"it sent nonsense: {type(error).__name__}: {error}"))
 
     def _landing(self, told: dict[str, Any]) -> Landing | None:
-        with self._lock:
-            reply, *_ = self._calls.get(told["number"], (None,))
-        return None if reply is None else reply.landing
+        call = self._calls.get(told["number"])
+        return None if call is None else call.reply.landing
 
     def _take(self, told: dict[str, Any], message: Any) -> None:
         if "died" in told:
@@ -277,19 +269,29 @@ class ServerLine:
         if "closing" in told:
             self._fail(PeerLost(told["closing"]))
             return
-        with self._lock:
-            reply, *_ = self._calls.pop(told["number"], (None,))
-        if reply is None:
+        call = self._calls.pop(told["number"])
+        if call is None:
             late = self._late.pop(told["number"], None)
             if late is not None and late.too_late is not None and "error" not in told:
                 late.too_late(decode_value(told["result"], message))
             return
+        reply = call.reply
         if "error" in told:
             entry = self.entry
-            reply.set_exception(_rebuilt(rebuild_error(
-                told["error"], told["text"], told["traceback"], role="server", rank=entry.rank, pid=entry.pid,
-                host=entry.host,
-            ), told))  # fmt: skip
+            reply.set_exception(
+                _rebuilt(
+                    rebuild_error(
+                        told["error"],
+                        told["text"],
+                        told["traceback"],
+                        role="server",
+                        rank=entry.rank,
+                        pid=entry.pid,
+                        host=entry.host,
+                    ),
+                    told,
+                )
+            )
             return
         try:
             landing = reply.landing
@@ -300,25 +302,12 @@ class ServerLine:
             reply.set_exception(error)
 
     def _expire(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            late = [number for number, (*_, deadline) in self._calls.items() if deadline < now]
-            calls = [self._calls.pop(number) for number in late]
-        self._late |= {number: each[0] for number, each in zip(late, calls, strict=True) if each[0].too_late}
-        for reply, name, timeout_s, _ in calls:
-            reply.set_exception(PeerLost(f"{self.entry} gave no answer to {name} within {timeout_s:g} s"))
+        late = self._calls.expire(self.entry)
+        self._late |= {number: call.reply for number, call in late.items() if call.reply.too_late}
 
     def _fail(self, error: GltError) -> None:
-        with self._lock:
-            if self.lost is None:
-                self.lost = error if isinstance(error, PeerLost) else PeerLost(
-                    f"lost {self.entry}: {error}. It was ended or killed, or its host or network is down: its log, or "
-                    f"dmesg on {self.entry.host}, says why"
-                )  # fmt: skip
-            calls, self._calls = self._calls, {}
+        self._calls.fail(error, self.entry, self.entry.host, for_good=True)
         self.connection.close()
-        for reply, *_ in calls.values():
-            reply.set_exception(self.lost)
 
     def close(self, why: str = "") -> None:
         """Says goodbye, and why if something has failed, and ends it. May be called again."""
@@ -327,14 +316,12 @@ class ServerLine:
         self._closed = True
         try:
             if self.lost is None:
-                self.call("glt.leave", why).result(_LEAVE_S)
+                self.call("glt.leave", why).result(deadlines.JOIN_S)
         except (GltError, FutureTimeout) as error:
             logger.info("while leaving %s: %s", self.entry, error)
-        with self._lock:
-            if self.lost is None:
-                self.lost = PeerLost(f"this client has left {self.entry}")
+        self._calls.fail(PeerLost(f"this client has left {self.entry}"), self.entry, self.entry.host, for_good=True)
         self.connection.close()
-        self._thread.join(_LEAVE_S)
+        self._thread.join(deadlines.JOIN_S)
 
 
 def _rebuilt(error: GltError, told: dict[str, Any]) -> Exception:
@@ -430,7 +417,7 @@ class DistClient:
                 if rank not in now:
                     raise lost
                 address, who = (now[rank].address, now[rank].port), str(now[rank])
-            line = self._dial(address, who, STUCK_S, retry=False)
+            line = self._dial(address, who, deadlines.STUCK_S, retry=False)
         except (PeerLost, RendezvousError) as error:
             raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
         with self._lock:

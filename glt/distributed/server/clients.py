@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.distributed.context import check_place
-from glt.distributed.server.stream import LEASE_S
 from glt.distributed.wire.calls import decode_value, encode_value
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.threads import NativePool
@@ -26,7 +26,6 @@ from glt.errors import ChannelTimeout, GltError, RendezvousError
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.5
 _MOST_CALLS = 4  # of one client, that run or whose answers are being sent
 _MOST_WAITING = 4096  # of one client, besides
 _MOST_DEFERRED = 1024  # of one client, that are answered when something else has happened
@@ -80,12 +79,12 @@ class Session:
         try:
             while not self.has_left:
                 try:
-                    asked = self.connection.receive_json(_POLL_S)
+                    asked = self.connection.receive_json(deadlines.POLL_S)
                 except ChannelTimeout:
-                    if self.connection.silent_s() > LEASE_S:
-                        return f"it has given no sign of life for {LEASE_S:g} s"
+                    if self.connection.silent_s() > deadlines.LEASE_S:
+                        return f"it has given no sign of life for {deadlines.LEASE_S:g} s"
                     continue
-                message = self.connection.receive_rest(LEASE_S) if asked["has_data"] else None
+                message = self.connection.receive_rest(deadlines.LEASE_S) if asked["has_data"] else None
                 self.num_calls += 1
                 self._take(asked, message)
         except GltError as error:
@@ -112,7 +111,7 @@ class Session:
         self._run_next()
         with self._changed:
             while self._waiting_bytes > _MOST_WAITING_BYTES and not self.connection.is_closed:
-                self._changed.wait(_POLL_S)
+                self._changed.wait(deadlines.POLL_S)
 
     def _run_next(self) -> None:
         with self._changed:
@@ -165,12 +164,16 @@ class Session:
         self.say({"number": asked["number"], "result": tree, "has_data": data is not None}, data or ())
 
     def _say_error(self, asked: dict[str, Any], error: BaseException) -> None:
-        self.say({
-            "number": asked.get("number"), "has_data": False,
-            "error": f"{type(error).__module__}.{type(error).__qualname__}", **_texts(error),
-        })  # fmt: skip
+        self.say(
+            {
+                "number": asked.get("number"),
+                "has_data": False,
+                "error": f"{type(error).__module__}.{type(error).__qualname__}",
+                **_texts(error),
+            }
+        )
 
-    def say(self, value: dict[str, Any], data: Sequence[Tensor] = (), timeout_s: float = 60.0) -> None:
+    def say(self, value: dict[str, Any], data: Sequence[Tensor] = (), timeout_s: float = deadlines.MESSAGE_S) -> None:
         """Sends an answer, or something that the client was not asking for."""
         try:
             self.connection.send_all(value, data, timeout_s)
@@ -187,10 +190,6 @@ def _texts(error: BaseException) -> dict[str, str]:
         return {"text": str(error)[:20000], "traceback": "".join(traceback.format_exception(error))[-20000:]}
     except Exception as second:  # an exception that cannot be printed
         return {"text": f"its text cannot be made: {type(second).__name__}", "traceback": ""}
-
-
-_GRACE_S = 60.0  # a client that was lost may come back within it
-_FOLLOWED_S = 3.0  # a client that gives no sign of life for so long while another asks for its place loses it
 
 
 class Attendance:
@@ -246,11 +245,11 @@ class Attendance:
                     raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
             if not same:
                 return
-            if time.monotonic() - came > _FOLLOWED_S:
+            if time.monotonic() - came > deadlines.TAKEN_S:
                 for other in same:
                     other.connection.close()
                 return
-            self._changed.wait(0.1)
+            self._changed.wait(deadlines.FAST_POLL_S)
 
     def dismiss(self, session: Session) -> None:
         """Takes note that a client is gone."""
@@ -275,9 +274,10 @@ class Attendance:
         with self._changed:
             here = {(each.group, each.rank) for each in self._sessions.values()}
             new = [
-                place for place in places
+                place
+                for place in places
                 if self.num_clients is not None and place not in here and self._left.get(place, 0.0) is not None
-            ]  # fmt: skip
+            ]
             self._left |= dict.fromkeys(new)
             self._changed.notify_all()
             return new
@@ -317,7 +317,7 @@ class Attendance:
             while not self._is_done():
                 if deadline is not None and time.monotonic() > deadline:
                     return False
-                self._changed.wait(0.5)
+                self._changed.wait(deadlines.POLL_S)
             self._is_ending = True  # whoever comes now finds the server's successor, if there is one
         return True
 
@@ -330,4 +330,4 @@ class Attendance:
         if min(by_group.values()) < self.num_clients:
             return False
         now = time.monotonic()
-        return all(lost_s is None or now - lost_s > _GRACE_S for lost_s in self._left.values())
+        return all(lost_s is None or now - lost_s > deadlines.GRACE_S for lost_s in self._left.values())

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from glt import _deadlines as deadlines
 from glt._checks import parse_size
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S
@@ -36,7 +37,6 @@ from glt.partition.format.manifest import Manifest
 
 
 DEFAULT_MASTER_PORT: Final = 29540  # beside torch.distributed's 29500, below the ports that kernels give away
-_DAY_S: Final = 86400.0
 
 _DESCRIPTION: Final = """\
 Runs a server that samples a partition for clients (glt.distributed.init_client), until all of --clients have left, or
@@ -72,60 +72,136 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--partition", required=True, type=_directory, metavar="DIR", help="what a partitioner wrote")
     add("--partition-idx", type=_count(0), metavar="I", help="which partition (default: the rank, modulo their number)")
-    add("--labels", action="append", default=[], metavar="[TYPE=]FILE",
-        help="labels of all nodes, or of those of a type, as .pt or .npy; may be repeated")  # fmt: skip
+    add(
+        "--labels",
+        action="append",
+        default=[],
+        metavar="[TYPE=]FILE",
+        help="labels of all nodes, or of those of a type, as .pt or .npy; may be repeated",
+    )
 
     group = parser.add_argument_group("the job")
     group.add_argument("--rank", type=_count(0), default=0, metavar="R", help="this server (default: 0)")
     group.add_argument("--servers", type=_count(1), default=1, metavar="N", help="servers of the job (default: 1)")
-    group.add_argument("--clients", type=_count(1), metavar="C",
-                       help="clients of the job; it ends when they have left (default: any number, until it is "
-                            "stopped)")  # fmt: skip
+    group.add_argument(
+        "--clients",
+        type=_count(1),
+        metavar="C",
+        help="clients of the job; it ends when they have left (default: any number, until it is stopped)",
+    )
 
     group = parser.add_argument_group("where it listens")
-    group.add_argument("--master-addr", default="127.0.0.1", metavar="A",
-                       help="host of server 0, the same for all servers and clients (default: 127.0.0.1)")  # fmt: skip
-    group.add_argument("--master-port", type=_count(1, 65535), default=DEFAULT_MASTER_PORT, metavar="P",
-                       help=f"port of server 0 (default: {DEFAULT_MASTER_PORT})")  # fmt: skip
-    group.add_argument("--host", metavar="H",
-                       help="address of the interface to listen at, 0.0.0.0 for all (default: server 0: --master-addr; "
-                            "others: this host's address on the way there)")  # fmt: skip
-    group.add_argument("--port", type=_count(0, 65535), default=0, metavar="P",
-                       help="port of a server other than 0 (default: one is found)")  # fmt: skip
-    group.add_argument("--timeout", dest="rpc_timeout", type=_seconds, default=DEFAULT_RPC_TIMEOUT_S, metavar="S",
-                       help="deadline of start-up and of requests between servers (default: "
-                            f"{DEFAULT_RPC_TIMEOUT_S:g})")  # fmt: skip
+    group.add_argument(
+        "--master-addr",
+        default="127.0.0.1",
+        metavar="A",
+        help="host of server 0, the same for all servers and clients (default: 127.0.0.1)",
+    )
+    group.add_argument(
+        "--master-port",
+        type=_count(1, 65535),
+        default=DEFAULT_MASTER_PORT,
+        metavar="P",
+        help=f"port of server 0 (default: {DEFAULT_MASTER_PORT})",
+    )
+    group.add_argument(
+        "--host",
+        metavar="H",
+        help="address of the interface to listen at, 0.0.0.0 for all (default: server 0: --master-addr; "
+        "others: this host's address on the way there)",
+    )
+    group.add_argument(
+        "--port",
+        type=_count(0, 65535),
+        default=0,
+        metavar="P",
+        help="port of a server other than 0 (default: one is found)",
+    )
+    group.add_argument(
+        "--timeout",
+        dest="rpc_timeout",
+        type=_seconds,
+        default=DEFAULT_RPC_TIMEOUT_S,
+        metavar="S",
+        help=f"deadline of start-up and of requests between servers (default: {DEFAULT_RPC_TIMEOUT_S:g})",
+    )
 
     group = parser.add_argument_group("what it may use")
-    group.add_argument("--workers", dest="num_workers", type=_count(1, 1024), default=1, metavar="N",
-                       help="sampling processes to start with (default: 1)")  # fmt: skip
-    group.add_argument("--max-workers", type=_count(1, 1024), metavar="N",
-                       help="as many at most, when loaders ask for them (default: one per CPU)")  # fmt: skip
-    group.add_argument("--max-concurrency", type=_count(1, 1024), default=16, metavar="N",
-                       help="batches that each of them works on at a time (default: 16)")  # fmt: skip
-    group.add_argument("--max-loaders", type=_count(1, 1 << 20), default=1024, metavar="N",
-                       help="loaders that may be open (default: 1024)")  # fmt: skip
-    group.add_argument("--max-buffer-size", type=_size, metavar="SIZE",
-                       help="memory for batches that wait to be sent, such as 8GB (default: half of what is free)",
-                       )  # fmt: skip
-    group.add_argument("--threads", type=_count(1, 1024), default=16, metavar="N",
-                       help="requests answered at a time (default: 16)")  # fmt: skip
-    group.add_argument("--seed-dir", type=_directory, metavar="DIR",
-                       help="clients may name files below it as seeds (default: they may not)")  # fmt: skip
-    group.add_argument("--no-read-local", dest="read_local", action="store_false",
-                       help="ask servers of the same host for rows, rather than read their files")  # fmt: skip
+    group.add_argument(
+        "--workers",
+        dest="num_workers",
+        type=_count(1, 1024),
+        default=1,
+        metavar="N",
+        help="sampling processes to start with (default: 1)",
+    )
+    group.add_argument(
+        "--max-workers",
+        type=_count(1, 1024),
+        metavar="N",
+        help="as many at most, when loaders ask for them (default: one per CPU)",
+    )
+    group.add_argument(
+        "--max-concurrency",
+        type=_count(1, 1024),
+        default=16,
+        metavar="N",
+        help="batches that each of them works on at a time (default: 16)",
+    )
+    group.add_argument(
+        "--max-loaders",
+        type=_count(1, 1 << 20),
+        default=1024,
+        metavar="N",
+        help="loaders that may be open (default: 1024)",
+    )
+    group.add_argument(
+        "--max-buffer-size",
+        type=_size,
+        metavar="SIZE",
+        help="memory for batches that wait to be sent, such as 8GB (default: half of what is free)",
+    )
+    group.add_argument(
+        "--threads", type=_count(1, 1024), default=16, metavar="N", help="requests answered at a time (default: 16)"
+    )
+    group.add_argument(
+        "--seed-dir",
+        type=_directory,
+        metavar="DIR",
+        help="clients may name files below it as seeds (default: they may not)",
+    )
+    group.add_argument(
+        "--no-read-local",
+        dest="read_local",
+        action="store_false",
+        help="ask servers of the same host for rows, rather than read their files",
+    )
 
     group = parser.add_argument_group("seeing and stopping it")
-    group.add_argument("--log-format", choices=FORMATS, default="text",
-                       help="of the log, and of the line on stdout (default: text)")  # fmt: skip
+    group.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="of the log, and of the line on stdout (default: text)"
+    )
     group.add_argument("--log-level", choices=LEVELS, default="info", help="the least that is logged (default: info)")
-    group.add_argument("--metrics-port", type=_count(0, 65535), metavar="P",
-                       help="publish numbers for Prometheus there, under /metrics; 0: a port is found (default: they "
-                            "are not published)")  # fmt: skip
-    group.add_argument("--metrics-host", default="127.0.0.1", metavar="H",
-                       help="address of the interface for that (default: 127.0.0.1)")  # fmt: skip
-    group.add_argument("--drain-timeout", type=_seconds, default=20.0, metavar="S",
-                       help="seconds that open loaders have when it is stopped (default: 20)")  # fmt: skip
+    group.add_argument(
+        "--metrics-port",
+        type=_count(0, 65535),
+        metavar="P",
+        help="publish numbers for Prometheus there, under /metrics; 0: a port is found (default: they "
+        "are not published)",
+    )
+    group.add_argument(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="H",
+        help="address of the interface for that (default: 127.0.0.1)",
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=_seconds,
+        default=20.0,
+        metavar="S",
+        help="seconds that open loaders have when it is stopped (default: 20)",
+    )
 
 
 def label_files(given: Sequence[str]) -> Any:
@@ -172,7 +248,7 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < _DAY_S:
+    if not 0 <= value < deadlines.DAY_S:
         raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, from 0 to a day")
     return value
 
@@ -187,7 +263,6 @@ def _size(text: str) -> int:
 __all__ = ["add_arguments", "run"]
 
 _DONE, _FAILED, _CANNOT_START, _CANCELLED = 0, 1, 3, 4  # 2 is argparse's
-_POLL_S = 0.2
 _TRUST: Final = (
     "connections are neither encrypted nor authenticated: whoever reaches the port can read the graph and its "
     "features, use the samplers and call registered functions; nothing that is received is executed"
@@ -265,10 +340,15 @@ def _start(arguments: argparse.Namespace) -> DistServer:
         raise ValueError(f"--partition-idx {index}: {arguments.partition} has {num_parts} partitions, from 0")
     data = DistDataset().load(arguments.partition, index, whole_node_label_file=label_files(arguments.labels))
     init_server(
-        arguments.servers, arguments.clients, arguments.rank, data, arguments.master_addr, arguments.master_port,
+        arguments.servers,
+        arguments.clients,
+        arguments.rank,
+        data,
+        arguments.master_addr,
+        arguments.master_port,
         arguments.threads,
         options=ServerOptions(**{field.name: getattr(arguments, field.name) for field in fields(ServerOptions)}),
-    )  # fmt: skip
+    )
     server = get_server()
     assert server is not None
     return server
@@ -277,7 +357,7 @@ def _start(arguments: argparse.Namespace) -> DistServer:
 def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
     """Waits for the end of the job, or for a signal and then for the loaders that are open; returns the status."""
     while not signals.num_received:
-        if server.wait_until_done(_POLL_S):
+        if server.wait_until_done(deadlines.POLL_S):
             logger.info("all clients have left: done")
             return _DONE
     num_open = len(server.drain(0.0))
@@ -285,7 +365,7 @@ def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
         "%s: no more clients and loaders are taken; %d loaders are open, and have %g s", signals.name, num_open, drain_s
     )
     deadline = time.monotonic() + drain_s
-    while (cancelled := server.drain(_POLL_S)) and signals.num_received < 2 and time.monotonic() < deadline:
+    while (cancelled := server.drain(deadlines.POLL_S)) and signals.num_received < 2 and time.monotonic() < deadline:
         pass
     if not cancelled:
         logger.info("stopped; nothing was cancelled")
@@ -300,11 +380,18 @@ def _ready(server: DistServer, arguments: argparse.Namespace) -> str:
     metrics = None if server.metrics is None else f"http://{printed(*server.metrics.address)}/metrics"
     if arguments.log_format == "json":
         told: dict[str, Any] = {
-            "event": "ready", "server": entry.rank, "num_servers": entry.num_servers, "address": server.address[0],
-            "port": server.address[1], "listens_at": server.listens_at, "partition": entry.partition_idx,
-            "num_partitions": server.dataset.num_partitions, "graph_dir": entry.graph_dir, "pid": entry.pid,
+            "event": "ready",
+            "server": entry.rank,
+            "num_servers": entry.num_servers,
+            "address": server.address[0],
+            "port": server.address[1],
+            "listens_at": server.listens_at,
+            "partition": entry.partition_idx,
+            "num_partitions": server.dataset.num_partitions,
+            "graph_dir": entry.graph_dir,
+            "pid": entry.pid,
             "metrics": metrics,
-        }  # fmt: skip
+        }
         return json.dumps(told)
     published = f", metrics at {metrics}" if metrics else ""
     return (

@@ -71,9 +71,14 @@ class ServedLoaders:
             return dict(self._loaders)
 
     def open(
-        self, session: Session, told: Mapping[str, Any], columns: Mapping[str, Tensor], extras: Mapping[str, Tensor],
-        num_workers: int, plan: ReadPlan,
-    ) -> ServedLoader:  # fmt: skip
+        self,
+        session: Session,
+        told: Mapping[str, Any],
+        columns: Mapping[str, Tensor],
+        extras: Mapping[str, Tensor],
+        num_workers: int,
+        plan: ReadPlan,
+    ) -> ServedLoader:
         """Opens a loader: its samplers know nothing of it until its client connects to them.
 
         Args:
@@ -99,11 +104,13 @@ class ServedLoaders:
             workers = self._pool.ensure(num_workers)
             seeds = SeedTable(columns, extras).share()
             more = {
-                "id": id_, "client": str(session), "seeds_bytes": seeds.nbytes,
+                "id": id_,
+                "client": str(session),
+                "seeds_bytes": seeds.nbytes,
                 "buffer_bytes": max(1, wanted // len(workers)),
                 "other_dirs": {str(part): path for part, path in plan.other_dirs.items()},
                 "peers": [peer.to_json() for peer in plan.peers],
-            }  # fmt: skip
+            }
             loader = ServedLoader(id_, session, {**told, **more}, seeds, workers)
             with self._changed:
                 self._loaders[id_] = loader

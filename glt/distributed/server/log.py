@@ -39,9 +39,14 @@ class LineFormat(logging.Formatter):
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         if self.is_json:
             line: dict[str, Any] = {
-                "time": time, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage(),
-                "server": self.server, "worker": self.worker, "pid": os.getpid(),
-            }  # fmt: skip
+                "time": time,
+                "level": record.levelname.lower(),
+                "logger": record.name,
+                "message": record.getMessage(),
+                "server": self.server,
+                "worker": self.worker,
+                "pid": os.getpid(),
+            }
             if trace:
                 line["traceback"] = trace
             return json.dumps(line)
@@ -75,9 +80,12 @@ def write_logs(format: str, level: int, server: int, worker: int | None = None) 
         name = told.thread.name if told.thread is not None else "?"
         error = told.exc_value or told.exc_type()
         logger.critical(
-            "thread %s ended: %s: %s", name, told.exc_type.__name__, error,
+            "thread %s ended: %s: %s",
+            name,
+            told.exc_type.__name__,
+            error,
             exc_info=(told.exc_type, error, told.exc_traceback),
-        )  # fmt: skip
+        )
 
     sys.excepthook = uncaught
     threading.excepthook = uncaught_in_thread

@@ -10,19 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from glt import _deadlines as deadlines
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.server.clients import Attendance
-from glt.distributed.wire.connection import STUCK_S, Connection, pulse
+from glt.distributed.wire.connection import Connection, pulse
 from glt.distributed.wire.listener import dial, introduce
 from glt.distributed.wire.transport import Peer
 from glt.errors import ChannelTimeout, GltError, PartitionError, RendezvousError
 from glt.partition import load_partition
 
 logger = logging.getLogger(__name__)
-
-_POLL_S = 1.0
-_GOODBYE_S = 0.5  # for another to end what it is sending
-_TAKEN_S = 3.0  # a member that is silent for so long may be replaced by one of the same rank
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,10 @@ class ServerEntry:
     def reads_as(self, other: ServerEntry) -> bool:
         """Whether what was decided for ``other`` holds for this one: whom to ask for which partition."""
         return (self.partition_idx, self.graph_dir, self.host_id) == (
-            other.partition_idx, other.graph_dir, other.host_id,
-        )  # fmt: skip
+            other.partition_idx,
+            other.graph_dir,
+            other.host_id,
+        )
 
     def is_process_of(self, other: ServerEntry) -> bool:
         """Whether both are the same process: in containers the first one of each has the same pid."""
@@ -141,7 +140,7 @@ class Membership:
         if line is None or not places:
             return  # server 0 is lost: when it is back it is told of all
         try:
-            line.send({"done": places}, timeout_s=5.0)
+            line.send({"done": places}, timeout_s=deadlines.SEND_S)
         except GltError as error:
             logger.info("%s", error)  # whoever listens there takes note
 
@@ -162,7 +161,7 @@ class Membership:
         except RendezvousError as error:
             logger.warning("refused: %s", error)
             with contextlib.suppress(GltError):  # it went away
-                connection.send({"refused": str(error)}, timeout_s=5.0)
+                connection.send({"refused": str(error)}, timeout_s=deadlines.SEND_S)
             connection.close()
             return
         except GltError as error:
@@ -193,7 +192,12 @@ class Membership:
 
     def _require_free(self, entry: ServerEntry) -> None:
         before, there = self._members.get(entry.rank), self._servers.get(entry.rank)
-        if before is not None and there is not None and before.silent_s() < _TAKEN_S and not entry.is_process_of(there):
+        if (
+            before is not None
+            and there is not None
+            and before.silent_s() < deadlines.TAKEN_S
+            and not entry.is_process_of(there)
+        ):
             raise RendezvousError(
                 f"server_rank = {entry.rank} is taken by {there}, which is alive: give each server a rank of its own"
             )
@@ -201,9 +205,9 @@ class Membership:
     def _watch(self, connection: Connection, entry: ServerEntry) -> None:
         leaves = False
         try:
-            while not self._closed and connection.silent_s() < STUCK_S:
+            while not self._closed and connection.silent_s() < deadlines.STUCK_S:
                 try:
-                    told = connection.receive_json(_POLL_S)
+                    told = connection.receive_json(deadlines.POLL_S)
                 except ChannelTimeout:
                     continue
                 if told.get("is_leaving"):
@@ -230,7 +234,7 @@ class Membership:
             for member in members:
                 try:
                     told = [entry.to_json() for entry in servers.values()]
-                    member.send({"servers": told, "done": self._clients.done()}, timeout_s=5.0)
+                    member.send({"servers": told, "done": self._clients.done()}, timeout_s=deadlines.SEND_S)
                 except GltError as error:
                     logger.info("%s", error)  # whoever watches it takes note
             self._told(servers)
@@ -249,9 +253,9 @@ class Membership:
             line = self._line
             try:
                 if line is None:
-                    line = self._line = self._join(STUCK_S)
+                    line = self._line = self._join(deadlines.STUCK_S)
                     logger.info("%s joined server 0 again", self.me)
-                told = line.receive_json(_POLL_S)
+                told = line.receive_json(deadlines.POLL_S)
                 self._has_ended = "is_leaving" in told
                 self._clients.learn(_places(told))
                 if self._has_ended:
@@ -261,7 +265,7 @@ class Membership:
                 elif "servers" in told:
                     self._learn([ServerEntry(**each) for each in told["servers"]])
             except ChannelTimeout:
-                if line is not None and line.silent_s() > STUCK_S:
+                if line is not None and line.silent_s() > deadlines.STUCK_S:
                     line.close()
                     self._line = None
             except (GltError, KeyError, TypeError, ValueError) as error:
@@ -271,7 +275,7 @@ class Membership:
                 if line is not None:
                     line.close()
                 self._line = None
-                time.sleep(_POLL_S)
+                time.sleep(deadlines.POLL_S)
 
     def _learn(self, entries: list[ServerEntry]) -> None:
         with self._changed:
@@ -286,7 +290,7 @@ class Membership:
             lines = [*self._members.values(), *([self._line] if self._line else [])]
         for line in lines if not self._closed else ():  # before whoever watches them closes them
             with contextlib.suppress(GltError):  # it is gone, or takes nothing: it will see for itself
-                line.send({"is_leaving": True, "done": []}, timeout_s=_GOODBYE_S)
+                line.send({"is_leaving": True, "done": []}, timeout_s=deadlines.GOODBYE_S)
         self._closed = True
         with self._changed:
             lines = [*self._members.values(), *([self._line] if self._line else [])]

@@ -1,30 +1,18 @@
-"""The sampling processes of a server, as the server sees them: started, watched, replaced and ended by it."""
+"""The sampling processes of a server, as the server sees them: watched, given work, and replaced when they die."""
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import os
-import select
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from glt import _deadlines as deadlines
+from glt.distributed.engine.processes import ProcessPool, SamplingProcess
 from glt.distributed.server.stats import Ledger
-from glt.distributed.wire.connection import STUCK_S
 from glt.errors import WorkerDied
-
-# What a server and its sampling processes agree on before they talk.
-
-
-PACKET_BYTES = 160 << 10  # what Linux lets through by default
 
 
 @dataclass
@@ -51,46 +39,7 @@ class PoolWorkerSpec:
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.2
-_SEND_S = 5.0  # a process takes commands at once, unless it is stopped
-_JOIN_S = 3.0
-_KILL_S = 10.0
-_FULL_S = 5.0  # for so long after it had no descriptor for a connection it is given no other
 _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
-
-
-@dataclass
-class PoolMember:
-    """A sampling process and the server's end of its socket.
-
-    Attributes:
-        worker: Its place in the pool; whoever replaces it has the same.
-        why: Why it was killed, if it was killed here.
-        full_s: When it last had no descriptor for a connection, of ``time.monotonic()``.
-    """
-
-    worker: int
-    process: subprocess.Popen[bytes]
-    socket: socket.socket
-    is_ready: bool = False
-    is_gone: bool = False
-    last_beat: float = field(default_factory=time.monotonic)
-    why: str = ""
-    full_s: float = -math.inf
-    sending: threading.Lock = field(default_factory=threading.Lock)
-
-    def send(self, command: dict[str, Any], fds: list[int] | None = None) -> bool:
-        """Sends a command; false if the process is gone."""
-        data = json.dumps(command).encode()
-        if len(data) > PACKET_BYTES:
-            raise ValueError(f"a command of {len(data)} bytes for a sampling process: expected at most {PACKET_BYTES}")
-        try:
-            with self.sending:
-                socket.send_fds(self.socket, [data], fds or [])
-            return True
-        except OSError as error:
-            logger.info("worker %d took no command: %s", self.worker, error)
-            return False
 
 
 class SamplerPool:
@@ -101,17 +50,26 @@ class SamplerPool:
         most: How many there may be.
         timeout_s: Deadline of their start.
         died: Called when one has died, with its place and what to say of it.
+        module: Their program.
 
     Attributes:
         ledger: What they told of their work.
     """
 
-    def __init__(self, spec: dict[str, Any], most: int, timeout_s: float, died: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        most: int,
+        timeout_s: float,
+        died: Callable[[int, str], None],
+        module: str = "glt.distributed.server.pool_worker",
+    ) -> None:
         self.most, self.timeout_s = most, timeout_s
         self.ledger = Ledger()
         self._spec, self._died = spec, died
-        self._changed = threading.Condition()
-        self._members: dict[int, PoolMember] = {}
+        self._changed = threading.Condition()  # its lock may be taken twice
+        self._pool = ProcessPool(module, f"server {spec['server_rank']}")
+        self._full_s: dict[int, float] = {}  # when a process last had no descriptor, of time.monotonic()
         self._failures: dict[int, str] = {}  # by place, why no process comes up there
         self._num_failed: dict[int, int] = {}
         self._num_restarts: dict[int, int] = {}
@@ -135,43 +93,25 @@ class SamplerPool:
             for worker in wanted:
                 self._failures.pop(worker, None)
                 self._num_failed.pop(worker, None)
-                if worker not in self._members:
+                if worker not in self._pool.processes:
                     self._start(worker)
             while True:
                 for worker in wanted:
                     if worker in self._failures:
                         raise WorkerDied(self._failures[worker])
-                if all(worker in self._members and self._members[worker].is_ready for worker in wanted):
+                ready = self.pids()
+                if all(worker in ready for worker in wanted):
                     return wanted
                 if self._closed:
                     raise WorkerDied("the server is shutting down")
                 if time.monotonic() > deadline:
                     raise WorkerDied(f"sampling processes {wanted} were not ready after {self.timeout_s:g} s")
-                self._changed.wait(_POLL_S)
+                self._changed.wait(deadlines.POLL_S)
 
     def _start(self, worker: int) -> None:
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for each in (mine, theirs):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
-        mine.settimeout(_SEND_S)
-        with theirs:
-            path = os.pathsep.join(filter(None, sys.path))
-            environment = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path}
-            # A signal to the whole group, as Ctrl-C sends one, is for the server alone, which decides what follows: its
-            # samplers ignore it as soon as they can, and have it blocked until then.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-            try:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "glt.distributed.server.pool_worker", str(theirs.fileno())],
-                    pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        member = PoolMember(worker, process, mine)
-        self._members[worker] = member
-        member.send({"spec": asdict(PoolWorkerSpec(**self._spec, worker=worker))})
+        process = self._pool.start(worker, asdict(PoolWorkerSpec(**self._spec, worker=worker)))
         if self._standing is not None:
-            member.send(self._standing)
+            process.send(self._standing)
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -180,26 +120,25 @@ class SamplerPool:
         with self._changed:
             if standing:
                 self._standing = command
-            members = list(self._members.values())
-        for member in members:
-            member.send(command)
+            processes = list(self._pool.processes.values())
+        for process in processes:
+            process.send(command)
 
     def hand_over(self, worker: int | None, command: dict[str, Any], fds: list[int]) -> bool:
         """Gives a command and descriptors to one process, that in place ``worker`` or any; false if it is not there."""
         with self._changed:
-            ready = [each for _, each in sorted(self._members.items()) if each.is_ready]
+            ready = [each for _, each in sorted(self._pool.processes.items()) if each.is_ready]
             if worker is None and ready:
                 self._next += 1
-                member: PoolMember | None = ready[self._next % len(ready)]
+                process: SamplingProcess | None = ready[self._next % len(ready)]
             else:
-                member = next((each for each in ready if each.worker == worker), None)
-        return member is not None and member.send(command, fds)
+                process = next((each for each in ready if each.number == worker), None)
+        return process is not None and process.send(command, fds)
 
     def is_full(self, worker: int) -> bool:
         """Whether the process in place ``worker`` has no descriptors for more connections."""
         with self._changed:
-            member = self._members.get(worker)
-        return member is not None and time.monotonic() - member.full_s < _FULL_S
+            return worker in self._full_s and time.monotonic() - self._full_s[worker] < deadlines.FULL_S
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -209,105 +148,69 @@ class SamplerPool:
                 self._look()
             except Exception:  # or nobody would look after the others
                 logger.exception("while looking after the sampling processes")
-                time.sleep(_POLL_S)
+                time.sleep(deadlines.POLL_S)
 
     def _look(self) -> None:
-        with self._changed:
-            members = list(self._members.values())
-        poller = select.poll()
-        by_fd = {}
-        for member in members:
-            if member.socket.fileno() >= 0:
-                by_fd[member.socket.fileno()] = member
-                poller.register(member.socket.fileno(), select.POLLIN)
-        now = time.monotonic()  # before all is heard that came until then: this process itself may be stopped
-        for fd, _ in poller.poll(_POLL_S * 1000):
-            self._hear(by_fd[fd])
-        for member in members:
-            if not member.is_gone and member.process.poll() is not None:
-                self._lose(member)
-            elif member.is_ready and now - member.last_beat > STUCK_S:
-                member.why = f"it gave no sign of life for {STUCK_S:g} s, stopped or stuck, and was killed"
-                logger.error("%s: %s", self._name(member), member.why)
-                member.process.kill()
-                member.last_beat = time.monotonic()
+        for process, said in self._pool.look(deadlines.POLL_S):
+            if said is None:
+                self._lose(process)
+            else:
+                self._hear(process, said)
+        for process in list(self._pool.processes.values()):
+            if (
+                process.is_ready
+                and not process.is_gone
+                and not process.why
+                and self._pool.silent_s(process) > deadlines.STUCK_S
+            ):
+                process.kill(f"it gave no sign of life for {deadlines.STUCK_S:g} s, stopped or stuck, and was killed")
+                logger.error("%s: %s", process.name, process.why)
 
-    def _hear(self, member: PoolMember) -> None:
-        try:
-            data = member.socket.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lose(member)
-            return
-        member.last_beat = time.monotonic()
-        try:
-            said = json.loads(data)
-        except ValueError:
-            logger.error("%s said something that is no JSON, %d bytes", self._name(member), len(data))
-            return
+    def _hear(self, process: SamplingProcess, said: dict[str, Any]) -> None:
+        worker = process.number
         if "beat" in said:
-            self.ledger.beat(member.worker, said["beat"])
-        elif "full" in said:
-            member.full_s = member.last_beat
+            self.ledger.beat(worker, said["beat"])
         elif "ended" in said:
-            member.full_s = -math.inf  # there are two descriptors now
-            self.ledger.end_stream(member.worker, said["ended"], said["stats"])
+            self.ledger.end_stream(worker, said["ended"], said["stats"])
         with self._changed:
-            if "ready" in said:
-                member.is_ready = True
-                self._num_failed.pop(member.worker, None)
+            if "full" in said:
+                self._full_s[worker] = process.heard_s
+            elif "ended" in said:
+                self._full_s.pop(worker, None)  # there are two descriptors now
+            elif "ready" in said:
+                self._num_failed.pop(worker, None)
             elif "error" in said:
-                self._failures[member.worker] = (
-                    f"{self._name(member)} failed: {said['error']}: {said['text']}\n{said['traceback'].rstrip()}"
-                )
+                trace = said["traceback"].rstrip()
+                self._failures[worker] = f"{process.name} failed: {said['error']}: {said['text']}\n{trace}"
             self._changed.notify_all()
 
-    def _lose(self, member: PoolMember) -> None:
+    def _lose(self, process: SamplingProcess) -> None:
         """Takes note of a process that ended, and starts another in its place."""
-        if member.is_gone or self._closed:
+        text, worker = process.death(), process.number
+        if self._closed:
             return
-        member.is_gone = True
-        member.socket.close()
-        try:
-            code: Any = member.process.wait(_JOIN_S)
-        except subprocess.TimeoutExpired:
-            member.process.kill()
-            code = member.process.wait(_KILL_S)
-        hint = {
-            -9: "it was killed, often by the OOM killer: see dmesg",
-            -7: "a bus error: memory or a mapped file ran out",
-            -11: "a segmentation fault: please report it",
-        }.get(code, "its output says why")
-        text = f"{self._name(member)} died with exit code {code}: {member.why or hint}"
         logger.error("%s", text)
-        self.ledger.lose_worker(member.worker)
-        self._died(member.worker, text)
+        self.ledger.lose_worker(worker)
+        self._died(worker, text)
         with self._changed:
-            if self._members.get(member.worker) is member:
-                del self._members[member.worker]
-            failed = self._num_failed[member.worker] = self._num_failed.get(member.worker, 0) + 1
-            if failed >= _MOST_FAILURES or member.worker in self._failures:
-                self._failures.setdefault(member.worker, text)
+            self._pool.remove(process)
+            self._full_s.pop(worker, None)
+            failed = self._num_failed[worker] = self._num_failed.get(worker, 0) + 1
+            if failed >= _MOST_FAILURES or worker in self._failures:
+                self._failures.setdefault(worker, text)
             elif not self._closed:
-                self._num_restarts[member.worker] = self._num_restarts.get(member.worker, 0) + 1
+                self._num_restarts[worker] = self._num_restarts.get(worker, 0) + 1
                 try:
-                    self._start(member.worker)
+                    self._start(worker)
                 except OSError as error:  # no memory for a process, for example
-                    self._failures[member.worker] = f"{text}; none could be started in its place: {error}"
-                    logger.error("%s", self._failures[member.worker])
+                    self._failures[worker] = f"{text}; none could be started in its place: {error}"
+                    logger.error("%s", self._failures[worker])
             self._changed.notify_all()
-
-    def _name(self, member: PoolMember) -> str:
-        rank = self._spec["server_rank"]
-        return f"worker {member.worker} of server {rank} (host {socket.gethostname()}, pid {member.process.pid})"
 
     def pids(self) -> dict[int, int]:
         """The processes that are ready, by place."""
         with self._changed:
-            return {w: each.process.pid for w, each in sorted(self._members.items()) if each.is_ready}
+            return {w: each.pid for w, each in sorted(self._pool.processes.items()) if each.is_ready}
 
     def num_restarts(self) -> dict[int, int]:
         """How many processes were started in place of one that died, by place."""
@@ -315,24 +218,9 @@ class SamplerPool:
             return dict(self._num_restarts)
 
     def close(self) -> None:
-        """Ends all processes: by command, then terminate, then kill. May be called again."""
+        """Ends all processes. May be called again."""
         with self._changed:
             self._closed = True
-            members = list(self._members.values())
             self._changed.notify_all()
-        for member in members:
-            if not member.is_gone:
-                member.send({"exit": True})
-        for end, seconds in ((None, _JOIN_S), ("terminate", 0.5), ("kill", _KILL_S)):
-            deadline = time.monotonic() + seconds
-            for member in members:
-                if end is not None and member.process.poll() is None:
-                    getattr(member.process, end)()
-            for member in members:
-                try:
-                    member.process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    continue  # the next, harder step takes care of it
-        self._thread.join(_JOIN_S)
-        for member in members:
-            member.socket.close()
+        self._thread.join(deadlines.JOIN_S)
+        self._pool.close()

@@ -1,60 +1,46 @@
-"""The program of a server's sampling process: ``python -m glt.distributed.server.pool_worker FD``.
+"""The program of a server's sampling process: ``python -m glt.distributed.server.pool_worker SOCKET SPEC``.
 
-It maps the partition once and samples for any number of loaders, in turn. Over the socket that it inherits go JSON
-objects, one per packet, with file descriptors beside some::
+It maps the partition once and samples for any number of loaders, in turn. Its commands, beside those of
+:mod:`glt.distributed.engine.processes`::
 
-    server -> worker   {"spec": ...}
-                       {"servers": {rank: [host, port, host name, pid, partition]}}  who serves, now
+    server -> worker   {"servers": {rank: [host, port, host name, pid, partition]}}  who serves, now
                        {"serve": true} + connection of another server                answer its requests
                        {"loader": ...} + connection to a client, memory of seeds     sample for it
-                       {"close": id}  {"exit": true}
-    worker -> server   {"ready": pid}, then {"beat": {stream: stats}} every second, in parts if there are many,
-                       and {"ended": stream, "stats": stats}, and {"full": true} when a connection found no descriptor
-                       or  {"error": type, "text": ..., "traceback": ...}
-
-When the server dies the socket closes, or this process is given another parent, and it ends.
+                       {"close": id}
+    worker -> server   {"beat": {stream: stats}} every second, in parts if there are many, and
+                       {"ended": stream, "stats": stats}
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import gc
-import json
 import logging
 import os
-import signal
 import socket
-import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-import torch
-
 from glt import _core
+from glt import _deadlines as deadlines
 from glt.channel.shm import SharedMemory
 from glt.data.device import accelerator_of, missing_for_cuda
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.device_sampler import sampler_on
+from glt.distributed.engine.device_sampler import sampler_of
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
-from glt.distributed.engine.partitions import PartitionRouter, PartitionService
+from glt.distributed.engine.partitions import PartitionRouter
+from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import Producer
-from glt.distributed.engine.sampler import DistNeighborSampler
-from glt.distributed.engine.seeds import SeedTable, seeds_from_json
-from glt.distributed.engine.worker import keep_freed_memory, leave
+from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.server.log import write_logs
-from glt.distributed.server.pool import PACKET_BYTES, PoolWorkerSpec
+from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.stream import Lane, Stream, Turns, Window
-from glt.distributed.wire.connection import BEAT_S, STUCK_S, Connection, allow_descriptors, pulse
+from glt.distributed.wire.connection import Connection, allow_descriptors, pulse
 from glt.distributed.wire.listener import introduce
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import GltError
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import SeedOrder
 
 # A loader's share of the event loop of a sampling process.
 
@@ -106,15 +92,12 @@ class LoopShare(ConcurrentEventLoop):
     def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         return self._shared.run_native(call, *args)
 
-    def shutdown(self, timeout_s: float = 5.0) -> None:
+    def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
         """Begins nothing more; the loop itself goes on for others."""
         self._closed = True
         self._turns.interrupt(self._lane)
 
 
-_LOST_SERVER = 3  # exit codes
-_FAILED = 4
-_LOOK_S = 1.0
 _BEAT_STREAMS = 64  # told of in one packet
 
 logger = logging.getLogger("glt.distributed.server.pool_worker")  # not __main__
@@ -123,16 +106,16 @@ logger = logging.getLogger("glt.distributed.server.pool_worker")  # not __main__
 class PoolWorker:
     """A sampling process of a server."""
 
-    def __init__(self, sock: socket.socket, spec: PoolWorkerSpec) -> None:
-        self.socket, self.spec = sock, spec
+    def __init__(self, owner: Owner, spec: PoolWorkerSpec) -> None:
+        self.owner, self.spec = owner, spec
         self.dataset = DistDataset.from_json(spec.dataset)
         self.loop = ConcurrentEventLoop(spec.num_places)
         self.turns = Turns(spec.num_places)
-        service = PartitionService(self.dataset)
+        handlers = self.dataset.own.handlers()
         self.partitions = PartitionServer(
-            service.handlers(), spec.server_rank, spec.num_rpc_threads, max(STUCK_S, spec.timeout_s)
+            handlers, spec.server_rank, spec.num_rpc_threads, max(deadlines.STUCK_S, spec.timeout_s)
         )
-        self.transport = TcpTransport(self._address, list(service.handlers()), spec.timeout_s)
+        self.transport = TcpTransport(self._address, list(handlers), spec.timeout_s)
         self._lock = threading.Lock()
         self._servers: dict[int, list[Any]] = {}
         self._others: dict[str, LocalPartition] = {}  # partitions mapped besides, by directory and index
@@ -147,30 +130,7 @@ class PoolWorker:
 
     # -- commands --------------------------------------------------------------------------------------------------
 
-    def listen(self) -> None:
-        """Obeys the server until it says exit or is gone."""
-        parent = os.getppid()
-        self.socket.settimeout(_LOOK_S)
-        while True:
-            try:
-                data, fds, flags, _ = socket.recv_fds(self.socket, PACKET_BYTES, 4)
-            except TimeoutError:
-                if os.getppid() != parent:
-                    leave(_LOST_SERVER)
-                continue
-            except OSError:
-                leave(_LOST_SERVER)
-            if not data:
-                leave(_LOST_SERVER)
-            if flags & socket.MSG_CTRUNC:  # there is no room for descriptors here
-                logger.error("out of file descriptors: a connection is given up; raise the limit (ulimit -n)")
-                for fd in fds:
-                    os.close(fd)
-                self.say({"full": True})
-                continue
-            self._obey(json.loads(data), fds)
-
-    def _obey(self, command: dict[str, Any], fds: list[int]) -> None:
+    def obey(self, command: dict[str, Any], fds: list[int]) -> None:
         if "servers" in command:
             self._servers = {int(rank): server for rank, server in command["servers"].items()}
         elif "serve" in command:
@@ -189,8 +149,6 @@ class PoolWorker:
                 streams = [each for each in self._streams.values() if each.name == command["close"]]
             for each in streams:
                 each.close(command["why"])
-        elif "exit" in command:
-            leave(0)
         else:
             raise ValueError(f"unknown command {sorted(command)}")
 
@@ -228,31 +186,26 @@ class PoolWorker:
         others = {int(part): self._map_other(path, int(part)) for part, path in told["other_dirs"].items()}
         peers = [Peer(**each) for each in told["peers"]]
         router = PartitionRouter(self.transport, peers, self._me(), self.dataset.num_partitions) if peers else None
-        config, collect = SamplingConfig.from_json(told["config"]), told["collect_features"]
-        devices = told.get("devices") or [self.dataset.sampling_device]
         worker = self.spec.worker
+        devices = told.get("devices") or [self.dataset.sampling_device]
         place = accelerator_of(devices[worker % len(devices)], f"worker_devices[{worker % len(devices)}]")
-        sampler: DistNeighborSampler
-        if place is None:
-            sampler = DistNeighborSampler(self.dataset, config, router, loop, collect, others, self._spare)
-        else:
-            if not place.is_host:
-                stream.pin()
-            sampler = sampler_on(
-                place, self.dataset, others, config=config, router=router, loop=loop, collect_features=collect,
-                staged=True,
-            )  # fmt: skip
-        table = SeedTable.read(memory)
-        return Producer(
-            sampler, stream.channel, seeds_from_json(told["seeds"], table.extras), table, SeedOrder(**told["order"]),
-            told["first"], told["step"], f"worker {self.spec.worker} of server", self.spec.server_rank,
-        )  # fmt: skip
+        if place is not None and not place.is_host:
+            stream.pin()
+        job = SamplingJob.from_json(told, SeedTable.read(memory))
+        sampler = sampler_of(job, place, self.dataset, others, router, loop, spare=self._spare)
+        share = told["first"], told["step"]
+        return Producer(sampler, stream.channel, job, share, f"worker {worker} of server", self.spec.server_rank)
 
     def _me(self) -> Peer:
         return Peer(
-            f"server-{self.spec.server_rank}-w{self.spec.worker}", self.spec.server_rank, self.spec.worker,
-            socket.gethostname(), os.getpid(), self.dataset.partition_idx, "server",
-        )  # fmt: skip
+            f"server-{self.spec.server_rank}-w{self.spec.worker}",
+            self.spec.server_rank,
+            self.spec.worker,
+            socket.gethostname(),
+            os.getpid(),
+            self.dataset.partition_idx,
+            "server",
+        )
 
     def _map_other(self, path: str, part: int) -> LocalPartition:
         key = f"{path}/{part}"
@@ -270,29 +223,18 @@ class PoolWorker:
                 for key in ended:
                     del self._streams[key]
             for key in ended:
-                self.say({"ended": key, "stats": stream.stats()})
+                self.owner.say({"ended": key, "stats": stream.stats()})
         logger.info("stream of %s ended: %s", stream.name, stream.why)
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Tells the server every second what there is to tell; whoever is silent is stopped or stuck."""
-        while True:
-            with self._telling:
-                with self._lock:
-                    streams = list(self._streams.items())
-                for first in range(0, max(1, len(streams)), _BEAT_STREAMS):
-                    told = streams[first : first + _BEAT_STREAMS]
-                    self.say({"beat": {key: stream.stats() for key, stream in told}})
-            time.sleep(BEAT_S)
-
-    def say(self, value: dict[str, Any]) -> None:
-        try:
-            self.socket.send(json.dumps(value).encode())
-        except TimeoutError:
-            logger.info("the server listens to nothing: it is stopped, or very busy")  # its clients need this process
-        except OSError:
-            leave(_LOST_SERVER)
+        with self._telling:
+            with self._lock:
+                streams = list(self._streams.items())
+            for first in range(0, max(1, len(streams)), _BEAT_STREAMS):
+                told = streams[first : first + _BEAT_STREAMS]
+                self.owner.say({"beat": {key: stream.stats() for key, stream in told}})
 
 
 def may_use_gpu(spec: PoolWorkerSpec) -> bool:
@@ -301,36 +243,15 @@ def may_use_gpu(spec: PoolWorkerSpec) -> bool:
     return spec.dataset["graph_mode"] != "CPU" and missing_for_cuda() is None
 
 
-def main(fd: int) -> None:
-    sock = socket.socket(fileno=fd)
-    worker: PoolWorker | None = None
-    try:
-        for each in (signal.SIGINT, signal.SIGTERM):  # they are for the server, which decides what follows
-            signal.signal(each, signal.SIG_IGN)
-        allow_descriptors()
-        data = sock.recv(PACKET_BYTES)
-        if not data:
-            leave(_LOST_SERVER)
-        spec = PoolWorkerSpec(**json.loads(data)["spec"])
-        if not may_use_gpu(spec):
-            keep_freed_memory()
-        torch.set_num_threads(1)
-        write_logs(spec.log_format, spec.log_level, spec.server_rank, spec.worker)
-        worker = PoolWorker(sock, spec)
-        gc.freeze()  # what start-up made stays; the collector need not look at it again
-        worker.say({"ready": os.getpid()})
-        threading.Thread(target=worker.beat, name="glt-beat", daemon=True).start()
-        worker.listen()
-    except BaseException as error:
-        logger.critical("this sampling process cannot go on: %s", error, exc_info=True)
-        kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        text = {"error": kind, "text": str(error), "traceback": traceback.format_exc()[-20000:]}
-        try:
-            sock.send(json.dumps(text).encode())
-        except OSError as gone:
-            logger.info("the server is not told: %s", gone)
-    leave(_FAILED)
+def start(owner: Owner, spec: dict[str, Any]) -> PoolWorker:
+    """Starts the process as ``spec`` says, the fields of :class:`PoolWorkerSpec`."""
+    told = PoolWorkerSpec(**spec)
+    allow_descriptors()
+    if not may_use_gpu(told):
+        keep_freed_memory()
+    write_logs(told.log_format, told.log_level, told.server_rank, told.worker)
+    return PoolWorker(owner, told)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    run_program(start)

@@ -9,28 +9,23 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.message import Message, read_message
 from glt.distributed.engine.producer import EpochStart
-from glt.distributed.engine.sampler import Seeds
-from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt.distributed.server.client import DistClient, Reply, ServerLine, refuse_fork
-from glt.distributed.wire.connection import STUCK_S, Connection
+from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import dial, introduce
 from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError, WorkerDied
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import SeedOrder
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.2
-_WORD_S = 10.0  # for the server to say what became of a sampler whose stream broke
-_RETRY_S = 0.1  # after a connection broke that was being made
 _MAX_BATCH_BYTES = 64 << 30
 
 
@@ -54,14 +49,9 @@ class _Stream:
         try:
             while True:
                 try:
-                    message = self.connection.receive_data(_POLL_S)
+                    message = self.connection.receive_data(deadlines.POLL_S)
                 except ChannelTimeout:
-                    # Here, where all is read that has come: this process itself may have been stopped for a while.
-                    if self.connection.silent_s() > STUCK_S:
-                        raise PeerLost(
-                            f"{self} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck (see its "
-                            f"state in ps on {self.line.entry.host}), or the network is cut"
-                        ) from None
+                    self.connection.check_beats(self.line.entry.host)
                     continue
                 self.num_arrived += 1
                 self.arrived_bytes += message.numel()
@@ -87,7 +77,7 @@ class _Stream:
         self.tell({"taken": self.num_taken})
         return read_message(message)
 
-    def tell(self, command: dict[str, Any], timeout_s: float = STUCK_S) -> None:
+    def tell(self, command: dict[str, Any], timeout_s: float = deadlines.STUCK_S) -> None:
         try:
             self.connection.send(command, timeout_s)
         except GltError as error:
@@ -100,7 +90,7 @@ class _Stream:
 
     def _ended(self) -> GltError | RuntimeError:
         """What to raise for a stream that ended: the server knows more than the connection."""
-        deadline = time.monotonic() + _WORD_S
+        deadline = time.monotonic() + deadlines.CAUSE_S
         while time.monotonic() < deadline:
             if self.is_closed:
                 return RuntimeError("the loader was shut down while a batch was awaited")
@@ -109,7 +99,7 @@ class _Stream:
                 return WorkerDied(died)
             if self.line.lost is not None:
                 return self.line.lost
-            time.sleep(0.05)
+            time.sleep(deadlines.FAST_POLL_S)
         return self.error if isinstance(self.error, PeerLost) else PeerLost(f"lost {self}: {self.error}")
 
 
@@ -121,13 +111,8 @@ class RemoteSampler:
     Args:
         client: This process.
         server_ranks: Servers that sample.
-        num_workers: Sampling processes asked for, of each.
-        config, order, seeds, table, collect_features: What to sample.
-        concurrency: Batches that each sampler works on at the same time.
-        buffer_bytes: For batches that wait to be sent, on each server.
-        prefetch_size: Batches that each sampler sends ahead of the trainer.
-        devices: Where the processes of a server sample, in turn; None: as it was told itself.
-        timeout_s: Deadline of start-up in seconds.
+        job: What to sample.
+        options: How many sampling processes of each, and how they work.
 
     Raises:
         RuntimeError, MemoryError: If a server takes no more loaders.
@@ -135,24 +120,29 @@ class RemoteSampler:
     """
 
     def __init__(
-        self, client: DistClient, server_ranks: Sequence[int], num_workers: int, config: SamplingConfig,
-        order: SeedOrder, seeds: Seeds, table: SeedTable, collect_features: bool, concurrency: int, buffer_bytes: int,
-        prefetch_size: int, timeout_s: float, devices: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: DistClient,
+        server_ranks: Sequence[int],
+        job: SamplingJob,
+        options: RemoteDistSamplingWorkerOptions,
+    ) -> None:
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
         self._created: list[tuple[ServerLine, str]] = []
         self._finalizer = weakref.finalize(self, _end, self._pid, self._streams, self._created)
+        num_workers, timeout_s = options.num_workers, options.rpc_timeout
         told = {
-            "config": config.to_json(), "seeds": seeds.to_json(), "order": asdict(order),
-            "collect_features": collect_features, "concurrency": concurrency, "buffer_bytes": buffer_bytes,
-            "prefetch_size": prefetch_size, "devices": None if devices is None else list(devices),
-        }  # fmt: skip
+            **job.to_json(),
+            "concurrency": options.worker_concurrency,
+            "buffer_bytes": options.buffer_bytes,
+            "prefetch_size": options.prefetch_size,
+            "devices": options.devices,
+        }
         try:
             lines = [client.line(rank) for rank in server_ranks]
             deadline = time.monotonic() + timeout_s
             replies = [
-                line.call_within(timeout_s, "glt.create_loader", told, table.columns, table.extras, num_workers)
+                line.call_within(timeout_s, "glt.create_loader", told, job.table.columns, job.table.extras, num_workers)
                 for line in lines
             ]
             for line, reply in zip(lines, replies, strict=True):
@@ -162,8 +152,12 @@ class RemoteSampler:
                 if len(each["workers"]) < num_workers:
                     logger.warning(
                         "%s gives this loader %d samplers of the %d asked for: its max_workers is %d. The batches are "
-                        "the same", line.entry, len(each["workers"]), num_workers, len(each["workers"]),
-                    )  # fmt: skip
+                        "the same",
+                        line.entry,
+                        len(each["workers"]),
+                        num_workers,
+                        len(each["workers"]),
+                    )
             places = [(line, each["id"], worker) for line, each in granted for worker in each["workers"]]
             for first, (line, id_, worker) in enumerate(places):
                 self._streams.append(self._open(line, id_, worker, first, len(places), deadline))
@@ -202,7 +196,7 @@ class RemoteSampler:
                     raise WorkerDied(line.died[loader, worker]) from error
                 if line.lost is not None or time.monotonic() > deadline:
                     raise (line.lost or error) from error
-                time.sleep(_RETRY_S)
+                time.sleep(deadlines.RETRY_S)
 
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
@@ -233,16 +227,23 @@ class RemoteSampler:
         """As :meth:`glt.channel.Channel.stats`, of the streams together: sent is what has arrived here, so that what
         is queued waits for the trainer. How long samplers wait to send is known to the server."""
         total = {
-            "num_sent": "num_arrived", "num_received": "num_taken", "sent_bytes": "arrived_bytes",
-            "received_bytes": "taken_bytes", "num_consumer_waits": "num_waits", "consumer_wait_s": "wait_s",
-        }  # fmt: skip
+            "num_sent": "num_arrived",
+            "num_received": "num_taken",
+            "sent_bytes": "arrived_bytes",
+            "received_bytes": "taken_bytes",
+            "num_consumer_waits": "num_waits",
+            "consumer_wait_s": "wait_s",
+        }
         taken_first = {name: sum(getattr(each, of) for each in self._streams) for name, of in reversed(total.items())}
         return {
             **taken_first,
             "num_queued": taken_first["num_sent"] - taken_first["num_received"],
-            "num_copied": 0, "num_oversize": 0, "num_producer_waits": 0, "producer_wait_s": 0.0,
+            "num_copied": 0,
+            "num_oversize": 0,
+            "num_producer_waits": 0,
+            "producer_wait_s": 0.0,
             "num_streams": len(self._streams),
-        }  # fmt: skip
+        }
 
     def close(self, all_finished: bool = False) -> None:
         """Ends the loader on the servers. May be called again."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.data.arrays import as_rows, load_npy, load_saved
 from glt.distributed.context import DistContext
 from glt.distributed.engine.dataset import DistDataset
@@ -39,9 +40,11 @@ from glt.errors import GltError, RendezvousError
 
 
 SPLITS = {
-    "train": ("train_mask",), "valid": ("valid_mask", "val_mask"), "val": ("val_mask", "valid_mask"),
+    "train": ("train_mask",),
+    "valid": ("valid_mask", "val_mask"),
+    "val": ("val_mask", "valid_mask"),
     "test": ("test_mask",),
-}  # fmt: skip
+}
 
 
 class SeedSource:
@@ -120,8 +123,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_SESSION_BYTES = 16 << 30
 _MOST_WHY = 2000  # characters of what a failure is called
-_GOODBYE_S = 1.0
-_LATE_S = 10.0  # in which those who are still on their way to a server that has failed are told why
 
 
 class DistServer:
@@ -178,18 +179,32 @@ class DistServer:
             self.listener = Listener(bind, rank, master, self._welcome, options.rpc_timeout)
             made.callback(self.listener.close)
             self.entry = ServerEntry(
-                rank, *self.listener.address, socket.gethostname(), os.getpid(), host_id(), dataset.partition_idx,
-                dataset.load_args["graph_dir"], dataset.manifest.run_id, num_servers, num_clients,
-            )  # fmt: skip
+                rank,
+                *self.listener.address,
+                socket.gethostname(),
+                os.getpid(),
+                host_id(),
+                dataset.partition_idx,
+                dataset.load_args["graph_dir"],
+                dataset.manifest.run_id,
+                num_servers,
+                num_clients,
+            )
             self.tensors = TensorStore(rank, dataset, str(self.entry), self.graph.stored_rows)
             self.pool = SamplerPool(
                 {
-                    "server_rank": rank, "dataset": dataset.to_json(), "num_places": options.max_concurrency,
-                    "num_rpc_threads": num_rpc_threads, "timeout_s": options.rpc_timeout,
-                    "log_level": logging.getLogger().getEffectiveLevel(), "log_format": options.log_format,
+                    "server_rank": rank,
+                    "dataset": dataset.to_json(),
+                    "num_places": options.max_concurrency,
+                    "num_rpc_threads": num_rpc_threads,
+                    "timeout_s": options.rpc_timeout,
+                    "log_level": logging.getLogger().getEffectiveLevel(),
+                    "log_format": options.log_format,
                 },
-                options.worker_limit, options.rpc_timeout, self._worker_died,
-            )  # fmt: skip
+                options.worker_limit,
+                options.rpc_timeout,
+                self._worker_died,
+            )
             made.callback(self.pool.close)
             self._calls_of_graph = graph_calls(self.graph)
             self._calls_of_tensors = store_calls(self.tensors) | row_update_calls(self.tensors, self.meetings)
@@ -201,9 +216,7 @@ class DistServer:
             self.pool.ensure(options.num_workers)
             if options.metrics_port is not None:
                 self.metrics = MetricsEndpoint(self.stats, self.entry, options.metrics_host, options.metrics_port)
-            self._membership = Membership(
-                self.entry, master, self.clients, self._servers_changed, options.rpc_timeout
-            )  # fmt: skip
+            self._membership = Membership(self.entry, master, self.clients, self._servers_changed, options.rpc_timeout)
             self.listener.open()
         except BaseException:
             self.close()
@@ -356,9 +369,13 @@ class DistServer:
         session.has_left = True
 
     def _create_loader(
-        self, session: Session, told: dict[str, Any], columns: dict[str, Tensor], extras: dict[str, Tensor],
+        self,
+        session: Session,
+        told: dict[str, Any],
+        columns: dict[str, Tensor],
+        extras: dict[str, Tensor],
         num_workers: int,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         loader = self.loaders.open(session, told, columns, extras, num_workers, self._read_plan())
         if session not in self.clients:  # it ended meanwhile, perhaps before the loader was there to be closed
             self.loaders.close(loader.id, f"{session} is gone")
@@ -449,7 +466,7 @@ class DistServer:
         # First: whoever is told hangs up, and others at a meeting would hear that it is gone instead of why.
         self.meetings.close(text)
         sessions = self.clients.sessions()
-        deadline = time.monotonic() + _GOODBYE_S  # for all: some may take nothing
+        deadline = time.monotonic() + deadlines.GOODBYE_S  # for all: some may take nothing
         for session in sessions:
             left_s = max(0.0, deadline - time.monotonic())
             session.say({"closing": text, "has_data": False}, timeout_s=left_s)
@@ -463,7 +480,7 @@ class DistServer:
         self.pool.close()
         self._calls.shutdown(1.0)
         if why:
-            self.clients.wait_for_latecomers(_LATE_S)
+            self.clients.wait_for_latecomers(deadlines.LATE_S)
             self.listener.close()
         logger.info("%s has ended", self.entry)
 
@@ -506,19 +523,22 @@ def collect(server: DistServer) -> dict[str, Any]:
         "totals": _with_ratios(total(by_worker.values())),
         "loaders": {
             id_: {
-                "client": str(loader.session), "age_s": time.time() - loader.began_s,
-                "num_workers": len(loader.workers), **_with_ratios(by_loader.get(id_, none)),
+                "client": str(loader.session),
+                "age_s": time.time() - loader.began_s,
+                "num_workers": len(loader.workers),
+                **_with_ratios(by_loader.get(id_, none)),
             }
             for id_, loader in loaders.items()
         },
         "workers": {
             str(worker): {
-                "pid": pids.get(worker), "num_restarts": num_restarts.get(worker, 0),
+                "pid": pids.get(worker),
+                "num_restarts": num_restarts.get(worker, 0),
                 **_with_ratios(by_worker.get(worker, none)),
             }
             for worker in sorted(pids.keys() | by_worker.keys())
         },
-    }  # fmt: skip
+    }
 
 
 def _with_ratios(each: Numbers) -> Numbers:

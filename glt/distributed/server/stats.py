@@ -14,9 +14,10 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
 import glt
+from glt import _deadlines as deadlines
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.server.membership import ServerEntry
-from glt.distributed.wire.connection import BEAT_S, printed
+from glt.distributed.wire.connection import printed
 from glt.errors import RendezvousError
 
 # What the sampling processes of a server told of their streams, added up so that no counter ever falls.
@@ -73,7 +74,7 @@ class Ledger:
                 live = self._live.get((worker, key))
                 if live is None:  # a beat ago it had done nothing
                     live = self._live[worker, key] = _Live(numbers)
-                    live.past.append((now - BEAT_S, {}))
+                    live.past.append((now - deadlines.BEAT_S, {}))
                 live.numbers = numbers
                 live.past.append((now, numbers))
 
@@ -133,8 +134,6 @@ def _add(to: Numbers, more: Mapping[str, float], names: Iterable[str]) -> None:
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_S = 5.0  # with a connection that asks for nothing
-_JOIN_S = 3.0
 
 # Of a server, a loader and a sampling process: name in the stats, name of the metric, what it is.
 _COUNTERS = (
@@ -197,9 +196,12 @@ class ServerCollector:
 
         stats, entry = self._stats(), self._entry
         about = {
-            "server": str(entry.rank), "partition": str(entry.partition_idx), "host": entry.host, "pid": str(entry.pid),
+            "server": str(entry.rank),
+            "partition": str(entry.partition_idx),
+            "host": entry.host,
+            "pid": str(entry.pid),
             "version": glt.__version__,
-        }  # fmt: skip
+        }
         yield InfoMetricFamily("glt_server", "What this server is", value=about)
         for name, metric, text in (
             ("uptime_s", "uptime_seconds", "Seconds since the server started"),
@@ -228,9 +230,10 @@ class ServerCollector:
                     counter.add_metric(values, row[name])
                 yield counter
             stages = CounterMetricFamily(
-                f"glt_{scope}_stage_seconds", "Seconds of batches in each stage, summed over batches",
+                f"glt_{scope}_stage_seconds",
+                "Seconds of batches in each stage, summed over batches",
                 labels=[*label, "stage"],
-            )  # fmt: skip
+            )
             for values, row in rows.items():
                 for stage in _STAGES:
                     stages.add_metric([*values, stage], row[f"{stage}_s"])
@@ -278,7 +281,7 @@ class MetricsEndpoint:
         """Ends it, connections included. May be called again."""
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(_JOIN_S)
+        self._thread.join(deadlines.JOIN_S)
         self._http.hang_up()
 
 
@@ -313,11 +316,11 @@ class _Http(ThreadingMixIn, TCPServer):
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError as error:
                 logger.debug("%s", error)  # it ended meanwhile
-            thread.join(_JOIN_S)
+            thread.join(deadlines.JOIN_S)
 
 
 class _Answer(BaseHTTPRequestHandler):
-    timeout = _PATIENCE_S
+    timeout = deadlines.SEND_S
     server: _Http
 
     def do_GET(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -12,9 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.channel.local import LocalChannel
-from glt.channel.message import MessageKind, error_message, read_message
+from glt.channel.message import MessageKind, read_message
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.wire.connection import Connection
@@ -151,8 +151,6 @@ class Turns:
 
 logger = logging.getLogger(__name__)
 
-LEASE_S = 60.0  # a client that is silent for so long is stopped, or stuck, and gives up its loaders
-_POLL_S = 0.5
 _ANY_NUMBER = 1 << 30
 
 
@@ -198,7 +196,6 @@ class Stream:
         self.num_running: Callable[[], int] = lambda: 0
         self.made_room: Callable[[], None] = lambda: None
         self._end = end
-        self._epochs: queue.SimpleQueue[EpochStart | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._ending = threading.Lock()
         self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
@@ -215,7 +212,8 @@ class Stream:
 
     def start(self, producer: Producer) -> None:
         self.producer = producer
-        for run in (self._produce, self._send, self._listen):
+        producer.open()
+        for run in (self._send, self._listen):
             threading.Thread(target=run, name=f"glt-stream-{run.__name__[1:]}", daemon=True).start()
 
     def may_begin(self) -> bool:
@@ -226,28 +224,13 @@ class Stream:
         waiting = queued["sent_bytes"] - queued["received_bytes"]
         return waiting + self.num_running() * self.window.largest_bytes < self.window.buffer_bytes
 
-    def _produce(self) -> None:
-        assert self.producer is not None
-        while (start := self._epochs.get()) is not None:
-            try:
-                self.producer.run(start)
-            except Exception as error:  # not of a batch, those are reported in their place
-                message = error_message(
-                    error, role=self.producer.role, rank=self.producer.rank, loader=start.iteration, epoch=start.epoch
-                )
-                try:
-                    with self.channel.reserve(len(message)) as slot:
-                        slot.buffer.copy_(message)
-                except ChannelClosed:
-                    return
-
     def _send(self) -> None:
         try:
             while not self._ended.is_set():
                 if not self._has_room():
                     continue
                 try:
-                    message = self.channel.receive_bytes(_POLL_S)
+                    message = self.channel.receive_bytes(deadlines.POLL_S)
                 except ChannelTimeout:
                     continue
                 self.made_room()
@@ -256,7 +239,7 @@ class Stream:
                 self.window.largest_bytes = max(self.window.largest_bytes, message.numel())
                 self._count(message)
                 # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
-                self.connection.send_data(message, timeout_s=86400.0)
+                self.connection.send_data(message, timeout_s=deadlines.DAY_S)
         except (ChannelClosed, ConnectionLost, ChannelTimeout) as error:
             self.close(str(error))
         except Exception as error:
@@ -267,7 +250,7 @@ class Stream:
         """Waits a little until the client has; counts that as blocked if something waits to be sent."""
         is_blocked = self.channel.stats()["num_queued"] > 0
         start = time.perf_counter()
-        has_room = self.window.wait_to_send(_POLL_S)
+        has_room = self.window.wait_to_send(deadlines.POLL_S)
         if is_blocked:
             self._totals["blocked_s"] += time.perf_counter() - start
         return has_room
@@ -286,10 +269,10 @@ class Stream:
         try:
             while not self._ended.is_set():
                 try:
-                    self._obey(self.connection.receive_json(_POLL_S))
+                    self._obey(self.connection.receive_json(deadlines.POLL_S))
                 except ChannelTimeout:
-                    if self.connection.silent_s() > LEASE_S:
-                        self.close(f"{self.connection.peer} has given no sign of life for {LEASE_S:g} s")
+                    if self.connection.silent_s() > deadlines.LEASE_S:
+                        self.close(f"{self.connection.peer} has given no sign of life for {deadlines.LEASE_S:g} s")
         except ConnectionLost as error:
             self.close(str(error))
         except (MessageError, KeyError, TypeError, ValueError) as error:
@@ -303,8 +286,7 @@ class Stream:
             start = EpochStart.from_json(command["start"])
             for name, value in start.to_json().items():
                 check_count(name, value, 0, 2**63 - 1 if name == "random_seed" else 2**31 - 1)
-            self.producer.want(start.iteration)
-            self._epochs.put(start)
+            self.producer.start_epoch(start)
         elif "drain" in command:
             self.producer.want(-1)
         elif "close" in command:
@@ -320,8 +302,7 @@ class Stream:
             self._ended.set()
             self.why = why
         if self.producer is not None:
-            self.producer.want(-1)
-        self._epochs.put(None)
+            self.producer.close()
         self.channel.close()
         self.connection.close()
         self._end(self)

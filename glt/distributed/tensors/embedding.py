@@ -89,12 +89,15 @@ class DistParameter(nn.Parameter):
         return f"DistParameter of {self.tensor.name!r}, {list(self.tensor.shape)}"
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
-        raise TypeError(f"{self!r} cannot be copied: its rows are on servers. Make another DistEmbedding, and write "
-                        "its weight")  # fmt: skip
+        raise TypeError(
+            f"{self!r} cannot be copied: its rows are on servers. Make another DistEmbedding, and write its weight"
+        )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise pickle.PicklingError(f"{self!r} cannot be pickled: its rows are on servers. Save its state_dict(), and "
-                                   "its rows by the sparse optimizer's save()")  # fmt: skip
+        raise pickle.PicklingError(
+            f"{self!r} cannot be pickled: its rows are on servers. Save its state_dict(), and "
+            "its rows by the sparse optimizer's save()"
+        )
 
 
 class Lookup(torch.autograd.Function):
@@ -263,8 +266,10 @@ class DistEmbedding(nn.Module):
         raise TypeError(f"{self} cannot be copied: its rows are on servers. Make another one, and write its weight")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise pickle.PicklingError(f"{self} cannot be pickled: its rows are on servers. Save its state_dict(), and its "
-                                   "rows by the sparse optimizer's save()")  # fmt: skip
+        raise pickle.PicklingError(
+            f"{self} cannot be pickled: its rows are on servers. Save its state_dict(), and its "
+            "rows by the sparse optimizer's save()"
+        )
 
 
 def _converted(ids: Any) -> Tensor:

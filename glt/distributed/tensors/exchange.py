@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data import arrays as pool
-from glt.data.arrays import as_numpy
+from glt.data.arrays import as_numpy, pooled_empty
 from glt.distributed.tensors.spec import Placement, Selection, TensorSpec
 from glt.distributed.tensors.store import Rows
 from glt.errors import GltError, PeerLost
@@ -88,7 +87,7 @@ class Exchange:
             if _count(piece.rows) == selection.n and piece.positions is None:
                 return self._ask(piece, None).result()  # all in one, as it comes
             if out is None:
-                out = pool.empty((selection.n, *self._spec.row_shape), self._spec.torch_dtype)
+                out = pooled_empty((selection.n, *self._spec.row_shape), self._spec.torch_dtype)
             if len(waiting) >= most:
                 _place(out, *waiting.popleft())
             waiting.append((piece, self._ask(piece, out)))
@@ -188,26 +187,35 @@ class Exchange:
             return
         for at, block in selection.blocks(self._piece_rows * len(self._generations)):
             ids = block.ids if block.ids is not None else np.arange(block.first, block.first + block.n)
-            yield from _in_turn([
+            yield from _in_turn(
                 [
-                    Piece(
-                        portion.server, torch.from_numpy(portion.rows[i : i + self._piece_rows]),
-                        at + i if portion.positions is None else at,
-                        None if portion.positions is None else portion.positions[i : i + self._piece_rows], block.n,
-                    )
-                    for i in range(0, len(portion.rows), self._piece_rows)
+                    [
+                        Piece(
+                            portion.server,
+                            torch.from_numpy(portion.rows[i : i + self._piece_rows]),
+                            at + i if portion.positions is None else at,
+                            None if portion.positions is None else portion.positions[i : i + self._piece_rows],
+                            block.n,
+                        )
+                        for i in range(0, len(portion.rows), self._piece_rows)
+                    ]
+                    for portion in self._placement.portions(ids)
                 ]
-                for portion in self._placement.portions(ids)
-            ])  # fmt: skip
+            )
 
     def _span_pieces(self, first: int, last: int) -> list[list[Piece]]:
         found: dict[int, list[Piece]] = {}
         for span in self._placement.spans(first, last):
             found.setdefault(span.server, []).extend(
-                Piece(span.server, (span.row + i, min(self._piece_rows, span.num_rows - i)), span.first + i - first,
-                      None, 0)
+                Piece(
+                    span.server,
+                    (span.row + i, min(self._piece_rows, span.num_rows - i)),
+                    span.first + i - first,
+                    None,
+                    0,
+                )
                 for i in range(0, span.num_rows, self._piece_rows)
-            )  # fmt: skip
+            )
         return list(found.values())
 
 
@@ -279,7 +287,7 @@ def _place(out: Tensor, piece: Piece, reply: Any) -> None:
 def _values_of(piece: Piece, values: Tensor) -> Tensor:
     if piece.positions is None:
         return values[piece.at : piece.at + _count(piece.rows)]
-    out = pool.empty((len(piece.positions), *values.shape[1:]), values.dtype)
+    out = pooled_empty((len(piece.positions), *values.shape[1:]), values.dtype)
     here = as_numpy(values[piece.at : piece.at + piece.span])
     _core.gather_rows(here, piece.positions.astype(np.int64), as_numpy(out), None, None, torch.get_num_threads())
     return out

@@ -73,9 +73,13 @@ class GraphData(MutableMapping[str, DistTensor]):
         if given is None or (given.is_deleted and given.spec.table == key):
             dtype, shape = self._stored[key]
             self._open[key] = DistTensor(
-                (self.num_rows, *shape), dtype, self._server_name(key), StoredTable(self._kind, self._at, key),
-                self.type, world=self._world,
-            )  # fmt: skip
+                (self.num_rows, *shape),
+                dtype,
+                self._server_name(key),
+                StoredTable(self._kind, self._at, key),
+                self.type,
+                world=self._world,
+            )
         return self._open[key]
 
     def _server_name(self, key: str) -> str:

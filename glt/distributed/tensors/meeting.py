@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from glt import _deadlines as deadlines
 from glt.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
-MAX_TIMEOUT_S = 86400.0
-BARRIER_S = 1800.0  # as of torch.distributed: trainers may have very different things to do in between
 _MOST_FAILURES = 16  # that are remembered of a tag, for those who arrive late
 
 
@@ -127,9 +126,16 @@ class Meetings:
     # -- arriving --------------------------------------------------------------------------------------------------
 
     def arrive(
-        self, tag: str, number: int, who: Participant, num: int, contribution: Any = None, *,
-        finish: Callable[[list[Any]], Any] | None = None, timeout_s: float = 120.0,
-    ) -> Future[Any]:  # fmt: skip
+        self,
+        tag: str,
+        number: int,
+        who: Participant,
+        num: int,
+        contribution: Any = None,
+        *,
+        finish: Callable[[list[Any]], Any] | None = None,
+        timeout_s: float = 120.0,
+    ) -> Future[Any]:
         """Takes part in a meeting.
 
         Args:
@@ -226,7 +232,7 @@ class Meetings:
             TypeError, ValueError: If an argument does not fit.
             glt.errors.PeerLost: If ``who`` is gone itself.
         """
-        _check(tag, number, who, who.rank + 1, BARRIER_S)
+        _check(tag, number, who, who.rank + 1, deadlines.BARRIER_S)
         with self._changed:
             group = self._groups.get(who.group)
             if group is None or who.id not in group.present:
@@ -252,7 +258,7 @@ class Meetings:
         Raises:
             TypeError, ValueError: If an argument does not fit.
         """
-        _check(tag, number, who, num, BARRIER_S)
+        _check(tag, number, who, num, deadlines.BARRIER_S)
         with self._changed:
             group = self._groups.get(who.group)
             if group is None:
@@ -323,7 +329,7 @@ class Meetings:
             watcher = self._watcher
         _tell(failed, why)
         if watcher is not None and watcher is not threading.current_thread():
-            watcher.join(5.0)
+            watcher.join(deadlines.JOIN_S)
 
 
 def _tell(failed: list[_Meeting], text: str) -> None:
@@ -353,8 +359,8 @@ def check_timeout(timeout_s: Any) -> None:
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(f"timeout_s = {timeout_s!r}: expected a number of seconds")
-    if not 0 < timeout_s <= MAX_TIMEOUT_S:
-        raise ValueError(f"timeout_s = {timeout_s}: expected above 0 and at most {MAX_TIMEOUT_S:g}")
+    if not 0 < timeout_s <= deadlines.DAY_S:
+        raise ValueError(f"timeout_s = {timeout_s}: expected above 0 and at most {deadlines.DAY_S:g}")
 
 
 # What trainers may ask of the meetings that a server holds for them.

@@ -11,10 +11,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from glt import _deadlines as deadlines
 from glt._checks import check_flag, real_number
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.tensors.embedding import DistParameter, embedding_groups, gradients_by_server
-from glt.distributed.tensors.meeting import MAX_TIMEOUT_S, check_timeout
+from glt.distributed.tensors.meeting import check_timeout
 from glt.distributed.tensors.store import require_equal
 from glt.distributed.tensors.tensor import Checkpoint, DistTensor, load_tensors, save_tensors
 from glt.distributed.world import World
@@ -111,11 +112,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._num_met[call] = number + 1
         world, tag = self._world, f"{call} of sparse optimizer {self._number}"
         replies = [
-            world.call_within(
-                timeout_s, server, f"glt.rows.{call}", tag, number, world.num_trainers, timeout_s, each
-            )
+            world.call_within(timeout_s, server, f"glt.rows.{call}", tag, number, world.num_trainers, timeout_s, each)
             for server, each in enumerate(told)
-        ]  # fmt: skip
+        ]
         return [reply.result() for reply in replies]
 
     def _options(self, group: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +134,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 weights.shape, torch.float32, None, self._first_state(group), _part_of(weights), world=self._world
             )
             for name in self.state_names
-        }  # fmt: skip
+        }
 
     def _first_state(self, group: dict[str, Any]) -> Any:
         """What :class:`DistTensor` takes as ``init_func``."""
@@ -193,11 +192,13 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _told(self, p: DistParameter, group: dict[str, Any], server: int) -> dict[str, Any]:
         return {
-            "kind": self.kind, "name": p.tensor.name, "options": self._options(group),
+            "kind": self.kind,
+            "name": p.tensor.name,
+            "options": self._options(group),
             "weights": p.tensor.generations[server],
             "state": [self._rows[p][name].generations[server] for name in self.state_names],
             "num_steps": self.state[p]["step"],
-        }  # fmt: skip
+        }
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients that have not been used in a step."""
@@ -256,9 +257,10 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _about(self, group: dict[str, Any]) -> dict[str, Any]:
         return {
-            "embeddings": [self._key(p) for p in group["params"]], "options": self._options(group),
+            "embeddings": [self._key(p) for p in group["params"]],
+            "options": self._options(group),
             "steps": [self.state[p]["step"] for p in group["params"]],
-        }  # fmt: skip
+        }
 
     def _key(self, p: DistParameter) -> str:
         """What an embedding is called on disk."""
@@ -284,7 +286,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 error = raised
         told = {"result": result, "error": None if error is None else f"{type(error).__name__}: {error}"}
         # As long as it takes: that trainer 0 is gone would be noticed.
-        first = self._exchange(told, MAX_TIMEOUT_S)[0]
+        first = self._exchange(told, deadlines.DAY_S)[0]
         if error is not None:
             raise error
         if first["error"] is not None:
@@ -345,8 +347,11 @@ class SparseAdagrad(SparseOptimizer):
         timeout_s: float = 120.0,
     ) -> None:
         defaults = {
-            "lr": lr, "lr_decay": lr_decay, "initial_accumulator_value": initial_accumulator_value, "eps": eps,
-        }  # fmt: skip
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+            "eps": eps,
+        }
         super().__init__(params, defaults, reduction, maximize, timeout_s)
 
     def _check(self, options: dict[str, Any]) -> None:

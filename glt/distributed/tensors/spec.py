@@ -81,8 +81,9 @@ class Placement:
     def evenly(cls, num_rows: int, num_servers: int) -> Placement:
         """A range of rows per server; their lengths differ by one at most."""
         bounds = [num_rows * server // num_servers for server in range(num_servers + 1)]
-        return cls("even", 0, PartitionBook.of_ranges(bounds), tuple(range(num_servers)), (0,) * num_servers,
-                   num_servers)  # fmt: skip
+        return cls(
+            "even", 0, PartitionBook.of_ranges(bounds), tuple(range(num_servers)), (0,) * num_servers, num_servers
+        )
 
     @classmethod
     def by_book(
@@ -132,8 +133,10 @@ class Placement:
             kind, at = "edge", schema.edge_index(part)
             book = world.data.edge_books[at]
         if book is None:
-            raise ValueError(f"part = {part!r}: partitions have no book of these edges, having no rows of them; "
-                             "use None for even parts")  # fmt: skip
+            raise ValueError(
+                f"part = {part!r}: partitions have no book of these edges, having no rows of them; "
+                "use None for even parts"
+            )
         if num_rows is not None and book.num_ids != num_rows:
             raise ValueError(
                 f"shape[0] = {num_rows}: expected {book.num_ids}, the number of {kind}s of type {part!r}, or "
@@ -153,9 +156,12 @@ class Placement:
     def spec(self) -> dict[str, Any]:
         """What a server needs to make the same again, see :meth:`from_spec`; books are not sent."""
         return {
-            "kind": self.kind, "type_index": self.type_index, "num_rows": self.num_rows,
-            "server_of": list(self.server_of), "num_servers": self.num_servers,
-        }  # fmt: skip
+            "kind": self.kind,
+            "type_index": self.type_index,
+            "num_rows": self.num_rows,
+            "server_of": list(self.server_of),
+            "num_servers": self.num_servers,
+        }
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any], data: Any) -> Placement:
@@ -171,8 +177,10 @@ class Placement:
         book = books[at] if 0 <= at < len(books) else None
         server_of = spec["server_of"]
         if book is None or book.num_ids != spec["num_rows"] or book.num_parts != len(server_of):
-            raise ValueError(f"the server has {book} for {kind}s of type {at}: expected one of {spec['num_rows']} ids "
-                             f"and {len(server_of)} partitions, the trainer's")  # fmt: skip
+            raise ValueError(
+                f"the server has {book} for {kind}s of type {at}: expected one of {spec['num_rows']} ids "
+                f"and {len(server_of)} partitions, the trainer's"
+            )
         return cls.by_book(kind, at, book, num_servers, lambda part: int(server_of[part]))
 
     def rows_on(self, server: int) -> int:

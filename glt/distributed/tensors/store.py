@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt import _deadlines as deadlines
 from glt._checks import available_memory
-from glt.data import arrays as pool
-from glt.data.arrays import NativeView, as_numpy
+from glt.data.arrays import NativeView, as_numpy, pooled_empty
 from glt.distributed.tensors.meeting import Meetings
 from glt.distributed.tensors.spec import Placement, TensorSpec, fill, needs_twice
 
@@ -72,7 +72,7 @@ class Shard:
             IndexError: If there is no such row; names the first.
         """
         numbers, first, n = self._parts(rows)
-        out = pool.empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
+        out = pooled_empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
         self.table.read(numbers, first, as_numpy(out), self.num_threads)
         return out
 
@@ -135,9 +135,6 @@ class Shard:
 # The order in which the changes of one handle are made, whichever threads they come to.
 
 
-_PATIENCE_S = 60.0
-
-
 class Turn:
     """Numbers of changes, from 1. They are begun in the order of their numbers, each when the one before is done, well
     or badly; whoever waits therefore waits for one that has a thread already."""
@@ -160,12 +157,14 @@ class Turn:
             RuntimeError: If it does not come, or was ended.
         """
         with self._changed:
-            come = self._changed.wait_for(lambda: self._num_done >= number or self._ended, _PATIENCE_S)
+            come = self._changed.wait_for(lambda: self._num_done >= number or self._ended, deadlines.TURN_S)
             if self._ended:
                 raise RuntimeError("the trainer of this change is gone")
             if not come:
-                raise RuntimeError(f"change {self._num_done + 1} of a tensor did not come within {_PATIENCE_S:g} s; "
-                                   "later ones wait for it")  # fmt: skip
+                raise RuntimeError(
+                    f"change {self._num_done + 1} of a tensor did not come within {deadlines.TURN_S:g} s; "
+                    "later ones wait for it"
+                )
 
     @contextmanager
     def of(self, number: int) -> Iterator[None]:
@@ -216,10 +215,16 @@ class StoredTensor:
     def stats(self) -> dict[str, Any]:
         """What the server has of it, and what was done with it."""
         return {
-            "shape": list(self.spec.shape), "dtype": self.spec.dtype, "num_rows": len(self.shard),
-            "num_bytes": self.shard.tensor.nbytes, "num_holders": len(self.handles), "num_reads": self.num_reads,
-            "num_writes": self.num_writes, "read_bytes": self.read_bytes, "written_bytes": self.written_bytes,
-        }  # fmt: skip
+            "shape": list(self.spec.shape),
+            "dtype": self.spec.dtype,
+            "num_rows": len(self.shard),
+            "num_bytes": self.shard.tensor.nbytes,
+            "num_holders": len(self.handles),
+            "num_reads": self.num_reads,
+            "num_writes": self.num_writes,
+            "read_bytes": self.read_bytes,
+            "written_bytes": self.written_bytes,
+        }
 
 
 # The distributed tensors of a server: made, found and deleted by name, read and written by number.
@@ -250,9 +255,13 @@ class TensorStore:
     """
 
     def __init__(
-        self, rank: int = 0, data: Any = None, owner: str = "this process",
-        tables: Callable[[str, int, str, list[int]], Tensor] | None = None, num_threads: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        rank: int = 0,
+        data: Any = None,
+        owner: str = "this process",
+        tables: Callable[[str, int, str, list[int]], Tensor] | None = None,
+        num_threads: int | None = None,
+    ) -> None:
         self.rank, self.data, self.owner, self.tables = rank, data, owner, tables
         self.num_threads = num_threads or min(8, len(os.sched_getaffinity(0)))
         self._lock = threading.Lock()
@@ -442,9 +451,10 @@ class TensorStore:
                 return stored
             end = self._ends.get(generation)
         raise LookupError(
-            f"{end}: create it again, or find the one that has its name now" if end is not None else
-            f"{self.owner} has no tensor number {generation}: it was restarted since, or the tensor deleted long ago"
-        )  # fmt: skip
+            f"{end}: create it again, or find the one that has its name now"
+            if end is not None
+            else f"{self.owner} has no tensor number {generation}: it was restarted since, or the tensor was deleted"
+        )
 
     def read(self, holder: Any, generation: int, rows: Rows, handle: str = "", after: int = 0) -> Tensor:
         """See :meth:`Shard.read`; the first ``after`` changes of a handle are made by then."""
@@ -459,20 +469,24 @@ class TensorStore:
 
     def write(
         self, holder: Any, generation: int, rows: Rows, values: Tensor, handle: str = "", number: int = 0
-    ) -> None:  # fmt: skip
+    ) -> None:
         """See :meth:`Shard.write`; it is the change of this ``number`` of a handle, or 0: of no order."""
         self._change(Shard.write, holder, generation, rows, values, handle, number)
 
-    def add(
-        self, holder: Any, generation: int, rows: Rows, values: Tensor, handle: str = "", number: int = 0
-    ) -> None:  # fmt: skip
+    def add(self, holder: Any, generation: int, rows: Rows, values: Tensor, handle: str = "", number: int = 0) -> None:
         """See :meth:`Shard.add` and :meth:`write`."""
         self._change(Shard.add, holder, generation, rows, values, handle, number)
 
     def _change(
-        self, change: Callable[[Shard, Rows, Tensor], None], holder: Any, generation: int, rows: Rows, values: Tensor,
-        handle: str, number: int,
-    ) -> None:  # fmt: skip
+        self,
+        change: Callable[[Shard, Rows, Tensor], None],
+        holder: Any,
+        generation: int,
+        rows: Rows,
+        values: Tensor,
+        handle: str,
+        number: int,
+    ) -> None:
         stored = self.stored(generation)
         with self._turn(stored, holder, handle).of(number) if number else nullcontext():
             change(stored.shard, rows, values)
@@ -549,8 +563,9 @@ def row_update_calls(store: TensorStore, meetings: Meetings) -> dict[str, Call]:
         return meetings.arrive(tag, number, who, num, told, finish=list, timeout_s=timeout_s)
 
     def step(who: Any, tag: str, number: int, num: int, timeout_s: float, parts: Any) -> Future[list[bool]]:
-        return meetings.arrive(tag, number, who, num, parts, finish=lambda all_: apply(store, all_),
-                               timeout_s=timeout_s)  # fmt: skip
+        return meetings.arrive(
+            tag, number, who, num, parts, finish=lambda all_: apply(store, all_), timeout_s=timeout_s
+        )
 
     return {
         "glt.rows.exchange": lambda who, args, kwargs: exchange(who, *args),
@@ -630,8 +645,18 @@ def _adam(
     step_size = options["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
     weights, mean, square = (shard.own() for shard in shards)
     scale = _scale(options, num_trainers)
-    merge.adam(weights, _dtype(shards[0]), mean, square, scale, step_size, 1 - beta1, 1 - beta2, options["eps"],
-               torch.get_num_threads())  # fmt: skip
+    merge.adam(
+        weights,
+        _dtype(shards[0]),
+        mean,
+        square,
+        scale,
+        step_size,
+        1 - beta1,
+        1 - beta2,
+        options["eps"],
+        torch.get_num_threads(),
+    )
 
 
 _KINDS: dict[str, Callable[[_core.RowMerge, Sequence[Shard], Mapping[str, Any], int, int], None]] = {

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt._checks import check_path
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
@@ -106,10 +107,14 @@ def _write(tensors: Mapping[str, DistTensor], directory: Path, about: dict[str, 
             writer.write(Rows.of("rows", rows, last - first, "row").array)
         files[name] = writer.close()
     document = {
-        "format": FORMAT, "version": VERSION, "glt_version": installed_version(),
-        "checksum_block_bytes": BLOCK_BYTES, "tensors": dict(zip(tensors, files, strict=True)),
-        "files": {name: asdict(entry) for name, entry in files.items()}, "about": about,
-    }  # fmt: skip
+        "format": FORMAT,
+        "version": VERSION,
+        "glt_version": installed_version(),
+        "checksum_block_bytes": BLOCK_BYTES,
+        "tensors": dict(zip(tensors, files, strict=True)),
+        "files": {name: asdict(entry) for name, entry in files.items()},
+        "about": about,
+    }
     document = json.loads(json.dumps(document))  # as it will be read: a digest of tuples would be another
     (directory / _MANIFEST).write_bytes(text_of({**document, "run_id": digest_of(document)}))
 
@@ -225,9 +230,14 @@ class Checkpoint:
         entry = self.entry(name)
         try:
             return map_file(
-                self.path / self.tensors[name], entry, origin=f"save {self.id}", block_bytes=self.block_bytes,
-                whole_bytes=sys.maxsize, verify=True, remedy=_REMEDY,
-            )  # fmt: skip
+                self.path / self.tensors[name],
+                entry,
+                origin=f"save {self.id}",
+                block_bytes=self.block_bytes,
+                whole_bytes=sys.maxsize,
+                verify=True,
+                remedy=_REMEDY,
+            )
         except PartitionError as error:
             raise CheckpointError(str(error)) from error
 
@@ -329,10 +339,9 @@ class Handles:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._news.put(False)
-            thread.join(_END_S)
+            thread.join(deadlines.JOIN_S)
 
 
-_END_S = 5.0
 _Dropped = tuple[str, tuple[int, ...], "list[Line]"]
 
 
@@ -416,9 +425,14 @@ class DistTensor:
         checked = checked_shape(shape)
         placement = Placement.of(part, checked[0], world)
         spec = TensorSpec(
-            checked_name(name) or Handles.of(world).next_name(), checked, checked_dtype(dtype), placement.spec(),
-            encode_init(init_func, dtype, rng_seed), name is None, world.num_trainers,
-        )  # fmt: skip
+            checked_name(name) or Handles.of(world).next_name(),
+            checked,
+            checked_dtype(dtype),
+            placement.spec(),
+            encode_init(init_func, dtype, rng_seed),
+            name is None,
+            world.num_trainers,
+        )
         self._open(world, spec, "glt.tensor.create", (spec.to_json(),))
 
     @classmethod
@@ -616,8 +630,12 @@ def _converted(values: Any) -> Tensor:
 
 
 _NOT_ADDED = (
-    torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
-)  # fmt: skip
+    torch.bool,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+)
 
 
 def flush_all(world: World) -> None:

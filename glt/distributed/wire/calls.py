@@ -1,16 +1,122 @@
-"""Plain values as JSON and one message: what requests carry and what they return. Nothing of it is executed."""
+"""Calls between processes: those that wait for their answers, and the plain values that they carry.
+
+Values are JSON and one message. Nothing of it is executed.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glt.channel.message import MAX_DIMS, MessageKind, MessageLayout, bytes_of, read_message
-from glt.errors import MessageError
+from glt.errors import GltError, MessageError, PeerLost
+
+R = TypeVar("R", bound="Future[Any]")
+
+
+@dataclass(frozen=True)
+class PendingCall(Generic[R]):
+    """A call that waits for its answer.
+
+    Attributes:
+        name: What is asked for.
+        reply: Gets the answer, or what went wrong.
+        timeout_s, deadline: How long it waits, and until when, of ``time.monotonic()``.
+        request: What is sent.
+    """
+
+    name: str
+    reply: R
+    timeout_s: float
+    deadline: float
+    request: Any = None
+
+
+class PendingCalls(Generic[R]):
+    """The calls to one peer that wait for their answers, by number. Of any thread.
+
+    Attributes:
+        lost: Why no call can be answered any more, if that is so.
+    """
+
+    def __init__(self) -> None:
+        self.lost: PeerLost | None = None
+        self._lock = threading.Lock()
+        self._calls: dict[int, PendingCall[R]] = {}
+        self._last = 0
+
+    def add(self, name: str, reply: R, timeout_s: float, request: Any = None) -> int:
+        """Takes note of a call; returns its number. It cannot be cancelled: it is on its way, perhaps.
+
+        Raises:
+            glt.errors.PeerLost: If the peer is lost.
+        """
+        reply.set_running_or_notify_cancel()
+        with self._lock:
+            if self.lost is not None:
+                raise self.lost
+            self._last += 1
+            self._calls[self._last] = PendingCall(name, reply, timeout_s, time.monotonic() + timeout_s, request)
+            return self._last
+
+    def get(self, number: int) -> PendingCall[R] | None:
+        """A call that is not answered yet."""
+        with self._lock:
+            return self._calls.get(number)
+
+    def pop(self, number: int) -> PendingCall[R] | None:
+        """A call that is answered now; None if it no longer waits."""
+        with self._lock:
+            return self._calls.pop(number, None)
+
+    def numbers(self) -> list[int]:
+        """Those that wait, in the order in which they were asked."""
+        with self._lock:
+            return sorted(self._calls)
+
+    def expire(self, peer: object) -> dict[int, PendingCall[R]]:
+        """Fails the calls whose deadline is over, as unanswered by ``peer``; returns them."""
+        now = time.monotonic()
+        with self._lock:
+            late = {number: call for number, call in self._calls.items() if call.deadline < now}
+            for number in late:
+                del self._calls[number]
+        for call in late.values():
+            text = f"{peer} gave no answer to {call.name} within {call.timeout_s:g} s: it hangs, or the network does"
+            call.reply.set_exception(PeerLost(text))
+        return late
+
+    def fail(self, error: GltError, peer: object, host: str, for_good: bool = False) -> PeerLost:
+        """Fails all calls, since ``peer`` on ``host`` is lost.
+
+        Args:
+            error: Why; a PeerLost is raised as it is.
+            for_good: Later calls are refused.
+        """
+        lost = (
+            error
+            if isinstance(error, PeerLost)
+            else PeerLost(
+                f"lost {peer}: {error}. It was ended or killed, or its host or network is down: its log, or dmesg on "
+                f"{host}, says why"
+            )
+        )
+        with self._lock:
+            if for_good:
+                lost = self.lost = self.lost or lost
+            calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.reply.set_exception(lost)
+        return lost
+
 
 # Functions that clients may run on servers: registered there by name, never sent.
 

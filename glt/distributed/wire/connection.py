@@ -27,16 +27,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glt.data import arrays as pool
+from glt import _deadlines as deadlines
+from glt.data.arrays import pooled_empty
 from glt.distributed.wire.calls import Landing
-from glt.errors import ChannelTimeout, ConnectionLost, MessageError, RendezvousError
+from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost, RendezvousError
 
-BEAT_S = 1.0
-CUT_S = 10.0  # what was sent and is not acknowledged by the other host's kernel for so long: the network is cut
 # Of Linux: probes not answered, segments not acknowledged, milliseconds since anything was.
 _TCP_INFO = struct.Struct("3xB20xI28xI")
-_LOOK_S = 0.5
-STUCK_S = 30.0  # a process that sends no beat for so long is stopped or stuck
 _HEADER = struct.Struct("<4sBB2xQQ")
 _MAGIC = b"GLTF"
 _JSON, _DATA, _BEAT = 1, 2, 3
@@ -81,11 +78,13 @@ class Connection:
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, value: Mapping[str, Any], timeout_s: float = 60.0) -> None:
+    def send(self, value: Mapping[str, Any], timeout_s: float = deadlines.MESSAGE_S) -> None:
         """Sends a JSON object; errors as of :meth:`send_data`."""
         self._send([self._control_frame(value)], timeout_s)
 
-    def send_data(self, message: Tensor, timeout_s: float = 60.0, what: int = 0, number: int = 0) -> None:
+    def send_data(
+        self, message: Tensor, timeout_s: float = deadlines.MESSAGE_S, what: int = 0, number: int = 0
+    ) -> None:
         """Sends a message, uint8 [n], contiguous, and two numbers that mean what the two ends agree on.
 
         Raises:
@@ -96,7 +95,9 @@ class Connection:
         body = _bytes_of(message)
         self._send([_HEADER.pack(_MAGIC, _DATA, what, number, len(body)), body], timeout_s)
 
-    def send_all(self, value: Mapping[str, Any], message: Sequence[Tensor], timeout_s: float = 60.0) -> None:
+    def send_all(
+        self, value: Mapping[str, Any], message: Sequence[Tensor], timeout_s: float = deadlines.MESSAGE_S
+    ) -> None:
         """Sends a JSON object and, with nothing in between, the message that belongs to it, if there is one: the parts
         that it consists of, uint8, contiguous."""
         parts: list[Any] = [self._control_frame(value)]
@@ -166,7 +167,7 @@ class Connection:
         num_probes, num_unacknowledged, since_ms = _TCP_INFO.unpack(info)
         # A peer that has no room answers the probes of whether it has some; and where the way out of this host is down,
         # nothing is sent that could be acknowledged.
-        if (num_unacknowledged or num_probes > 1) and since_ms > CUT_S * 1000:
+        if (num_unacknowledged or num_probes > 1) and since_ms > deadlines.CUT_S * 1000:
             since = f"{since_ms / 1000:.0f} s"
             self._why_cut = f"its host has not answered for {since}: the network is cut, or the host is down"
             self.close()
@@ -244,7 +245,7 @@ class Connection:
 
     def _room(self, length: int) -> Tensor:
         try:
-            return pool.empty((length,), torch.uint8)
+            return pooled_empty((length,), torch.uint8)
         except (RuntimeError, MemoryError) as error:
             self.close()
             raise MessageError(
@@ -278,7 +279,7 @@ class Connection:
         self._landing = landing
         while True:
             try:
-                message = self.receive_data(min(_LOOK_S, silence_s))
+                message = self.receive_data(min(deadlines.POLL_S, silence_s))
                 self._landing = None
                 return message
             except ChannelTimeout:
@@ -288,6 +289,17 @@ class Connection:
     def silent_s(self) -> float:
         """Seconds since anything arrived."""
         return time.monotonic() - self.heard_s
+
+    def check_beats(self, host: str) -> None:
+        """Raises PeerLost if the peer, a process on ``host``, has been silent for ``STUCK_S`` seconds.
+
+        Called by the one who receives, when all has been read that came: this process may have been stopped itself.
+        """
+        if self.silent_s() > deadlines.STUCK_S:
+            raise PeerLost(
+                f"{self.peer} has given no sign of life for {deadlines.STUCK_S:g} s: it is stopped or stuck (see its "
+                f"state in ps on {host}), or the network is cut"
+            )
 
     # -- both ------------------------------------------------------------------------------------------------------
 
@@ -368,7 +380,7 @@ class Pulse:
 
     def _run(self) -> None:
         while True:
-            time.sleep(BEAT_S)
+            time.sleep(deadlines.BEAT_S)
             with self._lock:
                 current = self._current()
                 if not current:

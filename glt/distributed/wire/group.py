@@ -27,20 +27,10 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from glt import _deadlines as deadlines
 from glt.distributed.context import DistContext
-from glt.distributed.wire.connection import STUCK_S, Connection
-from glt.distributed.wire.hub import (
-    ANSWER_S,
-    PART_S,
-    REPORT_S,
-    TICK_S,
-    Hub,
-    next_number,
-    open_port,
-    reader,
-    send,
-    trainer_name,
-)
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.hub import Hub, next_number, open_port, reader, send, trainer_name
 from glt.distributed.wire.listener import dial, introduce
 from glt.distributed.wire.store import host_store, job_store, naming_the_job_store
 from glt.distributed.wire.threads import NativePool
@@ -108,7 +98,9 @@ class Group:
         hello = introduce("trainer", group=number, rank=self.rank, size=self.size)
         left = max(0.0, round(deadline - time.monotonic(), 1))
         try:
-            connection, answer = dial((self.addr, port), "the trainer of rank 0", hello, left, answer_s=ANSWER_S)
+            connection, answer = dial(
+                (self.addr, port), "the trainer of rank 0", hello, left, answer_s=deadlines.HANDSHAKE_S
+            )
         except RendezvousError as error:
             raise RendezvousError(f"{self.me}: {error}") from error
         connection.peer = trainer_name(0, answer)
@@ -141,7 +133,7 @@ class Group:
         if self.size == 1:
             return [value]
         self._say({"topic": topic, "value": value})
-        deadline = time.monotonic() + self.timeout_s + STUCK_S  # that of the hub comes first
+        deadline = time.monotonic() + self.timeout_s + deadlines.STUCK_S  # that of the hub comes first
         with self._changed:
             while topic not in self._values:
                 self._raise_if_over()
@@ -152,7 +144,7 @@ class Group:
                         f"{self.me}: trainers of rank {self._late.get(topic, [0])} did not tell their {topic} within "
                         f"{self.timeout_s:g} s; do all ranks create the same loaders in the same order?"
                     )
-                self._changed.wait(TICK_S)
+                self._changed.wait(deadlines.POLL_S)
             return self._values.pop(topic)
 
     def open_store(self) -> tuple[str, int, str]:
@@ -191,7 +183,7 @@ class Group:
         pool = NativePool(1, "glt-start")
         future = pool.submit(call)
         try:
-            while not wait([future], TICK_S).done:
+            while not wait([future], deadlines.POLL_S).done:
                 self.check_peers()
             return future.result()
         finally:
@@ -216,17 +208,17 @@ class Group:
         if not isinstance(error, PeerLost):
             return error
         with self._changed:
-            self._changed.wait_for(lambda: self._has_cause or self._is_cut, REPORT_S)
+            self._changed.wait_for(lambda: self._has_cause or self._is_cut, deadlines.CAUSE_S)
             told = [text for text in self._reports.values() if text not in str(error)]  # its own is empty
         return PeerLost("; ".join([str(error), *told]))
 
     # -- parting ---------------------------------------------------------------------------------------------------
 
     def give_up(self, error: BaseException, what: str = "") -> None:
-        """Tells the others that this trainer failed, and parts from them; waits until they have heard, or ``PART_S``.
+        """Tells the others that this trainer failed, and parts from them; waits until they have heard, or ``GOODBYE_S``.
         May be called again."""
         self._report(error, is_over=True, what=what)
-        self._part(PART_S)
+        self._part(deadlines.GOODBYE_S)
 
     def leave(self) -> None:
         """Says that this trainer needs nobody and that nobody needs it; waits for nothing. May be called again."""
@@ -252,7 +244,7 @@ class Group:
             missing = [rank for rank in others if rank not in self._done or rank in self._reports]
             if self.rank in self._reports:
                 missing = missing or others  # those who heard of a failure count this one among the missing too
-        self._part(PART_S)
+        self._part(deadlines.GOODBYE_S)
         return missing
 
     def _part(self, wait_s: float) -> None:

@@ -14,17 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from glt.distributed.wire.connection import MAX_JSON_BYTES, STUCK_S, Connection, own_address, pulse
-from glt.distributed.wire.listener import HINT_S, Listener, introduce
+from glt import _deadlines as deadlines
+from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, own_address, pulse
+from glt.distributed.wire.listener import Listener, introduce
 from glt.errors import ChannelTimeout, GltError, RendezvousError
-
-# Besides these, a connection beats every BEAT_S; a peer whose host acknowledges nothing for CUT_S is cut off, and one
-# that sends no beat for STUCK_S is stopped or stuck. A loader's rpc_timeout is the deadline of each meeting.
-ANSWER_S = 6.0  # for the handshake of trainer 0, which answers at once unless its host is overloaded
-SEND_S = 10.0  # a peer that takes nothing for so long is lost
-TICK_S = 0.25  # between two looks at deadlines and silent peers
-REPORT_S = 2.0  # after the loss of another trainer's process, for that trainer to say why
-PART_S = 1.0  # for the other end to read the last frames and to close, when a member parts
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +30,7 @@ def trainer_name(rank: int, hello: dict[str, Any]) -> str:
 def send(connection: Connection, frame: dict[str, Any]) -> None:
     """Sends a frame, if the connection lasts."""
     try:
-        connection.send(frame, SEND_S)
+        connection.send(frame, deadlines.SEND_S)
     except GltError as error:  # the reader finds out too
         logger.info("not sent: %s", error)
 
@@ -118,7 +111,7 @@ class Hub:
 
     def _collect(self, rank: int, name: str, value: Any) -> None:
         now = time.monotonic()
-        topic = self._topics.setdefault(name, _Topic(now + self._timeout_s, now + HINT_S))
+        topic = self._topics.setdefault(name, _Topic(now + self._timeout_s, now + deadlines.HINT_S))
         topic.values[rank] = value
         if len(topic.values) == self._size:
             del self._topics[name]
@@ -211,7 +204,7 @@ def open_port(hub: Hub, addr: str, master_port: int | None) -> int:
 def _listen(addr: str, port: int) -> Listener:
     host = "::" if ":" in own_address((addr, port or 1)) else "0.0.0.0"
     try:
-        listener = Listener((host, port), 0, (addr, port or 1), _welcome, ANSWER_S)
+        listener = Listener((host, port), 0, (addr, port or 1), _welcome, deadlines.HANDSHAKE_S)
     except RendezvousError as error:
         raise RendezvousError(
             f"master_port = {port}: cannot be opened on {socket.gethostname()}, probably another program has it; "
@@ -224,7 +217,7 @@ def _listen(addr: str, port: int) -> Listener:
 def _welcome(connection: Connection, hello: dict[str, Any]) -> None:
     number = int(hello["group"])
     connection.max_json_bytes = MAX_JSON_BYTES
-    connection.send(introduce("trainer"), SEND_S)
+    connection.send(introduce("trainer"), deadlines.SEND_S)
     pulse.add(connection)
     with _lock:
         hub = _hubs.get(number)
@@ -305,10 +298,10 @@ class _Reader:
 
     def part(self, connections: Sequence[Connection], wait_s: float) -> None:
         """Ends connections so that what was sent over them arrives: sends no more, reads until the other end closes,
-        for ``PART_S`` at most, and closes. Waits for all that part ``wait_s`` at most."""
+        for ``GOODBYE_S`` at most, and closes. Waits for all that part ``wait_s`` at most."""
         for connection in connections:
             connection.end_sending()
-            self.add(connection, lambda frame: None, lambda why: None, time.monotonic() + PART_S)
+            self.add(connection, lambda frame: None, lambda why: None, time.monotonic() + deadlines.GOODBYE_S)
         with self._changed:
             self._changed.wait_for(lambda: all(line.until == math.inf for line in self._lines.values()), wait_s)
 
@@ -321,13 +314,13 @@ class _Reader:
     def _run(self, poll: select.epoll) -> None:
         ticked = time.monotonic()
         while True:
-            for fd, _ in poll.poll(TICK_S):
+            for fd, _ in poll.poll(deadlines.POLL_S):
                 line = self._by_fd.get(fd)
                 if line is not None:
                     self._read(line)
-            if time.monotonic() - ticked < TICK_S:
+            if time.monotonic() - ticked < deadlines.POLL_S:
                 continue
-            was_stopped = time.monotonic() - ticked > STUCK_S / 2
+            was_stopped = time.monotonic() - ticked > deadlines.STUCK_S / 2
             ticked = time.monotonic()
             with self._changed:
                 hubs, lines = list(self._hubs), list(self._lines.values())
@@ -348,10 +341,10 @@ class _Reader:
                 self._read(line)  # which says why
             elif now > line.until:
                 self._drop(line, "it has parted")
-            elif line.connection.silent_s() > STUCK_S:
+            elif line.connection.silent_s() > deadlines.STUCK_S:
                 self._drop(
                     line,
-                    f"{line.connection.peer} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck, or "
+                    f"{line.connection.peer} has given no sign of life for {deadlines.STUCK_S:g} s: it is stopped or stuck, or "
                     "the network is cut",
                 )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import glt
+from glt import _deadlines as deadlines
 from glt.distributed.wire.connection import Connection, printed, pulse, reachable_address
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
@@ -20,9 +21,6 @@ from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, P
 
 
 PROTOCOL = 1
-HANDSHAKE_S = 10.0
-HINT_S = 5.0  # of a wait for processes that have not come yet, before it is said whom it waits for
-_RETRY_S = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +34,7 @@ class Hint:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._due_s = time.monotonic() + HINT_S
+        self._due_s = time.monotonic() + deadlines.HINT_S
 
     def give(self, missing: str) -> None:
         """Says so, if it is time: what is missing now."""
@@ -95,7 +93,7 @@ def dial(
     while True:
         left = deadline - time.monotonic()
         try:
-            sock = socket.create_connection(address, timeout=max(0.1, min(left, HANDSHAKE_S)))
+            sock = socket.create_connection(address, timeout=max(0.1, min(left, deadlines.HANDSHAKE_S)))
         except socket.gaierror as error:
             raise RendezvousError(f"{peer}: there is no host {host!r} ({error}); check master_addr") from error
         except OSError as error:
@@ -107,16 +105,16 @@ def dial(
                     f"master_addr and master_port name the host and port of {peer}?"
                 ) from error
             hint.give(f"{peer} is not reached at {where} yet ({error})")
-            time.sleep(_RETRY_S)
+            time.sleep(deadlines.RETRY_S)
             continue
         connection = Connection(sock, peer, max_bytes)
         try:
-            connection.send(hello, HANDSHAKE_S)
-            answer = _answer(connection, answer_s or max(HANDSHAKE_S, deadline - time.monotonic()))
+            connection.send(hello, deadlines.HANDSHAKE_S)
+            answer = _answer(connection, answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
         except ConnectionLost as error:
             connection.close()
             if retry and time.monotonic() < deadline:
-                time.sleep(_RETRY_S)  # it is starting, or being replaced
+                time.sleep(deadlines.RETRY_S)  # it is starting, or being replaced
                 continue
             kind = RendezvousError if retry else PeerLost
             raise kind(f"{error}; it ended during the handshake") from error
@@ -129,7 +127,7 @@ def dial(
         if "refused" in answer:
             connection.close()
             if answer.get("is_ending") and retry and time.monotonic() < deadline:
-                time.sleep(_RETRY_S)  # another may take its place
+                time.sleep(deadlines.RETRY_S)  # another may take its place
                 continue
             raise RendezvousError(f"{peer} at {where} refused: {answer['refused']}")
         try:
@@ -149,7 +147,6 @@ def _answer(connection: Connection, timeout_s: float) -> dict[str, Any]:
 
 
 _MAX_HANDSHAKES = 256
-_COMPLAINT_S = 10.0  # between lines of the log that say the same
 _MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
 
 Welcome = Callable[[Connection, dict[str, Any]], None]
@@ -207,10 +204,10 @@ class Listener:
                 connection = Connection(sock, printed(*address[:2]))
             except OSError as error:
                 if not self._closed:
-                    if (now := time.monotonic()) > complained_s + _COMPLAINT_S:
+                    if (now := time.monotonic()) > complained_s + deadlines.COMPLAINT_S:
                         logger.error("cannot accept connections: %s", error)
                         complained_s = now
-                    time.sleep(0.1)  # out of descriptors, for example: others may be given back
+                    time.sleep(deadlines.RETRY_S)  # out of descriptors, for example: others may be given back
                 continue
             if not self._take_place(connection):
                 connection.close()
@@ -259,7 +256,7 @@ class Listener:
         connection.max_json_bytes = _MAX_HELLO_BYTES
         who, is_greeted = connection.peer, False
         try:
-            hello = connection.receive_json(HANDSHAKE_S)
+            hello = connection.receive_json(deadlines.HANDSHAKE_S)
             is_greeted = self._greeted(connection)
             if not is_greeted:
                 raise ConnectionLost(f"all {_MAX_HANDSHAKES} places were taken")
@@ -321,7 +318,7 @@ def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
         is_ending: Whether another server may soon be in the place of this one.
     """
     try:
-        connection.send({"refused": text, "is_ending": is_ending}, timeout_s=5.0)
+        connection.send({"refused": text, "is_ending": is_ending}, timeout_s=deadlines.SEND_S)
     except GltError as error:
         logger.info("%s", error)
     connection.close()

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import rpc
 
+from glt import _deadlines as deadlines
 from glt.channel.message import error_message, starts_like_message
 from glt.distributed.wire.transport import Handler, Peer, Transport
 from glt.errors import PeerLost
@@ -31,7 +32,6 @@ from glt.errors import PeerLost
 _TRANSPORTS = ["uv"]
 _CHANNELS = ["cma", "mpt_uv", "basic"]
 _SCHEME = "glt"
-_LEAVE_S = 5.0
 _SMALL_BYTES = 32 << 10
 _IN_FLIGHT = 1
 
@@ -202,7 +202,7 @@ class RpcTransport(Transport):
             return
         self._closed = True
         try:
-            rpc.shutdown(graceful=gracefully, timeout=_LEAVE_S)
+            rpc.shutdown(graceful=gracefully, timeout=deadlines.JOIN_S)
         except RuntimeError as error:
             # A peer went without a word. The agent here is closed all the same, and nothing was lost.
             logger.info("%s", error)

@@ -15,13 +15,10 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from glt import _deadlines as deadlines
 from glt.distributed.wire.listener import Hint
 from glt.distributed.wire.threads import NativePool
 from glt.errors import RendezvousError
-
-ANSWER_S = 30.0  # a store answers at once, unless its host is overloaded
-_HANDSHAKE_S = 6.0  # so does the process that hosts it
-_POLL_S = 0.05
 
 T = TypeVar("T")
 
@@ -39,7 +36,7 @@ class TimedStore:
     """
 
     def __init__(self, store: dist.Store, answer_s: float | None = None) -> None:
-        self.store, self.answer_s = store, ANSWER_S if answer_s is None else answer_s
+        self.store, self.answer_s = store, deadlines.ANSWER_S if answer_s is None else answer_s
         self._silent = False
         # Started now: at exit, when stores are asked too, Python 3.12 starts no threads any more.
         self._pool = NativePool(1, "glt-ask-store")
@@ -79,7 +76,7 @@ class TimedStore:
             if is_set:
                 return self.get(key)
             look()
-            time.sleep(_POLL_S)
+            time.sleep(deadlines.FAST_POLL_S)
         return None
 
     def _wait_for(self, key: str, timeout_s: float) -> bytes | None:
@@ -124,7 +121,7 @@ def wait_for_all(store: TimedStore, keys: Sequence[str], timeout_s: float) -> li
         if time.monotonic() > deadline:
             raise RendezvousError(f"{missing} did not come within {timeout_s:g} s")
         hint.give(f"{missing} did not come yet")
-        time.sleep(_POLL_S)
+        time.sleep(deadlines.FAST_POLL_S)
     return [store.get(key) for key in keys]
 
 
@@ -148,8 +145,8 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
         if time.monotonic() > deadline:
             raise RendezvousError(f"no store at {addr}:{port} within {timeout_s:g} s: {advice}")
         hint.give(f"no store at {addr}:{port} yet: {advice}")
-        time.sleep(_POLL_S)
-    handshake_s = min(timeout_s, _HANDSHAKE_S)
+        time.sleep(deadlines.FAST_POLL_S)
+    handshake_s = min(timeout_s, deadlines.HANDSHAKE_S)
     opened: queue.SimpleQueue[dist.Store | RuntimeError] = queue.SimpleQueue()
 
     def open_store() -> None:
@@ -179,7 +176,7 @@ def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
 
 def _is_listening(addr: str, port: int) -> bool:
     try:
-        with socket.create_connection((addr, port), timeout=_HANDSHAKE_S):
+        with socket.create_connection((addr, port), timeout=deadlines.HANDSHAKE_S):
             return True
     except socket.gaierror as error:
         raise RendezvousError(f"master_addr = {addr!r}: no such host ({error})") from error

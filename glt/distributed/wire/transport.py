@@ -14,8 +14,10 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.message import error_message
-from glt.distributed.wire.connection import STUCK_S, Connection, pulse
+from glt.distributed.wire.calls import PendingCalls
+from glt.distributed.wire.connection import Connection, pulse
 from glt.distributed.wire.listener import dial, introduce
 from glt.errors import ChannelTimeout, ConnectionLost, GltError, PeerLost
 
@@ -84,21 +86,9 @@ class Transport(ABC):
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 10.0  # for a server that is restarted, or whose sampler is replaced
 MAX_REPLY_BYTES: Final = 64 << 30
-_POLL_S = 1.0
-_RETRY_S = 0.2
 
 Address = Callable[[int], tuple[str, int] | None]
-
-
-class _Call:
-    __slots__ = ("deadline", "method", "request", "result")
-
-    def __init__(self, method: str, request: Tensor, deadline: float) -> None:
-        self.method, self.request, self.deadline = method, request, deadline
-        self.result: Future[Tensor] = Future()
-        self.result.set_running_or_notify_cancel()  # it cannot be cancelled: it is on its way, perhaps
 
 
 class _Line:
@@ -108,35 +98,29 @@ class _Line:
         self.peer, self._address, self._codes, self.timeout_s = peer, address, codes, timeout_s
         self._outbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._calls: dict[int, _Call] = {}  # unanswered, by number
-        self._last = 0
+        self._calls: PendingCalls[Future[Tensor]] = PendingCalls()
         self._connection: Connection | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._write, name=f"glt-to-{peer.name}", daemon=True)
         self._thread.start()
 
     def call_all(self, requests: Sequence[tuple[str, Tensor]]) -> list[Future[Tensor]]:
-        deadline = time.monotonic() + self.timeout_s
-        calls = [_Call(method, request, deadline) for method, request in requests]
-        for call in calls:
-            with self._lock:
-                self._last += 1
-                number = self._last
-                self._calls[number] = call
-            self._outbox.put(number)
-        return [call.result for call in calls]
+        replies: list[Future[Tensor]] = []
+        for method, request in requests:
+            replies.append(Future())
+            self._outbox.put(self._calls.add(method, replies[-1], self.timeout_s, request))
+        return replies
 
     def _write(self) -> None:
         while not self._closed:
             try:
-                number = self._outbox.get(timeout=_POLL_S)
+                number = self._outbox.get(timeout=deadlines.POLL_S)
             except queue.Empty:
-                self._expire()
+                self._calls.expire(self.peer)
                 continue
             if number is None:
                 return
-            with self._lock:
-                call = self._calls.get(number)
+            call = self._calls.get(number)
             if call is None:
                 continue
             try:
@@ -145,7 +129,7 @@ class _Line:
                 self._broke(lost)
                 continue
             try:
-                connection.send_data(call.request, self.timeout_s, self._codes[call.method], number)
+                connection.send_data(call.request, self.timeout_s, self._codes[call.name], number)
             except ConnectionLost as error:
                 self._reconnect(connection, error)
             except ChannelTimeout as error:
@@ -157,7 +141,8 @@ class _Line:
             current = self._connection
         if current is not None:
             return current
-        deadline = time.monotonic() + min(PATIENCE_S, self.timeout_s)
+        patience_s = min(deadlines.RECONNECT_S, self.timeout_s)
+        deadline = time.monotonic() + patience_s
         while True:
             try:
                 address = self._address(self.peer.rank)
@@ -170,10 +155,10 @@ class _Line:
             except GltError as error:
                 if time.monotonic() > deadline or self._closed:
                     raise PeerLost(
-                        f"lost {self.peer}: {error}. It was tried for {min(PATIENCE_S, self.timeout_s):g} s; its log, "
-                        f"or dmesg on {self.peer.host}, says why it ended"
+                        f"lost {self.peer}: {error}. It was tried for {patience_s:g} s; its log, or dmesg on "
+                        f"{self.peer.host}, says why it ended"
                     ) from error
-                time.sleep(_RETRY_S)
+                time.sleep(deadlines.RETRY_S)
         with self._lock:
             self._connection = connection
         threading.Thread(target=self._read, args=(connection,), name=f"glt-from-{self.peer.name}", daemon=True).start()
@@ -183,19 +168,15 @@ class _Line:
         try:
             while not self._closed:
                 try:
-                    reply = connection.receive_data(_POLL_S)
+                    reply = connection.receive_data(deadlines.POLL_S)
                 except ChannelTimeout:
-                    self._expire()
-                    if connection.silent_s() < STUCK_S:
-                        continue
-                    # And is asked again: perhaps another sampler of that server has taken its place.
-                    raise PeerLost(
-                        f"{self.peer} has given no sign of life for {STUCK_S:g} s: it is stopped or stuck, or the "
-                        "network is cut"
-                    ) from None
-                call = self._settle(connection.number)
+                    self._calls.expire(self.peer)
+                    # If it is silent it is asked again: perhaps another sampler of that server has taken its place.
+                    connection.check_beats(self.peer.host)
+                    continue
+                call = self._calls.pop(connection.number)
                 if call is not None:
-                    call.result.set_result(reply)
+                    call.reply.set_result(reply)
         except GltError as error:
             self._reconnect(connection, error)
 
@@ -209,47 +190,23 @@ class _Line:
         if self._closed:
             return
         logger.info("%s; connecting anew", error)
-        time.sleep(_RETRY_S)  # for a server that accepts connections and drops them
-        self._expire()
-        with self._lock:
-            again = sorted(self._calls)
-        for number in again:
+        time.sleep(deadlines.RETRY_S)  # for a server that accepts connections and drops them
+        self._calls.expire(self.peer)
+        for number in self._calls.numbers():
             self._outbox.put(number)
 
     def _broke(self, error: GltError) -> None:
         """Fails all calls: the server could not be reached, or takes nothing."""
         with self._lock:
-            calls, self._calls = self._calls, {}
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-        lost = error if isinstance(error, PeerLost) else PeerLost(f"lost {self.peer}: {error}")
-        for call in calls.values():
-            _fail(call, lost)
-
-    def _expire(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            late = [number for number, call in self._calls.items() if call.deadline < now]
-            calls = [self._calls.pop(number) for number in late]
-        for call in calls:
-            _fail(call, PeerLost(
-                f"{self.peer} gave no answer to {call.method} within {self.timeout_s:g} s: it hangs, or the network "
-                "does"
-            ))  # fmt: skip
-
-    def _settle(self, number: int) -> _Call | None:
-        with self._lock:
-            return self._calls.pop(number, None)
+        self._calls.fail(error, self.peer, self.peer.host)
 
     def close(self) -> None:
         self._closed = True
         self._outbox.put(None)
         self._broke(PeerLost(f"the transport to {self.peer} was closed"))
-
-
-def _fail(call: _Call, error: Exception) -> None:
-    call.result.set_exception(error)
 
 
 class TcpTransport(Transport):
@@ -305,7 +262,7 @@ class PartitionServer:
         try:
             while True:
                 try:
-                    request = connection.receive_data(_POLL_S)
+                    request = connection.receive_data(deadlines.POLL_S)
                 except ChannelTimeout:
                     if connection.silent_s() > self._silence_s:
                         return

@@ -13,6 +13,7 @@ import pytest
 import torch
 from promptness import eventually
 
+from glt import _deadlines as deadlines
 from glt.distributed.wire import connection as module
 from glt.distributed.wire.connection import Connection, Pulse
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError
@@ -186,7 +187,7 @@ def test_beats_are_signs_of_life_and_nothing_else(pair: Pair) -> None:
 
 
 def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BEAT_S", 0.001)
+    monkeypatch.setattr(deadlines, "BEAT_S", 0.001)
     pulse = Pulse()
     monkeypatch.setattr(module, "pulse", pulse)
     a, b = socket.socketpair()
@@ -218,7 +219,7 @@ def test_the_pulse_outlives_the_connections_that_end_under_it(monkeypatch: pytes
 
 def test_who_reads_nothing_but_lives_is_not_taken_for_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel of a process that is stopped has no room for more, and says so."""
-    monkeypatch.setattr(module, "CUT_S", 0.2)
+    monkeypatch.setattr(deadlines, "CUT_S", 0.2)
     listener = socket.create_server(("127.0.0.1", 0))
     left = Connection(socket.create_connection(listener.getsockname()), "right")
     right = Connection(listener.accept()[0], "left", max_bytes=64 << 20)

@@ -12,6 +12,7 @@ import pytest
 from promptness import expect_prompt
 
 import glt
+from glt import _deadlines as deadlines
 from glt.distributed.wire import listener as handshake
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import dial, introduce, require_same_version
@@ -126,7 +127,7 @@ def test_they_do_not_meet(
     listen: Callable[..., int], answer: Answer | None, timeout_s: float, words: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(handshake, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(deadlines, "HANDSHAKE_S", 1.0)
     port = free_port() if answer is None else listen(answer)
     start = time.monotonic()
     with pytest.raises(RendezvousError) as caught:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from glt.distributed.server import membership
+from glt import _deadlines as deadlines
 from glt.distributed.server.clients import Attendance
 from glt.distributed.server.membership import Membership, ServerEntry
 from glt.distributed.wire.connection import Connection
@@ -19,7 +19,7 @@ ME = ServerEntry(0, "127.0.0.1", 1, "here", 1, "h0", 0, "g", "r", 3, None)
 
 def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first process of each container has pid 1: two that were given one rank took turns in ending each other."""
-    monkeypatch.setattr(membership, "_TAKEN_S", 3600.0)  # a busy machine is not silence
+    monkeypatch.setattr(deadlines, "TAKEN_S", 3600.0)  # a busy machine is not silence
     here = Membership(ME, ("127.0.0.1", 1), Attendance(None), lambda servers: None, 1.0)
     ends: list[Connection] = []
 

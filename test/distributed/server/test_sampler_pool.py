@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import threading
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,49 +12,77 @@ import pytest
 import torch
 from promptness import eventually
 
-from glt.distributed.server import pool as pool_module
+from glt import _deadlines as deadlines
+from glt.distributed.engine.processes import ProcessPool
 from glt.distributed.server.loaders import ServedLoaders
 from glt.distributed.server.membership import ReadPlan
-from glt.distributed.server.pool import PoolMember, SamplerPool
+from glt.distributed.server.pool import SamplerPool
+
+SPEC = {
+    "server_rank": 0,
+    "dataset": {},
+    "num_places": 1,
+    "num_rpc_threads": 1,
+    "timeout_s": 60.0,
+    "log_level": 20,
+    "log_format": "text",
+}
 
 
-def test_the_watch_goes_on_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def pool_of_stand_ins(died: Any = lambda worker, text: None) -> Iterator[SamplerPool]:
+    pool = SamplerPool(SPEC, 1, 60.0, died, module="stand_in_program")
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def test_the_watch_goes_on_after_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    again = threading.Event()
+    look = ProcessPool.look
 
-    def look(pool: SamplerPool) -> None:
+    def fail_once(pool: ProcessPool, timeout_s: float) -> Any:
         looks.append(1)
         if len(looks) == 1:
             raise RuntimeError("can't start new thread")
-        again.set()
-        pool._closed = True
+        return look(pool, timeout_s)
 
-    monkeypatch.setattr(SamplerPool, "_look", look)
-    pool = SamplerPool({"server_rank": 0}, 1, 1.0, lambda worker, text: None)
-    assert again.wait(60)
-    pool.close()
+    monkeypatch.setattr(ProcessPool, "look", fail_once)
+    with pool_of_stand_ins():
+        assert eventually(lambda: len(looks) > 1)
+
+
+def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not() -> None:
+    deaths: list[str] = []
+    with pool_of_stand_ins(lambda worker, text: deaths.append(text)) as pool:
+        assert pool.ensure(3) == [0]
+        pid = pool.pids()[0]
+        os.kill(pid, 9)
+        assert eventually(lambda: pool.pids().get(0, pid) != pid) and pool.num_restarts() == {0: 1}
+        assert (
+            f"worker 0 of server 0 (host {os.uname().nodename}, pid {pid}) died with exit code -9: it was" in deaths[0]
+        )
+        pool.tell_all({"fail": "no more"})
+        assert eventually(lambda: len(deaths) == 2 and not pool.pids())
+        assert pool.num_restarts() == {0: 1}
 
 
 def test_a_sampler_without_descriptors_is_given_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients are told so, who would try again in vain for minutes."""
-    monkeypatch.setattr(pool_module, "_FULL_S", 3600.0)
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process: Any = SimpleNamespace(pid=1, poll=lambda: None, wait=lambda timeout: 0, terminate=int, kill=int)
-    pool = SamplerPool({"server_rank": 0}, 1, 60.0, lambda worker, text: None)
-    pool._members[0] = PoolMember(0, process, mine, is_ready=True)
-    loaders = ServedLoaders(pool, "server 0", 8, 1 << 30)
+    monkeypatch.setattr(deadlines, "FULL_S", 3600.0)
     session: Any = SimpleNamespace(id="s", group="g", rank=0)
-    told: Mapping[str, Any] = {
-        "prefetch_size": 1, "concurrency": 1, "buffer_bytes": 1, "order": {"num_seeds": 3},
-    }  # fmt: skip
-    with theirs:
+    told: Mapping[str, Any] = {"prefetch_size": 1, "concurrency": 1, "buffer_bytes": 1, "order": {"num_seeds": 3}}
+    reading, writing = os.pipe()
+    with pool_of_stand_ins() as pool:
+        loaders = ServedLoaders(pool, "server 0", 8, 1 << 30)
         loader = loaders.open(session, told, {"ids": torch.arange(3)}, {}, 1, ReadPlan({}, ()))
-        assert loaders.hand_over(loader.id, "s", 0, theirs.fileno(), {}) is None
-        theirs.send(json.dumps({"full": True}).encode())
+        pool.tell_all({"say": {"full": True}})
         assert eventually(lambda: pool.is_full(0))
-        wrong = loaders.hand_over(loader.id, "s", 0, theirs.fileno(), {})
+        wrong = loaders.hand_over(loader.id, "s", 0, reading, {})
         assert wrong is not None and "worker 0 of server 0 is out of file descriptors" in wrong
         loaders.close_all("the end")
-        theirs.send(json.dumps({"ended": f"{loader.id}/1", "stats": {}}).encode())
+        pool.tell_all({"say": {"ended": f"{loader.id}/1", "stats": {}}})
         assert eventually(lambda: not pool.is_full(0))
-        pool.close()
+    os.close(reading)
+    os.close(writing)

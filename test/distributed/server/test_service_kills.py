@@ -32,7 +32,7 @@ def test_a_killed_server(world: Callable[..., World], tmp_path: Path) -> None:
     """Of two, the second. One client samples on it, one on the other and asks it for rows, one asks nobody."""
     here = world(2)
     with Stage(5) as stage:
-        stage.ask(0, "lower", str(tmp_path), PATIENCE_S=3.0)
+        stage.ask(0, "lower", str(tmp_path), RECONNECT_S=3.0)
         pids = stage.start_servers(here.path, 2, 3, read_local=False)
         stage.start_clients(2, 3)
         stage.ask(2, "make", "there", server_rank=1)
@@ -118,6 +118,28 @@ def test_a_killed_sampler(world: Callable[..., World]) -> None:
             assert stage.ask(actor, "wait_and_shutdown", 60.0)
         stage.end(0, 1, 2, 3)
         stage.results()
+        stage.expect_nothing_left()
+
+
+def test_a_feature_file_cut_short_under_a_sampler(private_world: World) -> None:
+    with Stage(3) as stage:
+        pids = stage.start_servers(private_world.path, 2, 1, num_workers=1)
+        stage.start_clients(2, 1)
+        stage.ask(2, "make", "hit", server_rank=1)
+        stage.ask(2, "go", "hit")
+        goes_on(stage, 2, "hit", 3)
+        start = time.monotonic()
+        os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
+        kind, text, at_s = stage.ask(2, "ended", "hit")
+        expect_prompt(at_s - start, "the client to notice")
+        assert kind == "WorkerDied", (kind, text)
+        for word in (f"pid {pids[1][0]}", "exit code -7", "worker 0 of server 1", "bus error"):
+            assert word in text, text
+        stage.ask(2, "leave")
+        for actor in (0, 1):
+            assert stage.ask(actor, "wait_and_shutdown", 60.0)
+        stage.end(0, 1, 2)
+        stage.outcomes()
         stage.expect_nothing_left()
 
 

@@ -105,7 +105,7 @@ def test_a_client_that_ends_without_a_word(world: Callable[..., World]) -> None:
     """The server waits for it to come back, for a while, and then is done."""
     here = world(1)
     with Stage(2) as stage:
-        stage.ask(0, "lower", None, _GRACE_S=2.0)
+        stage.ask(0, "lower", None, GRACE_S=2.0)
         stage.start_servers(here.path, 1, 1)
         stage.start_clients(1, 1)
         stage.ask(1, "law", "law", 0)

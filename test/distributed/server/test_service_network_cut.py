@@ -67,7 +67,7 @@ def test_a_cut_between_servers(hosts: tuple[str, str], world: Callable[..., Worl
             folder = tmp_path / str(actor)
             folder.mkdir()
             stage.ask(actor, "run_function", enter, host)
-            stage.ask(actor, "lower", str(folder), CUT_S=CUT_S, PATIENCE_S=2.0)
+            stage.ask(actor, "lower", str(folder), CUT_S=CUT_S, RECONNECT_S=2.0)
         for rank in range(2):
             stage.begin(rank, "serve", here.path, 2, 1, rank, master_addr="10.199.0.1")
         for rank in range(2):

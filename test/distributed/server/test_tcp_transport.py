@@ -12,8 +12,8 @@ import torch
 from promptness import eventually
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.message import read_message
-from glt.distributed.wire import transport as tcp_transport
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import introduce
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
@@ -132,7 +132,7 @@ def test_a_server_that_is_restarted_elsewhere(server: Server) -> None:
 
 @pytest.mark.parametrize("ports", [{}, {1: 1}], ids=["unknown", "nobody listens"])
 def test_a_server_that_does_not_come_back(ports: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_transport, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(deadlines, "RECONNECT_S", 0.5)
     transport = transport_to(ports)
     with pytest.raises(PeerLost, match=r"lost server 1 .*host there, pid 4711.* tried for 0.5 s"):
         ask(transport, 1)
@@ -164,7 +164,7 @@ def test_an_answer_that_does_not_come(server: Server) -> None:
 
 def test_a_silent_server_is_left_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection gives no sign of life; the next one does."""
-    monkeypatch.setattr(tcp_transport, "STUCK_S", 1.5)
+    monkeypatch.setattr(deadlines, "STUCK_S", 1.5)
     server = Server()
     server.partitions.serve = lambda connection: None  # type: ignore[method-assign]
     transport = transport_to({1: server.port})

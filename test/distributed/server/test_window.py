@@ -44,7 +44,7 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
 ) -> None:
     place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
     monkeypatch.setattr(pool_worker, "accelerator_of", lambda *_: place)
-    makers = ("sampler_on", "DistNeighborSampler", "seeds_from_json", "SamplingConfig", "SeedOrder", "SeedTable")
+    makers = ("sampler_of", "SamplingJob", "SeedTable")
     for name in makers:
         monkeypatch.setattr(pool_worker, name, Anything())
     worker = PoolWorker.__new__(PoolWorker)

@@ -1,0 +1,401 @@
+"""Sampling processes: how their owner starts, watches and ends them, and the life that each of them leads.
+
+A sampling process is a program of its own, ``python -m MODULE SOCKET SPEC``, not a child of ``multiprocessing``: the
+owner's script is not imported again, nothing is pickled, and torch_geometric is not loaded. It inherits the memory
+that holds its spec, and a socket over which JSON objects go, one per packet, with descriptors beside some::
+
+    owner -> process   commands of the program, and {"exit": true}
+    process -> owner   {"ready": true}, then {"beat": ...} every second and what else the program has to say,
+                       {"full": true} when there was no room for a descriptor that came with a command,
+                       or {"error": type, "text": ..., "traceback": ...} before it ends
+
+When the owner ends, its end of the socket closes, and the process ends too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import torch
+
+from glt import _deadlines as deadlines
+
+PACKET_BYTES = 160 << 10  # what Linux lets through by default
+
+_LOST_OWNER, _FAILED = 3, 4  # exit codes
+_SIGNALS = {
+    -9: "it was killed, often by the OOM killer: see dmesg",
+    -7: "a bus error: memory or a mapped file ran out",
+    -11: "a segmentation fault: please report it",
+}
+
+logger = logging.getLogger(__name__)
+
+
+# -- the owner's side ----------------------------------------------------------------------------------------------
+
+
+class SamplingProcess:
+    """A sampling process, as its owner sees it.
+
+    Args:
+        module: The program.
+        number: Which one of its owner it is.
+        owner: Whose it is, in errors: ``'trainer 0'``.
+        spec: What the program is told, as JSON.
+        fds: Further descriptors that it inherits, under the same numbers.
+
+    Attributes:
+        is_ready: Whether it has started.
+        is_gone: Whether the pool has found that it ended.
+        heard_s: When it was last heard of, of ``time.monotonic()``.
+        why: Why its owner killed it, if it did.
+
+    Raises:
+        OSError: If no process can be started.
+    """
+
+    def __init__(self, module: str, number: int, owner: str, spec: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+        self.number, self.is_ready, self.is_gone, self.why = number, False, False, ""
+        self.heard_s = time.monotonic()
+        self._sending = threading.Lock()
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for each in (self.socket, theirs):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PACKET_BYTES)
+        # Of the kernel, not of Python, which would make calls with MSG_DONTWAIT wait too.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _seconds(deadlines.SEND_S))
+        memory = os.memfd_create("glt-spec")
+        # The owner's import path, so that the same glt is found; not its script, which is not run again.
+        path = os.pathsep.join(filter(None, sys.path))
+        # TensorPipe warns of every connection that ends; what matters of that is raised, with names.
+        environment = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path}
+        # A signal to the whole group, as Ctrl-C sends one, is for the owner alone, which decides what follows: the
+        # process ignores it as soon as it can, and has it blocked until then.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            with open(memory, "wb", closefd=False) as file:
+                file.write(json.dumps(spec).encode())
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), str(memory)],
+                pass_fds=(theirs.fileno(), memory, *fds),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+        except BaseException:
+            self.socket.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+            os.close(memory)
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self.name = f"worker {number} of {owner} (host {socket.gethostname()}, pid {self.pid})"
+
+    def send(self, command: Mapping[str, Any], fds: Sequence[int] = ()) -> bool:
+        """Sends a command; false if the process is gone, or takes nothing for ``SEND_S``. From any thread."""
+        data = json.dumps(command).encode()
+        if len(data) > PACKET_BYTES:
+            raise ValueError(f"a command of {len(data)} bytes for {self.name}: expected at most {PACKET_BYTES}")
+        try:
+            with self._sending:
+                socket.send_fds(self.socket, [data], list(fds))
+        except OSError as error:
+            logger.info("%s took no command: %s", self.name, error)
+            return False
+        return True
+
+    def receive(self) -> tuple[list[dict[str, Any]], bool]:
+        """Returns all that the process has said since, and whether it has hung up. Does not wait."""
+        said: list[dict[str, Any]] = []
+        while True:
+            try:
+                data = self.socket.recv(PACKET_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return said, self.is_over
+            except OSError:
+                return said, True
+            if not data:
+                return said, True
+            self.heard_s = time.monotonic()
+            said.append(json.loads(data))
+            self.is_ready = self.is_ready or "ready" in said[-1]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Waits for its end; returns the exit code, or None if it still runs after ``timeout_s`` seconds."""
+        if self.pidfd >= 0:
+            poller = select.poll()
+            poller.register(self.pidfd, select.POLLIN)
+            poller.poll(max(0.0, timeout_s) * 1000)
+        return self._process.poll()
+
+    def kill(self, why: str = "") -> None:
+        self.why = self.why or why
+        self._process.kill()
+
+    def death(self) -> str:
+        """Says how it ended; one that has hung up and does not end is killed."""
+        code = self.wait(deadlines.JOIN_S)
+        if code is None:
+            self.kill(f"it no longer listened, still ran {deadlines.JOIN_S:g} s later, and was killed")
+            code = self.wait(deadlines.KILL_S)
+        return f"{self.name} died with exit code {code}: {self.why or _SIGNALS.get(code or 0, 'its output says why')}"
+
+    def close(self) -> None:
+        """Lets go of its descriptors. May be called again."""
+        self.socket.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class ProcessPool:
+    """The sampling processes of one owner.
+
+    They are ended when the pool is closed or collected, or when the owner's interpreter ends. If the owner is killed,
+    they notice. What follows from the death of one is for the owner to decide: see :meth:`look`.
+
+    Args:
+        module: Their program.
+        owner: Whose they are, in errors: ``'trainer 0'``.
+
+    Attributes:
+        processes: Those that were started and not removed, by number.
+        looked_s: When :meth:`look` was last called, of ``time.monotonic()``.
+    """
+
+    def __init__(self, module: str, owner: str) -> None:
+        self.module, self.owner = module, owner
+        self.processes: dict[int, SamplingProcess] = {}
+        self.looked_s = time.monotonic()
+        self._finalizer = weakref.finalize(self, _end, self.processes, os.getpid())
+
+    def start(self, number: int, spec: Mapping[str, Any], fds: Sequence[int] = ()) -> SamplingProcess:
+        """Starts a process; see :class:`SamplingProcess`."""
+        process = self.processes[number] = SamplingProcess(self.module, number, self.owner, spec, fds)
+        return process
+
+    def look(self, timeout_s: float) -> list[tuple[SamplingProcess, dict[str, Any] | None]]:
+        """Waits until a process has said something or ended; returns what was said, by whom.
+
+        None stands for the end of a process, once, after the last that it said.
+        A process that dies hangs up before its connections to others break, so that an owner who looks here when such
+        a loss is reported finds the cause.
+        """
+        self.looked_s = time.monotonic()  # before anything is heard: the owner itself may have been stopped
+        by_fd: dict[int, SamplingProcess] = {}
+        poller = select.poll()
+        for process in [each for each in list(self.processes.values()) if not each.is_gone]:
+            for fd in (process.socket.fileno(), process.pidfd):
+                if fd >= 0:
+                    by_fd[fd] = process
+                    poller.register(fd, select.POLLIN)
+        found = {by_fd[fd].number: by_fd[fd] for fd, _ in poller.poll(max(0.0, timeout_s) * 1000)}
+        events: list[tuple[SamplingProcess, dict[str, Any] | None]] = []
+        for process in found.values():
+            said, process.is_gone = process.receive()
+            events += [(process, each) for each in said]
+            if process.is_gone:
+                events.append((process, None))
+        return events
+
+    def remove(self, process: SamplingProcess) -> None:
+        """Lets go of a process that has ended; another may take its number."""
+        self.processes.pop(process.number, None)
+        process.close()
+
+    def silent_s(self, process: SamplingProcess) -> float:
+        """For how many seconds a process had said nothing when the pool last looked."""
+        return self.looked_s - process.heard_s
+
+    def close(self) -> None:
+        """Ends all processes, by command, then by SIGKILL. May be called again."""
+        self._finalizer()
+
+
+def _end(processes: dict[int, SamplingProcess], owner_pid: int) -> None:
+    """Ends processes. In a fork of their owner, none."""
+    if os.getpid() != owner_pid:
+        return
+    ending = list(processes.values())
+    for process in ending:
+        process.send({"exit": True})
+    deadline = time.monotonic() + deadlines.JOIN_S
+    for process in ending:
+        if process.wait(deadline - time.monotonic()) is None:
+            process.kill()
+            process.wait(deadlines.KILL_S)
+    for process in ending:
+        process.close()
+    processes.clear()
+
+
+# -- the process's side --------------------------------------------------------------------------------------------
+
+
+class Program(Protocol):
+    """What a sampling process does for its owner."""
+
+    def obey(self, command: dict[str, Any], fds: list[int]) -> None:
+        """Carries out a command; called on the thread that listens to the owner."""
+
+    def beat(self) -> None:
+        """Tells the owner that this process lives; called every second."""
+
+
+class Owner:
+    """The process that started this one, as seen from here."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        for each in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, each, _seconds(deadlines.BEAT_S))
+        self._pid = os.getppid()
+        self._lock = threading.Lock()
+        self._early: list[tuple[dict[str, Any], list[int]]] = []
+        self._program: Program | None = None
+        # From now on, so that this process also ends if its owner dies while it starts.
+        threading.Thread(target=self._listen, name="glt-commands", daemon=True).start()
+
+    def say(self, value: Mapping[str, Any]) -> None:
+        """Tells the owner something; ends this process if the owner is gone. An owner that does not listen, since it
+        is stopped or busy, is not waited for longer than a second."""
+        try:
+            self._socket.send(json.dumps(value).encode())
+        except BlockingIOError:
+            logger.info("the owner of this process listens to nothing: it is stopped, or very busy")
+        except OSError:
+            leave(_LOST_OWNER)
+
+    def beat(self) -> None:
+        """Gives a sign of life, unless the owner has yet to hear of many."""
+        try:
+            self._socket.send(b'{"beat": true}', socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            leave(_LOST_OWNER)
+
+    def serve(self, program: Program) -> NoReturn:
+        """Has ``program`` obey what the owner said meanwhile and says from now on, and beats."""
+        with self._lock:
+            for command, fds in self._early:
+                program.obey(command, fds)
+            self._program = program
+        self.say({"ready": True})
+        while True:
+            program.beat()
+            time.sleep(deadlines.BEAT_S)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                command, fds = self._receive()
+                if "exit" in command:
+                    leave(0)
+                with self._lock:
+                    program = self._program
+                    if program is None:
+                        self._early.append((command, fds))
+                if program is not None:
+                    program.obey(command, fds)
+        except BaseException as error:
+            self.fail(error)
+
+    def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        while True:
+            try:
+                data, fds, flags, _ = socket.recv_fds(self._socket, PACKET_BYTES, 4)
+            except BlockingIOError:
+                # A fork of the owner may hold the other end of the socket open after the owner died.
+                if os.getppid() != self._pid:
+                    leave(_LOST_OWNER)
+                continue
+            except OSError:
+                leave(_LOST_OWNER)
+            if not data:
+                leave(_LOST_OWNER)
+            if not flags & socket.MSG_CTRUNC:
+                return json.loads(data), fds
+            logger.error("out of file descriptors: a connection is given up; raise the limit (ulimit -n)")
+            for fd in fds:
+                os.close(fd)
+            self.say({"full": True})
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Tells the owner why this process cannot go on, and ends it."""
+        logger.critical("this sampling process cannot go on: %s", error, exc_info=error)
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        trace = "".join(traceback.format_exception(error))[-20000:]
+        self.say({"error": kind, "text": str(error)[:20000], "traceback": trace})
+        leave(_FAILED)
+
+
+def _seconds(timeout_s: float) -> bytes:
+    return struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+
+
+def run_program(start: Callable[[Owner, dict[str, Any]], Program]) -> NoReturn:
+    """The life of a sampling process: it starts, says so, and obeys until it is told to exit or its owner is gone.
+
+    Args:
+        start: Makes the program from its spec; what it raises reaches the owner.
+    """
+    socket_fd, spec_fd = int(sys.argv[1]), int(sys.argv[2])
+    for each in (signal.SIGINT, signal.SIGTERM):  # they are for the owner, which decides what follows
+        signal.signal(each, signal.SIG_IGN)
+    owner = Owner(socket.socket(fileno=socket_fd))
+    try:
+        with open(spec_fd, "rb") as file:
+            file.seek(0)
+            spec = json.load(file)
+        torch.set_num_threads(1)
+        program = start(owner, spec)
+        gc.freeze()  # what start-up made stays; the collector need not look at it again
+        owner.serve(program)
+    except BaseException as error:
+        owner.fail(error)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process at once. Everything it holds is the kernel's to free, and a graceful end of RPC would wait for
+    peers that may be dead."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def keep_freed_memory() -> None:
+    """Makes malloc reuse what was freed instead of returning it to the kernel.
+
+    Replies are received into fresh tensors of megabytes; with the default, each is mapped, faulted in page by page and
+    unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady; and not for
+    those that may sample on a GPU, which get few replies and need large tensors to have their pages for themselves: see
+    :data:`glt.data.pinned.SMALL_BYTES`.
+    """
+    libc = ctypes.CDLL(None)
+    m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8
+    for option, value in ((m_mmap_max, 0), (m_trim_threshold, 2**31 - 1), (m_arena_max, 1)):
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(option, value)
