@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from glt._checks import format_size
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 from glt.launch.hosts import Children, Reach, Stopped
 from glt.launch.link import Answer, ask_host, ask_hosts
 from glt.partition.format import layout
