@@ -12,9 +12,9 @@ import torch_geometric.nn as pyg
 from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, TypedWorld, write_typed_world
 from torch import Tensor
 
+from glt.distributed.graph.blocks import Block
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import (
-    Block,
     EdgeDataLoader,
     GlobalUniform,
     MultiLayerFullNeighborSampler,
