@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import glt
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 from glt.launch.hosts import (
     Reach,
     add_flag,

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Final
 
 from glt._checks import format_size
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 from glt.errors import PartitionError
 from glt.launch.hosts import (
     Children,

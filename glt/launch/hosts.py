@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from glt.distributed.job.place import THIS_HOST, Host, parse_hosts, read_hosts
+from glt.distributed.job.hosts import THIS_HOST, Host, parse_hosts, read_hosts
 
 
 class Stopped(Exception):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, TextIO
 
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 from glt.launch.hosts import Reach
 from glt.launch.link import Event, HostLink, event_queue
 from glt.launch.plan import TORCHRUN, ProcessPlan

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 from glt.launch.hosts import Children, Reach, Stopped
 from glt.launch.plan import ProcessPlan
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 
 TORCHRUN: Final = "torchrun"  # as what torchrun itself says is marked
 PIPES: Final = "{pipes}"  # which the keeper replaces

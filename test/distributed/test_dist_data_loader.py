@@ -15,9 +15,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
+from glt.distributed.graph.blocks import Block, to_block
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import (
-    Block,
     DistDataLoader,
     EdgeDataLoader,
     GlobalUniform,
@@ -25,7 +25,6 @@ from glt.distributed.graph.loaders import (
     MultiLayerNeighborSampler,
     NodeDataLoader,
     PerSourceUniform,
-    to_block,
 )
 from glt.distributed.job.initialize import finalize, initialize
 from glt.distributed.tensors.tensor import DistTensor

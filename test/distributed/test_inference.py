@@ -17,7 +17,7 @@ from dist_world import NUM_NODES, World, write_world
 from torch import Tensor, nn
 
 from glt.distributed.graph.inference import infer_layerwise
-from glt.distributed.graph.layers import MappedRows
+from glt.distributed.graph.layer_rows import MappedRows
 from glt.distributed.job.initialize import finalize, initialize
 from glt.distributed.tensors.embedding import DistEmbedding
 from glt.distributed.tensors.tensor import DistTensor
@@ -358,9 +358,9 @@ def test_rows_that_are_not_alike_are_refused(here: World, tmp_path: Path) -> Non
         widths = iter([3, 1])
         with pytest.raises(ValueError, match=r"a layer made .*1.* of a batch, and .*3.* before: expected the same"):
             infer_layerwise([lambda x, _, w=widths: x[:, : next(w)]], batch_size=400, spill_dir=spill_dir)
-    MappedRows.make(tmp_path / "rows.npy", (5, 2), torch.float32)
+    MappedRows.create(tmp_path / "rows.npy", (5, 2), torch.float32)
     with pytest.raises(ValueError, match=r"rows\.npy has float32 \[5, 2\], as another trainer has made it"):
-        MappedRows.make(tmp_path / "rows.npy", (5, 3), torch.float32)
+        MappedRows.create(tmp_path / "rows.npy", (5, 3), torch.float32)
     with pytest.raises(TypeError, match=r"outputs are torch\.bfloat16, which \.npy files do not have"):
         infer_layerwise([lambda x, ends: x.bfloat16()], spill_dir=tmp_path)
 

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from dist_world import NUM_NODES, World
 
 import glt
-from glt.distributed.job.host_server import hear_port, tell_port, telling_failures
-from glt.distributed.job.place import Host, JobPlace, JobRole, find_this_host, local_addresses, read_place
+from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
+from glt.distributed.job.host_server import publish_port, publishing_failures, wait_for_port
+from glt.distributed.job.hosts import Host, find_this_host, local_addresses
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.wire.store import TimedStore
@@ -41,16 +42,16 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_places() -> None:
-    assert read_place({}) == JobPlace(JobRole.STANDALONE, 0, 1, 1)
-    assert read_place({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}).role is JobRole.STANDALONE
-    server = read_place({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3", "GLT_PARTITION": "1"})
+    assert read_environment({}) == JobEnvironment(JobRole.STANDALONE, 0, 1, 1)
+    assert read_environment({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}).role is JobRole.STANDALONE
+    server = read_environment({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3", "GLT_PARTITION": "1"})
     assert (server.role, server.rank, server.partition, server.num_servers) == (JobRole.SERVER, 3, 1, 4)
-    assert read_place({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3"}).partition is None
-    trainer = read_place({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"})
+    assert read_environment({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3"}).partition is None
+    trainer = read_environment({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"})
     assert (trainer.role, trainer.rank, trainer.num_trainers, trainer.master) == (
         JobRole.TRAINER, 5, 8, ("10.0.0.1", 30050),
     )  # fmt: skip
-    peer = read_place(TORCHRUN)
+    peer = read_environment(TORCHRUN)
     assert (peer.role, peer.rank, peer.num_servers, peer.host_index, peer.is_first_on_host) == (
         JobRole.PEER, 5, 2, 1, False,
     )  # fmt: skip
@@ -73,7 +74,7 @@ def test_places() -> None:
 )
 def test_places_that_make_no_sense(env: dict[str, str], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        read_place(env)
+        read_environment(env)
 
 
 def test_this_host_is_found_or_its_addresses_named() -> None:
@@ -88,14 +89,14 @@ def test_this_host_is_found_or_its_addresses_named() -> None:
 
 def test_where_server_0_is_is_told_or_why_it_is_not() -> None:
     store = TimedStore(dist.HashStore())
-    tell_port(store, 4711)
-    assert hear_port(store, 1.0) == 4711
-    with pytest.raises(PermissionError), telling_failures(store):
+    publish_port(store, 4711)
+    assert wait_for_port(store, 1.0) == 4711
+    with pytest.raises(PermissionError), publishing_failures(store):
         raise PermissionError("no ports for you")
     with pytest.raises(RendezvousError, match="could not be made: PermissionError: no ports for you"):
-        hear_port(store, 1.0)
+        wait_for_port(store, 1.0)
     with pytest.raises(RendezvousError, match=r"has opened no server within 0.1 s"):
-        hear_port(TimedStore(dist.HashStore()), 0.1)
+        wait_for_port(TimedStore(dist.HashStore()), 0.1)
 
 
 @pytest.mark.usefixtures("alone")
@@ -196,12 +197,12 @@ def test_a_barrier_that_is_refused_was_none() -> None:
     """Its number is not used up: the next one would wait for a meeting that nobody holds."""
     standalone = StandaloneWorld()
     served = ServedWorld.__new__(ServedWorld)  # refuses before it asks anyone
-    served._lock, served._num_met = threading.Lock(), 0
+    served._lock, served._num_entered = threading.Lock(), 0
     for world in (standalone, served):
         for wrong, error in ((-1, ValueError), (0.0, ValueError), ("soon", TypeError), (True, TypeError)):
             with pytest.raises(error, match="timeout_s = "):
                 world.barrier(wrong)  # type: ignore[arg-type]
-    assert served._num_met == 0
+    assert served._num_entered == 0
     standalone.barrier(1.0)
     standalone.barrier()
     standalone.close()

@@ -13,9 +13,9 @@ from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, TypedWorld, write
 from torch import Tensor
 
 from glt.data.schema import reverse_edge_type
+from glt.distributed.graph.blocks import Block
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import (
-    Block,
     EdgeDataLoader,
     GlobalUniform,
     MultiLayerFullNeighborSampler,

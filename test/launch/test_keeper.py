@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from glt.distributed.job.place import THIS_HOST
+from glt.distributed.job.hosts import THIS_HOST
 from glt.launch.hosts import Reach
 from glt.launch.keeper import Pipe
 from glt.launch.plan import partition_of, partitions_of_hosts

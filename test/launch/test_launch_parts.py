@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glt.distributed.job.place import Host, parse_hosts, read_hosts
+from glt.distributed.job.hosts import Host, parse_hosts, read_hosts
 from glt.launch.agent import recorded_error
 from glt.launch.command import command_of
 from glt.launch.hosts import Reach

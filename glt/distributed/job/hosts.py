@@ -1,4 +1,4 @@
-"""The hosts of a job, and the place that this process has in it, as its environment says."""
+"""The hosts of a job: the file that names them, and which of them is this one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from glt.errors import RendezvousError
@@ -101,16 +100,11 @@ def first_twice(names: Iterable[str]) -> str | None:
     return None
 
 
-# Which line of the file that names the hosts of a job is this host's.
-
-
-DEFAULT_PORT = 30050  # DGL's
-
 _SIOCGIFADDR = 0x8915
 
 
 def find_this_host(hosts: Sequence[Host], path: str | os.PathLike[str]) -> int:
-    """Which line is this host's.
+    """The position of this host.
 
     Raises:
         glt.errors.RendezvousError: If none is, or several are; names the addresses of this host.
@@ -152,105 +146,3 @@ def _is_local(address: str) -> bool:
                 continue
             return True
     return False
-
-
-# Which part of a job this process is to play, as its environment says.
-
-
-class JobRole(Enum):
-    """What a process of a job does.
-
-    ``SERVER`` and ``TRAINER`` are of a job with servers in processes of their own, as ``glt launch`` starts it;
-    ``PEER`` is a trainer of a job without, as torchrun starts it: one on each host serves beside training.
-    """
-
-    SERVER = "server"
-    TRAINER = "trainer"
-    PEER = "peer"
-    STANDALONE = "standalone"
-
-
-@dataclass(frozen=True)
-class JobPlace:
-    """The place of this process.
-
-    Attributes:
-        role: What it does.
-        rank: Of a trainer among trainers, of a server among servers.
-        num_trainers: Trainers of the job.
-        num_servers: Servers of the job; of peers, their hosts.
-        master: Host and port of server 0; the port is None where it is to be found.
-        host_index: Of a peer, which host it is on.
-        is_first_on_host: Of a peer, whether it serves.
-        partition: What a server is to load; None: as it finds.
-    """
-
-    role: JobRole
-    rank: int
-    num_trainers: int
-    num_servers: int
-    master: tuple[str, int | None] = ("localhost", None)
-    host_index: int = 0
-    is_first_on_host: bool = True
-    partition: int | None = None
-
-
-def read_place(env: Mapping[str, str] = os.environ) -> JobPlace:
-    """Reads the environment, which ``glt launch`` or torchrun has set.
-
-    Raises:
-        ValueError: If a variable is missing or makes no sense; names it.
-    """
-    role = env.get("GLT_ROLE")
-    if role is None:
-        return _place_without_servers(env)
-    if role not in ("server", "trainer"):
-        raise ValueError(f"GLT_ROLE = {role!r}: expected 'server', 'trainer', or that it is not set")
-    why = f"which GLT_ROLE = {role!r} calls for; glt launch sets it"
-    num_servers, num_trainers = (_number(env, name, 1, why) for name in ("GLT_NUM_SERVERS", "GLT_NUM_TRAINERS"))
-    address = env.get("GLT_MASTER_ADDR")
-    if not address:
-        raise ValueError(f"GLT_MASTER_ADDR is not set, {why}: expected the host of server 0")
-    master = address, _number(env, "GLT_MASTER_PORT", 1, why, 65535)
-    if role == "server":
-        rank = _number(env, "GLT_SERVER_RANK", 0, why, num_servers - 1)
-        partition = _number(env, "GLT_PARTITION", 0, why) if env.get("GLT_PARTITION") else None
-        return JobPlace(JobRole.SERVER, rank, num_trainers, num_servers, master, partition=partition)
-    rank = _number(env, "RANK", 0, f"{why}, by way of torchrun", num_trainers - 1)
-    if env.get("WORLD_SIZE", str(num_trainers)) != str(num_trainers):
-        raise ValueError(
-            f"WORLD_SIZE = {env['WORLD_SIZE']} and GLT_NUM_TRAINERS = {num_trainers}: expected the same number of "
-            "trainers"
-        )
-    return JobPlace(JobRole.TRAINER, rank, num_trainers, num_servers, master)
-
-
-def _place_without_servers(env: Mapping[str, str]) -> JobPlace:
-    if not env.get("WORLD_SIZE"):
-        return JobPlace(JobRole.STANDALONE, 0, 1, 1)
-    why = "which WORLD_SIZE calls for; torchrun sets it"
-    num_trainers = _number(env, "WORLD_SIZE", 1, why)
-    if num_trainers == 1:
-        return JobPlace(JobRole.STANDALONE, 0, 1, 1)
-    rank = _number(env, "RANK", 0, why, num_trainers - 1)
-    local_rank = _number(env, "LOCAL_RANK", 0, why, num_trainers - 1)
-    on_host = _number(env, "LOCAL_WORLD_SIZE", 1, why, num_trainers) if env.get("LOCAL_WORLD_SIZE") else num_trainers
-    if num_trainers % on_host:
-        raise ValueError(
-            f"WORLD_SIZE = {num_trainers}, LOCAL_WORLD_SIZE = {on_host}: expected the same number of trainers on each "
-            "host"
-        )
-    host = _number(env, "GROUP_RANK", 0, why, num_trainers // on_host - 1) if env.get("GROUP_RANK") else rank // on_host
-    address = env.get("MASTER_ADDR")
-    if not address:
-        raise ValueError(f"MASTER_ADDR is not set, {why}: expected the host of rank 0")
-    return JobPlace(JobRole.PEER, rank, num_trainers, num_trainers // on_host, (address, None), host, local_rank == 0)
-
-
-def _number(env: Mapping[str, str], name: str, least: int, why: str, most: int = 1 << 20) -> int:
-    text = env.get(name)
-    if text is None:
-        raise ValueError(f"{name} is not set, {why}")
-    if not text.isdecimal() or not least <= int(text) <= most:
-        raise ValueError(f"{name} = {text!r}: expected a number from {least} to {most}")
-    return int(text)
