@@ -21,6 +21,7 @@ from two_hosts import device_of, enter, switch
 
 import glt
 from glt import _deadlines
+from glt._deadlines import HANDSHAKE_S
 from glt.errors import PartitionError
 from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
 
@@ -296,9 +297,10 @@ def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> No
         per_rank: list[dict[str, Any]] = [{"options": {"master_port": port}}] * 2
         with Cluster(2, create, world(2).path, per_rank) as cluster:
             outcomes = cluster.outcomes()
-            after(outcomes, max(cluster.hear(rank) for rank in range(2)))
+            start = max(cluster.hear(rank) for rank in range(2))
             for outcome in outcomes:
                 assert outcome.error_type == "RendezvousError" and str(port) in outcome.error, outcome
+                expect_prompt(outcome.at_s - start, "to give up a port that does not answer", HANDSHAKE_S + 10)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Seeds that a client names instead of giving them: a split, or a file on a server."""
+"""Arguments of the loaders of a distributed job, checked when they are given."""
 
 from __future__ import annotations
 
@@ -69,14 +69,23 @@ def checked_config(
     if not directed:
         subgraph_type = options["subgraph_type"] = "induced"
     refuse_conflicts(
-        time_attr=time_attr, weight_attr=weight_attr, temporal_strategy=temporal_strategy, time_level=time_level,
-        input_time=input_time, disjoint=options.get("disjoint"), subgraph_type=subgraph_type,
+        time_attr=time_attr,
+        weight_attr=weight_attr,
+        temporal_strategy=temporal_strategy,
+        time_level=time_level,
+        input_time=input_time,
+        disjoint=options.get("disjoint"),
+        subgraph_type=subgraph_type,
         exclude_edges=options.get("exclude_edges"),
-    )  # fmt: skip
+    )
     return SamplingConfig.checked(
-        num_neighbors, data.schema, weighted=weight_attr is not None, time_level=time_level,
-        temporal=None if time_attr is None else temporal_strategy, **options,
-    )  # fmt: skip
+        num_neighbors,
+        data.schema,
+        weighted=weight_attr is not None,
+        time_level=time_level,
+        temporal=None if time_attr is None else temporal_strategy,
+        **options,
+    )
 
 
 def require_edge_dir(data: LoaderData, edge_dir: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Enclosing subgraphs of nodes, for one trainer of a distributed job."""
+"""The loaders of a distributed job: around nodes, around edges, and of whole subgraphs."""
 
 from __future__ import annotations
 
@@ -112,17 +112,32 @@ class DistLinkNeighborLoader(DistLoader):
         graph = graph_of(data, worker_options, require_context())
         require_edge_dir(graph, edge_dir)
         options = LoaderOptions(
-            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
-            checked_class(custom_cls, graph), filter_per_worker,
-        )  # fmt: skip
-        refuse_conflicts(
-            edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN
-        )  # fmt: skip
+            batch_size,
+            shuffle,
+            drop_last,
+            collect_features,
+            to_device,
+            transform,
+            random_seed,
+            worker_options,
+            checked_class(custom_cls, graph),
+            filter_per_worker,
+        )
+        refuse_conflicts(edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN)
         config = checked_config(
-            graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
-            input_time=edge_label_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
-            disjoint=disjoint, with_edge=with_edge, exclude_edges=exclude_edges,
-        )  # fmt: skip
+            graph,
+            num_neighbors,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            input_time=edge_label_time,
+            replace=replace,
+            subgraph_type=subgraph_type,
+            directed=directed,
+            disjoint=disjoint,
+            with_edge=with_edge,
+            exclude_edges=exclude_edges,
+        )
         links = checked_links(seeds_by_name("edge_label_index", edge_label_index, graph, worker_options), graph)
         source, _, target = graph.schema.edge_types[links.edge_type]
         ends = graph.schema.node_index(source), graph.schema.node_index(target)
@@ -154,9 +169,11 @@ class DistLinkNeighborLoader(DistLoader):
         edge_label, edge_label_time, input_id = (
             links.per_edge(name, given, num_edges)
             for name, given in (
-                ("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id),
+                ("edge_label", edge_label),
+                ("edge_label_time", edge_label_time),
+                ("input_id", input_id),
             )
-        )  # fmt: skip
+        )
         columns = {"row": links.ends[0], "col": links.ends[1]}
         if input_id is not None:
             columns["input_id"] = checked_input_id(input_id, num_links)
@@ -315,14 +332,30 @@ class DistNeighborLoader(DistLoader):
         graph = graph_of(data, worker_options, require_context())
         require_edge_dir(graph, edge_dir)
         options = LoaderOptions(
-            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
-            checked_class(custom_cls, graph), filter_per_worker,
-        )  # fmt: skip
+            batch_size,
+            shuffle,
+            drop_last,
+            collect_features,
+            to_device,
+            transform,
+            random_seed,
+            worker_options,
+            checked_class(custom_cls, graph),
+            filter_per_worker,
+        )
         config = checked_config(
-            graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
-            input_time=input_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
-            disjoint=disjoint, with_edge=with_edge,
-        )  # fmt: skip
+            graph,
+            num_neighbors,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            input_time=input_time,
+            replace=replace,
+            subgraph_type=subgraph_type,
+            directed=directed,
+            disjoint=disjoint,
+            with_edge=with_edge,
+        )
         given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
         self._seed_type, columns = checked_nodes(given, graph.schema, graph.num_nodes_of)
         num_seeds = len(columns["node"])

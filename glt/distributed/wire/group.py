@@ -215,8 +215,8 @@ class Group:
     # -- parting ---------------------------------------------------------------------------------------------------
 
     def give_up(self, error: BaseException, what: str = "") -> None:
-        """Tells the others that this trainer failed, and parts from them; waits for them to hear it, ``GOODBYE_S`` at
-        most. May be called again."""
+        """Tells the others that this trainer failed, and parts from them; waits for ``GOODBYE_S`` at most until they
+        have heard. May be called again."""
         self._report(error, is_over=True, what=what)
         self._part(deadlines.GOODBYE_S)
 

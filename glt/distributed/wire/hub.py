@@ -342,11 +342,8 @@ class _Reader:
             elif now > line.until:
                 self._drop(line, "it has parted")
             elif line.connection.silent_s() > deadlines.STUCK_S:
-                peer, stuck_s = line.connection.peer, deadlines.STUCK_S
-                why = (
-                    f"{peer} has given no sign of life for {stuck_s:g} s: it is stopped or stuck, or the network is cut"
-                )
-                self._drop(line, why)
+                silent = f"{line.connection.peer} has given no sign of life for {deadlines.STUCK_S:g} s"
+                self._drop(line, f"{silent}: it is stopped or stuck, or the network is cut")
 
     def _read(self, line: _Line) -> None:
         try:
