@@ -25,10 +25,8 @@ from glt.errors import RendezvousError
 from glt.partition.format.part_config import write_part_config
 
 SERVED = {"GLT_NUM_SERVERS": "4", "GLT_NUM_TRAINERS": "8", "GLT_MASTER_ADDR": "10.0.0.1", "GLT_MASTER_PORT": "30050"}
-TORCHRUN = {
-    "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
-    "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500",
-}  # fmt: skip
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
+TORCHRUN |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
 
 @pytest.fixture
@@ -41,20 +39,23 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     glt.distributed.finalize()
 
 
-def test_places() -> None:
-    assert read_environment({}) == JobEnvironment(JobRole.STANDALONE, 0, 1, 1)
-    assert read_environment({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}).role is JobRole.STANDALONE
-    server = read_environment({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3", "GLT_PARTITION": "1"})
-    assert (server.role, server.rank, server.partition, server.num_servers) == (JobRole.SERVER, 3, 1, 4)
-    assert read_environment({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3"}).partition is None
-    trainer = read_environment({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"})
-    assert (trainer.role, trainer.rank, trainer.num_trainers, trainer.master) == (
-        JobRole.TRAINER, 5, 8, ("10.0.0.1", 30050),
-    )  # fmt: skip
-    peer = read_environment(TORCHRUN)
-    assert (peer.role, peer.rank, peer.num_servers, peer.host_index, peer.is_first_on_host) == (
-        JobRole.PEER, 5, 2, 1, False,
-    )  # fmt: skip
+SERVER = {**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3"}
+AT = "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, JobEnvironment(JobRole.STANDALONE, 0, 1, 1)),
+        ({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}, JobEnvironment(JobRole.STANDALONE, 0, 1, 1)),
+        ({**SERVER, "GLT_PARTITION": "1"}, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050), partition=1)),
+        (SERVER, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050), partition=None)),
+        ({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"}, JobEnvironment(JobRole.TRAINER, 5, 8, 4, (AT, 30050))),
+        (TORCHRUN, JobEnvironment(JobRole.PEER, 5, 8, 2, (AT, None), 1, False)),
+    ],
+)
+def test_environments(env: dict[str, str], expected: JobEnvironment) -> None:
+    assert read_environment(env) == expected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_places() -> None:
         ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, "the same number of trainers on each host"),
     ],
 )
-def test_places_that_make_no_sense(env: dict[str, str], match: str) -> None:
+def test_environments_that_make_no_sense(env: dict[str, str], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         read_environment(env)
 
@@ -155,10 +156,13 @@ def test_the_name_is_that_of_the_part_config(
 @pytest.mark.usefixtures("alone")
 def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for given, kind in (
-        ({"num_workers": -1}, ValueError), ({"num_workers": "2"}, TypeError), ({"rpc_timeout": 0}, ValueError),
-        ({"part_config": tmp_path / "none"}, FileNotFoundError), ({"ip_config": tmp_path / "none"}, FileNotFoundError),
+        ({"num_workers": -1}, ValueError),
+        ({"num_workers": "2"}, TypeError),
+        ({"rpc_timeout": 0}, ValueError),
+        ({"part_config": tmp_path / "none"}, FileNotFoundError),
+        ({"ip_config": tmp_path / "none"}, FileNotFoundError),
         ({"part_config": tmp_path}, glt.errors.PartitionError),
-    ):  # fmt: skip
+    ):
         with pytest.raises(kind):
             glt.distributed.initialize(**given)
         assert current_world() is None
@@ -181,10 +185,11 @@ def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[.
     for num_parts in (1, 2):
         glt.distributed.initialize(part_config=world(num_parts).path)
         graph = glt.distributed.DistGraph("small")
+        nodes, given = torch.arange(0, NUM_NODES, 3), {"with_edge": True, "collect_features": True}
+        options = graph.world.worker_options(0)
         with glt.distributed.DistNeighborLoader(
-            graph.world.data, [4, 3], torch.arange(0, NUM_NODES, 3), batch_size=50, random_seed=3, with_edge=True,
-            collect_features=True, worker_options=graph.world.worker_options(0),
-        ) as loader:  # fmt: skip
+            graph.world.data, [4, 3], nodes, 50, random_seed=3, worker_options=options, **given
+        ) as loader:
             found.append([(batch.n_id.clone(), batch.e_id.clone(), batch.x.clone()) for batch in loader])
         glt.distributed.finalize()
         assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("glt-")]

@@ -157,14 +157,8 @@ class _Numbered:
     """Nodes of a layer: the seeds, then the others as they first come."""
 
     def __init__(self, seeds: Tensor, sources: list[Tensor]) -> None:
-        every = torch.cat([seeds, *sources])
-        self._sorted, back = torch.unique(every, return_inverse=True)
-        first = torch.full((len(self._sorted),), len(every))
-        first = first.scatter_reduce(0, back, torch.arange(len(every)), "amin")
-        order = first.argsort()
-        self.ids, self._num_seeds = self._sorted[order], len(seeds)
-        self._position = torch.empty_like(order)
-        self._position[order] = torch.arange(len(order))
+        self.ids, self._num_seeds = unique_in_order(torch.cat([seeds, *sources])), len(seeds)
+        self._sorted, self._position = self.ids.sort()
         if not torch.equal(self.ids[: len(seeds)], seeds):
             values, counts = seeds.unique(return_counts=True)
             raise ValueError(f"seeds name node {int(values[counts > 1][0])} more than once: expected each once")
@@ -181,6 +175,15 @@ class _Numbered:
                 f"frontier has an edge into node {int(ids[wrong][0])}, which is no seed: expected in-edges of the seeds"
             )
         return self.positions(ids)
+
+
+def unique_in_order(ids: Tensor) -> Tensor:
+    """Each id once, in the order in which they first come."""
+    values, back = torch.unique(ids, return_inverse=True)
+    if len(values) == len(ids):
+        return ids
+    first = torch.full((len(values),), len(ids)).scatter_reduce(0, back, torch.arange(len(ids)), "amin")
+    return ids[first.sort().values]
 
 
 def _each(values: Any, change: Callable[[Any], Any]) -> Any:

@@ -16,6 +16,7 @@ from glt._checks import check_count, check_flag, check_path
 from glt.data.arrays import as_ids
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.graph.blocks import unique_in_order
 from glt.distributed.graph.router import GraphRouter, require_ids
 from glt.distributed.job.initialize import open_world
 from glt.distributed.tensors.graph_data import GraphData, GraphDataByType
@@ -285,7 +286,7 @@ class DistGraph:
         by_type = self._by_type(seeds, "seeds", self.schema.node_index, self._data.num_nodes_of)
         for at, ids in by_type.items():
             require_ids("seeds", ids, self._data.num_nodes_of[at])
-            by_type[at] = _unique(ids)
+            by_type[at] = unique_in_order(ids)
         fanouts = self._fanouts(fanout)
         self._require_weights(prob, edge_dir, fanouts)
         key = _core.batch_key(draw_random_seed() if random_seed is None else check_random_seed(random_seed), 0, 0)
@@ -374,15 +375,6 @@ class DistGraph:
     def __repr__(self) -> str:
         counts = f"num_nodes={self._data.num_nodes_of}, num_edges={self._data.num_edges_of}"
         return f"DistGraph({self.name!r}, {counts}, {self._data.num_partitions} partitions)"
-
-
-def _unique(ids: Tensor) -> Tensor:
-    """Each id once, in the order in which they first come."""
-    values, back = torch.unique(ids, return_inverse=True)
-    if len(values) == len(ids):
-        return ids
-    first = torch.full((len(values),), len(ids)).scatter_reduce(0, back, torch.arange(len(ids)), "amin")
-    return ids[first.sort().values]
 
 
 def _compacted(graph: Data | HeteroData) -> Data | HeteroData:
