@@ -178,8 +178,8 @@ def init_client(
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
         RuntimeError: If this process is a client already, or something else.
-        glt.errors.RendezvousError: If servers are not reached in time; or if one refuses this client, because it runs
-            another version, was told other numbers, or has a client of this rank.
+        glt.errors.RendezvousError: If servers are not reached in time, or one refuses this client: it runs another
+            version, was told other numbers, or has a client of this rank.
     """
     global _client
     check_place(num_clients, client_rank, client_group_name, ("num_clients", "client_rank", "client_group_name"))

@@ -34,15 +34,8 @@ _MAX_REPLY_BYTES = 64 << 30
 
 
 class RemoteBooks(Sequence[PartitionBook | None]):
-    """Partition books of all types of nodes or edges: from the manifest where they are ranges, else fetched from a
-    server when one is first looked at, 5 to 8 bytes per id.
-
-    Args:
-        client: Asks a server.
-        kind: ``'node'`` or ``'edge'``.
-        entries: Of the manifest, by type.
-        num_parts: Number of partitions.
-    """
+    """Partition books of all types of nodes or edges (``kind``): from the manifest where they are ranges, else fetched
+    from a server when one is first looked at, 5 to 8 bytes per id."""
 
     def __init__(
         self, client: DistClient, kind: str, entries: Sequence[NodeTypeEntry | EdgeTypeEntry], num_parts: int
@@ -73,12 +66,8 @@ class RemoteBooks(Sequence[PartitionBook | None]):
 
 
 class RemoteDataset:
-    """Stands for a :class:`~glt.distributed.DistDataset` in checks and batches; attributes are as there.
-
-    Args:
-        client: Asks the servers.
-        about: What a server says of its dataset.
-    """
+    """Stands for a :class:`~glt.distributed.DistDataset` in checks and batches; attributes are as there. ``about`` is
+    what a server says of its dataset."""
 
     def __init__(self, client: DistClient, about: dict[str, Any]) -> None:
         self._client = client
@@ -180,12 +169,8 @@ class Reply(Future[Any]):
 
 
 class ServerSession:
-    """The session of this client with one server.
-
-    Args:
-        connection, answer: What :func:`dial` returned.
-        timeout_s: Deadline of a call in seconds.
-    """
+    """The session of this client with one server, made of what :func:`dial` returned. ``timeout_s`` is the deadline of
+    a call in seconds."""
 
     def __init__(self, connection: Connection, answer: dict[str, Any], timeout_s: float) -> None:
         self.connection, self.timeout_s = connection, timeout_s
@@ -376,10 +361,8 @@ class DistClient:
     def session(self, rank: int) -> ServerSession:
         """The session with a server; a new one if that was restarted since.
 
-        Raises:
-            ValueError: If there is no such server.
-            RuntimeError: In a fork of the client.
-            glt.errors.PeerLost: If it cannot be reached.
+        Raises ValueError if there is no such server, RuntimeError in a fork of the client, and PeerLost if it cannot be
+        reached.
         """
         refuse_fork(self.pid, "it must call init_client itself, with a client_rank or a group of its own")
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_servers:

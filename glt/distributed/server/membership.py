@@ -22,16 +22,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerEntry:
-    """One server, as all others and the clients know it.
-
-    Attributes:
-        rank: Which one.
-        address, port: Under which others reach it.
-        host, pid: Where it runs.
-        host_id: Tells hosts apart, and containers with names of their own.
-        partition_idx, graph_dir, run_id: What it loaded.
-        num_servers, num_clients: What it was told; None: any number of clients.
-    """
+    """One server, as all others and the clients know it: where they reach it, where it runs (``host_id`` tells hosts
+    and containers apart), what it loaded and what it was told."""
 
     rank: int
     address: str
@@ -60,16 +52,8 @@ class ServerEntry:
 
 
 class Membership:
-    """The servers of a job. Each of the others joins server 0, which sends all of them the list whenever it changes.
-
-    Over the same connections, servers tell each other which clients are done.
-
-    Args:
-        me: This server.
-        master: Host and port of server 0.
-        clients: Of this server.
-        on_change: Called with the servers by rank whenever the list has changed.
-    """
+    """The servers of a job. Each of the others joins server 0, which sends all of them the list whenever it changes;
+    ``on_change`` is called with the servers by rank. They tell each other, too, which clients are done."""
 
     def __init__(
         self,
@@ -89,11 +73,7 @@ class Membership:
         self._closing = threading.Event()
 
     def join(self, timeout_s: float) -> None:
-        """Joins server 0, in ``timeout_s`` seconds at most, and follows it from then on.
-
-        Raises:
-            glt.errors.RendezvousError: If server 0 is not reached in time, or refuses; says why.
-        """
+        """Joins server 0, and follows it from then on. Raises RendezvousError if it is not reached in time, or refuses."""
         if self.me.rank == 0:
             self._publish()
             return
@@ -110,11 +90,7 @@ class Membership:
             return dict(self._servers)
 
     def wait_for_all(self, timeout_s: float) -> dict[int, ServerEntry]:
-        """As :meth:`wait`.
-
-        Raises:
-            glt.errors.RendezvousError: If some are not there in time; names them.
-        """
+        """As :meth:`wait`; raises RendezvousError if some are not there in time, and names them."""
         found = self.wait(timeout_s)
         missing = sorted(set(range(self.me.num_servers)) - set(found))
         if missing:
@@ -293,12 +269,8 @@ def _places(frame: dict[str, Any]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """How the samplers of a server get at each partition.
-
-    Attributes:
-        other_dirs: Partitions that they read themselves, besides their own, by index, and where.
-        peers: The server that is asked for each partition, this one for those that are read here; none if all are.
-    """
+    """How the samplers of a server get at each partition: ``other_dirs``, by index, are those that they read themselves
+    besides their own; ``peers`` are asked for each, this server for those that are read here; none if all are."""
 
     other_dirs: dict[int, str]
     peers: tuple[Peer, ...]
@@ -306,10 +278,7 @@ class ReadPlan:
 
 def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerEntry], read_local: bool) -> ReadPlan:
     """Decides how to read each partition: directly if it is loaded by a server of the same host, or if no server loaded
-    it and its files are here; else by asking.
-
-    Raises:
-        glt.errors.RendezvousError: If a partition can be had in no way; names it.
+    it and its files are here; else by asking. Raises RendezvousError, with its name, for one that can be had in no way.
     """
     other_dirs: dict[int, str] = {}
     asked: list[Peer] = []

@@ -28,15 +28,9 @@ _MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
 
 @dataclass(frozen=True)
 class PoolWorkerSpec:
-    """What a sampling process of a server is told when it starts, as JSON.
-
-    Attributes:
-        server_rank, worker: Whose it is, and which one.
-        dataset: How to map the partition: :meth:`DistDataset.to_json`.
-        num_places: Batches in flight at most, over all loaders.
-        num_rpc_threads, timeout_s: For requests of other servers, and to them.
-        log_level, log_format: Of Python's logging, and ``'text'`` or ``'json'``.
-    """
+    """What a sampling process of a server is told when it starts, as JSON: ``worker`` is its number, ``dataset`` that
+    of :meth:`DistDataset.to_json`, ``num_places`` the batches in flight at most, over all loaders; ``num_rpc_threads``
+    and ``timeout_s`` are for requests between servers."""
 
     server_rank: int
     worker: int
@@ -59,16 +53,10 @@ class _Place:
 
 
 class SamplerPool:
-    """Keeps a number of sampling processes, at most ``most``, and replaces those that die.
+    """Keeps sampling processes, at most ``most``, and replaces those that die.
 
-    Args:
-        spec: What the first is told, and the others with their number.
-        most: How many there may be.
-        on_death: Called when one has died, with its place and what to say of it.
-        module: Their program.
-
-    Attributes:
-        metrics: Of their work.
+    ``spec`` is what the first is told, and the others with their number; ``on_death`` is called when one has died, with
+    its place and what to say of it; ``module`` is their program.
     """
 
     def __init__(
@@ -93,11 +81,8 @@ class SamplerPool:
     # -- starting --------------------------------------------------------------------------------------------------
 
     def ensure(self, count: int) -> list[int]:
-        """Waits until ``min(count, most)`` processes are ready; returns their places.
-
-        Raises:
-            glt.errors.WorkerDied: If one does not come up; says why.
-        """
+        """Waits until ``min(count, most)`` processes are ready; returns their places. Raises WorkerDied if one does not
+        come up."""
         wanted, timeout_s = list(range(min(count, self.most))), self.spec.timeout_s
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -239,15 +224,8 @@ class SamplerPool:
 
 @dataclass
 class ServedLoader:
-    """A loader of a client.
-
-    Attributes:
-        id: Unique among those of the server.
-        session: Of its client.
-        request: What its samplers are told.
-        seeds: Its input, in shared memory.
-        workers: Places in the pool of those that sample for it.
-    """
+    """A loader of a client: what its samplers are told, its seeds in shared memory, and the places in the pool of those
+    that sample for it."""
 
     id: str
     session: ClientSession
@@ -258,19 +236,12 @@ class ServedLoader:
 
     @property
     def promised_bytes(self) -> int:
-        """Memory for batches that wait to be sent, over all samplers."""
         return self.request["buffer_bytes"] * len(self.workers)
 
 
 class ServedLoaders:
-    """Opens loaders, within limits, and closes them.
-
-    Args:
-        pool: Of the samplers.
-        server: Whose they are, as errors name it.
-        most: Loaders that may be open.
-        most_bytes: Memory that they may be promised for batches that wait to be sent.
-    """
+    """Opens loaders, ``most`` at a time, which may be promised ``most_bytes`` for batches that wait to be sent; and
+    closes them. ``server`` is the name in errors."""
 
     def __init__(self, pool: SamplerPool, server: str, most: int, most_bytes: int) -> None:
         self._pool, self._server, self._most, self._most_bytes = pool, server, most, most_bytes
@@ -288,14 +259,8 @@ class ServedLoaders:
     def open(
         self, session: ClientSession, request: Mapping[str, Any], table: SeedTable, num_workers: int, plan: ReadPlan
     ) -> ServedLoader:
-        """Opens a loader: its samplers know nothing of it until its client connects to them.
-
-        Args:
-            session: Of its client.
-            request: What the client tells the samplers.
-            table: Its seeds.
-            num_workers: Sampling processes that it asks for.
-            plan: How they read partitions.
+        """Opens a loader, with ``num_workers`` samplers if there may be so many, which read partitions as ``plan``
+        says: they know nothing of it until its client connects to them.
 
         Raises:
             RuntimeError: If there are too many, or the server is shutting down.
@@ -348,16 +313,8 @@ class ServedLoaders:
             )
 
     def hand_over(self, hello: Mapping[str, Any], fd: int) -> str | None:
-        """Gives a client's connection to the sampler that it asks for.
-
-        Args:
-            hello: What the client said: ``loader``, ``session``, ``worker``, and of the batches that this sampler
-                makes, ``first`` and ``step``.
-            fd: Of the connection.
-
-        Returns:
-            What is wrong; None where nothing is.
-        """
+        """Gives a client's connection to the sampler that it asks for in ``hello``, with the ``first`` and ``step`` of
+        the batches that it makes. Returns what is wrong, or None."""
         id_, worker = str(hello["loader"]), hello["worker"]
         share = {name: int(hello[name]) for name in ("first", "step")}
         with self._changed:
@@ -395,7 +352,6 @@ class ServedLoaders:
             self.close(loader.id, why, session)
 
     def open_no_more(self) -> None:
-        """From now on none is opened."""
         with self._changed:
             self._is_ending = True
 

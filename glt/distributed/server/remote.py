@@ -101,15 +101,8 @@ class _Stream:
 
 
 def open_stream(session: ServerSession, loader: str, worker: int, share: dict[str, int], deadline: float) -> _Stream:
-    """Opens the stream of one sampler. While the server lives it tries until the deadline: other clients may have taken
-    all places of the port.
-
-    Args:
-        session: With the server.
-        loader, worker: Which loader, and which of its samplers.
-        share: ``first`` and ``step`` of the batches that this sampler makes.
-        deadline: Of ``time.monotonic()``.
-    """
+    """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``). While the server
+    lives it tries until the deadline: other clients may have taken all places of the port."""
     hello = introduce("stream", session=session.id, loader=loader, worker=worker, **share)
     peer, address = f"worker {worker} of {session.entry}", (session.entry.address, session.entry.port)
     while True:
@@ -186,7 +179,7 @@ class RemoteSampler:
             raise
 
     def _granted(self, sessions: list[ServerSession], replies: list[Reply]) -> list[tuple[ServerSession, list[int]]]:
-        """The workers that each server gives; if one refuses, what the others gave is known nevertheless, to be given
+        """The workers that each server gives. If one refuses, the others' loaders are known all the same, to be given
         back."""
         granted, refused = [], None
         for session, reply in zip(sessions, replies, strict=True):

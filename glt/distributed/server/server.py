@@ -52,19 +52,9 @@ SPLITS = {
 class DistServer:
     """A server of a partition. :func:`glt.distributed.init_server` makes the one of this process.
 
-    Args:
-        dataset: The partition, loaded.
-        context: Which server of how many.
-        num_clients: Clients that are served until the server is done; None: any number, until it is told to end.
-        master: Host and port of server 0.
-        bind: Host and port to listen at; port 0: one is found.
-        num_rpc_threads: Requests of clients that are answered at the same time.
-        options: The rest; ``host`` and ``port`` are in ``bind``.
-
-    Attributes:
-        entry: What others know of it.
-        clients, pool, loaders, listener, membership: What it consists of.
-        metrics: Where its numbers are published, if they are.
+    Its clients are ``num_clients``, None: any number; it listens at ``bind`` (port 0: one is found), and joins server 0
+    at ``master``; ``num_rpc_threads`` requests of clients are answered at the same time. ``entry`` is what others know
+    of it.
     """
 
     def __init__(

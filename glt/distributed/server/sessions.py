@@ -33,20 +33,11 @@ Call = Callable[["ClientSession", tuple[Any, ...], dict[str, Any]], Any]
 
 
 class ClientSession:
-    """Answers the calls of one client.
+    """Answers the calls of one client, on the threads of ``pool``; ``find`` gives what to call for a name, or raises
+    LookupError. ``id`` is a secret of the client, which shows it when it opens streams.
 
     A call may return a :class:`concurrent.futures.Future`, where the answer depends on other clients: it is sent when
     that is done, and until then the call holds no thread and does not count among those that run.
-
-    Args:
-        connection: To the client.
-        hello: How it introduced itself.
-        find: Gives what to call for a name; raises LookupError if there is nothing of that name.
-        pool: Where calls run.
-
-    Attributes:
-        id: A secret of the client, which shows it when it opens streams.
-        has_left, left_why: Whether the client said that it was done, and why if it had failed.
     """
 
     def __init__(
@@ -178,11 +169,8 @@ def _texts(error: BaseException) -> dict[str, str]:
 
 
 class ClientRegistry:
-    """Which clients of a server are there, were lost, or are done.
-
-    Args:
-        num_clients: How many there will be, of each group that comes; None: any number.
-    """
+    """Which clients of a server are there, were lost, or are done; ``num_clients`` come of each group, None: any
+    number."""
 
     def __init__(self, num_clients: int | None) -> None:
         self.num_clients = num_clients
@@ -200,11 +188,7 @@ class ClientRegistry:
             return session.id in self._sessions
 
     def admit(self, session: ClientSession) -> bool:
-        """Takes a client in; false once the server is ending.
-
-        Raises:
-            glt.errors.RendezvousError: If a living client has its place.
-        """
+        """Takes a client in; false once the server is ending. Raises RendezvousError if a living client has its place."""
         with self._changed:
             self._end_predecessors(session)
             if self._is_closed:
@@ -291,11 +275,7 @@ class ClientRegistry:
 
     def wait_until_done(self, timeout_s: float | None) -> bool:
         """Waits until all clients have left, or were lost and did not come back within a minute; never, without a
-        number of clients. No client is admitted after that.
-
-        Returns:
-            False if ``timeout_s`` seconds were not enough.
-        """
+        number of clients. No client is admitted after that. Returns false if ``timeout_s`` seconds were not enough."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while not self._have_all_gone():

@@ -234,16 +234,8 @@ class _Collector:
 
 
 class MetricsEndpoint:
-    """Answers ``GET /metrics`` until it is closed. Nothing else is answered, and of a request only its first lines are
-    read.
-
-    Args:
-        stats: Gives what :func:`glt.distributed.server_stats` returns.
-        entry: The server.
-        host, port: Where to listen; port 0: one is found.
-
-    Attributes:
-        address: Host and port where it listens.
+    """Answers ``GET /metrics`` until it is closed, with what ``stats`` returns then. Nothing else is answered, and of a
+    request only its first lines are read. With port 0 one is found; ``address`` says which.
 
     Raises:
         glt.errors.RendezvousError: If the port cannot be opened.

@@ -37,12 +37,7 @@ _ANY_NUMBER = 1 << 30
 
 
 class Flow:
-    """The batches of one loader, to a :class:`FairScheduler`.
-
-    Attributes:
-        most: Batches of it in flight at most.
-        num_running, num_begun: Batches of it in flight, and begun so far.
-    """
+    """The batches of one loader, to a :class:`FairScheduler`: ``most`` in flight at a time."""
 
     def __init__(self, most: int, may_begin: Callable[[], bool], lock: threading.Lock) -> None:
         self.most, self.may_begin = most, may_begin
@@ -53,18 +48,14 @@ class Flow:
 
 
 class FairScheduler:
-    """Gives places for batches in flight to flows, in turn.
+    """Gives places for batches in flight, ``num_places`` in all, to flows in turn.
 
     A place goes to the waiting flow that was served least, counted in batches since it came or came back: start-time
     fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with batches of cost 1. So flows that always want to go on begin
-    equally many batches, however many of them there are and however long each is made to wait for its client in
-    between; and one whose client takes nothing holds no place, since it does not begin.
+    equally many batches, however many of them there are and however long each waits for its client in between; and one
+    whose client takes nothing holds no place.
 
-    When something has changed only the flow that is next is woken: waking all made a batch cost 57 ms of CPU where 200
-    loaders waited.
-
-    Args:
-        num_places: Batches in flight at most, over all flows.
+    After a change only the flow that is next is woken: waking all made a batch cost 57 ms of CPU with 200 loaders.
     """
 
     def __init__(self, num_places: int) -> None:
@@ -76,12 +67,8 @@ class FairScheduler:
         self._flows: list[Flow] = []
 
     def add(self, most: int, may_begin: Callable[[], bool]) -> Flow:
-        """Adds a flow.
-
-        Args:
-            most: Batches of it in flight at most.
-            may_begin: Whether it may begin a batch now; must not block, and is called under a lock.
-        """
+        """Adds a flow. ``may_begin`` says whether it may begin a batch now; it is called under a lock and must not
+        block."""
         flow = Flow(most, may_begin, self._lock)
         with self._lock:
             flow.finish_tag = self._now
@@ -124,12 +111,12 @@ class FairScheduler:
             self._wake_next()
 
     def look_again(self) -> None:
-        """Says that a flow may begin now that could not before."""
+        """Called when a flow may begin that could not before."""
         with self._lock:
             self._wake_next()
 
     def interrupt(self, flow: Flow) -> None:
-        """Says that the thread that waits for ``flow`` is stopped."""
+        """Called when the thread that waits for ``flow`` is to stop."""
         with self._lock:
             flow.turn.notify_all()
 
@@ -159,13 +146,7 @@ class FairScheduler:
 
 
 class ScheduledLoop(ConcurrentEventLoop):
-    """Runs the batches of one loader on the loop that all loaders of the process share, when it is their turn.
-
-    Args:
-        loop: The shared loop, with as many places as ``scheduler``.
-        scheduler: Of all loaders.
-        flow: That of the loader.
-    """
+    """Runs the batches of one loader on the loop that all loaders of the process share, when it is their turn."""
 
     def __init__(self, loop: ConcurrentEventLoop, scheduler: FairScheduler, flow: Flow) -> None:
         # Not of the base class: it would start threads, and the shared ones are enough.
@@ -213,12 +194,8 @@ class ScheduledLoop(ConcurrentEventLoop):
 
 
 class SendWindow:
-    """How far ahead of its client a stream works.
-
-    Args:
-        prefetch_size: Messages that may be on their way to the client, or wait for its trainer there.
-        buffer_bytes: No batch is begun while so much waits here to be sent.
-    """
+    """How far ahead of its client a stream works: ``prefetch_size`` messages may be on their way to the client or wait
+    for its trainer there, and no batch is begun while ``buffer_bytes`` wait here to be sent."""
 
     def __init__(self, prefetch_size: int, buffer_bytes: int) -> None:
         self.prefetch_size, self.buffer_bytes = prefetch_size, buffer_bytes
@@ -232,7 +209,7 @@ class SendWindow:
         self.largest_bytes = max(self.largest_bytes, num_bytes)
 
     def taken(self, number: int) -> None:
-        """Takes note of how many messages the client has taken."""
+        """Takes the number of messages that the client has taken."""
         with self._changed:
             self.num_taken = number
             self._changed.notify_all()
@@ -246,19 +223,12 @@ class SendWindow:
 class Stream:
     """Runs the producer of one loader, sends what it makes, and listens to the client.
 
-    Args:
-        connection: To the client.
-        name: Of the loader, for logs.
-        window: How far ahead of the client to work.
-        scheduler, most_running: Says when it may begin a batch, and how many may be in flight.
-        on_end: Called once, on some thread, when the stream has ended.
-        is_pinned: Whether batches wait in pinned memory, for a sampler on a GPU: copies to it hold up no thread. Of a
-            client that is slow some wait in pageable memory: torch rounds pinned blocks up to powers of two and keeps
-            them for good, so that no more of them are taken than the client may have waiting.
+    At most ``most_running`` batches are in flight. ``on_end`` is called once, on some thread. ``producer``, which makes
+    batches into ``channel``, is to be set before :meth:`start`.
 
-    Attributes:
-        producer: To be set before :meth:`start`; it makes batches into ``channel``.
-        why: Why it ended.
+    With ``is_pinned`` batches wait in pinned memory, for a sampler on a GPU: copies to it hold up no thread. Of a slow
+    client some wait in pageable memory: torch rounds pinned blocks up to powers of two and keeps them for good, so that
+    no more are taken than the client may have waiting.
     """
 
     def __init__(
@@ -385,7 +355,6 @@ class Stream:
         self._on_end(self)
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start, for the operator."""
         channel = self.channel.stats()
         return {
             **self._totals,
