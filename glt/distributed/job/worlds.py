@@ -64,7 +64,7 @@ class ServedWorld:
 
     def _on_line(self, server: int, ask: Callable[[Any], Reply]) -> Reply:
         try:
-            return ask(self.client.line(server))
+            return ask(self.client.session(server))
         except PeerLost as lost:
             reply = Reply()
             reply.set_running_or_notify_cancel()

@@ -234,7 +234,7 @@ _MOST_TOMBSTONES = 4096
 
 
 class Holder(Protocol):
-    """A trainer as the store sees it: a :class:`~glt.distributed.server.clients.Session`, or the process itself."""
+    """A trainer as the store sees it: a :class:`~glt.distributed.server.sessions.ClientSession`, or this process."""
 
     rank: int
 

@@ -199,9 +199,9 @@ import os
 import sys
 import time
 import glt
-from glt.distributed.server.clients import Session
+from glt.distributed.server.sessions import ClientSession
 
-said = Session.say
+said = ClientSession.send
 
 def say(self, value, *args, **options):
     said(self, value, *args, **options)
@@ -210,7 +210,7 @@ def say(self, value, *args, **options):
 
 if __name__ == "__main__":
     if sys.argv[3] == "slowly":  # and rank 0 is the first to come, and to be told
-        Session.say = say
+        ClientSession.send = say
         time.sleep(2.0 * int(os.environ["RANK"]))
     glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
     if sys.argv[3] != "late":

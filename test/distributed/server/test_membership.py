@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from glt import _deadlines as deadlines
-from glt.distributed.server.clients import Attendance
 from glt.distributed.server.membership import Membership, ServerEntry
+from glt.distributed.server.sessions import ClientRegistry
 from glt.distributed.wire.connection import Connection
 
 ME = ServerEntry(0, "127.0.0.1", 1, "here", 1, "h0", 0, "g", "r", 3, None)
@@ -20,7 +20,7 @@ ME = ServerEntry(0, "127.0.0.1", 1, "here", 1, "h0", 0, "g", "r", 3, None)
 def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first process of each container has pid 1: two that were given one rank took turns in ending each other."""
     monkeypatch.setattr(deadlines, "TAKEN_S", 3600.0)  # a busy machine is not silence
-    here = Membership(ME, ("127.0.0.1", 1), Attendance(None), lambda servers: None, 1.0)
+    here = Membership(ME, ("127.0.0.1", 1), ClientRegistry(None), lambda servers: None)
     ends: list[Connection] = []
 
     def join(entry: ServerEntry) -> Connection:
@@ -51,7 +51,7 @@ def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.M
 
 def test_who_leaves_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """A server that is shut down is no failure, neither to server 0 nor to those that follow it."""
-    here = Membership(ME, ("127.0.0.1", 1), Attendance(None), lambda servers: None, 1.0)
+    here = Membership(ME, ("127.0.0.1", 1), ClientRegistry(None), lambda servers: None)
     lines: list[tuple[Connection, threading.Thread]] = []
     for rank in (1, 2):
         mine, theirs = (Connection(each, f"server {rank}") for each in socket.socketpair())

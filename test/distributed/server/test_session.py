@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from glt.distributed.server import clients as session_module
-from glt.distributed.server.client import ServerLine
-from glt.distributed.server.clients import Session
+from glt.distributed.server import sessions as session_module
+from glt.distributed.server.client import ServerSession
+from glt.distributed.server.sessions import ClientSession
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.threads import NativePool
 
@@ -31,13 +31,14 @@ class Served:
         self.may_run = threading.Semaphore(0)
         self.seen: list[tuple[int, int]] = []
         self.pool = NativePool(8, "test")
-        self.session = Session(Connection(there, "client", 1 << 20), HELLO, lambda name: self.call, self.pool)
+        self.session = ClientSession(Connection(there, "client", 1 << 20), HELLO, lambda name: self.call, self.pool)
         self.ends: list[str] = []
         self.thread = threading.Thread(target=lambda: self.ends.append(self.session.run()), daemon=True)
         self.thread.start()
-        self.line = ServerLine(Connection(here, "server", 1 << 20), {"entry": ENTRY, "session": "s", "about": {}}, 60.0)
+        answer = {"entry": ENTRY, "session": "s", "about": {}}
+        self.line = ServerSession(Connection(here, "server", 1 << 20), answer, 60.0)
 
-    def call(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def call(self, session: ClientSession, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         assert self.may_run.acquire(timeout=60.0)
         self.seen.append((args[0], session._waiting_bytes))
         return int(args[0])

@@ -7,16 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from glt.distributed.server import client
-from glt.distributed.server import remote as remote_sampler
-from glt.distributed.server.client import ServerLine
-from glt.distributed.server.remote import RemoteSampler
+from glt.distributed.server import client, remote
+from glt.distributed.server.client import ServerSession
 from glt.distributed.wire import listener
 from glt.distributed.wire.calls import encode_value
 from glt.distributed.wire.connection import Connection
@@ -29,18 +26,21 @@ ENTRY = {
 }  # fmt: skip
 
 
+Ends = tuple[ServerSession, Connection]
+
+
 @pytest.fixture
-def ends() -> Iterator[tuple[ServerLine, Connection]]:
+def ends() -> Iterator[Ends]:
     """A session and its server's end."""
     here, there = socket.socketpair()
     server = Connection(there, "a client")
-    line = ServerLine(Connection(here, "server"), {"entry": ENTRY, "session": "s", "about": {}}, 60.0)
+    line = ServerSession(Connection(here, "server"), {"entry": ENTRY, "session": "s", "about": {}}, 60.0)
     yield line, server
     server.close()
     line.close()
 
 
-def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends: tuple[ServerLine, Connection]) -> None:
+def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends: Ends) -> None:
     line, server = ends
     undone: queue.SimpleQueue[Any] = queue.SimpleQueue()
     reply = line.call_within(0.1, "glt.create_loader")
@@ -55,7 +55,7 @@ def test_a_call_has_a_deadline_of_its_own_and_what_comes_later_is_undone(ends: t
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (1 << 15, 5), (0, 4), (3, 0)])
-def test_a_tensor_lands_where_it_is_wanted(ends: tuple[ServerLine, Connection], shape: tuple[int, int]) -> None:
+def test_a_tensor_lands_where_it_is_wanted(ends: Ends, shape: tuple[int, int]) -> None:
     line, server = ends
     out, rows = torch.zeros(shape), torch.rand(shape)
     reply = line.call_into(out, "rows")
@@ -71,9 +71,7 @@ def test_a_tensor_lands_where_it_is_wanted(ends: tuple[ServerLine, Connection], 
     [torch.rand(5, 4), torch.rand(3, 5), torch.zeros(5, 3, dtype=torch.int32), [torch.rand(5, 3)], "text"],
     ids=["longer", "shape", "dtype", "list", "text"],
 )
-def test_another_value_than_the_tensor_that_was_asked_for_is_refused(
-    ends: tuple[ServerLine, Connection], wrong: Any
-) -> None:
+def test_another_value_than_the_tensor_that_was_asked_for_is_refused(ends: Ends, wrong: Any) -> None:
     line, server = ends
     reply = line.call_into(torch.zeros(5, 3), "rows")
     tree, parts = encode_value(wrong, "it")
@@ -85,7 +83,7 @@ def test_another_value_than_the_tensor_that_was_asked_for_is_refused(
     assert fine.result(20.0) == 7
 
 
-def test_an_error_in_place_of_a_tensor(ends: tuple[ServerLine, Connection]) -> None:
+def test_an_error_in_place_of_a_tensor(ends: Ends) -> None:
     line, server = ends
     reply = line.call_into(torch.zeros(5, 3), "rows")
     told = {"error": "builtins.IndexError", "text": "no such row", "traceback": ""}
@@ -98,7 +96,7 @@ def answer_to(server: Connection, tree: Any, has_data: bool = True) -> dict[str,
     return {"number": server.receive_json(20.0)["number"], "result": tree, "has_data": has_data}
 
 
-def test_a_call_is_given_up_while_others_are_answered(ends: tuple[ServerLine, Connection]) -> None:
+def test_a_call_is_given_up_while_others_are_answered(ends: Ends) -> None:
     line, server = ends
     hangs = line.call_within(0.3, "hangs")
     server.receive_json(20.0)
@@ -112,9 +110,7 @@ def test_a_call_is_given_up_while_others_are_answered(ends: tuple[ServerLine, Co
         hangs.result(0.0)
 
 
-def test_what_was_asked_before_a_fork_is_not_waited_for_in_it(
-    ends: tuple[ServerLine, Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_asked_before_a_fork_is_not_waited_for_in_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     reply = ends[0].call("hangs")
     monkeypatch.setattr(client.os, "getpid", lambda: 1)
     with pytest.raises(RuntimeError, match=r"this process \(pid 1\) is a fork of the client"):
@@ -122,11 +118,12 @@ def test_what_was_asked_before_a_fork_is_not_waited_for_in_it(
     monkeypatch.undo()
 
 
-def open_stream(line: Any, patience_s: float) -> Any:
-    return RemoteSampler._open(line, "1", 2, 0, 1, time.monotonic() + patience_s)
+def open_stream(session: ServerSession, patience_s: float) -> Any:
+    return remote.open_stream(session, "1", 2, {"first": 0, "step": 1}, time.monotonic() + patience_s)
 
 
-def test_a_stream_is_tried_again_while_its_server_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_tried_again_while_its_server_lives(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, server = ends
     here, there = socket.socketpair()
     tries: list[float] = []
 
@@ -139,21 +136,19 @@ def test_a_stream_is_tried_again_while_its_server_lives(monkeypatch: pytest.Monk
     def always_reset(*args: Any, **kwargs: Any) -> None:
         raise PeerLost("connection reset by peer")
 
-    entry = SimpleNamespace(address="127.0.0.1", port=1, host="here")
-    line = SimpleNamespace(entry=entry, session="s", lost=None, died={})
-    monkeypatch.setattr(remote_sampler, "dial", reset_twice)
-    open_stream(line, 20.0).close()
+    monkeypatch.setattr(remote, "dial", reset_twice)
+    open_stream(session, 20.0).close()
     assert len(tries) == 3 and all(0 < left_s <= 20.0 for left_s in tries)
     there.close()
-    monkeypatch.setattr(remote_sampler, "dial", always_reset)
+    monkeypatch.setattr(remote, "dial", always_reset)
     with pytest.raises(PeerLost, match="reset by peer"):
-        open_stream(line, 0.3)
-    line.lost = PeerLost("server 0 was shut down")
-    with pytest.raises(PeerLost, match="was shut down"):
-        open_stream(line, 60.0)
-    line.died["1", 2] = "worker 2 died"
+        open_stream(session, 0.3)
+    server.send({"died": "worker 2 died", "loader": "1", "worker": 2, "has_data": False})
     with pytest.raises(WorkerDied, match="worker 2 died"):
-        open_stream(line, 60.0)
+        open_stream(session, 60.0)
+    server.send({"closing": "server 0 was shut down", "has_data": False})
+    with pytest.raises(PeerLost, match="was shut down"):
+        remote.open_stream(session, "2", 0, {"first": 0, "step": 1}, time.monotonic() + 60.0)
 
 
 def test_silent_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from glt.distributed.server import stats as ledger_module
-from glt.distributed.server.stats import COUNTERS, GAUGES, Ledger, total
+from glt.distributed.server.stats import COUNTERS, GAUGES, WorkerMetrics, total
 
 
 class Clock:
@@ -30,7 +30,7 @@ def told(batches: int, queued: int = 0) -> dict[str, float]:
 
 
 def test_a_stream_counts_for_its_process_and_its_loader() -> None:
-    ledger = Ledger()
+    ledger = WorkerMetrics()
     for loader in ("a-0-1", "a-1-2"):
         ledger.open_loader(loader)
     ledger.beat(0, {"a-0-1/0": told(3, 2), "a-1-2/0": told(5, 1)})
@@ -46,7 +46,7 @@ def test_a_stream_counts_for_its_process_and_its_loader() -> None:
 
 
 def test_what_comes_after_a_loader_was_closed_counts_for_the_process() -> None:
-    ledger = Ledger()
+    ledger = WorkerMetrics()
     ledger.open_loader("a-0-1")
     ledger.beat(0, {"a-0-1/0": told(3)})
     ledger.close_loader("a-0-1")
@@ -56,7 +56,7 @@ def test_what_comes_after_a_loader_was_closed_counts_for_the_process() -> None:
 
 
 def test_the_counters_of_a_process_that_died_stay(clock: Clock) -> None:
-    ledger = Ledger()
+    ledger = WorkerMetrics()
     ledger.open_loader("a-0-1")
     ledger.beat(0, {"a-0-1/0": told(3, 2)})
     clock.now += 1
@@ -70,7 +70,7 @@ def test_the_counters_of_a_process_that_died_stay(clock: Clock) -> None:
 
 
 def test_rates_are_those_of_the_last_five_seconds(clock: Clock) -> None:
-    ledger = Ledger()
+    ledger = WorkerMetrics()
     batches = 0
     for second in range(20):
         batches += 10 if second < 12 else 4
@@ -87,7 +87,7 @@ def test_rates_are_those_of_the_last_five_seconds(clock: Clock) -> None:
 
 def test_no_counter_ever_falls_whatever_happens() -> None:
     draw = random.Random(7)
-    ledger = Ledger()
+    ledger = WorkerMetrics()
     streams: dict[tuple[int, str], int] = {}
     before: dict[int, float] = {}
     for step in range(2000):

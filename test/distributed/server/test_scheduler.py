@@ -8,38 +8,38 @@ from collections.abc import Callable
 
 import pytest
 
-from glt.distributed.server.stream import Lane, Turns
+from glt.distributed.server.stream import FairScheduler, Flow
 
 
 class Simulation:
     """Lanes on one thread: in each step all that are hungry wait, and whoever is next begins a batch."""
 
     def __init__(self, num_places: int) -> None:
-        self.turns = Turns(num_places)
-        self.hungry: dict[Lane, bool] = {}
-        self.running: list[Lane] = []
+        self.turns = FairScheduler(num_places)
+        self.hungry: dict[Flow, bool] = {}
+        self.running: list[Flow] = []
 
-    def lane(self, most: int = 4) -> Lane:
+    def lane(self, most: int = 4) -> Flow:
         lane = self.turns.add(most, lambda: self.hungry[lane])
         self.hungry[lane] = True
         lane.is_waiting = True
         return lane
 
-    def begin(self) -> Lane | None:
+    def begin(self) -> Flow | None:
         """Gives one place to whoever is next."""
-        lane = self.turns._next()
+        lane = self.turns.next_flow()
         if lane is not None:
             assert self.turns.acquire(lane, lambda: False)
             lane.is_waiting = True  # it comes back for the next batch at once
             self.running.append(lane)
         return lane
 
-    def finish(self, lane: Lane) -> None:
+    def finish(self, lane: Flow) -> None:
         self.running.remove(lane)
         self.turns.release(lane)
 
 
-def begun(lanes: list[Lane]) -> list[int]:
+def begun(lanes: list[Flow]) -> list[int]:
     return [lane.num_begun for lane in lanes]
 
 
@@ -109,7 +109,7 @@ def test_a_lane_that_is_removed_gives_back_its_places() -> None:
 
 
 def test_waiting_ends_when_it_is_told_to() -> None:
-    turns = Turns(1)
+    turns = FairScheduler(1)
     lane = turns.add(1, lambda: False)
     stopped = threading.Event()
     results: list[bool] = []
@@ -125,7 +125,7 @@ def test_a_change_wakes_the_lane_that_is_next_and_no_other() -> None:
     """With 200 lanes that wait, waking all for each batch took all the CPU time that there was."""
     sim = Simulation(1)
     lanes = [sim.lane(most=1) for _ in range(200)]
-    woken: list[Lane] = []
+    woken: list[Flow] = []
     for lane in lanes:
         lane.turn.notify_all = lambda lane=lane: woken.append(lane)  # type: ignore[method-assign,misc]
     assert sim.begin() is lanes[0]
@@ -143,25 +143,25 @@ def test_a_change_wakes_the_lane_that_is_next_and_no_other() -> None:
 
 
 def test_few_are_asked_whether_they_may_begin() -> None:
-    turns, asked = Turns(1), []
+    turns, asked = FairScheduler(1), []
     lanes = [turns.add(1, lambda i=i: asked.append(i) or True) for i in range(200)]
     for lane in lanes:
         lane.is_waiting = True
-    assert turns._next() is lanes[0]
+    assert turns.next_flow() is lanes[0]
     assert asked == [0]
 
 
 def test_places_below_one_are_refused() -> None:
     with pytest.raises(ValueError, match="num_places = 0"):
-        Turns(0)
+        FairScheduler(0)
 
 
 def test_threads_share_equally() -> None:
     """The real thing: threads that come for turns, and give them back from another thread."""
-    turns, counts = Turns(2), [0] * 4
+    turns, counts = FairScheduler(2), [0] * 4
     until = 200
 
-    def live(index: int, lane: Lane, is_over: Callable[[], bool]) -> None:
+    def live(index: int, lane: Flow, is_over: Callable[[], bool]) -> None:
         while turns.acquire(lane, is_over):
             counts[index] += 1
             turns.release(lane)
