@@ -176,9 +176,10 @@ void begin_row(DrawnRow& row, const CsrView& csr, const RowSpans& spans, bool is
 // edge with probability proportional to its weight among those that are left. Draw i is a number u below the weight
 // that is left; the edge is the one that u falls on when the weights that are left stand side by side in row order. One
 // draw per pick, none is rejected. Only when no weight is left, edges of weight zero are taken, each equally likely.
-// With replacement nothing is used up. A row that is taken whole comes in order.
-void pick_by_weight(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
-                    RowScratch& scratch) {
+// With replacement nothing is used up. A row that is taken whole comes in order. Not inlined: beside it, uniform draws
+// were 2% slower.
+[[gnu::noinline]] void pick_by_weight(const CsrView& csr, const Rows& rows, const HopSpec& spec, const uint32_t* counts,
+                                      RowScratch& scratch) {
   const RowSpans& spans = scratch.spans;
   std::vector<DrawnRow> drawn;
   drawn.reserve(rows.n);
