@@ -243,9 +243,7 @@ class Stream:
     ) -> None:
         self.connection, self.name, self.window = connection, name, window
         most_pinned = window.buffer_bytes if is_pinned else None
-        self.channel = LocalChannel(
-            _ANY_NUMBER, pinned=is_pinned, most_pinned_bytes=most_pinned
-        )  # the window bounds it
+        self.channel = LocalChannel(_ANY_NUMBER, is_pinned, most_pinned)  # the window bounds it
         self.producer: Producer | None = None
         self.why = ""
         self._scheduler, self._on_end = scheduler, on_end

@@ -11,20 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from service_world import ANSWER
 
 from glt.distributed.server import client, remote
 from glt.distributed.server.client import ServerSession
-from glt.distributed.wire import listener
 from glt.distributed.wire.calls import encode_value
 from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.listener import Listener, dial, introduce
 from glt.errors import MessageError, PeerLost, WorkerDied
-
-ENTRY = {
-    "rank": 0, "address": "127.0.0.1", "port": 1, "host": "here", "pid": 5, "host_id": "h", "partition_idx": 0,
-    "graph_dir": "g", "run_id": "r", "num_servers": 1, "num_clients": None,
-}  # fmt: skip
-
 
 Ends = tuple[ServerSession, Connection]
 
@@ -34,7 +27,7 @@ def ends() -> Iterator[Ends]:
     """A session and its server's end."""
     here, there = socket.socketpair()
     server = Connection(there, "a client")
-    line = ServerSession(Connection(here, "server"), {"entry": ENTRY, "session": "s", "about": {}}, 60.0)
+    line = ServerSession(Connection(here, "server"), ANSWER, 60.0)
     yield line, server
     server.close()
     line.close()
@@ -149,112 +142,3 @@ def test_a_stream_is_tried_again_while_its_server_lives(ends: Ends, monkeypatch:
     server.send({"closing": "server 0 was shut down", "has_data": False})
     with pytest.raises(PeerLost, match="was shut down"):
         remote.open_stream(session, "2", 0, {"first": 0, "step": 1}, time.monotonic() + 60.0)
-
-
-def test_silent_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many connect and say nothing: who says something is welcomed nevertheless."""
-    monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 4)
-
-    def welcome(connection: Connection, hello: dict[str, Any]) -> None:
-        kept.append(connection)
-        connection.send(introduce("client", got=hello["number"]))
-
-    kept: list[Connection] = []
-    here = Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0)
-    here.open()
-    silent = [socket.create_connection(here.address) for _ in range(20)]
-    try:
-        for number in range(6):
-            connection, answer = dial(here.address, "server", introduce("client", number=number), 20.0, retry=False)
-            assert answer["got"] == number
-            connection.close()
-        silent[0].settimeout(20.0)
-        assert silent[0].recv(1) == b""  # the oldest lost its place
-    finally:
-        here.close()
-        for each in [*silent, *kept]:
-            each.close()
-
-
-def test_a_port_outlives_what_it_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread for a connection, no descriptors for what it wants: the next one is welcomed."""
-    start, wanted = threading.Thread.start, ["no thread", "no descriptors"]
-    kept: list[Connection] = []
-
-    def no_thread(thread: threading.Thread) -> None:
-        if thread.name == "glt-handshake" and "no thread" in wanted:
-            wanted.remove("no thread")
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    def welcome(connection: Connection, hello: dict[str, Any]) -> None:
-        if wanted:
-            wanted.clear()
-            raise OSError(24, "Too many open files")
-        kept.append(connection)
-        connection.send(introduce("client"))
-
-    here = Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0)
-    here.open()
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
-    try:
-        for _ in range(2):
-            with pytest.raises(PeerLost, match="ended during the handshake"):
-                dial(here.address, "server", introduce("client"), 20.0, retry=False)
-        dial(here.address, "server", introduce("client"), 20.0, retry=False)[0].close()
-        assert not here._silent and not here._num_greeted
-    finally:
-        here.close()
-        for each in kept:
-            each.close()
-
-
-def test_a_port_without_threads_after_the_script_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Python 3.12: those who come are welcomed one after the other."""
-    start = threading.Thread.start
-
-    def no_thread(thread: threading.Thread) -> None:
-        if thread.name == "glt-handshake":
-            raise RuntimeError("can't create new thread at interpreter shutdown")
-        start(thread)
-
-    class Ended:
-        def is_alive(self) -> bool:
-            return False
-
-    def welcome(connection: Connection, hello: dict[str, Any]) -> None:
-        connection.send(introduce("client"))
-        connection.close()
-
-    here = Listener(("127.0.0.1", 0), 0, ("127.0.0.1", 1), welcome, 20.0)
-    here.open()
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
-    monkeypatch.setattr(threading, "main_thread", Ended)
-    try:
-        for _ in range(2):
-            dial(here.address, "server", introduce("client"), 20.0, retry=False)[0].close()
-        assert here.has_no_threads and not here._silent and not here._num_greeted
-    finally:
-        here.close()
-
-
-def test_nobody_makes_room_who_has_said_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_MAX_HANDSHAKES", 2)
-    here = Listener(
-        ("127.0.0.1", 0), 0, ("127.0.0.1", 1), lambda connection, _: connection.close(), 20.0
-    )  # is not opened
-    guests = [Connection(socket.create_connection(here.address), "server") for _ in range(2)]
-    try:
-        for guest in guests:
-            guest.send(introduce("client"))
-        deadline = time.monotonic() + 20.0
-        while here._num_greeted < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        with socket.create_connection(here.address, timeout=20.0) as late:
-            assert late.recv(1) == b""
-        assert here._num_greeted == 2
-    finally:
-        here.close()
-        for guest in guests:
-            guest.close()

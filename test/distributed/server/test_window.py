@@ -11,6 +11,7 @@ import torch
 
 from glt.data.device import Accelerator
 from glt.distributed.server import pool_worker
+from glt.distributed.server import stream as stream_module
 from glt.distributed.server.pool_worker import PoolWorker
 from glt.distributed.server.stream import FairScheduler, SendWindow
 
@@ -44,7 +45,9 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
 ) -> None:
     place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
     monkeypatch.setattr(pool_worker, "accelerator_of", lambda *_: place)
-    makers = ("sampler_of", "SamplingJob", "SeedTable")
+    channels: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(stream_module, "LocalChannel", lambda *given: channels.append(given[1:]))
+    makers = ("sampler_of", "SamplingJob", "SeedTable", "Producer")
     for name in makers:
         monkeypatch.setattr(pool_worker, name, Anything())
     worker = PoolWorker.__new__(PoolWorker)
@@ -52,9 +55,8 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
     worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []
     request: dict[str, Any] = {"id": "test", "other_dirs": {}, "peers": [], "order": {}}
     request |= {"prefetch_size": 1, "buffer_bytes": 3000, "concurrency": 1, "first": 0, "step": 1}
-    stream = worker.stream(request, Anything(), Anything())
-    assert stream.producer is not None and stream.producer.channel is stream.channel
-    assert (stream.channel._pinned, stream.channel._most_pinned_bytes) == (is_pinned, 3000 if is_pinned else None)
+    worker.stream(request, Anything(), Anything())
+    assert channels == [(is_pinned, 3000 if is_pinned else None)]
 
 
 class Anything(SimpleNamespace):

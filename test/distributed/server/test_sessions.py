@@ -1,25 +1,23 @@
-"""What a client may have a server do at a time, and what becomes of that when it is gone."""
+"""Clients as a server sees them: what one may ask at a time, and when the server is done."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from service_world import ANSWER
 
 from glt.distributed.server import sessions as session_module
 from glt.distributed.server.client import ServerSession
-from glt.distributed.server.sessions import ClientSession
+from glt.distributed.server.sessions import ClientRegistry, ClientSession
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.threads import NativePool
 
-ENTRY = {
-    "rank": 0, "address": "127.0.0.1", "port": 1, "host": "here", "pid": 5, "host_id": "h", "partition_idx": 0,
-    "graph_dir": "g", "run_id": "r", "num_servers": 1, "num_clients": None,
-}  # fmt: skip
 HELLO = {"num_clients": 1, "rank": 0, "group": "g", "host": "h", "pid": 1}
 
 
@@ -35,8 +33,7 @@ class Served:
         self.ends: list[str] = []
         self.thread = threading.Thread(target=lambda: self.ends.append(self.session.run()), daemon=True)
         self.thread.start()
-        answer = {"entry": ENTRY, "session": "s", "about": {}}
-        self.line = ServerSession(Connection(here, "server", 1 << 20), answer, 60.0)
+        self.line = ServerSession(Connection(here, "server", 1 << 20), ANSWER, 60.0)
 
     def call(self, session: ClientSession, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         assert self.may_run.acquire(timeout=60.0)
@@ -79,3 +76,56 @@ def test_what_a_client_asked_that_is_gone_is_not_begun(served: Served) -> None:
         served.may_run.release()
     served.pool.shutdown(60.0)
     assert [number for number, _ in served.seen] in ([0], [0, 1])
+
+
+def client(group: str, rank: int, has_left: bool = True) -> Any:
+    connection = SimpleNamespace(heard_s=0.0, close=lambda: None)
+    place = {"group": group, "rank": rank, "place": (group, rank)}
+    return SimpleNamespace(id=f"{group}{rank}", **place, has_left=has_left, connection=connection)
+
+
+def test_each_job_that_came_has_to_go_whole() -> None:
+    clients = ClientRegistry(2)
+    assert not clients.wait_until_done(0.0)
+    for group in ("train", "evaluate"):
+        assert clients.admit(client(group, 0))
+        clients.remove(client(group, 0))
+    assert not clients.wait_until_done(0.0), "rank 1 of neither has come"
+    for group in ("train", "evaluate"):
+        assert clients.admit(client(group, 1))
+        assert not clients.wait_until_done(0.0)
+        clients.remove(client(group, 1))
+    assert clients.wait_until_done(0.0)
+    assert not clients.admit(client("train", 0)), "it is for the successor"
+
+
+def test_a_client_that_was_lost_may_come_back() -> None:
+    clients = ClientRegistry(1)
+    lost = client("train", 0, has_left=False)
+    assert clients.admit(lost)
+    clients.remove(lost)
+    assert not clients.wait_until_done(0.0), "it has a minute"
+    assert clients.admit(client("train", 0))
+    clients.remove(client("train", 0))
+    assert clients.wait_until_done(0.0)
+
+
+def test_what_other_servers_know_of_clients_that_are_done() -> None:
+    """As after a restart: this server has never seen the first client."""
+    clients = ClientRegistry(2)
+    assert clients.admit(client("train", 1))
+    assert clients.add_done([("train", 0), ("train", 1)]) == [("train", 0)], "who is here says itself when it is done"
+    assert clients.add_done([("train", 0)]) == []
+    assert not clients.wait_until_done(0.0)
+    clients.remove(client("train", 1, has_left=False))
+    assert not clients.wait_until_done(0.0), "it has a minute"
+    assert clients.add_done([("train", 1)]) == [("train", 1)]
+    assert clients.wait_until_done(0.0)
+    assert sorted(clients.done()) == [("train", 0), ("train", 1)]
+
+
+def test_nothing_is_kept_where_any_number_of_clients_may_come() -> None:
+    clients = ClientRegistry(None)
+    assert clients.admit(client("train", 0))
+    clients.remove(client("train", 0))
+    assert clients.add_done([("train", 1)]) == [] and clients.done() == [] and not clients.wait_until_done(0.0)
