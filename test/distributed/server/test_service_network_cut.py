@@ -16,6 +16,8 @@ from dist_world import World
 from promptness import eventually, expect_prompt
 from service_actors import CASE, Failed, Stage
 
+pytestmark = pytest.mark.integration
+
 CUT_S = 3.0
 _CLONE_NEWNET = 0x40000000
 
