@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import fcntl
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -63,7 +64,10 @@ class Template:
         """Whether it is this process's own, in this network, and ``command`` is a program for it."""
         if self.owner != os.getpid() or self.network != _network() or command[0] != sys.executable:
             return False
-        return self.forks_all or (command[1] == "-m" and command[2] in SAMPLERS)
+        program = _without_options(command[1:])
+        if not self.forks_all:
+            return program[:1] == ["-m"] and program[1] in SAMPLERS
+        return bool(program) and (not program[0].startswith("-") or program[0] in ("-m", "-c"))
 
     def fork(self, asked: dict[str, Any], fds: Mapping[int, int]) -> int:
         with self.lock:
@@ -284,10 +288,8 @@ def _become(asked: dict[str, Any], fds: list[int], owner: socket.socket | None =
 
 def _run_program(words: list[str]) -> None:
     """What an interpreter does with its arguments."""
-    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
-    while words[0] in ("-u", "-B"):
-        is_unbuffered = is_unbuffered or words[0] == "-u"
-        words = words[1:]
+    is_unbuffered = "-u" in words[:2] or bool(os.environ.get("PYTHONUNBUFFERED"))
+    words = _without_options(words)
     sys.stdin = open(0, closefd=False)
     sys.stdout = open(1, "w", 1 if is_unbuffered else -1, closefd=False)
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)
@@ -312,6 +314,11 @@ def _run_program(words: list[str]) -> None:
         main.__file__ = words[0]
     code = words[1] if kind else Path(words[0]).read_text()
     exec(compile(code, "<string>" if kind else words[0], "exec"), vars(main))
+
+
+def _without_options(words: Sequence[str]) -> list[str]:
+    """The arguments of an interpreter without those that change nothing here, or only how output is written."""
+    return list(itertools.dropwhile(lambda word: word in ("-u", "-B"), words))
 
 
 def _close_all_but(kept: set[int]) -> None:
