@@ -288,8 +288,8 @@ def _become(asked: dict[str, Any], fds: list[int], owner: socket.socket | None =
 
 def _run_program(words: list[str]) -> None:
     """What an interpreter does with its arguments."""
-    is_unbuffered = "-u" in words[:2] or bool(os.environ.get("PYTHONUNBUFFERED"))
-    words = _without_options(words)
+    options, words = words, _without_options(words)
+    is_unbuffered = "-u" in options[: len(options) - len(words)] or bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdin = open(0, closefd=False)
     sys.stdout = open(1, "w", 1 if is_unbuffered else -1, closefd=False)
     sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)
