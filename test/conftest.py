@@ -1,4 +1,5 @@
-"""Puts this folder on the path of every test: `covering` is shared by all rooms. And C++ that only tests call."""
+"""What the tests of all rooms share: this folder on their path, forked sampling processes (see forked.py), and C++ that
+only tests call."""
 
 import ctypes
 import os
@@ -9,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from glt.testing.cluster import Cluster
+
 ROOT = Path(__file__).resolve().parents[1]
+
+Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers",)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "test")]))
 
 
 @pytest.fixture(scope="session")

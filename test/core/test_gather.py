@@ -15,8 +15,7 @@ def table_of(num_rows, width, dtype=np.uint8, seed=0):
     return values.astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 3])
+@covering(width=[1, 3], dtype=DTYPES)
 def test_every_dtype(dtype, width):
     table, ids = table_of(50, width, dtype), np.random.default_rng(1).integers(0, 50, 333)
     out = np.zeros((333, width), dtype)
@@ -85,8 +84,7 @@ def test_positions_scatter_and_row_of_translates(size, offset, num_threads):
     assert np.array_equal(out, expected)
 
 
-@pytest.mark.parametrize("num_threads", [1, 4])
-@pytest.mark.parametrize("bad", [-1, 100, 2**63 - 1])
+@covering(bad=[-1, 100, 2**63 - 1], num_threads=[1, 4])
 def test_ids_without_a_row_are_named_and_nothing_is_written_beside_the_output(bad, num_threads):
     table, ids = table_of(100, 512), np.zeros(5000, np.int64)
     ids[4999] = bad

@@ -23,6 +23,8 @@ from glt.partition import RandomPartitioner, load_partition
 from glt.partition.format.layout import part_of
 from glt.partition.inspect import inspect_partitions
 
+pytestmark = pytest.mark.integration
+
 NUM_NODES = 400
 
 

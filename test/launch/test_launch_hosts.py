@@ -14,6 +14,8 @@ import pytest
 from cable_world import HERE, THERE, Cable
 from launch_world import PATHS, Launched, marked
 
+pytestmark = pytest.mark.integration
+
 Launch = Callable[..., Launched]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "embeddings"
 LONG = ("--epochs", 100_000)

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from cable_world import HERE, NOWHERE, THERE, Cable
 from launch_world import PATHS, SLEEP, Launched, said
+
+pytestmark = pytest.mark.integration
 
 Launch = Callable[..., Launched]
 

@@ -14,6 +14,8 @@ from sshd_world import Sshd, need_sshd
 
 import glt
 
+pytestmark = pytest.mark.integration
+
 Launch = Callable[..., Launched]
 HOSTS = ("127.0.0.1", "127.0.0.2")
 

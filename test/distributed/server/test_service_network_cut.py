@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from batch_law import assert_same, reference
 from dist_world import World
 from promptness import eventually, expect_prompt
 from service_actors import CASE, Failed, Stage
 from two_hosts import enter, switch
+
+pytestmark = pytest.mark.integration
 
 CUT_S = 3.0
 
