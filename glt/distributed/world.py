@@ -38,17 +38,17 @@ class World(Protocol):
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
         """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""
 
-    def barrier(self, timeout_s: float | None = None) -> None:
-        """Waits until all trainers have come here; what they wrote and flushed before is then seen by all."""
+    def barrier(self, timeout_s: float | None = None, tag: str = "barrier", value: str = "") -> None:
+        """Waits until all trainers have come here; what they wrote and flushed before is then seen by all.
 
-    def meet(self, tag: str, timeout_s: float | None = None, told: str = "") -> None:
-        """As :meth:`barrier`, among the meetings of a tag, and fails for all if they do not say the same."""
+        The barriers of a tag are counted on their own; one fails for all trainers that do not bring the same value.
+        """
 
-    def call_off(self, tag: str, why: str) -> None:
-        """Fails the next meeting of a tag for all trainers, which are told who did and why."""
+    def abort_barrier(self, tag: str, why: str) -> None:
+        """Fails the next barrier of a tag for all trainers, which raise who did and why."""
 
-    def trouble(self, tag: str) -> str | None:
-        """Why the next meeting of a tag has failed, which it then counts as; None: nothing stands against it."""
+    def barrier_failure(self, tag: str) -> str | None:
+        """Why the next barrier of a tag has failed, which counts as one then; None: it has not."""
 
     def worker_options(self, num_workers: int) -> WorkerOptions:
         """How loaders of this world sample."""

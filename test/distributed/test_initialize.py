@@ -193,15 +193,15 @@ def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[.
 
 
 def test_a_barrier_that_is_refused_was_none() -> None:
-    """Its number is not used up: the next one would wait for a meeting that nobody holds."""
+    """Its number is not used up: the next one would wait for a barrier that no other trainer comes to."""
     standalone = StandaloneWorld()
     served = ServedWorld.__new__(ServedWorld)  # refuses before it asks anyone
-    served._lock, served._num_met = threading.Lock(), 0
+    served._lock, served._num_begun = threading.Lock(), 0
     for world in (standalone, served):
         for wrong, error in ((-1, ValueError), (0.0, ValueError), ("soon", TypeError), (True, TypeError)):
             with pytest.raises(error, match="timeout_s = "):
                 world.barrier(wrong)  # type: ignore[arg-type]
-    assert served._num_met == 0
+    assert served._num_begun == 0
     standalone.barrier(1.0)
     standalone.barrier()
     standalone.close()

@@ -336,7 +336,7 @@ class _Run:
             opened: Closes what is opened here, once the others know how it went.
             joint: Where they meet.
         """
-        joint.meet(self._told())
+        joint.barrier(self._told())
         parts = [
             each
             for t in self.num_nodes
@@ -501,7 +501,7 @@ class _Run:
             self._ahead.settle()
         for rows in made.values():
             rows.flush()
-        joint.meet()
+        joint.barrier()
         for t in self.num_nodes:
             if t not in made and not len(self.nodes[t]):  # none of the nodes are this trainer's
                 with suppress(LookupError):  # nor has the layer outputs for them

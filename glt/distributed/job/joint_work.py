@@ -17,9 +17,9 @@ _MOST_WHY = 2000  # characters of what a failure is called
 
 
 class JointWork:
-    """A stretch of work of all trainers with meetings in between, as a context manager.
+    """A stretch of work of all trainers with barriers in between, as a context manager.
 
-    A trainer that leaves it by an exception, and lives on, calls off the next meeting. The others learn of that where
+    A trainer that leaves it by an exception, and lives on, aborts the next barrier. The others learn of that where
     they wait for it, and in :meth:`check` within a second or so; likewise of one that died. They may then enter the
     next stretch of the same name together.
 
@@ -31,23 +31,23 @@ class JointWork:
     def __init__(self, world: World, name: str) -> None:
         self._world, self._name = world, name
         self._is_alone = world.num_trainers == 1
-        self._has_ended = False  # for all trainers, by a meeting that failed
+        self._has_ended = False  # for all trainers, by a barrier that failed
         self._checked_at = monotonic()
 
-    def meet(self, told: str = "") -> None:
+    def barrier(self, value: str = "") -> None:
         """Waits until all trainers have come here.
 
         Args:
-            told: What all of them say alike.
+            value: Of all of them the same.
 
         Raises:
-            ValueError: On all of them, if they do not; names two.
+            ValueError: On all of them, if it is not; names two.
             glt.errors.PeerLost: If another has failed, or is gone; names it, and why.
         """
         if self._is_alone:
             return
         try:
-            self._world.meet(self._name, told=told)
+            self._world.barrier(tag=self._name, value=value)
         except Exception:
             self._has_ended = True
             raise
@@ -61,7 +61,7 @@ class JointWork:
         """
         if self._is_alone or monotonic() - self._checked_at < deadlines.BEAT_S:
             return
-        text = self._world.trouble(self._name)
+        text = self._world.barrier_failure(self._name)
         if text is not None:
             self._has_ended = True
             raise PeerLost(text)
@@ -77,9 +77,9 @@ class JointWork:
             return
         what = "".join(traceback.format_exception_only(error)).strip()[:_MOST_WHY]
         try:
-            text = self._world.trouble(self._name)
+            text = self._world.barrier_failure(self._name)
             if text is None:
-                self._world.call_off(self._name, f"has failed in {self._name}: {what}. Its own output says more")
+                self._world.abort_barrier(self._name, f"has failed in {self._name}: {what}. Its own output says more")
         except GltError as lost:  # server 0, which the others then lose as well
             logger.warning("the other trainers are not told of a failure (%s): %s", what, lost)
             return

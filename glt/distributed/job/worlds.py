@@ -21,8 +21,9 @@ from glt.distributed.options import (
     WorkerOptions,
 )
 from glt.distributed.server.client import DistClient, RemoteDataset, Reply
-from glt.distributed.tensors.meeting import Meetings, check_timeout
-from glt.distributed.tensors.store import Call, TensorStore, row_update_calls, store_calls
+from glt.distributed.tensors.barrier import Barriers, check_timeout
+from glt.distributed.tensors.store import Call, TensorStore
+from glt.distributed.tensors.updates import update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import host_id
 from glt.errors import PeerLost
@@ -42,7 +43,7 @@ class ServedWorld:
         self.num_servers = client.num_servers
         self.data: DistDataset | RemoteDataset | None = self._dataset
         self._lock = threading.Lock()
-        self._num_met: Counter[str] = Counter()  # meetings that it came to, by tag
+        self._num_begun: Counter[str] = Counter()  # barriers that it arrived at, by tag
         self._num_over: Counter[str] = Counter()  # those of them that are known to be over
         entries = client.entries()
         serving: dict[int, int] = {}
@@ -76,42 +77,39 @@ class ServedWorld:
             reply.set_exception(lost)
             return reply
 
-    def barrier(self, timeout_s: float | None = None) -> None:
-        """Waits until all trainers have come here.
+    def barrier(self, timeout_s: float | None = None, tag: str = "barrier", value: str = "") -> None:
+        """Waits until all trainers have come here; see :class:`glt.distributed.world.World`.
 
         Args:
             timeout_s: Deadline in seconds, from the first one. Default: half an hour.
+            tag, value: Of the barrier.
 
         Raises:
-            TypeError, ValueError: If ``timeout_s`` is no deadline.
+            TypeError, ValueError: If ``timeout_s`` is no deadline; ValueError if trainers bring different values.
             glt.errors.PeerLost: If a trainer does not come before the deadline, or is gone, or server 0 is; names it.
         """
-        self.meet("barrier", timeout_s)
-
-    def meet(self, tag: str, timeout_s: float | None = None, told: str = "") -> None:
-        """See :class:`glt.distributed.world.World`; arguments and errors as of :meth:`barrier`."""
         timeout_s = deadlines.BARRIER_S if timeout_s is None else timeout_s
         check_timeout(timeout_s)
         with self._lock:
-            number, self._num_met[tag] = self._num_met[tag], self._num_met[tag] + 1
+            number, self._num_begun[tag] = self._num_begun[tag], self._num_begun[tag] + 1
         try:
-            self.call_within(timeout_s, 0, "glt.meet", tag, number, self.num_trainers, timeout_s, told).result()
+            self.call_within(timeout_s, 0, "glt.barrier", tag, number, self.num_trainers, timeout_s, value).result()
         except Exception:
             self._num_over[tag] = number + 1
             raise
         self._num_over[tag] = number + 1  # which is not known of one that Ctrl-C has ended the wait for
 
-    def call_off(self, tag: str, why: str) -> None:
+    def abort_barrier(self, tag: str, why: str) -> None:
         """See :class:`glt.distributed.world.World`."""
-        failed = self.call(0, "glt.call_off", tag, self._num_over[tag], why).result()
-        self._num_met[tag] = self._num_over[tag] = failed + 1
+        failed = self.call(0, "glt.barrier.abort", tag, self._num_over[tag], why).result()
+        self._num_begun[tag] = self._num_over[tag] = failed + 1
 
-    def trouble(self, tag: str) -> str | None:
+    def barrier_failure(self, tag: str) -> str | None:
         """See :class:`glt.distributed.world.World`."""
         number = self._num_over[tag]
-        text = self.call(0, "glt.trouble", tag, number, self.num_trainers).result()
+        text = self.call(0, "glt.barrier.failure", tag, number, self.num_trainers).result()
         if text is not None:
-            self._num_met[tag] = self._num_over[tag] = number + 1
+            self._num_begun[tag] = self._num_over[tag] = number + 1
         return text
 
     def worker_options(self, num_workers: int) -> RemoteDistSamplingWorkerOptions:
@@ -143,14 +141,14 @@ class StandaloneWorld:
     """
 
     rank, num_trainers, num_servers = 0, 1, 1
-    id, group = "standalone", "standalone"  # as a participant of meetings
+    id, group = "standalone", "standalone"  # as a member of barriers
 
     def __init__(self, data: DistDataset | None = None) -> None:
         self.data: DistDataset | RemoteDataset | None = None
-        self.meetings = Meetings()
-        self.meetings.came(self)
+        self.barriers = Barriers()
+        self.barriers.add(self)
         self.store = TensorStore()
-        self._calls = store_calls(self.store) | row_update_calls(self.store, self.meetings)
+        self._calls = self.store.calls() | update_calls(self.store, self.barriers)
         if data is not None:
             self.open_graph(data)
 
@@ -195,18 +193,14 @@ class StandaloneWorld:
         function = functions.registered(name)
         return lambda _, args, kwargs: function(*args, **kwargs)
 
-    def barrier(self, timeout_s: float | None = None) -> None:
-        """See :class:`World`; there is nobody to wait for."""
+    def barrier(self, timeout_s: float | None = None, tag: str = "barrier", value: str = "") -> None:
+        """See :class:`World`; there is no other trainer."""
         check_timeout(deadlines.BARRIER_S if timeout_s is None else timeout_s)
 
-    def meet(self, tag: str, timeout_s: float | None = None, told: str = "") -> None:
-        """See :class:`World`; there is nobody to wait for."""
-        self.barrier(timeout_s)
+    def abort_barrier(self, tag: str, why: str) -> None:
+        """See :class:`World`; there is no other trainer."""
 
-    def call_off(self, tag: str, why: str) -> None:
-        """See :class:`World`; there is nobody to be told."""
-
-    def trouble(self, tag: str) -> str | None:
+    def barrier_failure(self, tag: str) -> str | None:
         """See :class:`World`."""
         return None
 
@@ -223,7 +217,7 @@ class StandaloneWorld:
     def close(self) -> None:
         """See :class:`World`; the tensors go with it."""
         self.store.end_session(self)
-        self.meetings.close(f"{self} has left its world")
+        self.barriers.close(f"{self} has left its world")
 
     def __str__(self) -> str:
         return f"the standalone process {os.getpid()}"

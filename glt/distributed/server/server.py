@@ -28,8 +28,9 @@ from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry,
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.pool import SamplerPool
 from glt.distributed.server.stats import MetricsEndpoint, Numbers, total
-from glt.distributed.tensors.meeting import Meetings, meeting_calls
-from glt.distributed.tensors.store import TensorStore, row_update_calls, store_calls
+from glt.distributed.tensors.barrier import Barriers
+from glt.distributed.tensors.store import TensorStore
+from glt.distributed.tensors.updates import update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
 from glt.distributed.wire.listener import Listener, introduce, refuse
@@ -140,7 +141,7 @@ class DistServer:
     Attributes:
         entry: What others know of it.
         listener, pool, seeds, loaders, clients: What it consists of.
-        meetings: Where its clients wait for each other.
+        barriers: Where its clients wait for each other.
         graph: What it answers about the graph.
         tensors: Rows of distributed tensors.
         metrics: Where its numbers are published, if they are.
@@ -171,7 +172,7 @@ class DistServer:
         self._membership: Membership | None = None
         self.metrics: MetricsEndpoint | None = None
         self.clients = Attendance(num_clients)
-        self.meetings = Meetings()
+        self.barriers = Barriers()
         self.graph = GraphQueries(dataset)
         self.seeds = SeedSource(dataset, None if options.seed_dir is None else os.fspath(options.seed_dir))
         with ExitStack() as made:  # what is there is closed if the next cannot be made
@@ -207,8 +208,8 @@ class DistServer:
             )
             made.callback(self.pool.close)
             self._calls_of_graph = graph_calls(self.graph)
-            self._calls_of_tensors = store_calls(self.tensors) | row_update_calls(self.tensors, self.meetings)
-            self._calls_of_meetings = meeting_calls(self.meetings)
+            self._calls_of_tensors = self.tensors.calls() | update_calls(self.tensors, self.barriers)
+            self._calls_of_barriers = self.barriers.calls()
             self.loaders = ServedLoaders(self.pool, str(self.entry), options.max_loaders, options.buffer_bytes())
             self._calls = NativePool(num_rpc_threads, "glt-request")
             made.pop_all()
@@ -282,7 +283,7 @@ class DistServer:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
-        self.meetings.came(session)
+        self.barriers.add(session)
         connection.peer = str(session)
         connection.max_bytes, connection.max_json_bytes = _MAX_SESSION_BYTES, MAX_JSON_BYTES
         logger.info("%s came", session)
@@ -328,7 +329,7 @@ class DistServer:
             told = {"closing": f"{self.entry} has ended its session with {session}: {why}", "has_data": False}
             session.say(told, timeout_s=0.0)
         session.connection.close()
-        self.meetings.went(session, why)
+        self.barriers.remove(session, why)
         # Before the client is dismissed: a server that is done ends, and Python aborts it if that happens while this
         # thread gives memory back.
         self.tensors.end_session(session)
@@ -352,7 +353,7 @@ class DistServer:
             "glt.readable": lambda session, args, kwargs: self._readable(),
             "glt.stats": lambda session, args, kwargs: self.stats(),
         }
-        for calls in (own, self._calls_of_graph, self._calls_of_tensors, self._calls_of_meetings):
+        for calls in (own, self._calls_of_graph, self._calls_of_tensors, self._calls_of_barriers):
             if name in calls:
                 return calls[name]
         function = functions.registered(name)
@@ -463,8 +464,8 @@ class DistServer:
         self.loaders.open_no_more()
         if not why:
             self.listener.close()
-        # First: whoever is told hangs up, and others at a meeting would hear that it is gone instead of why.
-        self.meetings.close(text)
+        # First: a client that hears of it hangs up, and others at a barrier would hear that it is gone instead of why.
+        self.barriers.close(text)
         sessions = self.clients.sessions()
         deadline = time.monotonic() + deadlines.GOODBYE_S  # for all: some may take nothing
         for session in sessions:
