@@ -346,7 +346,7 @@ class _Run:
                 *(self._part_of(f"layer{at}", t) for at in range(len(self.stack.layers))),
             )
         ]
-        self.keeper.begin(parts, joint.meet)
+        self.keeper.begin(parts, joint.barrier)
         made = self._compute(opened, joint)
         if not made:
             raise ValueError("the last layer has outputs for no node type: does x have the types that layers read?")

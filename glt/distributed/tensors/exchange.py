@@ -81,8 +81,8 @@ class Exchange:
         unfinished: deque[Callable[[], Any]] = deque()
         for at, portion in self._pieces(ids):
             sequence = self.sequences[portion.server]
-            request = (portion.server, "glt.tensor.read", sequence.generation, _sent(portion.rows))
-            request = (*request, sequence.id, sequence.num_sent)
+            rows, done = _sent(portion.rows), (sequence.id, sequence.num_sent)
+            request = (portion.server, "glt.tensor.read", sequence.generation, rows, *done)
             if len(portion.rows) == len(ids) and isinstance(portion.positions, range):
                 return self._world.call(*request).result()  # all rows, in order
             if out is None:
