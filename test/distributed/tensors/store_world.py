@@ -1,4 +1,4 @@
-"""Trainers and servers in one process: calls travel as they do in the service, on threads; all but connections is real."""
+"""Trainers and servers in one process: calls travel as in the service, on threads; all but connections is real."""
 
 from __future__ import annotations
 

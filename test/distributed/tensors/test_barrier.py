@@ -35,7 +35,7 @@ def barriers() -> Iterator[Barriers]:
     before = set(threading.enumerate())  # other tests' worlds may still be there
     made = Barriers()
     for who in (A, B, C):
-        made.came(who)
+        made.add(who)
     yield made
     made.close("the test is over")
     assert not [each for each in threading.enumerate() if each.name == "glt-barriers" and each not in before]

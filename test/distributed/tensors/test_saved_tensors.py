@@ -148,9 +148,10 @@ def test_what_is_there_is_not_overwritten(tmp_path):
         assert torch.equal(made["weight"][:], given["weight"])
 
 
-@pytest.mark.parametrize("changed", [
-    {"files": {"../weight.npy": {}}}, {"files": None}, {"tensors": {"weight": "other.npy"}}, {"about": 3},
-])  # fmt: skip
+WRONG = [{"files": {"../weight.npy": {}}}, {"files": None}, {"tensors": {"weight": "other.npy"}}, {"about": 3}]
+
+
+@pytest.mark.parametrize("changed", WRONG)
 def test_a_manifest_that_does_not_follow_the_format_is_refused(tmp_path, changed):
     saved(tmp_path / "x")
     manifest = tmp_path / "x" / "manifest.json"

@@ -74,18 +74,20 @@ def test_threads_that_read_while_it_is_copied_share_its_locks(monkeypatch):
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("rows, values, error, text", [
+REFUSED = [
     (torch.tensor([0, 6]), torch.ones(2, 2), IndexError, r"rows\[1\] = 6"),
     ((5, 2), torch.ones(2, 2), IndexError, "rows 5 to 6"),
     (torch.tensor([0]), torch.ones(2, 2), ValueError, r"shape \[2, 2\]: expected \[1, 2\]"),
     (torch.tensor([0]), torch.ones(1, 2).double(), TypeError, "dtype torch.float64"),
-])  # fmt: skip
-def test_requests_that_do_not_fit_are_refused(rows, values, error, text):
+]
+
+
+def test_requests_that_do_not_fit_are_refused():
     shard = Shard(torch.zeros(6, 2))
-    with pytest.raises(error, match=text):
-        shard.write(rows, values)
-    with pytest.raises(error, match=text):
-        shard.add(rows, values)
+    for rows, values, error, text in REFUSED:
+        for change in (shard.write, shard.add):
+            with pytest.raises(error, match=text):
+                change(rows, values)
     assert not shard.tensor.any()
 
 

@@ -93,76 +93,76 @@ def test_a_placement_of_other_books_is_refused():
         Placement.from_spec(placement.spec(), None)
 
 
-@pytest.mark.parametrize("part, error, text", [
-    ("node", ValueError, r"shape\[0\] = 9: expected 10, the number of nodes of type 'node'"),
-    (("node", "to", "node"), ValueError, "no book of these edges"),
-    ("user", KeyError, "user"),
-])  # fmt: skip
-def test_parts_that_are_not_there_are_refused(part, error, text):
-    with Servers(1, graph(10, 1, True)) as servers, pytest.raises(error, match=text):
-        DistTensor((9, 2), part=part, world=servers.trainer())
+def test_parts_that_are_not_there_are_refused():
+    by_part = {
+        "node": (ValueError, r"shape\[0\] = 9: expected 10, the number of nodes of type 'node'"),
+        ("node", "to", "node"): (ValueError, "no book of these edges"),
+        "user": (KeyError, "user"),
+        3: (TypeError, "part = 3: expected one of the types"),
+    }
+    with Servers(1, graph(10, 1, True)) as servers:
+        for part, (error, text) in by_part.items():
+            with pytest.raises(error, match=text):
+                DistTensor((9, 2), part=part, world=servers.trainer())
 
 
 @pytest.mark.parametrize("place", ["even", "arrays"])
 def test_trainers_that_write_the_same_rows_at_once_tear_none(place, monkeypatch):
     monkeypatch.setattr(exchange, "PIECE_BYTES", 1 << 14)
-    servers = Servers(2, graph(200, 3, False))
-    part = None if place == "even" else "node"
-    torn = []
+    with Servers(2, graph(200, 3, False)) as servers:
+        part = None if place == "even" else "node"
+        torn = []
 
-    def write(world):
-        value = world.rank + 1
-        tensor = DistTensor((200, 50), torch.int32, "x", part=part, world=world)
-        generator = torch.Generator().manual_seed(value)
-        for _ in range(15):
-            ids = torch.randperm(200, generator=generator)
-            tensor.write_async(ids, torch.full((200, 50), value, dtype=torch.int32))
-            rows = tensor[ids]
-            torn.extend(rows[(rows != rows[:, :1]).any(1)])
-        tensor.flush()
+        def write(world):
+            value = world.rank + 1
+            tensor = DistTensor((200, 50), torch.int32, "x", part=part, world=world)
+            generator = torch.Generator().manual_seed(value)
+            for _ in range(15):
+                ids = torch.randperm(200, generator=generator)
+                tensor.write_async(ids, torch.full((200, 50), value, dtype=torch.int32))
+                rows = tensor[ids]
+                torn.extend(rows[(rows != rows[:, :1]).any(1)])
+            tensor.flush()
 
-    trainers = servers.trainers(4)
-    in_threads(write, trainers)
-    rows = DistTensor.find("x", world=trainers[0])[:]
-    assert not torn and (rows == rows[:, :1]).all() and rows.min() >= 1
-    servers.close()
+        trainers = servers.trainers(4)
+        in_threads(write, trainers)
+        rows = DistTensor.find("x", world=trainers[0])[:]
+        assert not torn and (rows == rows[:, :1]).all() and rows.min() >= 1
 
 
 def test_additions_of_trainers_are_all_there():
-    servers = Servers(2)
-    trainers = servers.trainers(4)
+    with Servers(2) as servers:
+        trainers = servers.trainers(4)
 
-    def add(world):
-        tensor = DistTensor((10, 3), torch.int64, "x", world=world)
-        for step in range(20):
-            tensor.add_async(torch.arange(40) % 10, torch.full((40, 3), step))
-        tensor.flush()
+        def add(world):
+            tensor = DistTensor((10, 3), torch.int64, "x", world=world)
+            for step in range(20):
+                tensor.add_async(torch.arange(40) % 10, torch.full((40, 3), step))
+            tensor.flush()
 
-    in_threads(add, trainers)
-    assert (DistTensor.find("x", world=trainers[0])[:] == 4 * 4 * sum(range(20))).all()
-    servers.close()
+        in_threads(add, trainers)
+        assert (DistTensor.find("x", world=trainers[0])[:] == 4 * 4 * sum(range(20))).all()
 
 
 def test_readers_of_a_tensor_that_is_deleted_read_whole_rows_or_are_told():
-    servers = Servers(2)
-    reading, deleting = servers.trainers(2)
-    tensor = DistTensor((500, 20), name="x", init_func="ones", world=reading)
-    started, told = threading.Event(), []
+    with Servers(2) as servers:
+        reading, deleting = servers.trainers(2)
+        tensor = DistTensor((500, 20), name="x", init_func="ones", world=reading)
+        started, told = threading.Event(), []
 
-    def read():
-        try:
-            while True:
-                assert (tensor[:] == 1).all()
-                started.set()
-        except LookupError as error:
-            told.append(str(error))
+        def read():
+            try:
+                while True:
+                    assert (tensor[:] == 1).all()
+                    started.set()
+            except LookupError as error:
+                told.append(str(error))
 
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    started.wait(60)
-    DistTensor.find("x", world=deleting).delete()
-    for thread in threads:
-        thread.join(60)
-    assert len(told) == 3 and all("was deleted by trainer 1" in each for each in told)
-    servers.close()
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        started.wait(60)
+        DistTensor.find("x", world=deleting).delete()
+        for thread in threads:
+            thread.join(60)
+        assert len(told) == 3 and all("was deleted by trainer 1" in each for each in told)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from store_world import Servers, StoreWorld, run_trainers
+from store_world import Servers, StoreWorld, in_threads, run_trainers
 from torch import Tensor, nn
 
 from glt.distributed.tensors.embedding import DistEmbedding
@@ -85,8 +85,8 @@ def test_the_number_of_servers_changes_no_bit() -> None:
     results = [run_trainers(2, num_servers, train, "adam", 20)[0] for num_servers in (1, 2, 3)]
     for rows, state in results[1:]:
         assert torch.equal(rows, results[0][0])
-        assert all(torch.equal(torch.as_tensor(state[name]), torch.as_tensor(value)) for name, value in
-                   results[0][1].items())  # fmt: skip
+        assert state.keys() == results[0][1].keys()
+        assert all(torch.equal(torch.as_tensor(state[name]), torch.as_tensor(of)) for name, of in results[0][1].items())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,17 +145,17 @@ def test_several_embeddings_and_steps_without_gradients() -> None:
 
 
 def test_a_row_that_is_not_there_changes_nothing() -> None:
-    servers = Servers(1, 1)
-    world = StoreWorld(servers, 0)
-    embeddings = [DistEmbedding(4, 2, name, "zeros", world=world) for name in ("first", "second")]
-    optimizer = SparseAdagrad(embeddings, lr=1.0)
-    for embedding in embeddings:
-        embedding(torch.tensor([1])).sum().backward()
-    (parts,) = optimizer._parts(list(optimizer.param_groups[0]["params"]))
-    parts[1]["rows"] = torch.tensor([4])
-    with pytest.raises(IndexError, match=r"row 4 at position 0 is outside \[0, 4\)"):
-        world.call(0, "glt.rows.step", "by hand", 0, 1, 10.0, parts).result()
-    assert not any(embedding.weight[:].any() for embedding in embeddings)
+    with Servers(1) as servers:
+        world = servers.trainer()
+        embeddings = [DistEmbedding(4, 2, name, "zeros", world=world) for name in ("first", "second")]
+        optimizer = SparseAdagrad(embeddings, lr=1.0)
+        for embedding in embeddings:
+            embedding(torch.tensor([1])).sum().backward()
+        (parts,) = optimizer._parts()
+        parts[1]["rows"] = torch.tensor([4])
+        with pytest.raises(IndexError, match=r"row 4 at position 0 is outside \[0, 4\)"):
+            world.call(0, "glt.rows.step", "by hand", 0, 1, 10.0, parts).result()
+        assert not any(embedding.weight[:].any() for embedding in embeddings)
 
 
 def scheduled(world: StoreWorld) -> float:
@@ -226,28 +226,20 @@ def test_a_trainer_that_takes_fewer_steps_is_named_at_the_deadline() -> None:
 
 
 def test_a_trainer_that_dies_is_named_at_once() -> None:
-    servers = Servers(2, 2)
-    worlds = [StoreWorld(servers, rank) for rank in range(2)]
-    stepping = threading.Event()
+    with Servers(2) as servers:
+        worlds = servers.trainers(2)
 
-    def make(world: StoreWorld) -> SparseAdam:
-        return SparseAdam(DistEmbedding(4, 2, "rows", "zeros", world=world))
+        def make(world: StoreWorld) -> SparseAdam:
+            return SparseAdam(DistEmbedding(4, 2, "rows", "zeros", world=world))
 
-    other = threading.Thread(target=make, args=(worlds[1],))
-    other.start()
-    optimizer = make(worlds[0])
-    other.join()
-
-    def die() -> None:
-        stepping.wait(60.0)
-        worlds[1].leave("its process was killed")
-
-    killer = threading.Thread(target=die)
-    killer.start()
-    stepping.set()
-    with pytest.raises(PeerLost, match="trainer 1, client 1 .test., is gone: its process was killed"):
-        optimizer.step()
-    killer.join()
+        optimizer, _ = in_threads(make, worlds)
+        stepping = threading.Event()
+        killer = threading.Thread(target=lambda: stepping.wait(60.0) and worlds[1].leave("its process was killed"))
+        killer.start()
+        stepping.set()
+        with pytest.raises(PeerLost, match=r"trainer 1, client 1 \(test\), is gone: its process was killed"):
+            optimizer.step()
+        killer.join()
 
 
 def test_an_embedding_whose_tensor_was_deleted() -> None:
@@ -265,10 +257,11 @@ def test_an_embedding_whose_tensor_was_deleted() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_go_on_after_a_state_dict_is_loaded(kind: str) -> None:
     make, _, options = KINDS[kind]
-    embedding = DistEmbedding(NUM_ROWS, DIM, world=StoreWorld(Servers(1, 1), 0))
-    optimizer = make(embedding, **options)
-    for step in range(2):
-        embedding(torch.tensor([3])).sum().backward()
-        optimizer.step()
-        assert optimizer.state_dict()["state"] == {0: {"step": step + 1}}
-        optimizer.load_state_dict(optimizer.state_dict())
+    with Servers(1) as servers:
+        embedding = DistEmbedding(NUM_ROWS, DIM, world=servers.trainer())
+        optimizer = make(embedding, **options)
+        for step in range(2):
+            embedding(torch.tensor([3])).sum().backward()
+            optimizer.step()
+            assert optimizer.state_dict()["state"] == {0: {"step": step + 1}}
+            optimizer.load_state_dict(optimizer.state_dict())
