@@ -1,4 +1,4 @@
-"""Barriers of trainers, held by a server: a result for all when the last has arrived, an error for all if one cannot."""
+"""Barriers of trainers, held by a server: all get a result when the last has arrived, or an error if one cannot."""
 
 from __future__ import annotations
 

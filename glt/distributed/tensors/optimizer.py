@@ -1,4 +1,4 @@
-"""Sparse optimizers of distributed embeddings: trainers bring gradients, and the servers that keep the rows update them."""
+"""Sparse optimizers of distributed embeddings: trainers bring gradients, and servers update the rows they keep."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
-        All trainers call it, between steps; trainer 0 writes, to its disk. See :func:`save_tensors`; ``load_tensors({f"{name}/weight": embedding.weight},
-        path)`` there reads the weights alone, for inference.
+        All trainers call it, between steps; trainer 0 writes, to its disk. ``load_tensors({f"{name}/weight":
+        embedding.weight}, path)`` of :mod:`glt.distributed.tensors.checkpoint` reads the weights alone, for inference.
 
         Args:
             path: A new or empty directory.
@@ -338,7 +338,7 @@ def _embeddings(items: list[Any]) -> list[DistParameter]:
 
 
 def _gradients_by_server(p: DistParameter) -> list[tuple[Tensor | None, Tensor | None]]:
-    """Takes the gradients of an embedding: for each server, rows there ``[n]``, int64, with theirs ``[n, dim]``, float32.
+    """Takes the gradients of an embedding: for each server, rows there ``[n]`` and theirs ``[n, dim]``, float32.
 
     Equal rows are summed, unless the only server gets them from the only trainer and does the same. Without a backward
     pass there are no tensors.

@@ -296,7 +296,7 @@ class DistTensor:
 
 
 def _selected(index: Any, num_rows: int) -> tuple[RowIds, bool]:
-    """Returns the rows that an index stands for, and whether it is one number: then the result has no dimension of rows.
+    """Returns the rows that an index stands for, and whether it is one number, whose row has no first dimension.
 
     Raises:
         IndexError: If there is no such row; names the first.

@@ -5,6 +5,7 @@ import pickle
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,9 +22,8 @@ DTYPES = """bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 bfloa
 float8_e4m3fn float8_e5m2""".split()
 
 FULL = pytest.mark.full
-on_servers = pytest.mark.parametrize(
-    "world", [3, pytest.param(1, marks=FULL), pytest.param(0, marks=FULL)], indirect=True
-)
+WORLDS = [3, pytest.param(1, marks=FULL), pytest.param(0, marks=FULL)]
+on_servers = pytest.mark.parametrize("world", WORLDS, indirect=True)
 """For tests whose outcome the place of the rows does not change: the other worlds are tested by `make test-full`."""
 
 
@@ -387,14 +387,10 @@ def test_calls_of_a_trainer_that_is_gone_hold_nothing_up(servers):
     store = servers.stores[0]
     tensor = DistTensor((10,), name="x", world=world)
     generation = tensor.generations[0]
-    waiting = ThreadPoolExecutor(1).submit(
-        store.change, world, generation, "write", (0, 1), torch.ones(1), "sequence", 2
-    )
+    change = partial(store.change, world, generation, "write", (0, 1), torch.ones(1), "sequence")
+    waiting = ThreadPoolExecutor(1).submit(change, 2)
     world.leave()  # change 1 never comes
-    for late in (
-        waiting.result,
-        lambda _: store.change(world, generation, "write", (0, 1), torch.ones(1), "sequence", 3),
-    ):
+    for late in (waiting.result, lambda _: change(3)):
         with pytest.raises(RuntimeError, match="the trainer of this change is gone"):
             late(30)
     assert not store.read(None, generation, (0, 5)).any()
