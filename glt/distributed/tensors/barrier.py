@@ -63,7 +63,7 @@ class _Series:
     failures: dict[int, str] = field(default_factory=dict)  # of the last ones that failed, by number
 
     def fail(self, number: int, why: str) -> list[_Barrier]:
-        """Fails a barrier; returns it if it was open, to be given to :func:`_notify` outside of the lock."""
+        """Fails a barrier; returns it if it was open, for :func:`_notify` outside of the lock."""
         failed = [] if self.open is None else [self.open]
         self.open, self.next = None, number + 1
         self.failures[number] = why
@@ -98,7 +98,7 @@ class Barriers:
         self._closed: str | None = None
 
     def add(self, who: Member) -> None:
-        """Adds a trainer to its group; one of the same rank that was gone is back."""
+        """Adds a trainer to its group, also one that was gone."""
         with self._changed:
             group = self._groups.setdefault(who.group, _Group())
             group.members[who.id] = who
@@ -106,9 +106,7 @@ class Barriers:
 
     def remove(self, who: Member, why: str) -> None:
         """Removes a trainer whose session has ended; open barriers that it should come to fail, and name it.
-
-        The last one of a group takes the counts with it: a later group of that name begins anew.
-        """
+        The last one of a group takes the counts with it."""
         failed: list[_Barrier] = []
         with self._changed:
             group = self._groups.get(who.group)
@@ -139,14 +137,12 @@ class Barriers:
 
         Args:
             who: The trainer, of a rank below ``num``; :meth:`add` was called with it.
-            tag: What it is about.
-            number: Which barrier of that tag, counted from 0.
+            tag, number: Which barrier.
             num: Trainers that are to arrive.
-            timeout_s: Deadline in seconds, from the first arrival; that of the first counts.
+            timeout_s: Deadline from the first arrival; that of the first counts.
             value: What this trainer brings.
             combine: Called once, on the thread of the last one to arrive and before any trainer is answered, with the
-                values in the order of the ranks; what it returns or raises is the result of all. The same for all
-                trainers. Default: the result is None.
+                values by rank; what it returns or raises is the result of all. Default: the result is None.
 
         Returns:
             The result, when all have arrived. It fails with :class:`glt.errors.PeerLost`, which names who is missing,
@@ -218,14 +214,11 @@ class Barriers:
         return barrier
 
     def abort(self, who: Member, tag: str, number: int, why: str) -> int:
-        """Fails a barrier that a trainer will not come to, or has given up, for all trainers.
+        """Fails a barrier, or the next if it is over, for all trainers; returns the number of the one that failed.
 
         Args:
             who, tag, number: As of :meth:`arrive`.
-            why: What the others are told, after who it was.
-
-        Returns:
-            The number of the barrier that has failed: this one, or the next where it was over already.
+            why: What the others raise, after who it was.
 
         Raises:
             TypeError, ValueError: If an argument does not fit.
@@ -243,11 +236,7 @@ class Barriers:
         return number
 
     def failure(self, who: Member, tag: str, number: int, num: int) -> str | None:
-        """Why a barrier has failed, also because one that should come is gone; None if it has not.
-
-        Raises:
-            TypeError, ValueError, glt.errors.PeerLost: As of :meth:`abort`.
-        """
+        """Why a barrier has failed, also since one that should come is gone; None: it has not. Raises as :meth:`abort`."""
         _check(who, tag, number, num, deadlines.BARRIER_S)
         failed: list[_Barrier] = []
         with self._changed:
@@ -335,8 +324,7 @@ def _check(who: Member, tag: Any, number: Any, num: Any, timeout_s: Any) -> None
 
 
 def check_timeout(timeout_s: Any) -> None:
-    """Raises TypeError or ValueError unless a barrier can have this deadline. Trainers check it before they count a
-    barrier, so that one that is refused does not count."""
+    """Raises TypeError or ValueError unless a barrier can have this deadline; called before a barrier is counted."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(f"timeout_s = {timeout_s!r}: expected a number of seconds")
     if not 0 < timeout_s <= deadlines.DAY_S:

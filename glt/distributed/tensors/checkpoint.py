@@ -121,7 +121,6 @@ class Checkpoint:
     """A directory that :func:`save_tensors` wrote.
 
     Attributes:
-        path: The directory.
         tensors: By name, the file of each.
         files: By name of the file, what it must be.
         about: What was added.
@@ -138,11 +137,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Reads the manifest.
-
-        Raises:
-            glt.errors.CheckpointError: If there is none, or it was altered, or this glt cannot read it.
-        """
+        """Reads the manifest; raises CheckpointError if it is missing or altered, or this glt cannot read it."""
         check_path("path", path, "a directory that was saved")
         root = Path(path)
         manifest = root / _MANIFEST
@@ -181,11 +176,7 @@ class Checkpoint:
         return cls(root, tensors, files, about, document["run_id"], int(document["checksum_block_bytes"]))
 
     def entry(self, name: str) -> FileEntry:
-        """What the file of a tensor is.
-
-        Raises:
-            LookupError: If there is none of this name; names those there are.
-        """
+        """What the file of a tensor is; raises LookupError, which names those there are."""
         if name not in self.tensors:
             raise LookupError(f"{self.path} has no tensor {name!r}: it has {sorted(self.tensors)}")
         return self.files[self.tensors[name]]
@@ -193,9 +184,7 @@ class Checkpoint:
     def array(self, name: str) -> np.ndarray:
         """Maps the rows of a tensor, after comparing all of them with their checksums.
 
-        Raises:
-            glt.errors.CheckpointError: If the file is missing, damaged or of another save; names it.
-        """
+        Raises CheckpointError, which names the file, if it is missing, damaged or of another save."""
         try:
             return map_file(
                 self.path / self.tensors[name],
@@ -220,7 +209,6 @@ class Checkpoint:
 
 
 def _no_rows(tensor: DistTensor) -> Rows:
-    """None of the rows, as they are stored."""
     return Rows.of("tensor", torch.empty((0, *tensor.shape[1:]), dtype=tensor.dtype), 0, "row")
 
 

@@ -24,12 +24,12 @@ class _RowsOnServers:
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         raise TypeError(
-            f"{self} cannot be copied: its rows are on servers. Make another DistEmbedding, and write its weight"
+            f"{self!r} cannot be copied: its rows are on servers. Make another DistEmbedding, and write its weight"
         )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise pickle.PicklingError(
-            f"{self} cannot be pickled: its rows are on servers. Save its state_dict(), and "
+            f"{self!r} cannot be pickled: its rows are on servers. Save its state_dict(), and "
             "its rows by the sparse optimizer's save()"
         )
 
@@ -38,16 +38,14 @@ class DistParameter(_RowsOnServers, nn.Parameter):
     """A parameter of shape ``[0, embedding_dim]`` whose rows, and their gradients, are on servers.
 
     It is enumerated, moved, cast and frozen with its module, and says by that where rows go, in which dtype, and
-    whether they learn. :class:`~torch.nn.parallel.DistributedDataParallel` and dense optimizers find no elements in it.
-    Setting its ``grad`` to None, as ``zero_grad()`` does, forgets the gradients of its rows.
+    whether they learn. Setting its ``grad`` to None, as ``zero_grad()`` does, forgets the gradients of its rows.
 
     Args:
         tensor: The rows ``[num_embeddings, embedding_dim]``.
         dtype: Of the rows that are read.
 
     Attributes:
-        tensor: The rows.
-        gradients: Ids and gradients since the last step, in the order in which backward passes brought them.
+        gradients: Ids and gradients of the backward passes since the last step.
         optimizer: The sparse optimizer that it was given to, if any.
     """
 
@@ -77,7 +75,6 @@ class DistParameter(_RowsOnServers, nn.Parameter):
         return rows.to(device=self.device, dtype=self.dtype).view(*ids.shape, self.shape[1])
 
     def record(self, ids: Tensor, grads: Tensor) -> None:
-        """Keeps the gradients of rows until the next step."""
         if self.optimizer is None:
             raise RuntimeError(
                 f"{self.tensor.name!r} has a gradient, and no optimizer: give its module to SparseAdagrad or "
@@ -99,9 +96,6 @@ class DistParameter(_RowsOnServers, nn.Parameter):
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"DistParameter of {self.tensor.name!r}, {list(self.tensor.shape)}"
-
-    def __str__(self) -> str:
-        return repr(self)
 
 
 class Lookup(torch.autograd.Function):
@@ -196,13 +190,10 @@ class DistEmbedding(_RowsOnServers, nn.Module):
         return self.weight.shape[1]
 
     def forward(self, ids: Any) -> Tensor:
-        """Returns rows.
+        """Returns rows ``[*ids.shape, embedding_dim]``.
 
         Args:
             ids: int64 or int32, of any shape: a tensor on any device, an array, or a list.
-
-        Returns:
-            ``[*ids.shape, embedding_dim]``.
 
         Raises:
             TypeError: If ids are no integers.
@@ -226,15 +217,10 @@ class DistEmbedding(_RowsOnServers, nn.Module):
         return {"num_embeddings": self.num_embeddings, "embedding_dim": self.embedding_dim}
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What the embedding is; its rows are saved by the sparse optimizer."""
         return self._about()
 
     def set_extra_state(self, state: Any) -> None:
-        """Refuses the state of another embedding.
-
-        Raises:
-            ValueError: If it is one; names both.
-        """
+        """Raises ValueError for the state of another embedding; names both."""
         if not isinstance(state, Mapping) or dict(state) != self._about():
             raise ValueError(f"state_dict is of an embedding {state!r}: expected {self._about()}, for {self.name!r}")
 

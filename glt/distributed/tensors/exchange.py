@@ -39,8 +39,7 @@ class ChangeSequence:
     Attributes:
         generation: The number by which the owner knows the tensor.
         id: What the owner knows the sequence by.
-        num_sent: Changes so far.
-        unanswered: Replies to the last ones.
+        unanswered: Replies to the last changes.
     """
 
     def __init__(self, generation: int) -> None:
@@ -54,12 +53,6 @@ class Exchange:
     """Asks the owners of rows, in pieces, all owners at a time, for one handle of a tensor.
 
     Each owner makes the handle's changes in the order in which they were asked for, and its reads after them.
-
-    Args:
-        world: The owners.
-        placement: Who has which row.
-        spec: The tensor.
-        generations: By server, the number by which it knows the tensor.
 
     Attributes:
         sequences: By server, the changes that it was sent.
@@ -104,16 +97,10 @@ class Exchange:
         )
 
     def change(self, kind: str, ids: RowIds, values: Tensor) -> Future[None]:
-        """Sends values ``[n, ...]``, which may be changed when this returns, to the owners of rows.
+        """Writes or adds (``kind``) values ``[n, ...]``, which may be changed when this returns.
 
         Returns when all but the last few pieces are acknowledged. The future is done when all are, and raises what the
-        first of them raised.
-
-        Args:
-            kind: ``'write'`` or ``'add'``.
-            ids: Of the rows.
-            values: Theirs.
-        """
+        first of them raised."""
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()
         with self._lock:
@@ -192,7 +179,6 @@ class Exchange:
 
 
 def _sent(rows: RowIds) -> Rows:
-    """Numbers of rows as servers take them."""
     return (rows.start, len(rows)) if isinstance(rows, range) else torch.from_numpy(rows)
 
 
@@ -270,6 +256,6 @@ def _loss(answers: dict[int, Any]) -> LookupError | None:
 
 def _undo(world: World, server: int, generation: int, why: str) -> None:
     try:
-        world.call(server, "glt.tensor.undo", generation, why).result()
+        world.call(server, "glt.tensor.delete", generation, why).result()
     except GltError as error:  # the server is lost, and what it made with it
         logger.info("while undoing the creation of a tensor: %s", error)

@@ -57,11 +57,7 @@ class GraphData(MutableMapping[str, DistTensor]):
         self._hidden: set[str] = set()
 
     def __getitem__(self, name: str) -> DistTensor:
-        """The tensor of a name.
-
-        Raises:
-            KeyError: If there is none; names those there are.
-        """
+        """The tensor of a name; raises KeyError, which names those there are."""
         return self._tensor(self._key(name))
 
     def _tensor(self, key: str) -> DistTensor:
@@ -79,13 +75,11 @@ class GraphData(MutableMapping[str, DistTensor]):
         return self._open[key]
 
     def _server_name(self, key: str) -> str:
-        """What servers call a stored table."""
         type_ = self.type if isinstance(self.type, str) else "__".join(self.type)
         return f"{self._kind}/{type_}/{key}"
 
     @property
     def has_stored(self) -> bool:
-        """Whether the graph was partitioned with any."""
         return bool(self._stored)
 
     def replaced(self, written: Collection[str]) -> dict[str, DistTensor]:
@@ -164,11 +158,7 @@ class GraphDataByType(Mapping[Any, GraphData]):
         self._by_type, self._kind = by_type, kind
 
     def __getitem__(self, type_: Any) -> GraphData:
-        """The tensors of a type.
-
-        Raises:
-            KeyError: If there is no such type; names those there are.
-        """
+        """The tensors of a type; raises KeyError, which names those there are."""
         if type_ not in self._by_type:
             raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self._by_type)}")
         return self._by_type[type_]
@@ -258,12 +248,7 @@ class WrittenRows:
         self._written = {name for reply in replies for name in reply.result()}
 
     def put(self, tensors: dict[str, Tensor]) -> None:
-        """Replaces rows in the tensors of a message, which has the ids of the rows, too.
-
-        Raises:
-            LookupError: If a table that was written is deleted meanwhile; says by which trainer.
-            glt.errors.PeerLost: If an owner of rows is lost.
-        """
+        """Replaces rows in the tensors of a message, which has their ids, too; raises what reading a DistTensor does."""
         written = self._written | Handles.of(self._world).written
         for kind, at, data in self._types:
             for name, tensor in data.replaced(written).items():

@@ -100,7 +100,6 @@ class SparseOptimizer(torch.optim.Optimizer):
         require_equal(self._exchange({"sparse optimizer": {**about, **self._options(group)}}))
 
     def _exchange(self, value: Any, timeout_s: float | None = None) -> list[Any]:
-        """Returns the values of all trainers, by rank."""
         return self._at_barrier("exchange", [value], self._timeout_s if timeout_s is None else timeout_s)[0]
 
     def _at_barrier(self, call: str, values: list[Any], timeout_s: float) -> list[Any]:
@@ -284,13 +283,12 @@ class SparseOptimizer(torch.optim.Optimizer):
         return first["result"]
 
     def row_state(self, embedding: nn.Module) -> dict[str, DistTensor]:
-        """The state of an embedding's rows, by torch's names; of the same shape as its weight, float32."""
+        """The state of an embedding's rows by torch's names; of the shape of its weight, float32."""
         (p,) = embedding.parameters()
         return dict(self._rows[p])  # type: ignore[index]
 
 
 def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same of what was saved and of what loads it."""
     embeddings = [group["embeddings"] for group in about.get("groups", ())]
     return {"optimizer": about.get("optimizer"), "embeddings": embeddings}
 

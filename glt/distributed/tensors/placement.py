@@ -25,9 +25,8 @@ class Portion(NamedTuple):
     """What one server has of some rows.
 
     Attributes:
-        server: Its rank.
-        rows: The numbers of the rows on that server.
-        positions: Where each row stands among those that were asked for ``[n]``, uint32, or consecutive ones.
+        rows: Their numbers on the server.
+        positions: Where each stands among those that were asked for ``[n]``, uint32, or consecutive ones.
     """
 
     server: int
@@ -110,11 +109,7 @@ class Placement:
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any], data: Any) -> Placement:
-        """Makes again what :meth:`spec` described, with the books of ``data``, a dataset.
-
-        Raises:
-            ValueError: If that has no such book, or one of another length.
-        """
+        """Makes again what :meth:`spec` described, with the books of a dataset; raises ValueError if they differ."""
         kind, at, num_servers = spec["kind"], int(spec["type_index"]), int(spec["num_servers"])
         if kind == "even":
             return cls.evenly(int(spec["num_rows"]), num_servers)
@@ -142,7 +137,6 @@ class Placement:
         return begin
 
     def rows_on(self, server: int) -> int:
-        """How many rows a server keeps."""
         return sum(size for size, of in zip(_sizes(self.book), self.server_of, strict=True) if of == server)
 
     def parts_on(self, server: int) -> Iterator[tuple[int, RowIds]]:

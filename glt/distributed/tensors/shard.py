@@ -22,16 +22,10 @@ Rows = Tensor | tuple[int, int]
 class Shard:
     """Rows that many threads read and change at a time: none is ever seen, or left, half-written.
 
-    Native code reads and changes them without the GIL. Results do not depend on ``num_threads``.
-
     Args:
         tensor: The rows ``[num_rows, ...]``, on the CPU.
-        is_borrowed: Whether the memory has another owner, such as a mapped file: it is only read, and the first change
-            copies it.
-        num_threads: Threads to use where there is much to do.
-
-    Attributes:
-        tensor: The rows. Access to it is not guarded, except under the locks of ``table``.
+        is_borrowed: Whether the memory has another owner, such as a mapped file: the first change copies it.
+        num_threads: Of native code, where there is much to do; results do not depend on it.
     """
 
     def __init__(self, tensor: Tensor, is_borrowed: bool = False, num_threads: int = 1) -> None:
@@ -50,11 +44,7 @@ class Shard:
         return self._view.get()
 
     def read(self, rows: Rows) -> Tensor:
-        """Returns rows ``[n, ...]``.
-
-        Raises:
-            IndexError: If there is no such row; names the first.
-        """
+        """Returns rows ``[n, ...]``; raises IndexError, which names the first row that is not there."""
         numbers, first, n = self._numbers(rows)
         out = pool.empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
         self.table.read(numbers, first, as_numpy(out), self.num_threads)
@@ -64,8 +54,7 @@ class Shard:
         """Replaces rows by ``values [n, ...]``; of those that are named several times, the last value stays.
 
         Raises:
-            IndexError: As of :meth:`read`; nothing is written then.
-            TypeError, ValueError: If ``values`` do not fit.
+            IndexError, TypeError, ValueError: If rows or values do not fit; nothing is written then.
         """
         numbers, first = self._checked(rows, values)
         self.own().write(numbers, first, as_numpy(values.contiguous()), self.num_threads)
@@ -73,8 +62,7 @@ class Shard:
     def add(self, rows: Rows, values: Tensor) -> None:
         """Adds ``values [n, ...]`` to rows; those that are named several times get all of it, in the order given.
 
-        Raises:
-            TypeError: Besides those of :meth:`write`: of bool and float8.
+        Raises as :meth:`write`; TypeError also of bool and float8.
         """
         numbers, first = self._checked(rows, values)
         self.own().add(numbers, first, as_numpy(values.contiguous()), self.dtype, self.num_threads)
@@ -131,17 +119,13 @@ class ChangeOrder:
         self._ended = False
 
     def end(self) -> None:
-        """Fails all waits: the trainer is gone, and changes that are missing will not come."""
+        """Fails all waits: the trainer is gone."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def wait(self, number: int) -> None:
-        """Waits until the change of this number is done.
-
-        Raises:
-            RuntimeError: If it does not come, or the trainer is gone.
-        """
+        """Waits until the change of this number is done; raises RuntimeError if it does not come."""
         with self._changed:
             has_come = self._changed.wait_for(lambda: self._num_done >= number or self._ended, deadlines.TURN_S)
             if self._ended:

@@ -27,11 +27,10 @@ class TensorSpec:
     """What a tensor is made of.
 
     Attributes:
-        name: Of the tensor.
         shape: Of the whole tensor, rows first.
         dtype: Without ``torch.``, for example ``"bfloat16"``.
-        placement: What :meth:`Placement.spec` gives.
-        init: What :func:`encode_init` gives.
+        placement: Of :meth:`Placement.spec`.
+        init: Of :func:`encode_init`.
         is_anonymous: Whether it is freed when no trainer holds it any more.
         num_trainers: That create it.
     """
@@ -66,11 +65,7 @@ class TensorSpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TensorSpec:
-        """Undoes :meth:`to_json`.
-
-        Raises:
-            TypeError, ValueError: If the values are no spec.
-        """
+        """Undoes :meth:`to_json`; raises TypeError or ValueError if the values are no spec."""
         spec = cls(**{**values, "shape": tuple(int(size) for size in values["shape"])})
         if not isinstance(getattr(torch, str(spec.dtype), None), torch.dtype) or not spec.shape or min(spec.shape) < 0:
             raise ValueError(f"no tensor has dtype {spec.dtype!r} and shape {list(spec.shape)}")
@@ -152,10 +147,9 @@ def is_kind_of(number: bool | int | float | complex, dtype: torch.dtype) -> bool
 
 
 def encode_init(init_func: Any, dtype: torch.dtype, rng_seed: int) -> dict[str, Any]:
-    """Returns plain values for ``init_func``: a :class:`StoredTable`, or what :class:`DistTensor` takes.
+    """Returns plain values for a :class:`StoredTable`, or for what :class:`DistTensor` takes.
 
-    Raises:
-        TypeError, ValueError: If it is nothing of that kind, or random values are asked for of integers.
+    Raises TypeError or ValueError for anything else.
     """
     if isinstance(init_func, StoredTable):
         return {"kind": "table", "of": init_func.kind, "type": init_func.type_index, "table": init_func.table}
@@ -207,11 +201,7 @@ def fill(rows: Tensor, spec: TensorSpec, placement: Placement, server: int, num_
     """Fills in the rows of a server.
 
     Random values are draws of Philox by row, column, name and seed: they do not depend on the servers, nor on the dtype
-    but for its rounding. Functions are called as :class:`DistTensor` says.
-
-    Raises:
-        ValueError: If a function returns another dtype or shape.
-    """
+    but for its rounding. Raises ValueError if a function returns another dtype or shape."""
     init = spec.init
     if init["kind"] == "constant":
         rows.fill_(init["a"])  # zeros too: the memory is to be there now, and not at the first write

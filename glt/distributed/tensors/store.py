@@ -38,11 +38,7 @@ class StoredTensor:
     """A tensor of which this server keeps some rows.
 
     Attributes:
-        spec: What it is.
-        generation: Its number, which no other tensor has, not even of a server that was here before.
-        placement: Who keeps its rows.
-        shard: Those of this server.
-        created_by: The trainer that made it.
+        generation: Its number, which no other tensor has, not even of this server before a restart.
         handles: By whom it is held: trainers with the names they gave their handles.
         seen: Ranks of the trainers that have created it, or have left.
         orders: Of the changes of each trainer and sequence.
@@ -65,7 +61,6 @@ class StoredTensor:
     written_bytes: int = 0
 
     def stats(self) -> dict[str, Any]:
-        """What the server has of it, and what was done with it."""
         counted = ("num_reads", "num_writes", "read_bytes", "written_bytes")
         return {
             "shape": list(self.spec.shape),
@@ -78,14 +73,13 @@ class StoredTensor:
 
 
 class TensorStore:
-    """Tensors of one server. A ``holder`` is the trainer that asks.
+    """Tensors of one server. A ``holder`` is the trainer that asks, a ``handle`` what it calls something that it holds.
 
     Args:
         rank: Of the server.
         data: A dataset with ``node_books`` and ``edge_books``; None: tensors in even parts only.
         owner: What to call the server in errors.
-        tables: Gives the rows of a table of the graph that partitions own: ``tables(kind, type_index, table,
-            partitions)``; None: there are none.
+        tables: Gives the rows of a table of the graph: ``tables(kind, type_index, table, partitions)``.
         num_threads: For reading, changing and filling in many rows. Default: all processors, eight at most.
     """
 
@@ -110,12 +104,7 @@ class TensorStore:
     # -- by name -----------------------------------------------------------------------------------------------------
 
     def create(self, holder: Holder, values: dict[str, Any], handle: str) -> dict[str, Any]:
-        """Makes a tensor, or finds the same one.
-
-        Args:
-            holder: Who asks.
-            values: Of :meth:`TensorSpec.to_json`.
-            handle: What the trainer calls what it holds; :meth:`release` gives it up.
+        """Makes a tensor of the ``values`` of :meth:`TensorSpec.to_json`, or finds the same one.
 
         Returns:
             ``generation``, its number; whether it ``is_new``; and its ``peers``, see :meth:`confirm`.
@@ -190,8 +179,7 @@ class TensorStore:
     def open(self, holder: Holder, name: str, handle: str) -> dict[str, Any]:
         """Finds a tensor; returns its ``spec``, ``generation`` and ``peers``.
 
-        Raises:
-            LookupError: If there is none of this name; names those there are.
+        Raises LookupError, which names those there are, if there is none of this name.
         """
         found = self._find(name)
         if found is None:
@@ -211,23 +199,15 @@ class TensorStore:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def delete(self, holder: Holder, generation: int) -> None:
-        """Deletes a tensor for all trainers, whose calls then raise who did. Deleting it again does nothing."""
+    def delete(self, holder: Holder, generation: int, failure: str = "") -> None:
+        """Deletes a tensor, or what could not be created on all servers because of a ``failure``, for all trainers;
+        their calls then raise who did. Deleting it again does nothing."""
+        why = f"could not be created by {_described(holder)}: {failure}"
         with self._lock:
-            self._remove(generation, f"was deleted by {_described(holder)}")
-
-    def undo(self, holder: Holder, generation: int, why: str) -> None:
-        """Removes what could not be created on all servers."""
-        with self._lock:
-            self._remove(generation, f"could not be created by {_described(holder)}: {why}")
+            self._remove(generation, why if failure else f"was deleted by {_described(holder)}")
 
     def release(self, holder: Holder, generation: int, handle: str, sequence: str = "", num_changes: int = 0) -> None:
-        """Gives up a handle, once its changes are made; the last handle of an anonymous tensor frees it.
-
-        Args:
-            holder, generation, handle: As given when it was made or found.
-            sequence, num_changes: Its changes, and how many they are.
-        """
+        """Gives up a handle, after the changes of its sequence; the last handle of an anonymous tensor frees it."""
         with self._lock:
             stored = self._tensors.get(generation)
         if stored is None:
@@ -269,11 +249,7 @@ class TensorStore:
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def stored(self, generation: int) -> StoredTensor:
-        """The tensor of a number.
-
-        Raises:
-            LookupError: If there is none any more; says who deleted it.
-        """
+        """The tensor of a number; raises LookupError, which says who deleted it."""
         with self._lock:
             stored = self._tensors.get(generation)
             if stored is not None:
@@ -302,9 +278,7 @@ class TensorStore:
         """Writes or adds rows, see :class:`Shard`.
 
         Args:
-            holder, generation: Who asks, of which tensor.
             kind: ``'write'`` or ``'add'``.
-            rows, values: What changes.
             sequence, number: Which change of which sequence it is; 0: of none.
         """
         stored = self.stored(generation)
@@ -324,7 +298,6 @@ class TensorStore:
     # -- what there is -----------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Of all tensors."""
         with self._lock:
             return sorted(self._named)
 
@@ -335,7 +308,6 @@ class TensorStore:
             return [each.spec.name for each in tables if not each.shard.is_borrowed]
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Numbers of each tensor, by name: see :meth:`StoredTensor.stats`."""
         with self._lock:
             return {each.spec.name: each.stats() for each in self._tensors.values()}
 
@@ -347,7 +319,6 @@ class TensorStore:
             "glt.tensor.confirm": lambda holder, args, kwargs: self.confirm(*args),
             "glt.tensor.release": lambda holder, args, kwargs: self.release(holder, *args),
             "glt.tensor.delete": lambda holder, args, kwargs: self.delete(holder, *args),
-            "glt.tensor.undo": lambda holder, args, kwargs: self.undo(holder, *args),
             "glt.tensor.read": lambda holder, args, kwargs: self.read(holder, *args),
             "glt.tensor.change": lambda holder, args, kwargs: self.change(holder, *args),
             "glt.tensor.written": lambda holder, args, kwargs: self.written(),

@@ -39,9 +39,8 @@ def take_step(store: TensorStore, values: Sequence[Sequence[Mapping[str, Any]]])
         For each embedding, whether any trainer had a gradient: then this was a step, even of no rows here.
 
     Raises:
-        ValueError: If trainers bring different ``about``.
-        LookupError: If a tensor was deleted.
-        IndexError: If a row is not of this server. Nothing has been changed then.
+        ValueError, LookupError, IndexError: If trainers bring different ``about``, a tensor was deleted, or a row is
+            not of this server. Nothing has been changed then.
     """
     require_equal([[each["about"] for each in parts] for parts in values], "embeddings")
     steps = []
