@@ -236,7 +236,7 @@ class Barriers:
         return number
 
     def failure(self, who: Member, tag: str, number: int, num: int) -> str | None:
-        """Why a barrier has failed, also since one that should come is gone; None: it has not. Raises as :meth:`abort`."""
+        """Why a barrier has failed, also since one that should come is gone; else None. Raises as :meth:`abort`."""
         _check(who, tag, number, num, deadlines.BARRIER_S)
         failed: list[_Barrier] = []
         with self._changed:

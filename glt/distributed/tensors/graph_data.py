@@ -248,7 +248,7 @@ class WrittenRows:
         self._written = {name for reply in replies for name in reply.result()}
 
     def put(self, tensors: dict[str, Tensor]) -> None:
-        """Replaces rows in the tensors of a message, which has their ids, too; raises what reading a DistTensor does."""
+        """Replaces rows in the tensors of a message, which has their ids; raises what reading a DistTensor does."""
         written = self._written | Handles.of(self._world).written
         for kind, at, data in self._types:
             for name, tensor in data.replaced(written).items():
