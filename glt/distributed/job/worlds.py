@@ -21,8 +21,9 @@ from glt.distributed.options import (
     WorkerOptions,
 )
 from glt.distributed.server.client import DistClient, RemoteDataset, Reply
-from glt.distributed.tensors.meeting import Meetings, check_timeout
-from glt.distributed.tensors.store import Call, TensorStore, row_update_calls, store_calls
+from glt.distributed.tensors.barrier import Barriers, check_timeout
+from glt.distributed.tensors.store import Call, TensorStore
+from glt.distributed.tensors.updates import update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import host_id
 from glt.errors import PeerLost
@@ -77,19 +78,19 @@ class ServedWorld:
         with self._lock:
             number, self._num_entered[tag] = self._num_entered[tag], self._num_entered[tag] + 1
         try:
-            self.call_within(timeout_s, 0, "glt.meet", tag, number, self.num_trainers, timeout_s, agreed).result()
+            self.call_within(timeout_s, 0, "glt.barrier", tag, number, self.num_trainers, timeout_s, agreed).result()
         except Exception:
             self._num_passed[tag] = number + 1
             raise
         self._num_passed[tag] = number + 1  # not of one that Ctrl-C has ended the wait for
 
     def abort(self, tag: str, why: str) -> None:
-        failed = self.call(0, "glt.call_off", tag, self._num_passed[tag], why).result()
+        failed = self.call(0, "glt.barrier.abort", tag, self._num_passed[tag], why).result()
         self._num_entered[tag] = self._num_passed[tag] = failed + 1
 
     def failure(self, tag: str) -> str | None:
         number = self._num_passed[tag]
-        text = self.call(0, "glt.trouble", tag, number, self.num_trainers).result()
+        text = self.call(0, "glt.barrier.failure", tag, number, self.num_trainers).result()
         if text is not None:
             self._num_entered[tag] = self._num_passed[tag] = number + 1
         return text
@@ -127,10 +128,10 @@ class StandaloneWorld:
 
     def __init__(self, data: DistDataset | None = None) -> None:
         self.data: DistDataset | RemoteDataset | None = None
-        self.meetings = Meetings()
-        self.meetings.came(self)
+        self.barriers = Barriers()
+        self.barriers.add(self)
         self.store = TensorStore()
-        self._calls = store_calls(self.store) | row_update_calls(self.store, self.meetings)
+        self._calls = self.store.calls() | update_calls(self.store, self.barriers)
         if data is not None:
             self.open_graph(data)
 
@@ -191,7 +192,7 @@ class StandaloneWorld:
     def close(self) -> None:
         """Leaves the world, and frees its tensors."""
         self.store.end_session(self)
-        self.meetings.close(f"{self} has left its world")
+        self.barriers.close(f"{self} has left its world")
 
     def __str__(self) -> str:
         return f"the standalone process {os.getpid()}"

@@ -28,8 +28,9 @@ from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
 from glt.distributed.server.sessions import Call, ClientRegistry, ClientSession
 from glt.distributed.server.stats import MetricsEndpoint, total, with_ratios
-from glt.distributed.tensors.meeting import Meetings, meeting_calls
-from glt.distributed.tensors.store import TensorStore, row_update_calls, store_calls
+from glt.distributed.tensors.barrier import Barriers
+from glt.distributed.tensors.store import TensorStore
+from glt.distributed.tensors.updates import update_calls
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, allow_descriptors, host_id, printed, pulse
 from glt.distributed.wire.listener import Listener, introduce, refuse
@@ -79,7 +80,7 @@ class DistServer:
         self._read_parts: dict[int, LocalPartition] = {dataset.partition_idx: dataset.own}  # whose seeds are read here
         self.metrics: MetricsEndpoint | None = None
         self.clients = ClientRegistry(num_clients)
-        self._meetings = Meetings()
+        self._barriers = Barriers()
         queries = GraphQueries(dataset)
         with ExitStack() as made:  # what is there is closed if the next cannot be made
             # Others may come while the samplers start: they wait until the listener is opened.
@@ -124,9 +125,9 @@ class DistServer:
                 "glt.readable": _plain(self._readable),
                 "glt.stats": _plain(self.stats),
                 **graph_calls(queries),
-                **store_calls(self._tensors),
-                **row_update_calls(self._tensors, self._meetings),
-                **meeting_calls(self._meetings),
+                **self._tensors.calls(),
+                **update_calls(self._tensors, self._barriers),
+                **self._barriers.calls(),
             }
             self._threads = NativePool(num_rpc_threads, "glt-request")
             made.pop_all()
@@ -189,7 +190,7 @@ class DistServer:
             logger.warning("refused: %s", error)
             refuse(connection, str(error))
             return
-        self._meetings.came(session)
+        self._barriers.add(session)
         connection.peer = str(session)
         connection.max_bytes, connection.max_json_bytes = _MAX_SESSION_BYTES, MAX_JSON_BYTES
         logger.info("%s came", session)
@@ -229,7 +230,7 @@ class DistServer:
             frame = {"closing": f"{self.entry} has ended its session with {session}: {why}", "has_data": False}
             session.send(frame, timeout_s=0.0)
         session.connection.close()
-        self._meetings.went(session, why)
+        self._barriers.remove(session, why)
         # Before the client is removed: a server that is done ends, and Python aborts it if that happens while this
         # thread gives memory back.
         self._tensors.end_session(session)
@@ -411,8 +412,8 @@ class DistServer:
         self.loaders.open_no_more()
         if not why:
             self.listener.close()
-        # First: a client that is told hangs up, and others at a meeting would hear that it is gone instead of why.
-        self._meetings.close(text)
+        # First: a client that is told hangs up, and others at a barrier would hear that it is gone instead of why.
+        self._barriers.close(text)
         sessions = self.clients.sessions()
         deadline = time.monotonic() + deadlines.GOODBYE_S  # for all: some may take nothing
         for session in sessions:

@@ -1,41 +1,51 @@
-"""Gradients of the rows of an embedding, as they are sent to the servers that keep these."""
+"""An embedding whose rows servers keep, and the parameter that stands for these in a module."""
 
 from __future__ import annotations
 
 import pickle
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glt import _core
 from glt.data.schema import EdgeType, NodeType
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import World
 
-# What stands in a module for rows on servers: a parameter without rows, and the gradients of theirs.
-
-
 _GRAD: Any = Tensor.grad  # the property of tensors, which autograd sets without asking a class
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class DistParameter(nn.Parameter):
-    """A parameter of shape ``[0, embedding_dim]`` whose rows, and their gradients, are elsewhere.
+class _RowsOnServers:
+    """What can be neither copied nor pickled, since its rows are on servers."""
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be copied: its rows are on servers. Make another DistEmbedding, and write its weight"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise pickle.PicklingError(
+            f"{self!r} cannot be pickled: its rows are on servers. Save its state_dict(), and "
+            "its rows by the sparse optimizer's save()"
+        )
+
+
+class DistParameter(_RowsOnServers, nn.Parameter):
+    """A parameter of shape ``[0, embedding_dim]`` whose rows, and their gradients, are on servers.
 
     It is enumerated, moved, cast and frozen with its module, and says by that where rows go, in which dtype, and
-    whether they learn. :class:`~torch.nn.parallel.DistributedDataParallel` reduces, and dense optimizers update, its
-    nothing. Setting its ``grad`` to None, as ``zero_grad()`` does, forgets the gradients of its rows.
+    whether they learn. Setting its ``grad`` to None, as ``zero_grad()`` does, forgets the gradients of its rows.
 
     Args:
         tensor: The rows ``[num_embeddings, embedding_dim]``.
-        dtype: In which they come.
+        dtype: Of the rows that are read.
 
     Attributes:
-        tensor: The rows.
-        gradients: Ids and gradients since the last step, in the order in which backward passes brought them.
+        gradients: Ids and gradients of the backward passes since the last step.
         optimizer: The sparse optimizer that it was given to, if any.
     """
 
@@ -50,7 +60,7 @@ class DistParameter(nn.Parameter):
 
     @property
     def grad(self) -> Tensor | None:  # type: ignore[override]
-        """Of its nothing: there, but empty, after a backward pass."""
+        """Empty after a backward pass, else None."""
         return _GRAD.__get__(self)
 
     @grad.setter
@@ -65,7 +75,6 @@ class DistParameter(nn.Parameter):
         return rows.to(device=self.device, dtype=self.dtype).view(*ids.shape, self.shape[1])
 
     def record(self, ids: Tensor, grads: Tensor) -> None:
-        """Keeps the gradients of rows until the next step."""
         if self.optimizer is None:
             raise RuntimeError(
                 f"{self.tensor.name!r} has a gradient, and no optimizer: give its module to SparseAdagrad or "
@@ -88,17 +97,6 @@ class DistParameter(nn.Parameter):
     def __repr__(self) -> str:  # type: ignore[override]
         return f"DistParameter of {self.tensor.name!r}, {list(self.tensor.shape)}"
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        raise TypeError(
-            f"{self!r} cannot be copied: its rows are on servers. Make another DistEmbedding, and write its weight"
-        )
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise pickle.PicklingError(
-            f"{self!r} cannot be pickled: its rows are on servers. Save its state_dict(), and "
-            "its rows by the sparse optimizer's save()"
-        )
-
 
 class Lookup(torch.autograd.Function):
     """Rows of a :class:`DistParameter`; the backward pass leaves their gradients with it."""
@@ -115,14 +113,8 @@ class Lookup(torch.autograd.Function):
         return torch.zeros_like(ctx.parameter, requires_grad=False), None
 
 
-# An embedding whose rows servers keep.
-
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-class DistEmbedding(nn.Module):
-    """What :class:`torch.nn.Embedding` is with ``sparse=True``, with its rows on the servers: any number of them.
+class DistEmbedding(_RowsOnServers, nn.Module):
+    """:class:`torch.nn.Embedding` with ``sparse=True``, and with its rows on any number of servers.
 
     ::
 
@@ -131,35 +123,25 @@ class DistEmbedding(nn.Module):
         sparse_optimizer = SparseAdam(model, lr=0.01)       # finds the embeddings of a model
         optimizer = torch.optim.Adam(model.parameters())    # the rest; leaves them alone
 
-    A call reads rows; a backward pass leaves their gradients here, also those of several calls, and of ids that come
-    several times; the sparse optimizer's ``step()`` sends them to the servers that keep the rows. Under ``no_grad``,
-    and when frozen by ``requires_grad_(False)``, nothing is recorded. Training and evaluation mode are the same, as in
-    torch. Rows come on the device and in the dtype of the module: ``emb.to("cuda")``, ``emb.bfloat16()``; the servers
-    keep ``dtype``.
+    A call reads rows; backward passes leave their gradients here; the sparse optimizer's ``step()`` sends them to the
+    servers. Under ``no_grad``, and when frozen by ``requires_grad_(False)``, nothing is recorded. Rows come on the
+    device and in the dtype of the module: ``emb.to("cuda")``, ``emb.bfloat16()``; the servers keep ``dtype``.
 
-    The parameter that the module shows, ``rows``, is a :class:`DistParameter` of shape
-    ``[0, embedding_dim]``: ``DistributedDataParallel`` and dense optimizers work with it, and do nothing to the rows.
-    ``clip_grad_norm_`` does not see their gradients either.
+    The module's parameter ``rows`` is a :class:`DistParameter` of shape ``[0, embedding_dim]``:
+    ``DistributedDataParallel``, dense optimizers and ``clip_grad_norm_`` do nothing to the rows.
 
     ``state_dict()`` holds what the embedding is, not its rows: the sparse optimizer saves these together with its own
-    state, see :meth:`SparseAdagrad.save`, or ``emb.weight.save()`` alone. ``load_state_dict()`` compares, and refuses
-    another embedding. It cannot be copied or pickled.
+    state, see :meth:`SparseAdagrad.save`, or ``emb.weight.save()`` alone. ``load_state_dict()`` refuses another
+    embedding. It cannot be copied or pickled.
 
     Args:
         num_embeddings: Rows.
         embedding_dim: Width.
-        name: Under which the servers keep them; all trainers give the same, and find each other's. None: they are freed
-            with the last trainer's module, and told apart by the order in which trainers make them.
-        init_func: First values, as :class:`DistTensor` takes them. Default: normal, of mean 0 and deviation 1, as in
-            torch.
+        name, init_func, rng_seed, world: As of :class:`DistTensor`. First values are by default normal, of mean 0 and
+            deviation 1, as in torch.
         part: The node type whose nodes have these rows, which are then kept with them; None: evenly.
         dtype: In which servers keep them: float32, bfloat16 or float16. In two bytes, small updates of large weights
             are lost to rounding; the optimizer's state is float32 always.
-        rng_seed: Of the first values; they do not depend on the number of servers.
-        world: Default: that of this process.
-
-    Attributes:
-        weight: The rows, as a :class:`DistTensor`: read, write, save.
 
     Raises:
         ValueError, TypeError: If an argument does not fit, or servers have another tensor of this name.
@@ -192,32 +174,26 @@ class DistEmbedding(nn.Module):
 
     @property
     def weight(self) -> DistTensor:
-        """The rows."""
+        """The rows, as a :class:`DistTensor`: read, write, save."""
         return self.rows.tensor
 
     @property
     def name(self) -> str:
-        """Under which servers keep them."""
         return self.weight.name
 
     @property
     def num_embeddings(self) -> int:
-        """Rows."""
         return self.weight.shape[0]
 
     @property
     def embedding_dim(self) -> int:
-        """Width."""
         return self.weight.shape[1]
 
     def forward(self, ids: Any) -> Tensor:
-        """Returns rows.
+        """Returns rows ``[*ids.shape, embedding_dim]``.
 
         Args:
             ids: int64 or int32, of any shape: a tensor on any device, an array, or a list.
-
-        Returns:
-            ``[*ids.shape, embedding_dim]``.
 
         Raises:
             TypeError: If ids are no integers.
@@ -233,7 +209,6 @@ class DistEmbedding(nn.Module):
         return self.rows.read(ids)
 
     def extra_repr(self) -> str:
-        """Part of how it prints."""
         return f"{self.num_embeddings}, {self.embedding_dim}, name={self.name!r}"
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -242,15 +217,10 @@ class DistEmbedding(nn.Module):
         return {"num_embeddings": self.num_embeddings, "embedding_dim": self.embedding_dim}
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What the embedding is; its rows are saved by the sparse optimizer."""
         return self._about()
 
     def set_extra_state(self, state: Any) -> None:
-        """Refuses the state of another embedding.
-
-        Raises:
-            ValueError: If it is one; names both.
-        """
+        """Raises ValueError for the state of another embedding; names both."""
         if not isinstance(state, Mapping) or dict(state) != self._about():
             raise ValueError(f"state_dict is of an embedding {state!r}: expected {self._about()}, for {self.name!r}")
 
@@ -262,83 +232,9 @@ class DistEmbedding(nn.Module):
         state_dict = {**state_dict, prefix + "rows": self.rows}
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def __deepcopy__(self, memo: Any) -> NoReturn:
-        raise TypeError(f"{self} cannot be copied: its rows are on servers. Make another one, and write its weight")
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise pickle.PicklingError(
-            f"{self} cannot be pickled: its rows are on servers. Save its state_dict(), and its "
-            "rows by the sparse optimizer's save()"
-        )
-
 
 def _converted(ids: Any) -> Tensor:
     try:
         return torch.as_tensor(np.asarray(ids, order="C", dtype=None if len(ids) else np.int64))
     except (TypeError, ValueError) as error:  # text, objects, rows of several lengths
         raise TypeError(f"ids = {reprlib.repr(ids)}: expected ids of rows ({error})") from error
-
-
-# The embeddings in what a user gives to a sparse optimizer.
-
-
-def embedding_groups(params: Any) -> list[dict[str, Any]]:
-    """Groups as torch.optim has them, of the embeddings in what a user gave."""
-    if isinstance(params, nn.Module | DistParameter):
-        params = [params]
-    if isinstance(params, Mapping) or not isinstance(params, Iterable):
-        raise TypeError(f"params: expected embeddings, or a module that has some, got {type(params).__name__}")
-    items = list(params)
-    if items and all(isinstance(item, Mapping) for item in items):
-        return [{**item, "params": _embeddings(_items(item.get("params")))} for item in items]
-    return [{"params": _embeddings(items)}]
-
-
-def _items(params: Any) -> list[Any]:
-    return [params] if isinstance(params, nn.Module | Tensor) else list(params or ())
-
-
-def _embeddings(items: list[Any]) -> list[DistParameter]:
-    found: dict[DistParameter, None] = {}  # each once: modules may share them
-    for item in items:
-        if isinstance(item, nn.Module):
-            found.update((p, None) for p in item.parameters() if isinstance(p, DistParameter))
-        elif isinstance(item, DistParameter):
-            found[item] = None
-        else:
-            raise TypeError(
-                f"params: expected embeddings, got {type(item).__name__}; give dense parameters to an optimizer of "
-                "torch.optim, or the whole module here, which finds its embeddings"
-            )
-    if not found:
-        raise ValueError("params: there is no DistEmbedding in it")
-    return list(found)
-
-
-def gradients_by_server(p: DistParameter) -> list[tuple[Tensor, Tensor]] | None:
-    """Takes the gradients of an embedding: for each server, rows there ``[n]``, int64, with theirs ``[n, dim]``, float.
-
-    Equal rows are summed, unless the only server gets it all from the only trainer and does the same. None if there was
-    no backward pass.
-    """
-    taken = p.take_gradients()
-    if taken is None:
-        return None
-    ids, grads = taken
-    tensor = p.tensor
-    if tensor.world.num_trainers > 1 or tensor.world.num_servers > 1:
-        ids, grads = _merged(ids, grads, len(tensor))
-    empty = torch.empty(0, dtype=torch.int64), torch.empty(0, grads.shape[1])
-    found = [empty] * tensor.world.num_servers
-    for portion in tensor.placement.portions(ids.numpy()):
-        mine = grads if portion.positions is None else grads[torch.from_numpy(portion.positions).long()]
-        found[portion.server] = torch.from_numpy(portion.rows), mine
-    return found
-
-
-def _merged(ids: Tensor, grads: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Distinct ids, ascending, with the sum of the gradients of each."""
-    merge = _core.RowMerge([(ids.numpy(), grads.numpy())], num_rows, grads.shape[1])
-    out_ids, out = torch.empty(len(merge), dtype=torch.int64), torch.empty(len(merge), grads.shape[1])
-    merge.sum(out_ids.numpy(), out.numpy(), num_threads=torch.get_num_threads())
-    return out_ids, out

@@ -1,4 +1,4 @@
-"""How the rows of a distributed tensor travel between a trainer and their owners."""
+"""How the rows of a distributed tensor travel between a trainer and the servers that keep them, their owners."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,306 +17,215 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import as_numpy, pooled_empty
-from glt.distributed.tensors.spec import Placement, Selection, TensorSpec
-from glt.distributed.tensors.store import Rows
+from glt.distributed.tensors.placement import Placement, Portion, RowIds
+from glt.distributed.tensors.shard import Rows
+from glt.distributed.tensors.spec import TensorSpec
 from glt.errors import GltError, PeerLost
 
 if TYPE_CHECKING:
     from glt.distributed.world import World
 
+logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 8 << 20  # of rows in one request or answer
 _MOST_PIECE_ROWS = 1 << 20  # their numbers take memory, too
 _MOST_IN_FLIGHT = 4  # requests to one owner that are not answered
 
 
-class Piece(NamedTuple):
-    """Rows that one request is about.
+class ChangeSequence:
+    """The changes that one handle has sent to one owner, numbered from 1.
 
     Attributes:
-        server: Whom to ask.
-        rows: Their numbers there, or the first and how many.
-        at: Where the first stands among all rows of the selection, if they are consecutive there.
-        positions: Where each stands, if not, ``[n]``, uint32, counted from ``at``.
-        span: Rows of the selection, from ``at`` on, that ``positions`` are among.
+        generation: The number by which the owner knows the tensor.
+        id: What the owner knows the sequence by.
+        unanswered: Replies to the last changes.
     """
 
-    server: int
-    rows: Rows
-    at: int
-    positions: np.ndarray | None
-    span: int
-
-
-class Exchange:
-    """Asks the owners of rows, in pieces, all owners at a time; keeps a trainer's writes in order.
-
-    Each owner makes the changes of one exchange in the order in which they were asked for, and its reads after them.
-
-    Args:
-        world: The owners.
-        placement: Who has which row.
-        spec: The tensor.
-        generations: Its number, by server.
-        handle: What the owners know this exchange by.
-
-    Attributes:
-        lines: By owner, what it was sent.
-    """
-
-    def __init__(
-        self, world: World, placement: Placement, spec: TensorSpec, generations: tuple[int, ...], handle: str
-    ) -> None:
-        self._world, self._placement, self._spec = world, placement, spec
-        self._generations = generations
-        self._piece_rows = min(_MOST_PIECE_ROWS, max(1, PIECE_BYTES // max(spec.row_bytes, 1)))
-        self._sending = threading.Lock()  # changes are sent in the order of their numbers
-        self._lock = threading.Lock()  # never held while something is sent: answers are taken note of under it
-        self.lines = [Line(handle) for _ in generations]  # by owner
-        self._pending: set[Future[None]] = set()
-        self._failed: BaseException | None = None  # the first since the last flush
-
-    # -- reading -----------------------------------------------------------------------------------------------------
-
-    def read(self, selection: Selection) -> Tensor:
-        """Returns the rows ``[n, ...]``; they are what this exchange has written, or what others did later."""
-        out: Tensor | None = None
-        waiting: deque[tuple[Piece, Any]] = deque()
-        most = _MOST_IN_FLIGHT * len(self._generations)
-        for piece in self._pieces(selection):
-            if _count(piece.rows) == selection.n and piece.positions is None:
-                return self._ask(piece, None).result()  # all in one, as it comes
-            if out is None:
-                out = pooled_empty((selection.n, *self._spec.row_shape), self._spec.torch_dtype)
-            if len(waiting) >= most:
-                _place(out, *waiting.popleft())
-            waiting.append((piece, self._ask(piece, out)))
-        if out is None:
-            return torch.empty((0, *self._spec.row_shape), dtype=self._spec.torch_dtype)
-        for piece, reply in waiting:
-            _place(out, piece, reply)
-        return out
-
-    def _ask(self, piece: Piece, out: Tensor | None) -> Any:
-        generation, line = self._generations[piece.server], self.lines[piece.server]
-        asked = piece.server, "glt.tensor.read", generation, piece.rows, line.handle, line.num_changes
-        if out is None or piece.positions is not None:
-            return self._world.call(*asked)
-        return self._world.call_into(out[piece.at : piece.at + _count(piece.rows)], *asked)
-
-    # -- writing -----------------------------------------------------------------------------------------------------
-
-    def change(self, kind: str, selection: Selection, values: Tensor) -> Future[None]:
-        """Sends values ``[n, ...]`` to the owners of rows.
-
-        Returns when all is sent, which is when all but the last few pieces are acknowledged; the future is done when
-        all are, and raises what the first one raised that went wrong.
-
-        Args:
-            kind: ``'write'`` or ``'add'``.
-            selection: Which rows.
-            values: Theirs; may be changed once this has returned.
-        """
-        done: Future[None] = Future()
-        done.set_running_or_notify_cancel()
-        with self._lock:
-            self._pending.add(done)
-        parts = _Parts(done, self._finished)
-        try:
-            for piece in self._pieces(selection):
-                self._send(kind, piece, _values_of(piece, values), parts)
-        except Exception as error:
-            parts.fail(error)
-        except BaseException as error:  # Ctrl-C is nobody's to keep
-            parts.fail(error)
-            parts.close()
-            raise
-        parts.close()
-        return done
-
-    def _send(self, kind: str, piece: Piece, values: Tensor, parts: _Parts) -> None:
-        server = piece.server
-        with self._sending:
-            line = self.lines[server]
-            while len(line.unanswered) >= _MOST_IN_FLIGHT:
-                line.unanswered.popleft().exception()  # waits; who wrote that is told
-            line = self.lines[server]
-            number = line.num_changes + 1
-            reply = self._world.call(
-                server, f"glt.tensor.{kind}", self._generations[server], piece.rows, values, line.handle, number
-            )
-            line.num_changes = number  # only now: what was not sent is not waited for
-            line.unanswered.append(reply)
-        reply.add_done_callback(lambda each: self._renew(server, line, each.exception()))
-        parts.add(reply)
-
-    def _renew(self, server: int, line: Line, error: BaseException | None) -> None:
-        """After a loss nobody knows which changes were made: those that come later are not to wait for them."""
-        if isinstance(error, PeerLost) and self.lines[server] is line:
-            self.lines[server] = Line(secrets.token_hex(8))
-
-    def _finished(self, done: Future[None], error: BaseException | None) -> None:
-        with self._lock:
-            self._pending.discard(done)
-            if error is not None and self._failed is None:
-                self._failed = error
-
-    def flush(self) -> None:
-        """Waits until all changes are acknowledged; raises what went wrong with the first that was not waited for."""
-        with self._lock:
-            pending = list(self._pending)
-        for each in pending:
-            each.exception()
-        with self._lock:
-            failed, self._failed = self._failed, None
-        if failed is not None:
-            raise failed
-
-    def forgive(self, error: BaseException) -> None:
-        """Takes note that an error was raised already."""
-        with self._lock:
-            if self._failed is error:
-                self._failed = None
-
-    # -- pieces ------------------------------------------------------------------------------------------------------
-
-    def _pieces(self, selection: Selection) -> Iterator[Piece]:
-        """Cuts a selection, the owners in turn, so that all of them are busy."""
-        if selection.ids is None and self._placement.has_spans:
-            yield from _in_turn(self._span_pieces(selection.first, selection.first + selection.n))
-            return
-        for at, block in selection.blocks(self._piece_rows * len(self._generations)):
-            ids = block.ids if block.ids is not None else np.arange(block.first, block.first + block.n)
-            yield from _in_turn(
-                [
-                    [
-                        Piece(
-                            portion.server,
-                            torch.from_numpy(portion.rows[i : i + self._piece_rows]),
-                            at + i if portion.positions is None else at,
-                            None if portion.positions is None else portion.positions[i : i + self._piece_rows],
-                            block.n,
-                        )
-                        for i in range(0, len(portion.rows), self._piece_rows)
-                    ]
-                    for portion in self._placement.portions(ids)
-                ]
-            )
-
-    def _span_pieces(self, first: int, last: int) -> list[list[Piece]]:
-        found: dict[int, list[Piece]] = {}
-        for span in self._placement.spans(first, last):
-            found.setdefault(span.server, []).extend(
-                Piece(
-                    span.server,
-                    (span.row + i, min(self._piece_rows, span.num_rows - i)),
-                    span.first + i - first,
-                    None,
-                    0,
-                )
-                for i in range(0, span.num_rows, self._piece_rows)
-            )
-        return list(found.values())
-
-
-class Line:
-    """What an owner knows an exchange by, and the changes that it was sent.
-
-    Attributes:
-        handle: The first part of that.
-        num_changes: That were sent so far, which are numbered from 1.
-        unanswered: Replies to the last ones.
-    """
-
-    def __init__(self, handle: str) -> None:
-        self.handle = handle
-        self.num_changes = 0
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.id = secrets.token_hex(8)
+        self.num_sent = 0
         self.unanswered: deque[Future[Any]] = deque()
 
 
-class _Parts:
-    """Makes one future of several: done when all are, with the first error."""
+class Exchange:
+    """Asks the owners of rows, in pieces, all owners at a time, for one handle of a tensor.
 
-    def __init__(self, whole: Future[None], finished: Any) -> None:
-        self._whole, self._finished = whole, finished
-        self._lock = threading.Lock()
-        self._num_open = 1  # until it is closed
-        self._error: BaseException | None = None
+    Each owner makes the handle's changes in the order in which they were asked for, and its reads after them.
 
-    def add(self, part: Future[Any]) -> None:
+    Attributes:
+        sequences: By server, the changes that it was sent.
+    """
+
+    def __init__(self, world: World, placement: Placement, spec: TensorSpec, generations: Sequence[int]) -> None:
+        self._world, self._placement, self._spec = world, placement, spec
+        self.sequences = [ChangeSequence(generation) for generation in generations]
+        self._piece_rows = min(_MOST_PIECE_ROWS, max(1, PIECE_BYTES // max(spec.row_bytes, 1)))
+        self._block_rows = self._piece_rows * len(generations)
+        self._sending = threading.Lock()  # changes are sent in the order of their numbers
+        self._lock = threading.Lock()  # of what follows; not held while something is sent
+        self._pending: dict[Future[None], None] = {}  # changes under way, or failed since the last flush; in order
+
+    def read(self, ids: RowIds) -> Tensor:
+        """Returns the rows ``[n, ...]``."""
+        shape = (len(ids), *self._spec.row_shape)
+        out: Tensor | None = None
+        unfinished: deque[Callable[[], Any]] = deque()
+        for at, portion in self._pieces(ids):
+            sequence = self.sequences[portion.server]
+            rows, done = _sent(portion.rows), (sequence.id, sequence.num_sent)
+            request = (portion.server, "glt.tensor.read", sequence.generation, rows, *done)
+            if len(portion.rows) == len(ids) and isinstance(portion.positions, range):
+                return self._world.call(*request).result()  # all rows, in order
+            if out is None:
+                out = pooled_empty(shape, self._spec.torch_dtype)
+            if len(unfinished) >= _MOST_IN_FLIGHT * len(self.sequences):
+                unfinished.popleft()()
+            unfinished.append(self._begin_read(request, out[at:], portion.positions))
+        for finish in unfinished:
+            finish()
+        return torch.empty(shape, dtype=self._spec.torch_dtype) if out is None else out
+
+    def _begin_read(self, request: Any, out: Tensor, positions: RowIds) -> Callable[[], Any]:
+        """Asks for rows of ``out``; returns what waits for them and puts them there."""
+        if isinstance(positions, range):
+            return self._world.call_into(out[positions.start : positions.stop], *request).result
+        reply = self._world.call(*request)
+        return lambda: _core.gather_rows(
+            as_numpy(reply.result()), None, as_numpy(out), None, positions, torch.get_num_threads()
+        )
+
+    def change(self, kind: str, ids: RowIds, values: Tensor) -> Future[None]:
+        """Writes or adds (``kind``) values ``[n, ...]``, which may be changed when this returns.
+
+        Returns when all but the last few pieces are acknowledged. The future is done when all are, and raises what the
+        first of them raised."""
+        done: Future[None] = Future()
+        done.set_running_or_notify_cancel()
         with self._lock:
-            self._num_open += 1
-        part.add_done_callback(lambda each: self._count(each.exception()))
+            self._pending[done] = None
+        done.add_done_callback(self._forget_success)
+        replies: list[Future[Any]] = []
+        error: BaseException | None = None
+        try:
+            for at, portion in self._pieces(ids):
+                replies.append(self._send(kind, portion, _values_of(portion.positions, values[at:])))
+        except BaseException as raised:
+            error = raised
+            if not isinstance(raised, Exception):  # Ctrl-C
+                raise
+        finally:
+            _complete(done, replies, error)
+        return done
 
-    def fail(self, error: BaseException) -> None:
+    def _send(self, kind: str, portion: Portion, values: Tensor) -> Future[Any]:
+        server = portion.server
+        with self._sending:
+            while len((sequence := self.sequences[server]).unanswered) >= _MOST_IN_FLIGHT:
+                sequence.unanswered.popleft().exception()  # waits; the future of that change raises it
+            number = sequence.num_sent + 1
+            reply: Future[Any] = self._world.call(
+                server, "glt.tensor.change", sequence.generation, kind, _sent(portion.rows), values, sequence.id, number
+            )
+            sequence.num_sent = number  # only now: a change that was not sent is not waited for
+            sequence.unanswered.append(reply)
+        reply.add_done_callback(lambda each: self._renew(server, sequence, each.exception()))
+        return reply
+
+    def _renew(self, server: int, sequence: ChangeSequence, error: BaseException | None) -> None:
+        """Begins a new sequence after a loss: it is unknown which changes were made, and later ones must not wait."""
+        if isinstance(error, PeerLost) and self.sequences[server] is sequence:
+            self.sequences[server] = ChangeSequence(sequence.generation)
+
+    def _forget_success(self, done: Future[None]) -> None:
+        if done.exception() is None:
+            with self._lock:
+                self._pending.pop(done, None)
+
+    def wait(self, done: Future[None]) -> None:
+        """Waits for a change; :meth:`flush` does not raise its error again."""
+        done.exception()
         with self._lock:
-            self._error = self._error or error
+            self._pending.pop(done, None)
+        done.result()
 
-    def close(self) -> None:
-        self._count(None)
-
-    def _count(self, error: BaseException | None) -> None:
+    def flush(self) -> None:
+        """Waits until all changes are acknowledged; raises the error of the first that was not waited for."""
         with self._lock:
-            self._error = self._error or error
-            self._num_open -= 1
-            if self._num_open:
-                return
-        self._finished(self._whole, self._error)
-        if self._error is None:
-            self._whole.set_result(None)
-        else:
-            self._whole.set_exception(self._error)
+            pending = list(self._pending)
+        errors = [error for each in pending if (error := each.exception()) is not None]
+        with self._lock:
+            for each in pending:
+                self._pending.pop(each, None)
+        if errors:
+            raise errors[0]
+
+    def _pieces(self, ids: RowIds) -> Iterator[tuple[int, Portion]]:
+        """Cuts rows into requests, the owners taking turns, so that all are busy. Yields each with the position that
+        its own positions count from."""
+        is_whole = isinstance(ids, range) and self._placement.book.has_ranges
+        step = max(1, len(ids)) if is_whole else self._block_rows
+        for at in range(0, len(ids), step):
+            by_owner: dict[int, list[Portion]] = {}
+            for server, rows, positions in self._placement.portions(ids[at : at + step]):
+                by_owner.setdefault(server, []).extend(
+                    Portion(server, rows[i : i + self._piece_rows], positions[i : i + self._piece_rows])
+                    for i in range(0, len(rows), self._piece_rows)
+                )
+            for portion in chain.from_iterable(zip_longest(*by_owner.values())):
+                if portion is not None:
+                    yield at, portion
 
 
-def _in_turn(by_owner: list[list[Piece]]) -> Iterator[Piece]:
-    return (piece for piece in chain.from_iterable(zip_longest(*by_owner)) if piece is not None)
+def _sent(rows: RowIds) -> Rows:
+    return (rows.start, len(rows)) if isinstance(rows, range) else torch.from_numpy(rows)
 
 
-def _count(rows: Rows) -> int:
-    return rows[1] if isinstance(rows, tuple) else len(rows)
-
-
-def _place(out: Tensor, piece: Piece, reply: Any) -> None:
-    found = reply.result()
-    if piece.positions is None:
-        return  # it is there
-    here = as_numpy(out[piece.at : piece.at + piece.span])
-    _core.gather_rows(as_numpy(found), None, here, None, piece.positions, torch.get_num_threads())
-
-
-def _values_of(piece: Piece, values: Tensor) -> Tensor:
-    if piece.positions is None:
-        return values[piece.at : piece.at + _count(piece.rows)]
-    out = pooled_empty((len(piece.positions), *values.shape[1:]), values.dtype)
-    here = as_numpy(values[piece.at : piece.at + piece.span])
-    _core.gather_rows(here, piece.positions.astype(np.int64), as_numpy(out), None, None, torch.get_num_threads())
+def _values_of(positions: RowIds, values: Tensor) -> Tensor:
+    if isinstance(positions, range):
+        return values[positions.start : positions.stop]
+    out = pooled_empty((len(positions), *values.shape[1:]), values.dtype)
+    ids = positions.astype(np.int64)
+    _core.gather_rows(as_numpy(values), ids, as_numpy(out), None, None, torch.get_num_threads())
     return out
+
+
+def _complete(done: Future[None], replies: Sequence[Future[Any]], error: BaseException | None) -> None:
+    """Ends ``done`` when all replies are there: with ``error``, else with that of the first reply that has one."""
+    lock, num_open = threading.Lock(), len(replies) + 1
+
+    def count(_: Any = None) -> None:
+        nonlocal num_open
+        with lock:
+            num_open -= 1
+            if num_open:
+                return
+        failed = error or next((found for each in replies if (found := each.exception()) is not None), None)
+        if failed is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failed)
+
+    for each in replies:
+        each.add_done_callback(count)
+    count()
 
 
 # How a tensor is created or found on all servers, or on none.
 
 
-logger = logging.getLogger(__name__)
-
-
-def open_everywhere(world: World, call: str, args: tuple[Any, ...], handle: str) -> list[dict[str, Any]]:
-    """Returns what each server answered.
-
-    Args:
-        world: The servers.
-        call: ``'glt.tensor.create'`` or ``'glt.tensor.open'``.
-        args, handle: Of that.
+def open_everywhere(world: World, call: str, *args: Any) -> list[dict[str, Any]]:
+    """Calls ``'glt.tensor.create'`` or ``'glt.tensor.open'`` on all servers, and returns their answers.
 
     Raises:
-        LookupError: If some servers have lost a tensor that all had, or it is deleted this moment.
+        LookupError: If some servers have lost a tensor that all had, or it is deleted at this moment.
         Exception: What the first server raised that could not do it; the others then forget what they made for it.
     """
-    replies = [world.call(server, call, *args, handle) for server in range(world.num_servers)]
-    failed: BaseException | None = next(
-        (error for error in (reply.exception() for reply in replies) if error is not None), None
-    )
+    replies = [world.call(server, call, *args) for server in range(world.num_servers)]
+    failed = next((error for reply in replies if (error := reply.exception()) is not None), None)
     answers = {server: reply.result() for server, reply in enumerate(replies) if reply.exception() is None}
-    failed = _loss(answers) if failed is None else failed
+    if failed is None:
+        failed = _loss(answers)
     if failed is not None:
         for server, answer in answers.items():
             if answer.get("is_new"):
@@ -324,16 +233,15 @@ def open_everywhere(world: World, call: str, args: tuple[Any, ...], handle: str)
         raise failed
     generations = [answer["generation"] for answer in answers.values()]
     if any(answer["peers"] is None for answer in answers.values()):
-        for reply in [
-            world.call(server, "glt.tensor.made", mine, generations) for server, mine in enumerate(generations)
-        ]:
+        replies = [world.call(server, "glt.tensor.confirm", own, generations) for server, own in enumerate(generations)]
+        for reply in replies:
             reply.result()
     return list(answers.values())
 
 
 def _loss(answers: dict[int, Any]) -> LookupError | None:
-    """Where a server has another tensor than those that the other servers' was made with, rows are gone: first values
-    in their place would be a silent change."""
+    """Where a server has another tensor than those of the other servers were made with, rows are lost: to fill in first
+    values in their place would change data silently."""
     for answer in answers.values():
         lost = [server for server, of in enumerate(answer["peers"] or ()) if answers[server]["generation"] != of]
         if lost:
@@ -347,6 +255,6 @@ def _loss(answers: dict[int, Any]) -> LookupError | None:
 
 def _undo(world: World, server: int, generation: int, why: str) -> None:
     try:
-        world.call(server, "glt.tensor.undo", generation, why).result()
+        world.call(server, "glt.tensor.delete", generation, why).result()
     except GltError as error:  # the server is lost, and what it made with it
         logger.info("while undoing the creation of a tensor: %s", error)

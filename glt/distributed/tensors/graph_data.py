@@ -15,10 +15,7 @@ from glt.distributed.tensors.tensor import DistTensor, Handles
 from glt.distributed.world import World, current_world
 from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 
-# Named rows of nodes or edges of one type: those the graph was partitioned with, and those assigned since.
-
-
-# What DGL's examples call them, where partitions have no table of that name.
+# DGL's names, where partitions have no table of that name.
 NODE_ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}
 EDGE_ALIASES = {"feat": "edge_attr", "features": "edge_attr"}
 
@@ -30,12 +27,12 @@ class GraphData(MutableMapping[str, DistTensor]):
 
     There are, first, the tables that the graph was partitioned with: of nodes ``x``, ``y``, ``time`` and the named
     ones; of edges ``edge_attr`` and the named ones. As in DGL's examples ``feat`` and ``features`` stand for ``x`` (of
-    edges ``edge_attr``), ``label`` and ``labels`` for ``y``, unless a table has that name. They may be written, but
-    for ``time``, which sampling goes by: the servers then copy them, files stay as they are, and all trainers see what
-    was written, in the batches of loaders, too. Deleting one, ``ndata["x"].delete()``, undoes that for everyone.
+    edges ``edge_attr``), ``label`` and ``labels`` for ``y``, unless a table has that name. All but ``time``, which
+    sampling goes by, may be written: the servers then copy them, files stay as they are, and all trainers see the new
+    rows, in the batches of loaders, too. Deleting one, ``ndata["x"].delete()``, undoes that for all trainers.
 
-    A :class:`DistTensor` may be assigned to any name, one row for each node or edge. A name is this trainer's: others
-    assign it for themselves. Deleting one forgets it, and deletes no rows.
+    A :class:`DistTensor` may be assigned to any name, one row for each node or edge. The name is this trainer's: others
+    assign it for themselves. Deleting it forgets it, and deletes no rows.
 
     Args:
         world: Where the tensors are.
@@ -60,13 +57,8 @@ class GraphData(MutableMapping[str, DistTensor]):
         self._hidden: set[str] = set()
 
     def __getitem__(self, name: str) -> DistTensor:
-        """The tensor of a name.
-
-        Raises:
-            KeyError: If there is none; names those there are.
-        """
-        key = self._key(name)
-        return self._tensor(key)
+        """The tensor of a name; raises KeyError, which names those there are."""
+        return self._tensor(self._key(name))
 
     def _tensor(self, key: str) -> DistTensor:
         given = self._open.get(key)
@@ -83,22 +75,16 @@ class GraphData(MutableMapping[str, DistTensor]):
         return self._open[key]
 
     def _server_name(self, key: str) -> str:
-        """What servers call a stored table."""
         type_ = self.type if isinstance(self.type, str) else "__".join(self.type)
         return f"{self._kind}/{type_}/{key}"
 
     @property
     def has_stored(self) -> bool:
-        """Whether the graph was partitioned with any."""
         return bool(self._stored)
 
     def replaced(self, written: Collection[str]) -> dict[str, DistTensor]:
-        """By name, what has rows in place of those that a table was partitioned with: the table, if it was written, or
-        the tensor that was assigned to its name.
-
-        Args:
-            written: Names that servers have for tables that were written.
-        """
+        """By name, what has other rows than a table had when the graph was partitioned: the table, if ``written`` has
+        its name on the servers, or the tensor that was assigned to its name."""
         found = {}
         for key in self._stored:
             given = self._open.get(key)
@@ -141,16 +127,16 @@ class GraphData(MutableMapping[str, DistTensor]):
         return iter([name for name in names if name not in self._hidden])
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(list(self))
 
     def __contains__(self, name: Any) -> bool:
         return self._found(name) is not None
 
     def _found(self, name: Any) -> str | None:
-        for key in (name, self._aliases.get(name) if isinstance(name, str) else None):
-            if key is not None and key not in self._hidden and (key in self._open or key in self._stored):
-                return str(key)
-        return None
+        keys = (name, self._aliases.get(name, name)) if isinstance(name, str) else ()
+        return next(
+            (key for key in keys if key not in self._hidden and (key in self._open or key in self._stored)), None
+        )
 
     def _key(self, name: str) -> str:
         key = self._found(name)
@@ -172,17 +158,13 @@ class GraphDataByType(Mapping[Any, GraphData]):
         self._by_type, self._kind = by_type, kind
 
     def __getitem__(self, type_: Any) -> GraphData:
-        """The tensors of a type.
-
-        Raises:
-            KeyError: If there is no such type; names those there are.
-        """
+        """The tensors of a type; raises KeyError, which names those there are."""
         if type_ not in self._by_type:
             raise KeyError(f"{type_!r} is no {self._kind} type of the graph: expected one of {list(self._by_type)}")
         return self._by_type[type_]
 
     def __setitem__(self, name: Any, value: Any) -> None:
-        """Refuses it: names are given within a type."""
+        """Raises TypeError: names are given within a type."""
         example = f"g.{self._kind[0]}data[{next(iter(self._by_type), None)!r}][{name!r}]"
         raise TypeError(f"the graph has types, and {name!r} is assigned to none: expected such as {example} = ...")
 
@@ -204,7 +186,6 @@ class TableNames(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Manifest) -> TableNames:
-        """Those of a directory."""
         nodes, edges = (
             tuple(dict.fromkeys(name for entry in entries for name in _layouts(entry)))
             for entries in (manifest.node_types, manifest.edge_types)
@@ -231,9 +212,9 @@ def _layout(table: FeatureEntry) -> Layout:
 class WrittenRows:
     """Makes batches have the rows that ``ndata`` and ``edata`` have.
 
-    Samplers gather rows from the files of the partitions, caches and GPU memory, which nobody writes to. Where a table
-    was written since, or another tensor assigned to its name, its rows are read anew when the trainer takes the batch,
-    from the servers that keep them.
+    Samplers gather rows from the files of the partitions, caches and GPU memory, which stay as they are. Where a table
+    was written since, or another tensor assigned to its name, the trainer reads its rows anew from the servers when it
+    takes a batch.
 
     Args:
         world: Whose servers keep the tables.
@@ -248,7 +229,7 @@ class WrittenRows:
 
     @classmethod
     def of(cls, manifest: Manifest) -> WrittenRows | None:
-        """Those of the graph of this process's world; None if it has none, or another than this manifest's."""
+        """That of this process's world; None if it has no graph, or another than this manifest's."""
         world = current_world()
         if world is None or world.data is None or world.data.manifest.run_id != manifest.run_id:
             return None
@@ -267,12 +248,7 @@ class WrittenRows:
         self._written = {name for reply in replies for name in reply.result()}
 
     def put(self, tensors: dict[str, Tensor]) -> None:
-        """Replaces rows in the tensors of a message, by name, ids of whose rows are there, too.
-
-        Raises:
-            LookupError: If a table that was written is deleted meanwhile; says by which trainer.
-            glt.errors.PeerLost: If an owner of rows is lost.
-        """
+        """Replaces rows in the tensors of a message, which has their ids; raises what reading a DistTensor does."""
         written = self._written | Handles.of(self._world).written
         for kind, at, data in self._types:
             for name, tensor in data.replaced(written).items():

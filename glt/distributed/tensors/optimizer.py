@@ -1,28 +1,27 @@
-"""The update rules of distributed embeddings that there are: Adagrad and Adam."""
+"""Sparse optimizers of distributed embeddings: trainers bring gradients, and servers update the rows they keep."""
 
 from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import check_flag, real_number
 from glt.data.schema import EdgeType, NodeType
-from glt.distributed.tensors.embedding import DistParameter, embedding_groups, gradients_by_server
-from glt.distributed.tensors.meeting import check_timeout
-from glt.distributed.tensors.store import require_equal
-from glt.distributed.tensors.tensor import Checkpoint, DistTensor, load_tensors, save_tensors
+from glt.distributed.tensors.barrier import check_timeout, require_equal
+from glt.distributed.tensors.checkpoint import Checkpoint, load_tensors, save_tensors
+from glt.distributed.tensors.embedding import DistParameter
+from glt.distributed.tensors.placement import as_array
+from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import World
 from glt.errors import GltError
-
-# Steps of distributed embeddings: pushed by trainers, taken by the servers that keep the rows.
-
 
 _REDUCTIONS = ("mean", "sum")
 _num_made: WeakKeyDictionary[World, int] = WeakKeyDictionary()
@@ -31,15 +30,14 @@ _num_made: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 class SparseOptimizer(torch.optim.Optimizer):
     """What :class:`SparseAdagrad` and :class:`SparseAdam` have in common.
 
-    A ``step()`` is one push to each server, of what this trainer's backward passes left of rows that are kept there,
-    equal rows summed. A server waits for the pushes of all trainers, merges them in the order of their ranks, and
-    updates each row once. So all trainers take the same number of steps, together, each with the same options; one
-    without gradients takes part with none. The result is the same with any number of servers to the bit, and with any
-    number of trainers up to the rounding of sums, as long as they have the same seeds in all. Unlike in torch,
-    ``step()`` uses gradients up: a second one without a backward pass in between is one without gradients.
+    A ``step()`` sends each server the gradients of its rows, equal rows summed. The server waits for all trainers,
+    merges what they sent in the order of their ranks, and updates each row once. So all trainers take the same number
+    of steps, together, with the same options; one without gradients takes part with none. The result is the same with
+    any number of servers to the bit, and with any number of trainers up to the rounding of sums, as long as they have
+    the same seeds in all. Unlike in torch, ``step()`` uses gradients up: a second one without a backward pass in
+    between is one without gradients.
 
-    A step is over on all servers when it is over on any trainer, and none begins before all trainers have come to it:
-    what is read between two steps is what the first one left, on every trainer.
+    A step is a barrier: what is read between two steps is what the first one left, on every trainer.
 
     The state of a row is kept with the row. Learning rates may be changed between steps, by schedulers of torch, too;
     a ``state_dict()`` has options and numbers of steps, not the rows of weights and states: see :meth:`save`.
@@ -47,20 +45,20 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     kind: str
     state_names: tuple[str, ...]
-    _step_supports_amp_scaling = True  # so that a GradScaler tells of itself instead of unscaling nothing
+    _step_supports_amp_scaling = True  # so that a GradScaler calls step(), which refuses it
 
     def __init__(self, params: Any, defaults: dict[str, Any], reduction: str, maximize: bool, timeout_s: float) -> None:
         check_timeout(timeout_s)
         defaults = {**defaults, "reduction": reduction, "maximize": maximize}
         self._check_group(defaults)
-        groups = embedding_groups(params)
+        groups = _embedding_groups(params)
         worlds = {id(p.tensor.world): p.tensor.world for group in groups for p in group["params"]}
         if len(worlds) != 1:
             raise ValueError("params: the embeddings are of different worlds: make an optimizer for each")
         (self._world,) = worlds.values()
         self._number = _num_made[self._world] = _num_made.get(self._world, -1) + 1
         self._timeout_s = float(timeout_s)
-        self._num_met: dict[str, int] = {}
+        self._num_calls: dict[str, int] = {}
         self._rows: dict[DistParameter, dict[str, DistTensor]] = {}
         self._option_names = tuple(defaults)  # torch adds others to ``defaults`` when it loads
         super().__init__(groups, defaults)
@@ -75,7 +73,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds embeddings, with options of their own; all trainers do."""
-        (group,) = embedding_groups([param_group])
+        (group,) = _embedding_groups([param_group])
         self._check_group({**self.defaults, **group})
         super().add_param_group(group)
         group = self.param_groups[-1]
@@ -97,23 +95,21 @@ class SparseOptimizer(torch.optim.Optimizer):
         """Raises TypeError or ValueError, naming the option, unless these are options of its own."""
 
     def _agree(self, group: dict[str, Any]) -> None:
-        """Makes sure that all trainers make the same optimizer, before one waits for the others' steps."""
-        told = {"optimizer": type(self).__name__, "embeddings": [p.tensor.name for p in group["params"]]}
-        require_equal(self._exchange({"sparse optimizer": {**told, **self._options(group)}}))
+        """Raises unless all trainers make the same optimizer, before one waits for the others' steps."""
+        about = {"optimizer": type(self).__name__, "embeddings": [p.tensor.name for p in group["params"]]}
+        require_equal(self._exchange({"sparse optimizer": {**about, **self._options(group)}}))
 
-    def _exchange(self, told: Any, timeout_s: float | None = None) -> list[Any]:
-        """Returns what each trainer told, by rank."""
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return self._meet("exchange", [told], timeout_s)[0]
+    def _exchange(self, value: Any, timeout_s: float | None = None) -> list[Any]:
+        return self._at_barrier("exchange", [value], self._timeout_s if timeout_s is None else timeout_s)[0]
 
-    def _meet(self, call: str, told: list[Any], timeout_s: float) -> list[Any]:
-        """Brings something to a meeting of all trainers at each of the first servers; returns their results."""
-        number = self._num_met.get(call, 0)
-        self._num_met[call] = number + 1
+    def _at_barrier(self, call: str, values: list[Any], timeout_s: float) -> list[Any]:
+        """Brings a value to a barrier at each of the first servers; returns their results."""
+        number = self._num_calls.get(call, 0)
+        self._num_calls[call] = number + 1
         world, tag = self._world, f"{call} of sparse optimizer {self._number}"
         replies = [
-            world.call_within(timeout_s, server, f"glt.rows.{call}", tag, number, world.num_trainers, timeout_s, each)
-            for server, each in enumerate(told)
+            world.call_within(timeout_s, server, f"glt.rows.{call}", tag, number, world.num_trainers, timeout_s, value)
+            for server, value in enumerate(values)
         ]
         return [reply.result() for reply in replies]
 
@@ -124,7 +120,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _take_over(self, p: DistParameter, group: dict[str, Any]) -> None:
         if p.optimizer is not None:
-            del p.optimizer._rows[p]  # nobody steps with it any more: it is freed
+            del p.optimizer._rows[p]  # its state is freed
         p.optimizer = self
         p.gradients.clear()
         weights = p.tensor
@@ -168,37 +164,31 @@ class SparseOptimizer(torch.optim.Optimizer):
                 f"{type(self).__name__} is stepped by a GradScaler, which does not see the gradients of rows: use "
                 "bfloat16, which needs none, or call step() directly and scale no loss"
             )
-        parameters = list(self._parameters())
-        parts = self._parts(parameters)
-        steps = self._meet("step", parts, self._timeout_s)
-        for p, is_step in zip(parameters, steps[0], strict=True):
+        steps = self._at_barrier("step", self._parts(), self._timeout_s)
+        for p, is_step in zip(self._parameters(), steps[0], strict=True):
             self.state[p]["step"] += is_step
         return loss
 
-    def _parts(self, parameters: list[DistParameter]) -> list[list[dict[str, Any]]]:
-        """For each server, what this trainer has of the rows there; see ``glt.distributed.tensors.store``."""
-        for p in parameters:
+    def _parts(self) -> list[list[dict[str, Any]]]:
+        """For each server, what this trainer has of the rows there; see :func:`updates.take_step`."""
+        for p in self._parameters():
             if p.optimizer is not self:
                 raise RuntimeError(f"{p} was given to {p.optimizer} after {self}: use that one")
         parts: list[list[dict[str, Any]]] = [[] for _ in range(self._world.num_servers)]
         for group in self.param_groups:
             for p in group["params"]:
                 p.tensor.flush()  # what was written is there before the step
-                brought = gradients_by_server(p)
-                for server, part in enumerate(parts):
-                    rows, grads = brought[server] if brought is not None else (None, None)
-                    part.append({"told": self._told(p, group, server), "rows": rows, "grads": grads})
+                for server, (rows, grads) in enumerate(_gradients_by_server(p)):
+                    about = {
+                        "kind": self.kind,
+                        "name": p.tensor.name,
+                        "options": self._options(group),
+                        "weights": p.tensor.generations[server],
+                        "state": [self._rows[p][name].generations[server] for name in self.state_names],
+                        "num_steps": self.state[p]["step"],
+                    }
+                    parts[server].append({"about": about, "rows": rows, "grads": grads})
         return parts
-
-    def _told(self, p: DistParameter, group: dict[str, Any], server: int) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "name": p.tensor.name,
-            "options": self._options(group),
-            "weights": p.tensor.generations[server],
-            "state": [self._rows[p][name].generations[server] for name in self.state_names],
-            "num_steps": self.state[p]["step"],
-        }
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients that have not been used in a step."""
@@ -211,9 +201,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves weights and state of all embeddings together, as open files that are there when they are whole.
 
-        All trainers call it, between steps; trainer 0 writes, to its disk. See
-        :func:`glt.distributed.tensors.tensor.save_tensors`; ``load_tensors({f"{name}/weight": embedding.weight},
-        path)`` there reads the weights alone, for inference.
+        All trainers call it, between steps; trainer 0 writes, to its disk. ``load_tensors({f"{name}/weight":
+        embedding.weight}, path)`` of :mod:`glt.distributed.tensors.checkpoint` reads the weights alone, for inference.
 
         Args:
             path: A new or empty directory.
@@ -276,17 +265,17 @@ class SparseOptimizer(torch.optim.Optimizer):
         return found
 
     def _at_first(self, call: Callable[[], Any]) -> Any:
-        """Lets trainer 0 do something while the others wait; returns its result on all, or raises on all."""
-        self._exchange(None)  # the steps before are over
+        """Makes a call on trainer 0 while the others wait; returns its result on all, or raises on all."""
+        self._exchange(None)  # a barrier: the steps before are over
         result, error = None, None
         if self._world.rank == 0:
             try:
                 result = call()
             except Exception as raised:
                 error = raised
-        told = {"result": result, "error": None if error is None else f"{type(error).__name__}: {error}"}
-        # As long as it takes: that trainer 0 is gone would be noticed.
-        first = self._exchange(told, deadlines.DAY_S)[0]
+        outcome = {"result": result, "error": None if error is None else f"{type(error).__name__}: {error}"}
+        # The loss of trainer 0 ends the wait, so that it needs no shorter deadline.
+        first = self._exchange(outcome, deadlines.DAY_S)[0]
         if error is not None:
             raise error
         if first["error"] is not None:
@@ -294,13 +283,12 @@ class SparseOptimizer(torch.optim.Optimizer):
         return first["result"]
 
     def row_state(self, embedding: nn.Module) -> dict[str, DistTensor]:
-        """The state of an embedding's rows, by torch's names; of the same shape as its weight, float32."""
+        """The state of an embedding's rows by torch's names; of the shape of its weight, float32."""
         (p,) = embedding.parameters()
         return dict(self._rows[p])  # type: ignore[index]
 
 
 def _identity(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same of what was saved and of what loads it."""
     embeddings = [group["embeddings"] for group in about.get("groups", ())]
     return {"optimizer": about.get("optimizer"), "embeddings": embeddings}
 
@@ -312,6 +300,61 @@ def _part_of(tensor: DistTensor) -> NodeType | EdgeType | None:
         return None
     types = data.schema.node_types if placement.kind == "node" else data.schema.edge_types
     return types[placement.type_index]
+
+
+def _embedding_groups(params: Any) -> list[dict[str, Any]]:
+    """Returns groups as torch.optim has them, of the embeddings in what a user gave."""
+    if isinstance(params, nn.Module | DistParameter):
+        params = [params]
+    if isinstance(params, Mapping) or not isinstance(params, Iterable):
+        raise TypeError(f"params: expected embeddings, or a module that has some, got {type(params).__name__}")
+    items = list(params)
+    if items and all(isinstance(item, Mapping) for item in items):
+        return [{**item, "params": _embeddings(_items(item.get("params")))} for item in items]
+    return [{"params": _embeddings(items)}]
+
+
+def _items(params: Any) -> list[Any]:
+    return [params] if isinstance(params, nn.Module | Tensor) else list(params or ())
+
+
+def _embeddings(items: list[Any]) -> list[DistParameter]:
+    found: dict[DistParameter, None] = {}  # each once: modules may share them
+    for item in items:
+        if isinstance(item, nn.Module):
+            found.update((p, None) for p in item.parameters() if isinstance(p, DistParameter))
+        elif isinstance(item, DistParameter):
+            found[item] = None
+        else:
+            raise TypeError(
+                f"params: expected embeddings, got {type(item).__name__}; give dense parameters to an optimizer of "
+                "torch.optim, or the whole module here, which finds its embeddings"
+            )
+    if not found:
+        raise ValueError("params: there is no DistEmbedding in it")
+    return list(found)
+
+
+def _gradients_by_server(p: DistParameter) -> list[tuple[Tensor | None, Tensor | None]]:
+    """Takes the gradients of an embedding: for each server, rows there ``[n]`` and theirs ``[n, dim]``, float32.
+
+    Equal rows are summed, unless the only server gets them from the only trainer and does the same. Without a backward
+    pass there are no tensors.
+    """
+    world, taken = p.tensor.world, p.take_gradients()
+    if taken is None:
+        return [(None, None)] * world.num_servers
+    ids, grads = taken
+    if world.num_trainers > 1 or world.num_servers > 1:
+        merge = _core.RowMerge([(ids.numpy(), grads.numpy())], len(p.tensor), grads.shape[1])
+        ids, grads = torch.empty(len(merge), dtype=torch.int64), torch.empty(len(merge), grads.shape[1])
+        merge.sum(ids.numpy(), grads.numpy(), num_threads=torch.get_num_threads())
+    found: list[tuple[Tensor | None, Tensor | None]]
+    found = [(torch.empty(0, dtype=torch.int64), torch.empty(0, grads.shape[1]))] * world.num_servers
+    for server, rows, positions in p.tensor.placement.portions(ids.numpy()):
+        is_all = isinstance(positions, range)
+        found[server] = torch.from_numpy(as_array(rows)), grads if is_all else grads[torch.from_numpy(positions).long()]
+    return found
 
 
 class SparseAdagrad(SparseOptimizer):
@@ -368,7 +411,7 @@ class SparseAdam(SparseOptimizer):
     (Kingma and Ba, ICLR 2015, arXiv 1412.6980).
 
     Args:
-        params: Embeddings, a module that has some, its ``DistParameter`` s, or groups of these with their options.
+        params: As of :class:`SparseAdagrad`.
         lr: Learning rate.
         betas: Decay of the first and second moment.
         eps: Added to the root of the second.

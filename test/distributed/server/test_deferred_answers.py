@@ -69,7 +69,7 @@ def test_deferred_answers_hold_no_thread(world: Callable[..., World]) -> None:
 
 
 def barrier(number: int, num: int, timeout_s: float) -> float:
-    require_client().request(0, "glt.meet", "barrier", number, num, timeout_s)
+    require_client().request(0, "glt.barrier", "barrier", number, num, timeout_s)
     return time.monotonic()
 
 

@@ -140,8 +140,8 @@ def test_a_killed_trainer_is_named(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def test_meetings_that_are_called_off() -> None:
-    from glt.distributed.tensors.meeting import Meetings
+def test_barriers_that_are_aborted() -> None:
+    from glt.distributed.tensors.barrier import Barriers
     from glt.errors import PeerLost
 
     class Who:
@@ -151,27 +151,27 @@ def test_meetings_that_are_called_off() -> None:
         def __str__(self) -> str:
             return f"client {self.rank}"
 
-    meetings, (a, b, c) = Meetings(), map(Who, range(3))
+    barriers, (a, b, c) = Barriers(), map(Who, range(3))
     try:
         for who in (a, b, c):
-            meetings.came(who)
-        arrived = meetings.arrive("t", 0, a, 3)
-        assert meetings.trouble("t", 0, b, 3) is None
-        assert meetings.call_off("t", 0, b, "has failed") == 0
+            barriers.add(who)
+        arrived = barriers.arrive(a, "t", 0, 3)
+        assert barriers.failure(b, "t", 0, 3) is None
+        assert barriers.abort(b, "t", 0, "has failed") == 0
         with pytest.raises(PeerLost, match="trainer 1, client 1, has failed"):
             arrived.result(0)
-        with pytest.raises(PeerLost, match="meeting 0 of 't' has failed before client 2 arrived: trainer 1"):
-            meetings.arrive("t", 0, c, 3)
-        assert meetings.call_off("t", 0, c, "has failed too") == 0, "once"
-        assert meetings.trouble("t", 0, a, 3) == "trainer 1, client 1, has failed"
-        assert [meetings.arrive("t", 1, who, 3).done() for who in (c, a, b)] == [False, False, True]
-        # One that gave up waiting for meeting 1 does not know that it was held: it calls off the next.
-        assert meetings.call_off("t", 1, a, "was interrupted") == 2
-        assert "was interrupted" in str(meetings.trouble("t", 2, b, 3))
-        meetings.went(c, "it was killed")
-        assert meetings.trouble("t", 3, b, 2) is None
-        assert meetings.trouble("t", 3, b, 3) == "trainer 2, client 2, is gone: it was killed"
+        with pytest.raises(PeerLost, match="barrier 0 of 't' has failed before client 2 arrived: trainer 1"):
+            barriers.arrive(c, "t", 0, 3)
+        assert barriers.abort(c, "t", 0, "has failed too") == 0, "once"
+        assert barriers.failure(a, "t", 0, 3) == "trainer 1, client 1, has failed"
+        assert [barriers.arrive(who, "t", 1, 3).done() for who in (c, a, b)] == [False, False, True]
+        # One that gave up waiting for barrier 1 does not know that it was held: it aborts the next.
+        assert barriers.abort(a, "t", 1, "was interrupted") == 2
+        assert "was interrupted" in str(barriers.failure(b, "t", 2, 3))
+        barriers.remove(c, "it was killed")
+        assert barriers.failure(b, "t", 3, 2) is None
+        assert barriers.failure(b, "t", 3, 3) == "trainer 2, client 2, is gone: it was killed"
         with pytest.raises(PeerLost, match="is gone, or never came"):
-            meetings.call_off("t", 4, c, "")
+            barriers.abort(c, "t", 4, "")
     finally:
-        meetings.close("the test is over")
+        barriers.close("the test is over")

@@ -48,8 +48,8 @@ def test_rows_in_the_shape_of_the_ids() -> None:
     embedding = DistEmbedding(10, 4, "rows", "normal")
     rows = rows_of(embedding)
     assert 0.3 < rows.std() < 3 and len(rows.unique()) == 40
-    for ids in (torch.tensor(3), torch.tensor([3, 3]), torch.tensor([[1, 2], [0, 9]], dtype=torch.int32),
-                torch.empty(0, 2, dtype=torch.int64)):  # fmt: skip
+    one, several, none = torch.tensor(3), torch.tensor([[1, 2], [0, 9]]), torch.empty(0, 2, dtype=torch.int64)
+    for ids in (one, torch.tensor([3, 3]), several.int(), none):
         found = embedding(ids)
         assert found.shape == (*ids.shape, 4) and found.requires_grad
         assert torch.equal(found, rows[ids.long()])
@@ -91,8 +91,14 @@ def test_dense_optimizers_leave_it_alone(make: Any) -> None:
     assert changed.nonzero().view(-1).tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("forget", [lambda model, sparse: model.zero_grad(), lambda model, sparse: sparse.zero_grad(),
-                                    lambda model, sparse: sparse.zero_grad(set_to_none=False)])  # fmt: skip
+FORGET = {
+    "by the model": lambda model, sparse: model.zero_grad(),
+    "by the optimizer": lambda model, sparse: sparse.zero_grad(),
+    "to zeros": lambda model, sparse: sparse.zero_grad(set_to_none=False),
+}
+
+
+@pytest.mark.parametrize("forget", FORGET.values(), ids=FORGET)
 def test_forgetting_gradients(forget: Any) -> None:
     model = Model()
     before, sparse = rows_of(model.embedding), SparseAdam(model)

@@ -30,12 +30,9 @@ def failing(shape, dtype):
 
 
 def made(num_servers, place, init_func, dtype=torch.float32, shape=(97, 3), name="x", **options):
-    servers = Servers(num_servers, graph(shape[0], 5, place == "ranges"))
     part = None if place == "even" else "node"
-    try:
+    with Servers(num_servers, graph(shape[0], 5, place == "ranges")) as servers:
         return DistTensor(shape, dtype, name, init_func, part, world=servers.trainer(), **options)[:]
-    finally:
-        servers.close()
 
 
 @pytest.mark.parametrize("init_func", ["uniform", ("uniform", -2, 3.5), "normal", ("normal", 1, 0.5), by_row])

@@ -13,8 +13,9 @@ import pytest
 import torch
 from store_world import Servers, graph
 
-from glt.distributed.tensors import tensor as checkpoint
-from glt.distributed.tensors.tensor import Checkpoint, DistTensor, load_tensors, save_tensors
+from glt.distributed.tensors import checkpoint
+from glt.distributed.tensors.checkpoint import Checkpoint, load_tensors, save_tensors
+from glt.distributed.tensors.tensor import DistTensor
 from glt.errors import CheckpointError, PeerLost
 from glt.partition.format.manifest import digest_of, text_of
 
@@ -22,13 +23,11 @@ from glt.partition.format.manifest import digest_of, text_of
 @contextmanager
 def tensors(num_servers, place="even", prefix="", **like):
     """Distributed ones of these shapes and dtypes."""
-    servers = Servers(num_servers, graph(101, 3, place == "ranges"))
-    world, part = servers.trainer(), None if place == "even" else "node"
-    try:
-        yield {name: DistTensor(each.shape, each.dtype, prefix + name, part=part, world=world)
-               for name, each in like.items()}  # fmt: skip
-    finally:
-        servers.close()
+    part = None if place == "even" else "node"
+    with Servers(num_servers, graph(101, 3, place == "ranges")) as servers:
+        world = servers.trainer()
+        named = {name: (each.shape, each.dtype, prefix + name) for name, each in like.items()}
+        yield {name: DistTensor(*given, part=part, world=world) for name, given in named.items()}
 
 
 def values():
@@ -149,9 +148,10 @@ def test_what_is_there_is_not_overwritten(tmp_path):
         assert torch.equal(made["weight"][:], given["weight"])
 
 
-@pytest.mark.parametrize("changed", [
-    {"files": {"../weight.npy": {}}}, {"files": None}, {"tensors": {"weight": "other.npy"}}, {"about": 3},
-])  # fmt: skip
+WRONG = [{"files": {"../weight.npy": {}}}, {"files": None}, {"tensors": {"weight": "other.npy"}}, {"about": 3}]
+
+
+@pytest.mark.parametrize("changed", WRONG)
 def test_a_manifest_that_does_not_follow_the_format_is_refused(tmp_path, changed):
     saved(tmp_path / "x")
     manifest = tmp_path / "x" / "manifest.json"

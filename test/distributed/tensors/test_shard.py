@@ -6,11 +6,11 @@ import threading
 import numpy as np
 import pytest
 import torch
-from store_world import Servers, graph
+from store_world import Servers, graph, in_threads
 
 from glt import _core
+from glt.distributed.tensors.shard import Shard
 from glt.distributed.tensors.spec import StoredTable
-from glt.distributed.tensors.store import Shard
 from glt.distributed.tensors.tensor import DistTensor
 
 
@@ -27,7 +27,7 @@ def test_the_first_change_copies_what_is_borrowed(tmp_path, change):
 
 
 def test_borrowed_rows_are_not_copied_where_there_is_no_room(monkeypatch):
-    monkeypatch.setattr("glt.distributed.tensors.store.available_memory", lambda: (47, "a test's limit"))
+    monkeypatch.setattr("glt.distributed.tensors.shard.available_memory", lambda: (47, "a test's limit"))
     shard = Shard(torch.ones(6, 2), is_borrowed=True)
     with pytest.raises(MemoryError, match=r"copies them, which takes 4.8e-08 GB: a test's limit is 4.7e-08 GB"):
         shard.write((0, 1), torch.zeros(1, 2))
@@ -44,11 +44,7 @@ def test_threads_that_change_it_first_copy_it_once():
     mapped = torch.ones(50, 3, dtype=torch.int64)
     shard = Shard(mapped, is_borrowed=True)
     ids = torch.arange(50)
-    threads = [threading.Thread(target=lambda: shard.add(ids, mapped)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: shard.add(ids, mapped), range(8))
     assert shard.read((0, 50)).eq(9).all() and mapped.eq(1).all()
 
 
@@ -78,18 +74,20 @@ def test_threads_that_read_while_it_is_copied_share_its_locks(monkeypatch):
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("rows, values, error, text", [
+REFUSED = [
     (torch.tensor([0, 6]), torch.ones(2, 2), IndexError, r"rows\[1\] = 6"),
     ((5, 2), torch.ones(2, 2), IndexError, "rows 5 to 6"),
     (torch.tensor([0]), torch.ones(2, 2), ValueError, r"shape \[2, 2\]: expected \[1, 2\]"),
     (torch.tensor([0]), torch.ones(1, 2).double(), TypeError, "dtype torch.float64"),
-])  # fmt: skip
-def test_requests_that_do_not_fit_are_refused(rows, values, error, text):
+]
+
+
+def test_requests_that_do_not_fit_are_refused():
     shard = Shard(torch.zeros(6, 2))
-    with pytest.raises(error, match=text):
-        shard.write(rows, values)
-    with pytest.raises(error, match=text):
-        shard.add(rows, values)
+    for rows, values, error, text in REFUSED:
+        for change in (shard.write, shard.add):
+            with pytest.raises(error, match=text):
+                change(rows, values)
     assert not shard.tensor.any()
 
 
@@ -108,11 +106,9 @@ def test_a_stored_table_is_read_in_place_and_written_as_a_copy():
             found.append(rows)
         return torch.cat(found)
 
-    servers = Servers(2, data, tables)
-    mine, other = servers.trainers(2)
-    x = DistTensor((20, 1), name="node/node/x", init_func=StoredTable("node", 0, "x"), part="node", world=mine)
-    assert torch.equal(x[:], ids) and sorted(asked) == [("node", 0, "x", [0, 2]), ("node", 0, "x", [1])]
-    x[3] = 30.0
-    found = DistTensor.find("node/node/x", world=other)
-    assert found[[3, 4]].tolist() == [[30], [4]]
-    servers.close()
+    with Servers(2, data, tables) as servers:
+        mine, other = servers.trainers(2)
+        x = DistTensor((20, 1), name="node/node/x", init_func=StoredTable("node", 0, "x"), part="node", world=mine)
+        assert torch.equal(x[:], ids) and sorted(asked) == [("node", 0, "x", [0, 2]), ("node", 0, "x", [1])]
+        x[3] = 30.0
+        assert DistTensor.find("node/node/x", world=other)[[3, 4]].tolist() == [[30], [4]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from thread_world import Servers, ThreadWorld, run_trainers
+from store_world import Servers, StoreWorld, in_threads, run_trainers
 from torch import Tensor, nn
 
 from glt.distributed.tensors.embedding import DistEmbedding
@@ -53,7 +53,7 @@ def of_torch(kind: str, num_steps: int = NUM_STEPS, **more: Any) -> tuple[Tensor
     return embedding.weight.detach(), optimizer.state[embedding.weight]
 
 
-def train(world: ThreadWorld, kind: str, num_steps: int = NUM_STEPS, **more: Any) -> tuple[Tensor, dict[str, Any]]:
+def train(world: StoreWorld, kind: str, num_steps: int = NUM_STEPS, **more: Any) -> tuple[Tensor, dict[str, Any]]:
     make, _, options = KINDS[kind]
     embedding = DistEmbedding(NUM_ROWS, DIM, "rows", "zeros", world=world)
     optimizer = make(embedding, **options, **more)
@@ -85,8 +85,8 @@ def test_the_number_of_servers_changes_no_bit() -> None:
     results = [run_trainers(2, num_servers, train, "adam", 20)[0] for num_servers in (1, 2, 3)]
     for rows, state in results[1:]:
         assert torch.equal(rows, results[0][0])
-        assert all(torch.equal(torch.as_tensor(state[name]), torch.as_tensor(value)) for name, value in
-                   results[0][1].items())  # fmt: skip
+        assert state.keys() == results[0][1].keys()
+        assert all(torch.equal(torch.as_tensor(state[name]), torch.as_tensor(of)) for name, of in results[0][1].items())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,7 +96,7 @@ def test_ascending(kind: str) -> None:
     torch.testing.assert_close(rows, expected)
 
 
-def once(world: ThreadWorld, reduction: str, ids: list[list[int]]) -> Tensor:
+def once(world: StoreWorld, reduction: str, ids: list[list[int]]) -> Tensor:
     embedding = DistEmbedding(4, 1, "rows", "zeros", world=world)
     optimizer = SparseAdagrad(embedding, lr=1.0, eps=0.0, reduction=reduction)
     if ids[world.rank]:
@@ -113,7 +113,7 @@ def test_mean_and_sum_over_trainers_and_duplicates_summed_once() -> None:
         torch.testing.assert_close(sums, torch.tensor([1.0, 9.0, 1.0, 0.0]) / 9)
 
 
-def several(world: ThreadWorld) -> list[Tensor]:
+def several(world: StoreWorld) -> list[Tensor]:
     """Two embeddings of two widths, one of which only some trainers use in some steps, with options of their own."""
     wide = DistEmbedding(NUM_ROWS, DIM, "wide", "zeros", world=world)
     narrow = DistEmbedding(7, 2, "narrow", "zeros", world=world)
@@ -145,20 +145,20 @@ def test_several_embeddings_and_steps_without_gradients() -> None:
 
 
 def test_a_row_that_is_not_there_changes_nothing() -> None:
-    servers = Servers(1, 1)
-    world = ThreadWorld(servers, 0)
-    embeddings = [DistEmbedding(4, 2, name, "zeros", world=world) for name in ("first", "second")]
-    optimizer = SparseAdagrad(embeddings, lr=1.0)
-    for embedding in embeddings:
-        embedding(torch.tensor([1])).sum().backward()
-    (parts,) = optimizer._parts(list(optimizer.param_groups[0]["params"]))
-    parts[1]["rows"] = torch.tensor([4])
-    with pytest.raises(IndexError, match=r"row 4 at position 0 is outside \[0, 4\)"):
-        world.call(0, "glt.rows.step", "by hand", 0, 1, 10.0, parts).result()
-    assert not any(embedding.weight[:].any() for embedding in embeddings)
+    with Servers(1) as servers:
+        world = servers.trainer()
+        embeddings = [DistEmbedding(4, 2, name, "zeros", world=world) for name in ("first", "second")]
+        optimizer = SparseAdagrad(embeddings, lr=1.0)
+        for embedding in embeddings:
+            embedding(torch.tensor([1])).sum().backward()
+        (parts,) = optimizer._parts()
+        parts[1]["rows"] = torch.tensor([4])
+        with pytest.raises(IndexError, match=r"row 4 at position 0 is outside \[0, 4\)"):
+            world.call(0, "glt.rows.step", "by hand", 0, 1, 10.0, parts).result()
+        assert not any(embedding.weight[:].any() for embedding in embeddings)
 
 
-def scheduled(world: ThreadWorld) -> float:
+def scheduled(world: StoreWorld) -> float:
     embedding = DistEmbedding(2, 1, "rows", "zeros", world=world)
     optimizer = SparseAdagrad(embedding, lr=1.0, eps=0.0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
@@ -174,7 +174,7 @@ def test_schedulers_of_torch() -> None:
         assert found == pytest.approx(-(1 + 0.5 / 2**0.5 + 0.25 / 3**0.5))
 
 
-def disagree(world: ThreadWorld, make: Any) -> None:
+def disagree(world: StoreWorld, make: Any) -> None:
     embedding = DistEmbedding(4, 2, "rows", "zeros", world=world)
     make(embedding, world.rank)
 
@@ -193,7 +193,7 @@ def test_different_options_are_refused(make: Any, told: str) -> None:
         run_trainers(2, 2, disagree, make)
 
 
-def change_lr(world: ThreadWorld) -> None:
+def change_lr(world: StoreWorld) -> None:
     embedding = DistEmbedding(4, 2, "rows", "ones", world=world)
     optimizer = SparseAdam(embedding)
     optimizer.param_groups[0]["lr"] = 0.1 + world.rank
@@ -210,7 +210,7 @@ def test_a_learning_rate_changed_on_one_trainer_is_refused_and_nothing_learnt() 
 
 
 def test_a_trainer_that_takes_fewer_steps_is_named_at_the_deadline() -> None:
-    def unequal(world: ThreadWorld) -> str:
+    def unequal(world: StoreWorld) -> str:
         embedding = DistEmbedding(4, 2, "rows", "zeros", world=world)
         optimizer = SparseAdam(embedding)
         optimizer.step()
@@ -222,36 +222,28 @@ def test_a_trainer_that_takes_fewer_steps_is_named_at_the_deadline() -> None:
         return str(raised.value)
 
     for found in run_trainers(3, 2, unequal)[:2]:
-        assert re.search(r"trainers of rank \[([01], )?2\] of 3 have not arrived at meeting 1", found)
+        assert re.search(r"trainers of rank \[([01], )?2\] of 3 have not arrived at barrier 1", found)
 
 
 def test_a_trainer_that_dies_is_named_at_once() -> None:
-    servers = Servers(2, 2)
-    worlds = [ThreadWorld(servers, rank) for rank in range(2)]
-    stepping = threading.Event()
+    with Servers(2) as servers:
+        worlds = servers.trainers(2)
 
-    def make(world: ThreadWorld) -> SparseAdam:
-        return SparseAdam(DistEmbedding(4, 2, "rows", "zeros", world=world))
+        def make(world: StoreWorld) -> SparseAdam:
+            return SparseAdam(DistEmbedding(4, 2, "rows", "zeros", world=world))
 
-    other = threading.Thread(target=make, args=(worlds[1],))
-    other.start()
-    optimizer = make(worlds[0])
-    other.join()
-
-    def die() -> None:
-        stepping.wait(60.0)
-        worlds[1].leave("its process was killed")
-
-    killer = threading.Thread(target=die)
-    killer.start()
-    stepping.set()
-    with pytest.raises(PeerLost, match="trainer 1, thread 1, is gone: its process was killed"):
-        optimizer.step()
-    killer.join()
+        optimizer, _ = in_threads(make, worlds)
+        stepping = threading.Event()
+        killer = threading.Thread(target=lambda: stepping.wait(60.0) and worlds[1].leave("its process was killed"))
+        killer.start()
+        stepping.set()
+        with pytest.raises(PeerLost, match=r"trainer 1, client 1 \(test\), is gone: its process was killed"):
+            optimizer.step()
+        killer.join()
 
 
 def test_an_embedding_whose_tensor_was_deleted() -> None:
-    def deleted(world: ThreadWorld) -> None:
+    def deleted(world: StoreWorld) -> None:
         embedding = DistEmbedding(4, 2, "rows", "zeros", world=world)
         optimizer = SparseAdam(embedding)
         embedding(torch.tensor([3])).sum().backward()
@@ -265,10 +257,11 @@ def test_an_embedding_whose_tensor_was_deleted() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_go_on_after_a_state_dict_is_loaded(kind: str) -> None:
     make, _, options = KINDS[kind]
-    embedding = DistEmbedding(NUM_ROWS, DIM, world=ThreadWorld(Servers(1, 1), 0))
-    optimizer = make(embedding, **options)
-    for step in range(2):
-        embedding(torch.tensor([3])).sum().backward()
-        optimizer.step()
-        assert optimizer.state_dict()["state"] == {0: {"step": step + 1}}
-        optimizer.load_state_dict(optimizer.state_dict())
+    with Servers(1) as servers:
+        embedding = DistEmbedding(NUM_ROWS, DIM, world=servers.trainer())
+        optimizer = make(embedding, **options)
+        for step in range(2):
+            embedding(torch.tensor([3])).sum().backward()
+            optimizer.step()
+            assert optimizer.state_dict()["state"] == {0: {"step": step + 1}}
+            optimizer.load_state_dict(optimizer.state_dict())
