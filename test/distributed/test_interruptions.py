@@ -40,7 +40,7 @@ def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float,
     backend = loader._backend
     locks: list[Any] = [hub._lock, collocated._lock]
     if mode == "collocated":
-        locks += [backend._channel._changed, backend._loop._lock]
+        locks += [backend._channel._changed, backend._producer.sampler.loop._lock]
     found = []
 
     def collect() -> None:
@@ -83,7 +83,7 @@ def collect_on_its_own_thread(trainer: Trainer, path: Path) -> list[str]:
     loader = make(trainer, join(trainer, path), "collocated")
     loader.itself = loader
     next(iter(loader))
-    loop = loader._backend._loop
+    loop = loader._backend._producer.sampler.loop
     gc.disable()
     del loader
 
@@ -167,7 +167,7 @@ def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
         trainer.hear()
         raise MemoryError("no room")
 
-    for part in ("DistNeighborSampler", "ConcurrentEventLoop"):
+    for part in ("sampler_of", "ConcurrentEventLoop"):
         whole = getattr(collocated, part)
         setattr(collocated, part, refuse)
         with pytest.raises(MemoryError, match="no room"):
