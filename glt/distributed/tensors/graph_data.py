@@ -127,7 +127,7 @@ class GraphData(MutableMapping[str, DistTensor]):
         return iter([name for name in names if name not in self._hidden])
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)  # list() would ask for the length
 
     def __contains__(self, name: Any) -> bool:
         return self._found(name) is not None

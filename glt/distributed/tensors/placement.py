@@ -186,8 +186,13 @@ class Placement:
                 yield Portion(server, range(row, row + last - first), range(first - ids.start, last - ids.start))
 
     def _range(self, part: int) -> range:
+        return range(self._bounds[part], self._bounds[part + 1])
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        """Where the ranges of partitions begin, and the last one ends."""
         assert self.book.offset is not None
-        return range(int(self.book.offset[part]), int(self.book.offset[part + 1]))
+        return self.book.offset.tolist()
 
 
 _sizes_of: weakref.WeakKeyDictionary[PartitionBook, list[int]] = weakref.WeakKeyDictionary()

@@ -89,8 +89,8 @@ def test_a_data_parallel_model_learns_what_one_process_learns(world: Callable[..
         found = [stage.result(trainer) for trainer in (2, 3)]
         before = found[0][0]
         reference = nn.Sequential(nn.Embedding.from_pretrained(before, freeze=False, sparse=True), dense_part())
-        learn(reference, [torch.optim.SparseAdam(reference[0].parameters(), lr=0.05),
-                          torch.optim.SGD(reference[1].parameters(), lr=0.1)], 0, 1)  # fmt: skip
+        sparse = torch.optim.SparseAdam(reference[0].parameters(), lr=0.05)
+        learn(reference, [sparse, torch.optim.SGD(reference[1].parameters(), lr=0.1)], 0, 1)
         for _, rows, weights in found:
             torch.testing.assert_close(rows, reference[0].weight.detach(), rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(weights, reference[1].weight.detach(), rtol=1e-4, atol=1e-5)

@@ -83,12 +83,13 @@ def traffic(trainer: Trainer, path: Path, seed: int, folder: Path) -> None:
     exchange.PIECE_BYTES = 2000  # many pieces
     world = ServedWorld(require_client())
     graph = DistGraph("small", world=world)
-    replays = [
-        Replay(graph.ndata["x"]), Replay(graph.ndata["y"]),
-        Replay(DistTensor((NUM_NODES, 5), torch.float32, "nodes", part="node", world=world)),
-        Replay(DistTensor((83,), torch.int64, "even", world=world)),
-        Replay(DistTensor((40, 2, 3), torch.bfloat16, None, "ones", world=world)),
-    ]  # fmt: skip
+    made = [
+        DistTensor((NUM_NODES, 5), torch.float32, "nodes", part="node", world=world),
+        DistTensor((83,), torch.int64, "even", world=world),
+        DistTensor((40, 2, 3), torch.bfloat16, None, "ones", world=world),
+    ]
+    replays = [Replay(tensor) for tensor in (graph.ndata["x"], graph.ndata["y"], *made)]
+    del made  # the last one is freed with its replay
     sums, added = DistTensor((31, 2), torch.int64, "sums", world=world), torch.zeros(31, 2, dtype=torch.int64)
     graph.barrier(60.0)
     with NodeDataLoader(graph, torch.arange(world.rank, 200, 2), [4, 3], 50) as loader:
