@@ -73,7 +73,7 @@ class Membership:
         self._closing = threading.Event()
 
     def join(self, timeout_s: float) -> None:
-        """Joins server 0 and follows it. Raises RendezvousError if that is not reached in time, or refuses."""
+        """Joins server 0, and follows it from then on. Raises RendezvousError if that fails, or takes too long."""
         if self.me.rank == 0:
             self._publish()
             return

@@ -188,7 +188,7 @@ class ClientRegistry:
             return session.id in self._sessions
 
     def admit(self, session: ClientSession) -> bool:
-        """Takes a client in; false once the server is ending. Raises RendezvousError if a living one has its place."""
+        """Takes a client in; false once the server is ending. Raises RendezvousError if its place is taken."""
         with self._changed:
             self._end_predecessors(session)
             if self._is_closed:

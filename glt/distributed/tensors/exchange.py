@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data import arrays as pool
-from glt.data.arrays import as_numpy
+from glt.data.arrays import as_numpy, pooled_empty
 from glt.distributed.tensors.spec import Placement, Selection, TensorSpec
 from glt.distributed.tensors.store import Rows
 from glt.errors import GltError, PeerLost
@@ -88,7 +87,7 @@ class Exchange:
             if _count(piece.rows) == selection.n and piece.positions is None:
                 return self._ask(piece, None).result()  # all in one, as it comes
             if out is None:
-                out = pool.empty((selection.n, *self._spec.row_shape), self._spec.torch_dtype)
+                out = pooled_empty((selection.n, *self._spec.row_shape), self._spec.torch_dtype)
             if len(waiting) >= most:
                 _place(out, *waiting.popleft())
             waiting.append((piece, self._ask(piece, out)))
@@ -288,7 +287,7 @@ def _place(out: Tensor, piece: Piece, reply: Any) -> None:
 def _values_of(piece: Piece, values: Tensor) -> Tensor:
     if piece.positions is None:
         return values[piece.at : piece.at + _count(piece.rows)]
-    out = pool.empty((len(piece.positions), *values.shape[1:]), values.dtype)
+    out = pooled_empty((len(piece.positions), *values.shape[1:]), values.dtype)
     here = as_numpy(values[piece.at : piece.at + piece.span])
     _core.gather_rows(here, piece.positions.astype(np.int64), as_numpy(out), None, None, torch.get_num_threads())
     return out

@@ -21,8 +21,7 @@ from torch import Tensor
 from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import available_memory
-from glt.data import arrays as pool
-from glt.data.arrays import NativeView, as_numpy
+from glt.data.arrays import NativeView, as_numpy, pooled_empty
 from glt.distributed.tensors.meeting import Meetings
 from glt.distributed.tensors.spec import Placement, TensorSpec, fill, needs_twice
 
@@ -73,7 +72,7 @@ class Shard:
             IndexError: If there is no such row; names the first.
         """
         numbers, first, n = self._parts(rows)
-        out = pool.empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
+        out = pooled_empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
         self.table.read(numbers, first, as_numpy(out), self.num_threads)
         return out
 
