@@ -1,4 +1,4 @@
-"""A client of servers: asks them, and is told by them what went wrong."""
+"""A client of servers: its session with each of them, and what it knows of their graph."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Reply(Future[Any]):
     """What a server will answer. ``result()`` waits for it, for as long as the server lives and answers in time.
 
     Attributes:
-        too_late: Given a result that comes when nobody waits for it any more, to undo what was done.
+        too_late: Called with a result that comes after the deadline, to undo what was done.
         landing: Where the result goes, if it is to go somewhere.
     """
 
