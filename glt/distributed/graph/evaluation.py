@@ -1,4 +1,4 @@
-"""Metrics of all trainers together, whatever share of the nodes or edges each has evaluated."""
+"""Metrics over what all trainers have evaluated, in shares of any size."""
 
 from __future__ import annotations
 
@@ -81,20 +81,22 @@ def gather_metrics(
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise ValueError(f"timeout_s = {timeout_s!r}: expected a number of seconds above 0")
-    error, mine = None, _Mine()
+    error: Exception | None = None
     try:
-        mine = _Mine.of(means, count, sums, y_pred, y_true, metrics)
+        own = _share(means, count, sums, y_pred, y_true, metrics)
     except (TypeError, ValueError) as raised:
-        error = raised  # the others wait for an answer first
+        error, own = raised, {"error": f"{type(raised).__name__}: {raised}"}  # raised when the others have it
     remedy = "or raise timeout_s where they are still at their batches"
     with Collective(_gloo_group(group), timeout_s, "trainer", remedy, "gather_metrics") as trainers:
-        told = trainers.gather({**mine.told, "error": None if error is None else f"{type(error).__name__}: {error}"})
+        shares = trainers.gather(own)
         if error is not None:
             raise error
-        _require_agreement(told, trainers.rank)
-        result = _united(told)
+        _require_agreement(shares, trainers.rank)
+        result = _combined(shares)
         if metrics is not None:
-            result |= _computed(trainers, told, mine, metrics)
+            assert y_pred is not None and y_true is not None
+            tensors = [each.detach().cpu().contiguous() for each in (y_pred, y_true)]
+            result |= _computed(trainers, shares, tensors, metrics)
     return result
 
 
@@ -104,53 +106,45 @@ def accuracy(y_pred: Tensor, y_true: Tensor) -> float:
     return right / num if num else math.nan
 
 
-class _Mine:
-    """What this trainer brings."""
-
-    def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
-        self.tensors: list[Tensor] = []
-
-    @classmethod
-    def of(
-        cls, means: Any, count: Any, sums: Any, y_pred: Any, y_true: Any, metrics: Mapping[str, Metric] | None
-    ) -> _Mine:
-        if (y_pred is None) != (y_true is None):
-            missing = "y_pred" if y_pred is None else "y_true"
-            raise ValueError(f"{missing} is None, but the other is given: expected y_pred and y_true, or neither")
-        for name, value in (("y_pred", y_pred), ("y_true", y_true)):
-            if value is not None and (not isinstance(value, Tensor) or value.dim() == 0):
-                raise TypeError(f"{name} is {value!r}: expected a tensor with a row for each item")
-        if y_true is not None and len(y_pred) != len(y_true):
-            raise ValueError(f"y_pred has {len(y_pred)} rows: expected one for each of y_true, {len(y_true)}")
-        if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
-            raise TypeError(f"metrics = {metrics!r}: expected a dict from names to functions of y_pred and y_true")
-        if metrics is not None and y_true is None:
-            raise ValueError(f"metrics = {sorted(metrics)} need predictions: give y_pred and y_true")
-        if count is None and y_true is not None:
-            count = len(y_true)
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
-            raise ValueError(f"count = {count!r}: expected a number of items, at least 0")
-        if means and count is None:
-            raise ValueError("means are given without count: expected the number of items that they are means of")
-        self = cls()
-        self.told = {
-            "means": _numbers("means", means),
-            "sums": _numbers("sums", sums),
-            "count": count,
-            "metrics": None if metrics is None else list(metrics),
-        }
-        if y_true is not None and metrics is None:
-            self.told["right"] = _num_right(y_pred, y_true)
-        elif y_true is not None:
-            self.tensors = [t.detach().cpu().contiguous() for t in (y_pred, y_true)]
-            self.told["tensors"] = [(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in self.tensors]
-        names = [*self.told["means"], *self.told["sums"], *(metrics or ())]
-        names += ["accuracy"] * ("right" in self.told) + ["count"] * (count is not None)
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"{twice[0]!r} is the name of two results: expected different names; rename one")
-        return self
+def _share(
+    means: Any, count: Any, sums: Any, y_pred: Any, y_true: Any, metrics: Mapping[str, Metric] | None
+) -> dict[str, Any]:
+    """Checks this trainer's arguments; returns its share, which all trainers are sent."""
+    if (y_pred is None) != (y_true is None):
+        missing = "y_pred" if y_pred is None else "y_true"
+        raise ValueError(f"{missing} is None, but the other is given: expected y_pred and y_true, or neither")
+    for name, value in (("y_pred", y_pred), ("y_true", y_true)):
+        if value is not None and (not isinstance(value, Tensor) or value.dim() == 0):
+            raise TypeError(f"{name} is {value!r}: expected a tensor with a row for each item")
+    if y_true is not None and len(y_pred) != len(y_true):
+        raise ValueError(f"y_pred has {len(y_pred)} rows: expected one for each of y_true, {len(y_true)}")
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
+        raise TypeError(f"metrics = {metrics!r}: expected a dict from names to functions of y_pred and y_true")
+    if metrics is not None and y_true is None:
+        raise ValueError(f"metrics = {sorted(metrics)} need predictions: give y_pred and y_true")
+    if count is None and y_true is not None:
+        count = len(y_true)
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
+        raise ValueError(f"count = {count!r}: expected a number of items, at least 0")
+    if means and count is None:
+        raise ValueError("means are given without count: expected the number of items that they are means of")
+    share: dict[str, Any] = {
+        "means": _numbers("means", means),
+        "sums": _numbers("sums", sums),
+        "count": count,
+        "metrics": None if metrics is None else list(metrics),
+    }
+    names = [*share["means"], *share["sums"], *(metrics or ())]
+    if y_true is not None and metrics is None:
+        share["right"] = _num_right(y_pred, y_true)
+        names.append("accuracy")
+    elif y_true is not None:
+        share["tensors"] = [(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in (y_pred, y_true)]
+    names += ["count"] * (count is not None)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{twice[0]!r} is the name of two results: expected different names; rename one")
+    return share
 
 
 def _numbers(what: str, given: Any) -> dict[str, float | int]:
@@ -178,55 +172,55 @@ def _num_right(y_pred: Tensor, y_true: Tensor) -> tuple[int, int]:
     return int((y_pred == y_true.to(y_pred.device)).sum()), y_true.numel()
 
 
-def _require_agreement(told: Sequence[dict[str, Any]], rank: int) -> None:
-    bad = [(at, each["error"]) for at, each in enumerate(told) if each["error"] is not None]
-    if bad:
-        raise RendezvousError(f"trainer {bad[0][0]} has called gather_metrics in vain: {bad[0][1]}")
+def _require_agreement(shares: Sequence[dict[str, Any]], rank: int) -> None:
+    for at, each in enumerate(shares):
+        if "error" in each:
+            raise RendezvousError(f"trainer {at} has called gather_metrics in vain: {each['error']}")
 
     def kind(each: dict[str, Any]) -> Any:
         counted = each["count"] is not None
         return sorted(each["means"]), sorted(each["sums"]), counted, each["metrics"], "right" in each
 
-    for at, each in enumerate(told):
-        if kind(each) != kind(told[rank]):
+    for at, each in enumerate(shares):
+        if kind(each) != kind(shares[rank]):
             raise RendezvousError(
                 f"trainer {at} gathers other metrics than trainer {rank}: {_summary(each)}, not "
-                f"{_summary(told[rank])}: expected all trainers to call gather_metrics with the same names"
+                f"{_summary(shares[rank])}: expected all trainers to call gather_metrics with the same names"
             )
 
 
-def _summary(told: dict[str, Any]) -> str:
-    given: dict[str, Any] = {name: sorted(told[name]) for name in ("means", "sums", "metrics") if told[name]}
-    given |= {"y_pred": "classes"} if "right" in told else {}
-    return str(given | ({} if told["count"] is None else {"count": told["count"]}))
+def _summary(share: dict[str, Any]) -> str:
+    given: dict[str, Any] = {name: sorted(share[name]) for name in ("means", "sums", "metrics") if share[name]}
+    given |= {"y_pred": "classes"} if "right" in share else {}
+    return str(given | ({} if share["count"] is None else {"count": share["count"]}))
 
 
-def _united(told: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _combined(shares: Sequence[dict[str, Any]]) -> dict[str, float]:
     result: dict[str, float] = {}
-    counts = [each["count"] or 0 for each in told]
-    for name in told[0]["means"]:
-        weighted = [each["means"][name] * count for each, count in zip(told, counts, strict=True) if count]
+    counts = [each["count"] or 0 for each in shares]
+    for name in shares[0]["means"]:
+        weighted = [each["means"][name] * count for each, count in zip(shares, counts, strict=True) if count]
         result[name] = math.fsum(weighted) / sum(counts) if sum(counts) else math.nan
-    for name in told[0]["sums"]:
-        values = [each["sums"][name] for each in told]
+    for name in shares[0]["sums"]:
+        values = [each["sums"][name] for each in shares]
         result[name] = sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
-    if "right" in told[0]:
-        right, num = (sum(column) for column in zip(*(each["right"] for each in told), strict=True))
+    if "right" in shares[0]:
+        right, num = (sum(column) for column in zip(*(each["right"] for each in shares), strict=True))
         result["accuracy"] = right / num if num else math.nan
-    if told[0]["count"] is not None:
+    if shares[0]["count"] is not None:
         result["count"] = sum(counts)
     return result
 
 
 def _computed(
-    trainers: Collective, told: Sequence[dict[str, Any]], mine: _Mine, metrics: Mapping[str, Metric]
+    trainers: Collective, shares: Sequence[dict[str, Any]], tensors: list[Tensor], metrics: Mapping[str, Metric]
 ) -> dict[str, float]:
-    """What metrics make of the predictions of all trainers, on trainer 0."""
-    sent = [_bytes_of(tensor).numpy() for tensor in mine.tensors]
+    """Metrics of the predictions of all trainers, computed on trainer 0."""
+    sent = [_bytes_of(tensor).numpy() for tensor in tensors]
     received = trainers.all_to_all([sent if to == 0 else [] for to in range(trainers.world_size)])
     answer: dict[str, float] = {}
     if trainers.rank == 0:
-        pairs = [_tensors(data, each["tensors"]) for data, each in zip(received, told, strict=True)]
+        pairs = [_tensors(data, each["tensors"]) for data, each in zip(received, shares, strict=True)]
         names_and_pieces = zip(("y_pred", "y_true"), zip(*pairs, strict=True), strict=True)
         y_pred, y_true = (_concatenated(name, pieces) for name, pieces in names_and_pieces)
         answer = {name: float(metric(y_pred, y_true)) for name, metric in metrics.items()}
