@@ -5,13 +5,19 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(shell find csrc -type f)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-full bench lint clean
+.PHONY: demo test test-integration test-full bench lint clean
 
 demo: $(VENV)/built
 	$(BIN)/glt demo
 
 test: lint
 	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile
+
+# Against real components: sshd and rsync, networks that are cut, real graphs. What is not here, and cannot be installed,
+# is skipped by name.
+test-integration: $(VENV)/built
+	-command -v sshd && command -v rsync && command -v ip || apt-get install --yes --quiet openssh-server rsync iproute2
+	$(BIN)/python -m pytest -q -rs --durations=10 -n 2 --dist loadfile -m "integration or shared"
 
 # Everything: each product of parameters whole, not only its pairs.
 test-full: lint
@@ -23,7 +29,7 @@ bench: $(VENV)/built
 lint: $(VENV)/built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $$(find csrc test/ptx -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc test -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

@@ -100,16 +100,9 @@ def keep_report(command: list[str], report: Path) -> None:
 
 
 def sources() -> list[str]:
-    """CPU or CUDA is chosen by file: ``cuda_*.cc`` bindings and ``.cu`` kernels only where there is a toolkit.
-
-    What else is in csrc/cuda needs none: the host can run the kernels' bodies too.
-    """
-    found = [f for d in ("core", "cuda", "python") for f in (ROOT / "csrc" / d).glob("*.cc")]
-    if CUDA:
-        found += (ROOT / "csrc/cuda").glob("*.cu")
-    else:
-        found = [f for f in found if not f.name.startswith("cuda_")]
-    return sorted(str(f.relative_to(ROOT)) for f in found)
+    """All of csrc; the kernels (``.cu``) only where there is a toolkit. The host can run their bodies without one."""
+    kinds = ["*.cc", "*.cu"] if CUDA else ["*.cc"]
+    return sorted(str(f.relative_to(ROOT)) for kind in kinds for f in (ROOT / "csrc").glob(f"*/{kind}"))
 
 
 def extension() -> Extension:

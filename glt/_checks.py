@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,23 @@ def check_count(name: str, value: Any, least: int, most: int) -> None:
         raise ValueError(f"{name} = {value}: expected {least} to {most}")
 
 
+def integer(name: str, value: object, low: int, high: int, meaning: str) -> int:
+    """Returns ``value``, of any integer type, as an int in ``[low, high]``; ``meaning`` says what it counts.
+
+    Raises:
+        TypeError, ValueError: If it is none, or outside.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{name} = {value!r}: expected an integer, {meaning}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise TypeError(f"{name} = {value!r}: expected an integer, {meaning}") from error
+    if not low <= number <= high:
+        raise ValueError(f"{name} = {number}: expected {low} to {high}, {meaning}")
+    return number
+
+
 def check_text(name: str, value: Any) -> None:
     """Raises TypeError unless it is text, or None."""
     if value is not None and not isinstance(value, str):
@@ -153,3 +172,15 @@ def check_path(name: str, value: Any, what: str) -> None:
     """Raises TypeError unless it is the path of something."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} = {reprlib.repr(value)}: expected the path of {what}, text or a pathlib.Path")
+
+
+def check_at_least(name: str, value: Any, least: int) -> None:
+    """Raises ValueError unless it is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} = {value!r}: expected an integer of at least {least}")
+
+
+def check_one_of(name: str, value: Any, known: Iterable[Any]) -> None:
+    """Raises ValueError unless it is one of the values in ``known``."""
+    if value not in known:
+        raise ValueError(f"{name} = {value!r}: expected one of {list(known)}")

@@ -1,4 +1,4 @@
-"""What the native core offers; see csrc/python."""
+"""What the native core offers, in the order of csrc/python/module.cc."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -10,25 +10,25 @@ RowsPart = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
 has_cuda: bool  # built with CUDA kernels; says nothing of a GPU
 
-def cuda_draws(
-    nodes: np.ndarray, bounds: np.ndarray, batch_key: int, hop: int, draws: int, out: np.ndarray
-) -> None: ...
-def host_draws(
-    nodes: np.ndarray, bounds: np.ndarray, batch_key: int, hop: int, draws: int, out: np.ndarray
-) -> None: ...
-def philox(counter: list[int], key: int) -> tuple[int, int, int, int]: ...
+# rng.cc
 def batch_key(rng_seed: int, epoch: int, batch: int) -> int: ...
 def rank_seed(job_seed: int, rank: int) -> int: ...
 def shuffle(items: np.ndarray, rng_seed: int, epoch: int) -> None: ...
 
+# csr.cc
+
 class Book:
-    """The owner of each id, from an array or from ranges of ids; see csrc/core/owner.h."""
+    """The owner of each id, from an array or from ranges of ids; see csrc/core/csr.h."""
 
     num_ids: int
     num_parts: int
     def __init__(self, owner: np.ndarray, num_parts: int) -> None: ...
     @staticmethod
     def of_ranges(offset: np.ndarray) -> Book: ...
+
+def group_by_owner(book: Book, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def find_owners(book: Book, ids: np.ndarray) -> np.ndarray: ...
+def require_owned(book: Book, ids: np.ndarray, part: int) -> None: ...
 
 class Csr:
     num_rows: int
@@ -69,6 +69,9 @@ def weight_guide_size(num_rows: int, num_edges: int) -> int: ...
 def build_weights(
     indptr: np.ndarray, weight: np.ndarray, weight_sum: np.ndarray, weight_guide: np.ndarray, name: str = "weight"
 ) -> None: ...
+def has_edges(csr: Csr, centers: np.ndarray, neighbors: np.ndarray, out: np.ndarray) -> None: ...
+
+# fennel.cc
 def fennel_pass(
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -99,59 +102,13 @@ def sort_rows(indptr: np.ndarray, indices: np.ndarray, merged_indptr: np.ndarray
 def merge_rows(
     indptr: np.ndarray, indices: np.ndarray, merged_indptr: np.ndarray, neighbor: np.ndarray, weight: np.ndarray
 ) -> None: ...
-def has_edges(csr: Csr, centers: np.ndarray, neighbors: np.ndarray, out: np.ndarray) -> None: ...
-def negative_draws(
-    batch_key: int,
-    side: int,
-    slots: np.ndarray,
-    attempt: int,
-    num_nodes: int,
-    weight_sum: np.ndarray | None,
-    out: np.ndarray,
-) -> None: ...
+
+# batch.cc
 
 class Exclusions:
-    """Edges that a batch must not take, as pairs of ids; see csrc/core/exclusions.h."""
+    """Edges that a batch must not take, as pairs of ids; see csrc/core/rows.h."""
 
     def __init__(self, center: np.ndarray, neighbor: np.ndarray) -> None: ...
-
-class BlockPool:
-    @staticmethod
-    def of_process() -> BlockPool: ...
-    def __init__(self, limit_bytes: int) -> None: ...
-    def acquire(self, nbytes: int) -> np.ndarray: ...
-    def stats(self) -> dict[str, int]: ...
-
-class Mapping:
-    nbytes: int
-    def __init__(self, fd: int, nbytes: int) -> None: ...
-    def array(self) -> np.ndarray: ...
-
-class RingStatus(enum.Enum):
-    OK = ...
-    TIMEOUT = ...
-    CLOSED = ...
-
-class RingReservation:
-    array: np.ndarray
-    def commit(self) -> None: ...
-    def abandon(self) -> None: ...
-
-class RingProducer:
-    def __init__(self, region: Mapping, pool: BlockPool) -> None: ...
-    def reserve(self, nbytes: int, timeout_s: float) -> tuple[RingStatus, RingReservation | None]: ...
-    def close(self, timeout_s: float) -> None: ...
-
-class RingConsumer:
-    held_bytes: int
-    def __init__(self, region: Mapping, pool: BlockPool) -> None: ...
-    def receive(self, timeout_s: float) -> tuple[RingStatus, np.ndarray | None]: ...
-    def close(self) -> None: ...
-
-def ring_bytes(arena_bytes: int, num_slots: int) -> int: ...
-def format_ring(region: Mapping, arena_bytes: int, num_slots: int) -> None: ...
-def close_ring(region: Mapping) -> None: ...
-def ring_stats(region: Mapping) -> dict: ...
 
 class Batch:
     """One batch under construction; see csrc/core/batch.h. Node and edge types are indices."""
@@ -195,6 +152,44 @@ class Batch:
     def copy_nodes(self, node_type: int, node: np.ndarray, tree: np.ndarray | None = None) -> None: ...
     def copy_edges(self, edge_type: int, row: np.ndarray, col: np.ndarray, edge: np.ndarray | None = None) -> None: ...
 
+# one_hop.cc
+
+class OneHop:
+    """The samples of one hop, as a partition answers them; see csrc/core/sample.h."""
+
+    def __init__(
+        self,
+        csr: Csr,
+        nodes: np.ndarray,
+        num_neighbors: int,
+        replace: bool,
+        batch_key: int,
+        hop: int,
+        edge_type: int = 0,
+        with_edge: bool = True,
+        num_threads: int = 1,
+        name: str = "nodes",
+        tree: np.ndarray | None = None,
+        seed_time: np.ndarray | None = None,
+        last: bool = False,
+        exclusions: Exclusions | None = None,
+    ) -> None: ...
+    @property
+    def num_edges(self) -> int: ...
+    def copy_out(self, count: np.ndarray, neighbor: np.ndarray, edge: np.ndarray | None = None) -> None: ...
+
+class InducedRows:
+    """The edges from members to the nodes of one request, as a partition answers them; see csrc/core/read_rows.h."""
+
+    def __init__(
+        self, csr: Csr, nodes: np.ndarray, members: np.ndarray, with_edge: bool = True, num_threads: int = 1
+    ) -> None: ...
+    @property
+    def num_edges(self) -> int: ...
+    def copy_out(self, count: np.ndarray, neighbor: np.ndarray, edge: np.ndarray | None = None) -> None: ...
+
+# device_batch.cc
+
 class DeviceRows:
     """A graph by the addresses of its arrays, in memory that kernels read; see csrc/cuda/device_rows.h."""
 
@@ -212,66 +207,6 @@ class DeviceRows:
         num_nodes: int,
         num_neighbor_nodes: int,
         num_edges: int,
-    ) -> None: ...
-
-most_hotness_hops: int
-
-class DeviceHotness:
-    """Passes hotness along edges by a kernel, on device >= 0 or, -1, on the host; see csrc/cuda/hotness_kernels.h."""
-
-    def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
-    def add_doubt(
-        self,
-        rows: DeviceRows,
-        num_neighbors: Sequence[int],
-        *,
-        weighted: bool,
-        replace: bool,
-        hop: int,
-        expanded: int,
-        neighbor: int,
-        num_columns: int,
-        doubt: int,
-        repeated: int = 0,
-        mutual: int = 0,
-        back: DeviceRows | None = None,
-        back_neighbors: Sequence[int] = (),
-        stream: int = 0,
-    ) -> None: ...
-
-class NegativeEnd:
-    """One end of negatives, by the addresses of its arrays; see csrc/cuda/negative_kernels.h."""
-
-    def __init__(
-        self,
-        *,
-        num_nodes: int,
-        weight_sum: int = 0,
-        given: int = 0,
-        time: int = 0,
-        earliest: int = 0,
-        earliest_time: int = 0,
-    ) -> None: ...
-
-class DeviceNegatives:
-    """Finds negatives by a kernel, on device >= 0 or, -1, on the host."""
-
-    def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
-    def launch(
-        self,
-        rows: DeviceRows | None,
-        *,
-        from_destination: bool,
-        src: NegativeEnd,
-        dst: NegativeEnd,
-        batch_key: int,
-        num_slots: int,
-        max_attempts: int,
-        seed_time: int = 0,
-        src_out: int,
-        dst_out: int,
-        gave_up: int,
-        stream: int = 0,
     ) -> None: ...
 
 class DeviceBatch:
@@ -318,60 +253,99 @@ class DeviceBatch:
     def num_sampled_edges(self, edge_type: int) -> list[int]: ...
     def copy_out(self, nodes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int, int]]) -> None: ...
 
-class InducedRows:
-    """The edges from members to the nodes of one request, as a partition answers them; see csrc/core/induce.h."""
+# negatives.cc
+def negative_draws(
+    batch_key: int,
+    side: int,
+    slots: np.ndarray,
+    attempt: int,
+    num_nodes: int,
+    weight_sum: np.ndarray | None,
+    out: np.ndarray,
+) -> None: ...
 
-    def __init__(
-        self, csr: Csr, nodes: np.ndarray, members: np.ndarray, with_edge: bool = True, num_threads: int = 1
-    ) -> None: ...
-    @property
-    def num_edges(self) -> int: ...
-    def copy_out(self, count: np.ndarray, neighbor: np.ndarray, edge: np.ndarray | None = None) -> None: ...
-
-class OneHop:
-    """The samples of one hop, as a partition answers them; see csrc/core/sample.h."""
+class NegativeEnd:
+    """One end of negatives, by the addresses of its arrays; see csrc/cuda/negative_kernels.h."""
 
     def __init__(
         self,
-        csr: Csr,
-        nodes: np.ndarray,
-        num_neighbors: int,
-        replace: bool,
+        *,
+        num_nodes: int,
+        weight_sum: int = 0,
+        given: int = 0,
+        time: int = 0,
+        earliest: int = 0,
+        earliest_time: int = 0,
+    ) -> None: ...
+
+class DeviceNegatives:
+    """Finds negatives by a kernel, on device >= 0 or, -1, on the host."""
+
+    def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
+    def launch(
+        self,
+        rows: DeviceRows | None,
+        *,
+        from_destination: bool,
+        src: NegativeEnd,
+        dst: NegativeEnd,
         batch_key: int,
-        hop: int,
-        edge_type: int = 0,
-        with_edge: bool = True,
-        num_threads: int = 1,
-        name: str = "nodes",
-        tree: np.ndarray | None = None,
-        seed_time: np.ndarray | None = None,
-        last: bool = False,
-        exclusions: Exclusions | None = None,
-    ) -> None: ...
-    @property
-    def num_edges(self) -> int: ...
-    def copy_out(self, count: np.ndarray, neighbor: np.ndarray, edge: np.ndarray | None = None) -> None: ...
-
-class RowTable:
-    """Rows of an array that many threads read and change; see csrc/core/row_table.h."""
-
-    def __init__(self, table: np.ndarray) -> None: ...
-    def read(self, rows: np.ndarray | None, first: int, out: np.ndarray, num_threads: int = 1) -> None: ...
-    def write(self, rows: np.ndarray | None, first: int, values: np.ndarray, num_threads: int = 1) -> None: ...
-    def add(
-        self, rows: np.ndarray | None, first: int, values: np.ndarray, dtype: str, num_threads: int = 1
+        num_slots: int,
+        max_attempts: int,
+        seed_time: int = 0,
+        src_out: int,
+        dst_out: int,
+        gave_up: int,
+        stream: int = 0,
     ) -> None: ...
 
-def random_rows(
-    out: np.ndarray,
-    ids: np.ndarray | None,
-    first: int,
-    normal: bool,
-    a: float,
-    b: float,
-    key: int,
+# hotness.cc
+doubt_unit: float
+
+def find_mutual(csr: Csr, back: Csr, mutual: np.ndarray, num_threads: int = 1) -> None: ...
+def find_repeated(csr: Csr, repeated: np.ndarray, num_threads: int = 1) -> None: ...
+def add_doubt(
+    csr: Csr,
+    num_neighbors: Sequence[int],
+    weighted: bool,
+    replace: bool,
+    hop: int,
+    expanded: np.ndarray,
+    neighbor: np.ndarray,
+    doubt: np.ndarray,
+    mutual: np.ndarray | None = None,
+    back: Csr | None = None,
+    back_neighbors: Sequence[int] = (),
+    repeated: np.ndarray | None = None,
     num_threads: int = 1,
 ) -> None: ...
+
+most_hotness_hops: int
+
+class DeviceHotness:
+    """Passes hotness along edges by a kernel, on device >= 0 or, -1, on the host; see csrc/cuda/hotness_kernels.h."""
+
+    def __init__(self, *, device: int, order: str = "forward", shuffle_seed: int = 0, num_threads: int = 1) -> None: ...
+    def add_doubt(
+        self,
+        rows: DeviceRows,
+        num_neighbors: Sequence[int],
+        *,
+        weighted: bool,
+        replace: bool,
+        hop: int,
+        expanded: int,
+        neighbor: int,
+        num_columns: int,
+        doubt: int,
+        repeated: int = 0,
+        mutual: int = 0,
+        back: DeviceRows | None = None,
+        back_neighbors: Sequence[int] = (),
+        stream: int = 0,
+    ) -> None: ...
+
+# gather.cc
 def gather_rows(
     table: np.ndarray,
     ids: np.ndarray | None,
@@ -382,9 +356,19 @@ def gather_rows(
     first_id: int = 0,
 ) -> None: ...
 
-# Addresses may be of a device, so they are integers; who passes them keeps the memory.
+class RowIndex:
+    """Which ids have a row in a small table; see csrc/core/gather.h."""
+
+    num_rows: int
+    num_ids: int
+    def __init__(self, ids: np.ndarray, num_ids: int) -> None: ...
+    def split(
+        self, ids: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
+
+# Addresses may be of a device, so they are integers; the caller keeps the memory.
 class TieredTable:
-    """Rows in several tiers of memory; see csrc/cuda/row_gather.h. A segment is (address, number of rows, stride)."""
+    """Rows in several tiers of memory; see csrc/cuda/gather.h. A segment is (address, number of rows, stride)."""
 
     num_rows: int
     def __init__(
@@ -418,12 +402,32 @@ def cuda_gather(table: TieredTable, call: GatherCall, device: int, stream: int, 
 def cuda_register_host(address: int, num_bytes: int, read_only: bool, device: int) -> None: ...
 def cuda_unregister_host(address: int, device: int) -> None: ...
 def cuda_enable_peer(device: int, peer: int) -> None: ...
-def group_by_owner(book: Book, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-def find_owners(book: Book, ids: np.ndarray) -> np.ndarray: ...
-def require_owned(book: Book, ids: np.ndarray, part: int) -> None: ...
+
+# row_table.cc
+
+class RowTable:
+    """Rows of an array that many threads read and change; see csrc/core/row_table.h."""
+
+    def __init__(self, table: np.ndarray) -> None: ...
+    def read(self, rows: np.ndarray | None, first: int, out: np.ndarray, num_threads: int = 1) -> None: ...
+    def write(self, rows: np.ndarray | None, first: int, values: np.ndarray, num_threads: int = 1) -> None: ...
+    def add(
+        self, rows: np.ndarray | None, first: int, values: np.ndarray, dtype: str, num_threads: int = 1
+    ) -> None: ...
+
+def random_rows(
+    out: np.ndarray,
+    ids: np.ndarray | None,
+    first: int,
+    normal: bool,
+    a: float,
+    b: float,
+    key: int,
+    num_threads: int = 1,
+) -> None: ...
 
 class RowMerge:
-    """Gradients of rows as one sum per row; see csrc/core/row_merge.h. Parts are rows (int64) with gradients."""
+    """Gradients of rows as one sum per row; see csrc/core/row_update.h. Parts are rows (int64) with gradients."""
 
     def __init__(self, parts: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int, dim: int) -> None: ...
     def __len__(self) -> int: ...
@@ -452,35 +456,8 @@ class RowMerge:
         num_threads: int = 1,
     ) -> None: ...
 
-class RowIndex:
-    """Which ids have a row in a small table; see csrc/core/row_index.h."""
-
-    num_rows: int
-    num_ids: int
-    def __init__(self, ids: np.ndarray, num_ids: int) -> None: ...
-    def split(
-        self, ids: np.ndarray, positions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]: ...
-
-doubt_unit: float
-
-def find_mutual(csr: Csr, back: Csr, mutual: np.ndarray, num_threads: int = 1) -> None: ...
-def find_repeated(csr: Csr, repeated: np.ndarray, num_threads: int = 1) -> None: ...
-def add_doubt(
-    csr: Csr,
-    num_neighbors: Sequence[int],
-    weighted: bool,
-    replace: bool,
-    hop: int,
-    expanded: np.ndarray,
-    neighbor: np.ndarray,
-    doubt: np.ndarray,
-    mutual: np.ndarray | None = None,
-    back: Csr | None = None,
-    back_neighbors: Sequence[int] = (),
-    repeated: np.ndarray | None = None,
-    num_threads: int = 1,
-) -> None: ...
+# partition_files.cc
+def crc32(data: np.ndarray, crc: int = 0) -> int: ...
 
 class BlockFile:
     """Fills a new file in any order, with a CRC-32 for each block."""
@@ -493,7 +470,6 @@ class BlockFile:
 
 RowFile = tuple[BlockFile, int]  # and how many bytes precede its first row
 
-def crc32(data: np.ndarray, crc: int = 0) -> int: ...
 def scatter_rows(
     table: np.ndarray,
     book: np.ndarray,
@@ -505,7 +481,7 @@ def scatter_rows(
     place_file: RowFile | None = None,
     chunk_rows: int = ...,
     num_threads: int = 1,
-    tick: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> None: ...
 def number_edges(
     rows: np.ndarray,
@@ -516,7 +492,7 @@ def number_edges(
     id_width: int,
     chunk_edges: int,
     num_threads: int = 1,
-    tick: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> None: ...
 def edge_sort_plan(
     num_edges: int,
@@ -536,7 +512,7 @@ def count_rows(
     num_parts: int,
     indptr: np.ndarray,
     num_threads: int = 1,
-    tick: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> int: ...
 def sort_edges(
     rows: np.ndarray,
@@ -554,8 +530,48 @@ def sort_edges(
     scratch: int,
     thread_bytes: int,
     num_threads: int = 1,
-    tick: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None = None,
     neighbor_id: np.ndarray | None = None,
     edge_id: np.ndarray | None = None,
     num_ids: int | None = None,
 ) -> None: ...
+
+# shm_ring.cc
+
+class BlockPool:
+    @staticmethod
+    def of_process() -> BlockPool: ...
+    def __init__(self, limit_bytes: int) -> None: ...
+    def acquire(self, nbytes: int) -> np.ndarray: ...
+    def stats(self) -> dict[str, int]: ...
+
+class Mapping:
+    nbytes: int
+    def __init__(self, fd: int, nbytes: int) -> None: ...
+    def array(self) -> np.ndarray: ...
+
+class RingStatus(enum.Enum):
+    OK = ...
+    TIMEOUT = ...
+    CLOSED = ...
+
+class RingReservation:
+    array: np.ndarray
+    def commit(self) -> None: ...
+    def abandon(self) -> None: ...
+
+class RingProducer:
+    def __init__(self, region: Mapping, pool: BlockPool) -> None: ...
+    def reserve(self, nbytes: int, timeout_s: float) -> tuple[RingStatus, RingReservation | None]: ...
+    def close(self, timeout_s: float) -> None: ...
+
+class RingConsumer:
+    held_bytes: int
+    def __init__(self, region: Mapping, pool: BlockPool) -> None: ...
+    def receive(self, timeout_s: float) -> tuple[RingStatus, np.ndarray | None]: ...
+    def close(self) -> None: ...
+
+def ring_bytes(arena_bytes: int, num_slots: int) -> int: ...
+def format_ring(region: Mapping, arena_bytes: int, num_slots: int) -> None: ...
+def close_ring(region: Mapping) -> None: ...
+def ring_stats(region: Mapping) -> dict: ...

@@ -25,6 +25,7 @@ ALONE_S = 600.0  # a server whose trainers do not come gives up
 
 HANDSHAKE_S = 10.0  # for the first words over a new connection
 RETRY_S = 0.1  # between two tries to connect
+HINT_S = 5.0  # of a wait for processes that have not come yet, before it is said whom it waits for
 RECONNECT_S = 10.0  # for a server that is restarted, or whose sampling process is replaced, to be there again
 FULL_S = 5.0  # a process that had no descriptor for a connection is given no other for so long
 
@@ -44,6 +45,7 @@ DAY_S = 86400.0  # the longest that may be asked for; where it is what is waited
 # -- ending --------------------------------------------------------------------------------------------------------
 
 GOODBYE_S = 1.0  # for others to take the word that this process ends
+DRAIN_S = 5.0  # for other trainers to end a loader too, before its end goes on in the background
 JOIN_S = 5.0  # for a thread or process that was told to end
 KILL_S = 10.0  # for a process that was killed: it is gone as soon as the kernel gets to it
 LATE_S = 10.0  # in which those who are still on their way to a server that has failed are told why

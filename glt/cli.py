@@ -19,39 +19,24 @@ import glt
 from glt.demo.options import Options, add_arguments
 from glt.errors import PartitionError
 
-# Signals that come while ``glt serve`` is imported, which takes seconds; it needs nothing but the standard library.
-
-
 _HANDLED: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def early_stop(flags: Sequence[str]) -> Iterator[None]:
-    """SIGTERM and SIGINT end this process with status 0, as a server that is not ready does, and say so on stderr.
+    """SIGTERM and SIGINT end this process with status 0, as a server that is not ready does, and say so on stderr, with
+    ``--log-format json`` among the flags as an object.
 
-    Args:
-        flags: Of the command; with ``--log-format json`` it is said as an object.
+    For the seconds in which ``glt serve`` is imported; this needs the standard library only.
     """
     is_json = "--log-format=json" in flags or any(pair == ("--log-format", "json") for pair in pairwise(flags))
 
     def stop(number: int, frame: FrameType | None) -> None:
         text = f"stopped by {signal.Signals(number).name} before it was ready"
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = (
-            json.dumps(
-                {
-                    "time": time,
-                    "level": "info",
-                    "logger": __name__,
-                    "message": text,
-                    "server": None,
-                    "worker": None,
-                    "pid": os.getpid(),
-                }
-            )
-            if is_json
-            else f"{time} INFO pid {os.getpid()}: {__name__}: {text}"
-        )
+        said: dict[str, Any] = {"time": time, "level": "info", "logger": __name__, "message": text}
+        said |= {"server": None, "worker": None, "pid": os.getpid()}
+        line = json.dumps(said) if is_json else f"{time} INFO pid {os.getpid()}: {__name__}: {text}"
         os.write(2, f"{line}\n".encode())
         os._exit(0)  # an exception might be caught by what is being imported
 
@@ -66,9 +51,9 @@ def early_stop(flags: Sequence[str]) -> Iterator[None]:
 # Commands with a module of their own: it has add_arguments(parser) and run(parser, arguments), the exit status.
 _COMMANDS: Final = {
     "inspect": ("glt.partition.inspect", "report what a partition directory holds, and verify it"),
-    "import": ("glt.partition.importers.command", "take over the partition directory of another library"),
-    "launch": ("glt.launch.command_launch", "run a script as the servers and trainers of a job, on one host or more"),
-    "copy": ("glt.launch.command_copy", "send each host of a job its partitions"),
+    "import": ("glt.partition.command_import", "take over the partition directory of another library"),
+    "launch": ("glt.launch.command", "run a script as the servers and trainers of a job, on one host or more"),
+    "copy": ("glt.launch.copy", "send each host of a job its partitions"),
     "partition": ("glt.partition.command", "partition a graph on disk"),
     "serve": ("glt.distributed.server.command", "run a server that samples a partition for clients"),
 }

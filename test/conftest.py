@@ -1,1 +1,38 @@
-"""Puts this folder on the path of every test: `covering` is shared by all rooms."""
+"""What the tests of all rooms share: this folder on their path, forked sampling processes (see forked.py), and C++ that
+only tests call."""
+
+import ctypes
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from glt.testing.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[1]
+
+Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers",)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "test")]))
+
+
+@pytest.fixture(scope="session")
+def cxx():
+    """The compiler's command, as setup.py takes it."""
+    command = shlex.split(os.environ.get("CXX", "g++"))
+    if shutil.which(command[0]) is None:
+        assert "CXX" not in os.environ, f"CXX = {os.environ['CXX']!r}: there is no {command[0]}"
+        pytest.skip("no C++ compiler")
+    return command
+
+
+@pytest.fixture(scope="session")
+def native_rng(cxx, tmp_path_factory):
+    """The functions of core/native_rng.cc: the generator of csrc/core/rng.h as the host computes it."""
+    library = tmp_path_factory.mktemp("native_rng") / "native_rng.so"
+    options = ["-std=c++20", "-O2", "-fPIC", "-shared", f"-I{ROOT / 'csrc'}"]
+    source = ROOT / "test" / "core" / "native_rng.cc"
+    subprocess.run([*cxx, *options, str(source), "-o", str(library)], check=True, timeout=120)
+    return ctypes.CDLL(str(library))

@@ -108,7 +108,7 @@ def _glt(topology: Topology, tier: str, device: torch.device) -> tuple[Sampler, 
     kernels = DeviceSampling(sampler.graph, sampler.config, device, lambda _: columns)
 
     def sample(number: int, seeds: Tensor) -> Sampled:
-        out = kernels.sample(sampler.config, [(0, seeds)], None, number)
+        out = kernels.launch(sampler.config, [(0, seeds)], None, number)()
         return out.node, out.row, out.col, out.edge
 
     return sample, graph.close

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+SHARED_RULES = ("rng", "pick_rules", "weights", "rows", "hotness")  # what kernels share with the host
 KERNEL = re.compile(
     r"Compiling entry function '(?P<name>\S+)' for '(?P<arch>\w+)'\n"
     r"(?:.*\n)*?\s+(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
@@ -53,7 +54,7 @@ def _shared_bytes(rest: str) -> int:
 
 
 def _short_names(mangled: list[str]) -> list[str]:
-    """``PickFew<15>`` of ``void glt::cuda::(anonymous namespace)::run_body<glt::cuda::PickFew<15>>(...)``."""
+    """``PickRows<15>`` of ``void glt::cuda::(anonymous namespace)::run_body<glt::cuda::PickRows<15>>(...)``."""
     names = mangled
     if shutil.which("c++filt"):
         done = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True)
@@ -61,7 +62,7 @@ def _short_names(mangled: list[str]) -> list[str]:
     short = []
     for name in names:
         body = re.search(r"run_body<(.*)>\(", name)
-        name = body.group(1) if body else re.sub(r"\((?:glt::cuda::TieredTable|long const\*).*\)$", "", name)
+        name = body.group(1) if body else re.sub(r"\(glt::cuda::TieredTable.*\)$", "", name)
         name = re.sub(r"void |glt::cuda::|\(anonymous namespace\)::", "", name)
         short.append(re.sub(r"\((?:int|[\w:]+)\)(\d)", r"\1", name).replace(" >", ">").strip())
     return short
@@ -71,7 +72,7 @@ def reports() -> list[Path]:
     """The report of each source of the last build with CUDA; none without one since kernels changed."""
     written = max(
         path.stat().st_mtime
-        for pattern in ("cuda/*.h", "cuda/*.cu", "core/rng.h", "core/pick_rules.h")
+        for pattern in ("cuda/*.h", "cuda/*.cu", *(f"core/{name}.h" for name in SHARED_RULES))
         for path in (ROOT / "csrc").glob(pattern)
     )
     newest: dict[str, Path] = {}

@@ -74,7 +74,7 @@ def _measure(
     mode: str, goal: float | None, options: str,
 ) -> None:  # fmt: skip
     expected = sampler.sample([(0, many[0])], batch_key=0)
-    out = kernels.sample(sampler.config, [(0, many[0])], None, 0)
+    out = kernels.launch(sampler.config, [(0, many[0])], None, 0)()
     for name in ("node", "row", "col", "edge", "batch"):
         a, b = getattr(out, name), getattr(expected, name)
         if (a is None) != (b is None) or (a is not None and not torch.equal(a.cpu(), b)):
@@ -82,7 +82,7 @@ def _measure(
     num_edges: list[int] = []
 
     def launch(number: int) -> None:
-        out = kernels.sample(sampler.config, [(0, many[number])], None, number)
+        out = kernels.launch(sampler.config, [(0, many[number])], None, number)()
         num_edges.append(sum(out.num_sampled_edges))
 
     ms = median_ms(seconds_of(launch, device, ROUNDS, with_host=True))

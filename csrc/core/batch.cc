@@ -1,11 +1,70 @@
 #include "core/batch.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/check.h"
-#include "core/induce.h"
+#include "core/read_rows.h"
+#include "core/sample.h"
+#include "core/threads.h"
 
 namespace glt {
+namespace {
+
+constexpr int64_t kPieceRows = 1024;
+
+// Writes first + i count[i] times for i < n, and nothing behind that: what follows is another thread's.
+void write_columns(const uint32_t* count, int64_t n, int64_t first, int64_t* col, const int64_t* end) {
+  int64_t i = 0;
+  for (; i < n && end - col >= kRunSlack; ++i) {
+    write_run(col, count[i], [&](int64_t) { return first + i; });
+    col += count[i];
+  }
+  for (; i < n; ++i) col = std::fill_n(col, count[i], first + i);
+}
+
+}  // namespace
+
+template <typename Work>
+void EdgeSet::for_pieces(int64_t num_arrays, int num_threads, const Work& work) const {
+  const int64_t num_rows = count.size(), num_pieces = (num_rows + kPieceRows - 1) / kPieceRows;
+  std::vector<int64_t> offset{0};  // of the edges of each piece
+  for (int64_t first = 0; first < num_rows; first += kPieceRows) {
+    int64_t sum = 0;
+    for (int64_t i = first; i < std::min(first + kPieceRows, num_rows); ++i) sum += count[i];
+    offset.push_back(offset.back() + sum);
+  }
+  const int64_t width = num_pieces ? num_arrays * row.size() / num_pieces : 0;
+  for_row_chunks(num_pieces, 1, width, num_threads, [&](int64_t piece, int64_t) {
+    const int64_t first = piece * kPieceRows;
+    work(first, std::min(kPieceRows, num_rows - first), offset[piece], offset[piece + 1] - offset[piece]);
+  });
+}
+
+void EdgeSet::copy_to(int64_t* row_out, int64_t* col_out, int64_t* edge_out, int num_threads) const {
+  for_pieces(3, num_threads, [&](int64_t first, int64_t num_rows, int64_t begin, int64_t n) {
+    std::copy_n(row.data() + begin, n, row_out + begin);
+    write_columns(count.data() + first, num_rows, first, col_out + begin, col_out + begin + n);
+    if (edge_out) std::copy_n(edge.data() + begin, n, edge_out + begin);
+  });
+}
+
+std::pair<BlockPool::Block, BlockPool::Block> EdgeSet::hand_over(int num_threads) {
+  const int64_t num_edges = row.size();
+  row.reserve_more(num_edges);
+  int64_t* col = row.end();
+  for_pieces(1, num_threads, [&](int64_t first, int64_t num_rows, int64_t begin, int64_t n) {
+    write_columns(count.data() + first, num_rows, first, col + begin, col + begin + n);
+  });
+  row.added(num_edges);
+  count.clear();
+  BlockPool::Block ends = row.hand_over();
+  return {std::move(ends), edge.hand_over()};
+}
 
 Batch::Batch(const std::vector<int64_t>& num_nodes, const std::vector<std::pair<int, int>>& ends, int64_t dense_limit) {
   const int num_types = static_cast<int>(num_nodes.size());
@@ -78,7 +137,7 @@ void Batch::sample(const std::vector<PartedCsr>& graphs, const BatchSpec& spec, 
                    static_cast<uint32_t>(hop),
                    static_cast<uint32_t>(edge_type),
                    with_edge_,
-                   spec.last,
+                   spec.latest_only,
                    spec.exclusions.empty() ? nullptr : spec.exclusions[edge_type]};
   };
   for (size_t r = 0; r < num_types; ++r) {
@@ -133,7 +192,7 @@ void Batch::expand(int edge_type, const PartedCsr& graph, const HopSpec& spec, i
     rows.seed_time = frontier_time_.data();
   }
   sample_in_order(
-      graph, rows, spec, num_threads, chunks_, "frontier",
+      graph, rows, spec, num_threads, buffers_, "frontier",
       [&](const RowSamples& rows, int64_t first, int64_t count) { take_rows(edges, rows, begin + first, count); });
 }
 
@@ -142,7 +201,7 @@ void Batch::expand_from(int edge_type, const std::vector<RowsPart>& parts) {
   const NodeSet& centers = nodes_[edges.expanded];
   require_not_expanded(edge_type);
   const int64_t begin = centers.frontier_begin();
-  stitch_.run(
+  merger_.merge(
       parts, centers.frontier_size(), with_edge_, "frontier",
       [&](const RowSamples& rows, int64_t first, int64_t count) { take_rows(edges, rows, begin + first, count); });
 }
@@ -186,7 +245,7 @@ void Batch::induce(const std::vector<PartedCsr>& graphs, int num_threads) {
     EdgeSet& edges = edges_[r];
     const NodeSet &centers = nodes_[edges.expanded], &neighbors = nodes_[edges.neighbor];
     induce_in_order(
-        graphs[r], {centers.node(), centers.size()}, with_edge_, true, num_threads, chunks_, "nodes",
+        graphs[r], {centers.node(), centers.size()}, {with_edge_, /*local_ids=*/true}, num_threads, buffers_, "nodes",
         [&](const auto* ids, int64_t n, uint32_t* local) { neighbors.find(ids, n, local); },
         [&](const RowSamples& rows, int64_t, int64_t num_rows) {
           const int64_t num_edges = rows.neighbor.size();
@@ -203,21 +262,21 @@ void Batch::induce_from(int edge_type, const std::vector<RowsPart>& parts) {
   require_whole();
   require(induced_, "induce_from: call begin_induce first");
   require(edges.count.size() == 0, "edge type ", edge_type, " was induced before");
-  stitch_.run(parts, nodes_[edges.expanded].size(), with_edge_, "batch",
-              [&](const RowSamples& rows, int64_t, int64_t num_rows) {
-                const int64_t num_edges = rows.neighbor.size();
-                local_.resize(num_edges);
-                const uint32_t* local = local_.data();
-                neighbors.find(rows.neighbor.data(), num_edges, local_.data());
-                for (int64_t e = 0; e < num_edges; ++e)
-                  require(local[e] != kAbsent, "edge type ", edge_type, ": neighbour ", rows.neighbor[e],
-                          " is not in the batch: expected edges among its nodes only");
-                edges.row.reserve_more(num_edges);
-                std::copy_n(local, num_edges, edges.row.end());
-                edges.row.added(num_edges);
-                if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
-                edges.count.append(rows.count.data(), num_rows);
-              });
+  merger_.merge(parts, nodes_[edges.expanded].size(), with_edge_, "batch",
+                [&](const RowSamples& rows, int64_t, int64_t num_rows) {
+                  const int64_t num_edges = rows.neighbor.size();
+                  local_.resize(num_edges);
+                  const uint32_t* local = local_.data();
+                  neighbors.find(rows.neighbor.data(), num_edges, local_.data());
+                  for (int64_t e = 0; e < num_edges; ++e)
+                    require(local[e] != kAbsent, "edge type ", edge_type, ": neighbour ", rows.neighbor[e],
+                            " is not in the batch: expected edges among its nodes only");
+                  edges.row.reserve_more(num_edges);
+                  std::copy_n(local, num_edges, edges.row.end());
+                  edges.row.added(num_edges);
+                  if (with_edge_) edges.edge.append(rows.edge.data(), num_edges);
+                  edges.count.append(rows.count.data(), num_rows);
+                });
 }
 
 void Batch::begin_hand_over() {

@@ -1,6 +1,7 @@
 // A file of known size that several threads fill in any order, with a checksum for each block of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -8,6 +9,14 @@
 #include <vector>
 
 namespace glt {
+
+// CRC-32 as zlib computes it (polynomial 0x04C11DB7, reflected), at the speed of memory, and of parts put together.
+//
+// The checksum of what `crc` is the checksum of (0: nothing), followed by data[0, n).
+uint32_t crc32(const void* data, size_t n, uint32_t crc = 0);
+
+// The checksum of two ranges, one after the other, from those of each; the second has num_bytes.
+uint32_t crc32_of_both(uint32_t first, uint32_t second, int64_t num_bytes);
 
 // Throws std::system_error, naming `path`, if it fails; pwrite and pread to the last byte.
 void write_at(int fd, int64_t offset, const void* data, int64_t num_bytes, const std::string& path);
@@ -48,6 +57,12 @@ class BlockFile {
   std::map<int64_t, Piece> pieces_;  // by first byte: of blocks that are not whole yet, neighbours joined
   std::vector<uint32_t> crcs_;
   int64_t num_whole_ = 0;
+};
+
+// Rows of one length in a file, behind a header.
+struct RowFile {
+  BlockFile* file;
+  int64_t header_bytes;
 };
 
 }  // namespace glt

@@ -10,6 +10,69 @@
 namespace glt {
 namespace {
 
+void check_id(const Book& book, const int64_t* ids, int64_t i) {
+  require_index(static_cast<uint64_t>(ids[i]) < static_cast<uint64_t>(book.num_ids), "ids[", i, "] = ", ids[i],
+                " is outside [0, ", book.num_ids, ")");
+}
+
+}  // namespace
+
+void group_by_owner(const Book& book, const int64_t* ids, int64_t n, int64_t* grouped, uint32_t* position,
+                    int64_t* begin) {
+  require(n <= UINT32_MAX, n, " ids at once: expected fewer than 2^32");
+  std::fill_n(begin, book.num_parts + 1, 0);
+  std::visit(
+      [&](const auto& owner) {
+        for (int64_t i = 0; i < n; ++i) {
+          check_id(book, ids, i);
+          prefetch_owner(owner, ids[i]);
+        }
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t part = owner[ids[i]];
+          require_index(part < book.num_parts, "node ", ids[i], " is owned by partition ", part, " of ", book.num_parts,
+                        ": the partition book is damaged");
+          ++begin[part + 1];
+        }
+        for (int64_t p = 0; p < book.num_parts; ++p) begin[p + 1] += begin[p];
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t at = begin[owner[ids[i]]]++;
+          grouped[at] = ids[i];
+          position[at] = static_cast<uint32_t>(i);
+        }
+      },
+      book.owner);
+  for (int64_t p = book.num_parts; p > 0; --p) begin[p] = begin[p - 1];
+  begin[0] = 0;
+}
+
+void find_owners(const Book& book, const int64_t* ids, int64_t n, int64_t* owners) {
+  std::visit(
+      [&](const auto& owner) {
+        for (int64_t i = 0; i < n; ++i) {
+          check_id(book, ids, i);
+          owners[i] = owner[ids[i]];
+        }
+      },
+      book.owner);
+}
+
+void require_owned(const Book& book, const int64_t* ids, int64_t n, int64_t part) {
+  std::visit(
+      [&](const auto& owner) {
+        for (int64_t i = 0; i < n; ++i) {
+          check_id(book, ids, i);
+          prefetch_owner(owner, ids[i]);
+        }
+        for (int64_t i = 0; i < n; ++i)
+          require_index(owns(owner, part, ids[i]), "ids[", i, "] = ", ids[i], " belongs to partition ",
+                        static_cast<int64_t>(owner[ids[i]]), ", not here (partition ", part,
+                        "): ask the partition that owns it");
+      },
+      book.owner);
+}
+
+namespace {
+
 // Finds the first id outside [0, bound), or -1. Whole blocks are tested by their maximum, which vectorises.
 template <typename T>
 int64_t first_out_of_range(const T* ids, int64_t n, int64_t bound) {
@@ -45,6 +108,25 @@ void check_times(const CsrView& csr) {
               "] = ", csr.time[e - 1], " of the same row (row ", r, "): sort rows by time (sort_rows_by_time)");
 }
 
+// indptr[r + 1] - indptr[r] becomes the number of edges of row r.
+void count_edges(const CsrInput& edges, int64_t* indptr) {
+  std::fill_n(indptr, edges.num_rows + 1, 0);
+  std::visit(
+      [&](auto* r) {
+        if (edges.row_of)
+          for (int64_t i = 0; i < edges.num_edges; ++i) {
+            const int64_t row = edges.row_of[r[i]];
+            require_index(row < edges.num_rows, edges.row_name, "[", i, "] = ", r[i], " has row ", row,
+                          ", but there are ", edges.num_rows);
+            ++indptr[row + 1];
+          }
+        else
+          for (int64_t i = 0; i < edges.num_edges; ++i) ++indptr[r[i] + 1];
+      },
+      edges.rows);
+  for (int64_t i = 0; i < edges.num_rows; ++i) indptr[i + 1] += indptr[i];
+}
+
 }  // namespace
 
 void validate(const CsrView& csr, bool check_indices) {
@@ -60,42 +142,24 @@ void validate(const CsrView& csr, bool check_indices) {
   if (csr.weight_sum) validate_weights(csr.indptr, csr.num_rows, csr.weight_sum, csr.weight_guide);
 }
 
-void build_indptr(const char* name, Ids rows, int64_t num_edges, const uint32_t* row_of, int64_t num_nodes,
-                  int64_t num_rows, int64_t* indptr) {
-  check_range(name, rows, num_edges, num_nodes);
-  std::fill_n(indptr, num_rows + 1, 0);
-  std::visit(
-      [&](auto* r) {
-        if (row_of)
-          for (int64_t i = 0; i < num_edges; ++i) {
-            const int64_t row = row_of[r[i]];
-            require_index(row < num_rows, name, "[", i, "] = ", r[i], " has row ", row, ", but there are ", num_rows);
-            ++indptr[row + 1];
-          }
-        else
-          for (int64_t i = 0; i < num_edges; ++i) ++indptr[r[i] + 1];
-      },
-      rows);
-  for (int64_t i = 0; i < num_rows; ++i) indptr[i + 1] += indptr[i];
-}
-
-void fill_rows(const char* col_name, Ids rows, Ids cols, Ids edge_ids_in, int64_t num_edges, const uint32_t* row_of,
-               int64_t num_rows, int64_t num_neighbor_nodes, int64_t* indptr, CsrOut out) {
-  check_range(col_name, cols, num_edges, num_neighbor_nodes);
+void build_csr(const CsrInput& edges, const CsrOut& out) {
+  check_range(edges.row_name, edges.rows, edges.num_edges, edges.num_nodes);
+  count_edges(edges, out.indptr);
+  check_range(edges.col_name, edges.cols, edges.num_edges, edges.num_neighbor_nodes);
   std::visit(
       [&](auto* row, auto* col, auto* id_in, auto* col_out, auto* id_out) {
         using Col = std::remove_pointer_t<decltype(col_out)>;
         using EdgeId = std::remove_pointer_t<decltype(id_out)>;
-        for (int64_t i = 0; i < num_edges; ++i) {
-          const int64_t r = row_of ? row_of[row[i]] : row[i];
-          const int64_t at = indptr[r]++;
+        for (int64_t i = 0; i < edges.num_edges; ++i) {
+          const int64_t r = edges.row_of ? edges.row_of[row[i]] : row[i];
+          const int64_t at = out.indptr[r]++;  // a cursor, until all are placed
           col_out[at] = static_cast<Col>(col[i]);
           if (id_out) id_out[at] = static_cast<EdgeId>(id_in ? id_in[i] : i);
         }
       },
-      rows, cols, edge_ids_in, out.indices, out.edge_ids);
-  for (int64_t r = num_rows; r > 0; --r) indptr[r] = indptr[r - 1];
-  indptr[0] = 0;
+      edges.rows, edges.cols, edges.edge_ids, out.indices, out.edge_ids);
+  for (int64_t r = edges.num_rows; r > 0; --r) out.indptr[r] = out.indptr[r - 1];
+  out.indptr[0] = 0;
 }
 
 void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* time, int64_t* order) {
@@ -104,6 +168,38 @@ void sort_rows_by_time(const int64_t* indptr, int64_t num_rows, const int64_t* t
     std::iota(begin, end, indptr[r]);
     std::sort(begin, end, [&](int64_t a, int64_t b) { return time[a] != time[b] ? time[a] < time[b] : a < b; });
   }
+}
+
+void sort_rows(const int64_t* indptr, int64_t num_rows, MutableIds indices, int64_t* merged_indptr) {
+  merged_indptr[0] = 0;
+  std::visit(
+      [&](auto* ids) {
+        for (int64_t r = 0; r < num_rows; ++r) {
+          std::sort(ids + indptr[r], ids + indptr[r + 1]);
+          int64_t num_distinct = 0;
+          for (int64_t e = indptr[r]; e < indptr[r + 1]; ++e) num_distinct += e == indptr[r] || ids[e] != ids[e - 1];
+          merged_indptr[r + 1] = merged_indptr[r] + num_distinct;
+        }
+      },
+      indices);
+}
+
+void merge_rows(const int64_t* indptr, int64_t num_rows, MutableIds indices, const int64_t* merged_indptr,
+                int64_t* neighbor, int64_t* weight) {
+  std::visit(
+      [&](auto* ids) {
+        for (int64_t r = 0; r < num_rows; ++r) {
+          int64_t at = merged_indptr[r] - 1;
+          for (int64_t e = indptr[r]; e < indptr[r + 1]; ++e) {
+            if (e == indptr[r] || ids[e] != ids[e - 1]) {
+              neighbor[++at] = ids[e];
+              weight[at] = 0;
+            }
+            ++weight[at];
+          }
+        }
+      },
+      indices);
 }
 
 }  // namespace glt

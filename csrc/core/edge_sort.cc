@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
+#include <variant>
+#include <vector>
 
-#include "core/buckets.h"
 #include "core/check.h"
-#include "core/prefetch.h"
-#include "core/row_bucket.h"
-#include "core/row_stream.h"
+#include "core/memory.h"
+#include "core/row_writers.h"
 
 namespace glt {
 namespace {
@@ -48,6 +49,46 @@ int64_t bytes_per_edge(const EdgeList& edges) {
   const auto width = [](Ids ids) { return std::visit([](auto* p) -> int64_t { return sizeof(*p); }, ids); };
   return width(edges.row) + width(edges.col);
 }
+
+// Rows that follow each other, cut into ranges of so many edges at most; a row with more is a range of its own.
+class Buckets {
+ public:
+  Buckets(const int64_t* indptr, int64_t num_rows, int64_t max_edges) {
+    const auto cut_at = [&](int64_t row) {
+      if (!row_.empty() && row_.back() == row) return;
+      row_.push_back(row);
+      edge_.push_back(indptr[row]);
+    };
+    cut_at(0);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      if (indptr[row + 1] - edge_.back() > max_edges) cut_at(row);
+      if (indptr[row + 1] - indptr[row] > max_edges) cut_at(row + 1);
+    }
+    cut_at(num_rows);
+    while ((num_rows >> shift_) >= kGuideSize) ++shift_;
+    for (int64_t j = 0; j <= num_rows >> shift_; ++j)
+      guide_.push_back(
+          static_cast<uint32_t>(std::upper_bound(row_.begin(), row_.end(), j << shift_) - row_.begin() - 1));
+  }
+
+  size_t size() const { return row_.size() - 1; }
+  int64_t begin_edge(size_t b) const { return edge_[b]; }
+  int64_t end_edge(size_t b) const { return edge_[b + 1]; }
+  BucketRange operator[](int64_t b) const { return {row_[b], row_[b + 1], edge_[b], edge_[b + 1]}; }
+
+  // The bucket of a row: a guess from its high bits, which is right or a few short.
+  uint32_t find(int64_t row) const {
+    uint32_t b = guide_[row >> shift_];
+    while (row >= row_[b + 1]) ++b;
+    return b;
+  }
+
+ private:
+  static constexpr int64_t kGuideSize = int64_t{1} << 16;
+  std::vector<int64_t> row_, edge_;  // [size() + 1]
+  std::vector<uint32_t> guide_;
+  int shift_ = 0;
+};
 
 // Pass 2: one chunk of the input becomes one piece of each bucket.
 class Spreader {
@@ -127,7 +168,10 @@ class Spreader {
 
 SortPlan::SortPlan(const RecordLayout& record, int64_t num_edges, int64_t indices_width, int64_t edge_ids_width,
                    int64_t thread_bytes)
-    : record_bytes(record.bytes()), thread_bytes(thread_bytes) {
+    : record_bytes(record.bytes()),
+      thread_bytes(thread_bytes),
+      indices_width(indices_width),
+      edge_ids_width(edge_ids_width) {
   const int64_t ids = indices_width + edge_ids_width;
   edge_bytes = record_bytes + ids;
   if (record.weight) edge_bytes += record.weight_bytes + 9;  // weight_sum, and less than a byte of weight_guide
@@ -145,10 +189,11 @@ SortPlan::SortPlan(const RecordLayout& record, int64_t num_edges, int64_t indice
   scratch_bytes = num_edges * record_bytes;
 }
 
-int64_t count_rows(const EdgeList& edges, const RowOrder& order, int64_t* indptr, int num_threads, const Tick& tick) {
+int64_t count_rows(const EdgeList& edges, const RowOrder& order, int64_t* indptr, int num_threads,
+                   const Progress& progress) {
   std::fill_n(indptr, edges.num_nodes + 1, 0);
   std::atomic<int64_t> num_cut{0};
-  WorkItems items((edges.num_edges + kCountedEdges - 1) / kCountedEdges, num_threads, tick);
+  WorkItems items((edges.num_edges + kCountedEdges - 1) / kCountedEdges, num_threads, progress);
   const auto count = [&](auto* owner, auto* neighbor_owner, int64_t item) {
     const int64_t begin = item * kCountedEdges, end = std::min(edges.num_edges, begin + kCountedEdges);
     int64_t cut = 0;
@@ -186,9 +231,8 @@ int64_t count_rows(const EdgeList& edges, const RowOrder& order, int64_t* indptr
   return num_cut.load();
 }
 
-void sort_edges(const EdgeList& edges, const RowOrder& order, const SortPlan& plan, int64_t indices_width,
-                int64_t edge_ids_width, int64_t* indptr, PartGraphs& graphs, int scratch, int num_threads,
-                const Tick& tick) {
+void sort_edges(const EdgeList& edges, const RowOrder& order, const SortPlan& plan, int64_t* indptr, PartGraphs& graphs,
+                int scratch, int num_threads, const Progress& progress) {
   const RecordLayout layout(edges);
   const bool in_memory = plan.scratch_bytes == 0;
   const Buckets buckets(indptr, edges.num_nodes, in_memory ? edges.num_edges : plan.bucket_edges);
@@ -196,15 +240,15 @@ void sort_edges(const EdgeList& edges, const RowOrder& order, const SortPlan& pl
     std::vector<int64_t> cursor;
     for (size_t b = 0; b < buckets.size(); ++b) cursor.push_back(buckets.begin_edge(b));
     const int64_t chunk_edges = std::max<int64_t>(1, plan.thread_bytes / (plan.record_bytes + 8));
-    WorkItems items((edges.num_edges + chunk_edges - 1) / chunk_edges, num_threads, tick);
+    WorkItems items((edges.num_edges + chunk_edges - 1) / chunk_edges, num_threads, progress);
     items.run([&] { return Spreader(edges, layout, order.position, buckets, cursor, chunk_edges, scratch, items); });
     for (size_t b = 0; b < buckets.size(); ++b)
       require(cursor[b] == buckets.end_edge(b), "edge_index was changed while it was read");
   }
-  WorkItems items(static_cast<int64_t>(buckets.size()), num_threads, tick);
+  WorkItems items(static_cast<int64_t>(buckets.size()), num_threads, progress);
   items.run([&] {
-    return [&, bucket = RowBucket(layout, indices_width, edge_ids_width, indptr, graphs),
-            stream = RowStream(layout, plan, indices_width, edge_ids_width, scratch, graphs)](int64_t b) mutable {
+    return [&, bucket = RowBucket(layout, plan, indptr, graphs),
+            stream = RowStream(layout, plan, scratch, graphs)](int64_t b) mutable {
       const BucketRange range = buckets[b];
       if (in_memory) {
         bucket.begin(range);

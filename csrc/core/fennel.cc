@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
@@ -12,7 +13,7 @@
 namespace glt {
 namespace {
 
-constexpr double kNowhere = std::numeric_limits<double>::infinity();
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // The loads of all partitions, and the choice among them.
 class Placement {
@@ -143,7 +144,7 @@ class Placement {
   int64_t find_cheapest(int64_t v, int64_t label, int64_t edges, double share) {
     const int64_t start = static_cast<int64_t>(
         bounded(NodeDraws(key_, 0, 0, static_cast<uint64_t>(v))(0), static_cast<uint64_t>(num_parts_)));
-    double least = kNowhere, least_with_edge_room = kNowhere;
+    double least = kInfinite, least_with_edge_room = kInfinite;
     int64_t found = -1;
     for (int64_t i = 0; i < num_parts_; ++i) {
       const int64_t part = start + i < num_parts_ ? start + i : start + i - num_parts_;

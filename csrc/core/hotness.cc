@@ -1,43 +1,39 @@
 #include "core/hotness.h"
 
+#include <algorithm>
 #include <atomic>
-#include <exception>
-#include <mutex>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "core/check.h"
-#include "core/hotness_rules.h"
-#include "core/prefetch.h"
-#include "core/team.h"
+#include "core/memory.h"
+#include "core/threads.h"
 
 namespace glt {
+
+EdgeChance::EdgeChance(const CsrView& csr, int64_t first, int64_t end, int64_t k, bool weighted, bool replace) {
+  begin(weighted ? csr.weight_sum : nullptr, first, end, k, replace);
+  finish(end - first, k, replace, [&](const auto& of) {
+    TwoSums sum{0, 0};
+    for (int64_t e = first; e < end; ++e) {
+      const TwoSums one = of(e);
+      sum = {sum.first + one.first, sum.second + one.second};
+    }
+    return sum;
+  });
+}
+
 namespace {
 
 constexpr int64_t kMaxHops = 256;
 constexpr int64_t kRowsAtOnce = 1024;
 constexpr int64_t kAhead = 16;  // edges whose neighbours are fetched early
 
-// Runs work(first, end) over pieces of [0, n) on several threads.
-template <typename Work>
-void in_pieces(int64_t n, int num_threads, const Work& work) {
-  std::atomic<int64_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto run = [&] {
-    try {
-      work([&](int64_t& first, int64_t& end) {
-        first = next.fetch_add(kRowsAtOnce);
-        end = std::min(n, first + kRowsAtOnce);
-        return first < n;
-      });
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-      next.store(n);
-    }
-  };
-  run_with_helpers(static_cast<int>(std::min<int64_t>(num_threads - 1, n / kRowsAtOnce)), run, run);
-  if (error) std::rethrow_exception(error);
+// Shares nodes out to threads, each of which works with what make_work() made for it.
+template <typename MakeWork>
+void for_pieces(int64_t n, int num_threads, const MakeWork& make_work) {
+  for_chunks_with(n, kRowsAtOnce, std::min<int64_t>(num_threads - 1, n / kRowsAtOnce), make_work);
 }
 
 // An atomic addition waits for all memory accesses before it, which a thread that is alone is spared.
@@ -58,7 +54,7 @@ class HopSpread {
       : at_(at), csr_(*at.csr), indices_(indices), doubt_(doubt) {}
 
   // Passes on what the nodes [first, end) were found with.
-  void rows(int64_t first, int64_t end) {
+  void operator()(int64_t first, int64_t end) {
     for (int64_t v = first; v < end; ++v) {
       const int64_t begin = csr_.indptr[v], stop = csr_.indptr[v + 1];
       const float* found = at_.expanded + v * at_.num_columns;
@@ -84,7 +80,7 @@ class HopSpread {
     for (int64_t e = begin; e < stop; ++e) {
       ask_ahead(e + kAhead);
       const int64_t u = indices_[e];
-      if (found == at_.neighbor + u * at_.num_columns) continue;  // a loop finds nobody new
+      if (found == at_.neighbor + u * at_.num_columns) continue;  // a loop finds no new node
       const bool again = edge_bit(at_.repeated, e), back = at_.hop > 0 && edge_bit(at_.mutual, e);
       add<kShared>(doubt_ + u, even && !again && !back ? amount : rules.doubt(e, u, again, back));
     }
@@ -154,10 +150,8 @@ void add_doubt(const HotnessHop& at, int64_t* doubt, int num_threads) {
   require(at.hop >= 0 && at.hop < kMaxHops && at.hop < at.num_columns, "hop = ", at.hop, ": expected 0 to ",
           std::min(kMaxHops, at.num_columns) - 1);
   const auto spread_all = [&]<typename Index>(const Index* indices, auto shared) {
-    in_pieces(at.csr->num_nodes, num_threads, [&](const auto& next_piece) {
-      HopSpread<decltype(shared)::value, Index> spread(at, indices, doubt);
-      for (int64_t first, end; next_piece(first, end);) spread.rows(first, end);
-    });
+    for_pieces(at.csr->num_nodes, num_threads,
+               [&] { return HopSpread<decltype(shared)::value, Index>(at, indices, doubt); });
   };
   std::visit(
       [&](auto* indices) {
@@ -175,9 +169,9 @@ void find_mutual(const CsrView& csr, const CsrView& back, uint64_t* mutual, int 
   const Sources sources(back);
   std::visit(
       [&](auto* indices) {
-        in_pieces(csr.num_nodes, num_threads, [&](const auto& next_piece) {
-          std::vector<uint32_t> seen_by(back.num_nodes, UINT32_MAX);  // the last node that this one has an edge to
-          for (int64_t first, end; next_piece(first, end);) {
+        for_pieces(csr.num_nodes, num_threads, [&] {
+          // By node: the last one that this one has an edge to.
+          return [&, seen_by = std::vector<uint32_t>(back.num_nodes, UINT32_MAX)](int64_t first, int64_t end) mutable {
             BitWriter bits(mutual);
             for (int64_t v = first; v < end; ++v) {
               for (int64_t i = sources.indptr[v]; i < sources.indptr[v + 1]; ++i)
@@ -185,7 +179,7 @@ void find_mutual(const CsrView& csr, const CsrView& back, uint64_t* mutual, int 
               for (int64_t e = csr.indptr[v]; e < csr.indptr[v + 1]; ++e)
                 if (seen_by[indices[e]] == static_cast<uint32_t>(v)) bits.set(e);
             }
-          }
+          };
         });
       },
       csr.indices);
@@ -196,9 +190,10 @@ void find_repeated(const CsrView& csr, uint64_t* repeated, int num_threads) {
   std::fill_n(repeated, (csr.num_edges + 63) / 64, 0);
   std::visit(
       [&](auto* indices) {
-        in_pieces(csr.num_nodes, num_threads, [&](const auto& next_piece) {
-          std::vector<uint32_t> seen_by(csr.num_neighbor_nodes, UINT32_MAX);  // the last node that has an edge to it
-          for (int64_t first, end; next_piece(first, end);) {
+        for_pieces(csr.num_nodes, num_threads, [&] {
+          // By node: the last one that has an edge to it.
+          return [&, seen_by = std::vector<uint32_t>(csr.num_neighbor_nodes, UINT32_MAX)](int64_t first,
+                                                                                          int64_t end) mutable {
             BitWriter bits(repeated);
             for (int64_t v = first; v < end; ++v)
               for (int64_t e = csr.indptr[v]; e < csr.indptr[v + 1]; ++e) {
@@ -206,7 +201,7 @@ void find_repeated(const CsrView& csr, uint64_t* repeated, int num_threads) {
                 if (last == static_cast<uint32_t>(v)) bits.set(e);
                 last = static_cast<uint32_t>(v);
               }
-          }
+          };
         });
       },
       csr.indices);

@@ -1,9 +1,10 @@
-// What a sampler decides about one row: how many edges it gives, and which. Host and device share every decision, so a
-// batch is the same on both.
+// What a sampler decides at random: how many edges a row gives, and which; and the nodes of negative edges. Host and
+// device share every decision, so a batch is the same on both.
 #pragma once
 
 #include <cstdint>
 
+#include "core/check.h"
 #include "core/rng.h"
 
 #if defined(__CUDA_ARCH__)
@@ -41,9 +42,9 @@ GLT_HOST_DEVICE int64_t floyd_drawn(int64_t n, int64_t k, int64_t i, uint64_t bi
 }
 
 // k distinct numbers of [begin, begin + n), k <= n, each subset equally likely, by k draws; draws[i] are random bits.
-// Compares each with all before it: for a few. Unrolls where k is known when this is compiled.
+// Compares each with all before it: for small k. Unrolls where k is known when this is compiled.
 template <typename T, typename Draws>
-GLT_HOST_DEVICE void floyd_few(T begin, T n, T k, const Draws& draws, T* pick) {
+GLT_HOST_DEVICE void floyd_small(T begin, T n, T k, const Draws& draws, T* pick) {
   GLT_UNROLL
   for (T i = 0; i < k; ++i) {
     const T drawn = begin + static_cast<T>(floyd_drawn(n, k, i, draws[i]));
@@ -68,5 +69,43 @@ GLT_HOST_DEVICE int64_t floyd_pick(int64_t n, int64_t k, int64_t i, const Drawn&
     step = instead;
   }
 }
+
+// Candidates for the ends of negative edges. The node that stands in slot i of a batch's negatives is a function of
+// (batch key, side, i, attempt): all who ask get the same answer, and a candidate that turns out to be an edge is
+// replaced by that of the next attempt.
+struct NegativeDraws {
+  uint64_t batch_key = 0;
+  uint32_t side = 0;                     // 0: sources, 1: destinations
+  int64_t num_nodes = 0;                 // candidates are in [0, num_nodes)
+  const uint64_t* weight_sum = nullptr;  // [num_nodes], inclusive prefix sums; null: all nodes are equally likely
+
+  GLT_HOST_DEVICE uint64_t key() const { return derive_key(batch_key, Purpose::kNegative, side, 0); }
+  GLT_HOST_DEVICE uint64_t total() const {
+    return num_nodes < 1 ? 0 : weight_sum ? weight_sum[num_nodes - 1] : static_cast<uint64_t>(num_nodes);
+  }
+  // `key` and `total` are those above, asked for once.
+  GLT_HOST_DEVICE int64_t node(uint64_t key, uint64_t total, int64_t slot, uint32_t attempt) const {
+    NodeDraws draws(key, /*hop=*/0, /*edge_type=*/0, static_cast<uint64_t>(slot));
+    const uint64_t u = bounded(draws(attempt), total);
+    if (!weight_sum) return static_cast<int64_t>(u);
+    const uint64_t* first = weight_sum;  // the first sum above u
+    for (int64_t left = num_nodes; left > 0;) {
+      const int64_t half = left / 2;
+      const bool below = first[half] <= u;
+      first += below ? half + 1 : 0;
+      left = below ? left - half - 1 : half;
+    }
+    return first - weight_sum;
+  }
+
+  // Throws std::invalid_argument when there is no node to draw or all weigh nothing.
+  void fill(const int64_t* slot, int64_t n, uint32_t attempt, int64_t* out) const {
+    require(num_nodes >= 1 || n == 0, "num_nodes = ", num_nodes, ": negatives need a node to draw");
+    const uint64_t sum = total();
+    require(sum > 0 || n == 0, "all ", num_nodes, " weights are zero: negatives need a node to draw");
+    const uint64_t stream = key();
+    for (int64_t i = 0; i < n; ++i) out[i] = node(stream, sum, slot[i], attempt);
+  }
+};
 
 }  // namespace glt

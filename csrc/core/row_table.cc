@@ -1,19 +1,19 @@
 #include "core/row_table.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <mutex>
+#include <numbers>
 #include <shared_mutex>
+#include <type_traits>
 #include <vector>
 
-#include "core/buffer.h"
 #include "core/check.h"
-#include "core/halves.h"
-#include "core/prefetch.h"
-#include "core/row_ahead.h"
-#include "core/team.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "core/threads.h"
 
 namespace glt {
 namespace {
@@ -28,16 +28,6 @@ int helpers(int64_t n, int64_t row_bytes, int num_threads) {
   return static_cast<int>(std::min<int64_t>(num_threads - 1, n * row_bytes / kHelpBytes));
 }
 
-// Runs work(i) for all i in [0, n), each on one of several threads; work does not throw.
-template <typename Work>
-void deal(int64_t n, int num_helpers, const Work& work) {
-  std::atomic<int64_t> next{0};
-  const auto run = [&] {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) work(i);
-  };
-  run_with_helpers(num_helpers, run, run);
-}
-
 bool ascends(const SomeRows& some) {
   if (!some.numbers) return true;
   for (int64_t i = 1; i < some.n; ++i)
@@ -45,15 +35,13 @@ bool ascends(const SomeRows& some) {
   return true;
 }
 
-struct Bfloat16 {
-  uint16_t bits;
-  void operator+=(Bfloat16 other) { bits = to_bfloat(widened(bits) + widened(other.bits)); }
-};
-
-struct Float16 {
-  _Float16 value;
-  void operator+=(Float16 other) { value = static_cast<_Float16>(float(value) + float(other.value)); }
-};
+template <typename T>
+T sum_of(T a, T b) {
+  if constexpr (sizeof(T) == 2 && !std::is_integral_v<T>)
+    return T(static_cast<float>(a) + static_cast<float>(b));
+  else
+    return static_cast<T>(a + b);
+}
 
 template <typename T>
 void add_numbers_to(std::byte* row, const std::byte* value, int64_t bytes) {
@@ -61,7 +49,7 @@ void add_numbers_to(std::byte* row, const std::byte* value, int64_t bytes) {
     T sum, more;
     std::memcpy(&sum, row + b, sizeof(T));
     std::memcpy(&more, value + b, sizeof(T));
-    sum += more;
+    sum = sum_of(sum, more);
     std::memcpy(row + b, &sum, sizeof(T));
   }
 }
@@ -116,6 +104,10 @@ void RowTable::read_elements(const SomeRows& some, int64_t first, int64_t last, 
   for (int64_t i = first; i < last; ++i) out[i] = __atomic_load_n(table + some[i], __ATOMIC_RELAXED);
 }
 
+int64_t RowTable::chunk_rows(const SomeRows& some) const {
+  return some.numbers ? kChunkRows : std::max<int64_t>(1, kRangeBytes / row_bytes_);
+}
+
 int64_t RowTable::run_length(const SomeRows& some, int64_t i, int64_t last) const {
   if (some.numbers) return 1;
   const int64_t block_rows = int64_t{1} << block_shift_;
@@ -141,9 +133,7 @@ void RowTable::read_rows(const SomeRows& some, int64_t first, int64_t last, std:
 void RowTable::read(const SomeRows& some, std::byte* out, int num_threads) const {
   require_rows(some);
   if (row_bytes_ == 0) return;
-  const int64_t chunk = some.numbers ? kChunkRows : std::max<int64_t>(1, kRangeBytes / row_bytes_);
-  deal((some.n + chunk - 1) / chunk, helpers(some.n, row_bytes_, num_threads), [&](int64_t c) {
-    const int64_t first = c * chunk, last = std::min(some.n, first + chunk);
+  for_chunks(some.n, chunk_rows(some), helpers(some.n, row_bytes_, num_threads), [&](int64_t first, int64_t last) {
     if (is_word_)
       as_word(row_bytes_, [&](auto word) { read_elements(some, first, last, reinterpret_cast<decltype(word)*>(out)); });
     else
@@ -176,11 +166,9 @@ void RowTable::change(const SomeRows& some, int num_threads, const Change& chang
   const auto itself = [](int64_t i) { return i; };
   const int num_helpers = helpers(some.n, row_bytes_, num_threads);
   if (num_helpers == 0) return run(0, some.n, itself);
-  if (ascends(some)) {  // each row once
-    const int64_t chunk = some.numbers ? kChunkRows : std::max<int64_t>(1, kRangeBytes / row_bytes_);
-    return deal((some.n + chunk - 1) / chunk, num_helpers,
-                [&](int64_t c) { run(c * chunk, std::min(some.n, (c + 1) * chunk), itself); });
-  }
+  if (ascends(some))  // each row once
+    return for_chunks(some.n, chunk_rows(some), num_helpers,
+                      [&](int64_t first, int64_t last) { run(first, last, itself); });
   // Equal rows have the same lock: sorted by lock, all of a group in the order given, groups may go to any thread.
   const int64_t num_groups = lock_mask_ + 1;
   std::vector<int64_t> begin(num_groups + 1), order(some.n);
@@ -189,7 +177,8 @@ void RowTable::change(const SomeRows& some, int num_threads, const Change& chang
   for (int64_t g = 0; g < num_groups; ++g) begin[g + 1] += begin[g];
   std::vector<int64_t> next(begin.begin(), begin.end() - 1);
   for (int64_t i = 0; i < some.n; ++i) order[next[group_of(i)]++] = i;
-  deal(num_groups, num_helpers, [&](int64_t g) { run(begin[g], begin[g + 1], [&](int64_t at) { return order[at]; }); });
+  for_chunks(num_groups, 1, num_helpers,
+             [&](int64_t g, int64_t) { run(begin[g], begin[g + 1], [&](int64_t at) { return order[at]; }); });
 }
 
 void RowTable::write(const SomeRows& some, const std::byte* values, int num_threads) {
@@ -259,5 +248,56 @@ void RowTable::add(const SomeRows& some, const std::byte* values, Number number,
       return add_as(double{});
   }
 }
+
+namespace {
+
+constexpr int64_t kChunkValues = 1 << 14;
+constexpr int kPerBlock = 4;  // 32 bits each
+
+// In (0, 1), never at its ends: logarithms are taken of it.
+double unit(uint32_t word) {
+  return (word + 0.5) * 0x1p-32;
+}
+
+template <typename T>
+void four_values(const Bits128& bits, const RandomValues& values, T* out) {
+  if (values.is_normal) {
+    for (int pair = 0; pair < 2; ++pair) {
+      const double radius = values.b * std::sqrt(-2 * std::log(unit(bits.word[2 * pair])));
+      const double angle = 2 * std::numbers::pi * unit(bits.word[2 * pair + 1]);
+      out[2 * pair] = static_cast<T>(values.a + radius * std::cos(angle));
+      out[2 * pair + 1] = static_cast<T>(values.a + radius * std::sin(angle));
+    }
+    return;
+  }
+  const T below = std::nextafter(static_cast<T>(values.b), static_cast<T>(values.a));
+  for (int i = 0; i < kPerBlock; ++i)  // rounding may reach b
+    out[i] = std::min(static_cast<T>(values.a + (values.b - values.a) * unit(bits.word[i])), below);
+}
+
+}  // namespace
+
+template <typename T>
+void fill_random(const SomeRows& some, const RandomValues& values, int64_t width, T* out, int num_threads) {
+  const int64_t chunk = std::max<int64_t>(1, kChunkValues / std::max<int64_t>(width, 1));
+  const int64_t num_chunks = (some.n + chunk - 1) / chunk;
+  for_chunks(some.n, chunk, std::min<int64_t>(num_threads, num_chunks) - 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto row = static_cast<uint64_t>(some[i]);
+      for (int64_t first = 0; first < width; first += kPerBlock) {
+        const auto block = static_cast<uint64_t>(first / kPerBlock);
+        T made[kPerBlock];
+        four_values(philox({{static_cast<uint32_t>(row), static_cast<uint32_t>(row >> 32), static_cast<uint32_t>(block),
+                             static_cast<uint32_t>(block >> 32)}},
+                           values.key),
+                    values, made);
+        std::copy_n(made, std::min<int64_t>(kPerBlock, width - first), out + i * width + first);
+      }
+    }
+  });
+}
+
+template void fill_random<float>(const SomeRows&, const RandomValues&, int64_t, float*, int);
+template void fill_random<double>(const SomeRows&, const RandomValues&, int64_t, double*, int);
 
 }  // namespace glt

@@ -1,13 +1,64 @@
 // Rows that many threads read, replace and add to at a time: none is ever seen, or left, half-written.
 #pragma once
 
+#include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
-#include "core/row_lock.h"
+#include "core/threads.h"
 
 namespace glt {
+
+// A lock of four bytes for as long as it takes to copy a row: many readers, or one writer. Spins, and yields where it
+// must wait long. A writer that waits keeps new readers out, so it is never starved. Names as std::shared_lock and
+// std::unique_lock want them.
+class RowLock {
+ public:
+  void lock_shared() {
+    Backoff backoff;
+    while (state_.fetch_add(1, std::memory_order_acquire) & kWriter) {
+      state_.fetch_sub(1, std::memory_order_relaxed);
+      while (state_.load(std::memory_order_relaxed) & kWriter) backoff.pause();
+    }
+  }
+
+  void unlock_shared() { state_.fetch_sub(1, std::memory_order_release); }
+
+  void lock() {
+    Backoff backoff;
+    while (state_.fetch_or(kWriter, std::memory_order_acquire) & kWriter) backoff.pause();
+    while (state_.load(std::memory_order_acquire) & ~kWriter) backoff.pause();  // those that were here before
+  }
+
+  void unlock() { state_.fetch_and(~kWriter, std::memory_order_release); }
+
+ private:
+  static constexpr uint32_t kWriter = 1u << 31;
+  std::atomic<uint32_t> state_{0};  // readers, and whether there is a writer
+};
+
+// Elements of two bytes, as float32 and back, rounded to nearest even.
+struct Bfloat16 {
+  uint16_t bits = 0;
+
+  Bfloat16() = default;
+  explicit Bfloat16(float value) {
+    const uint32_t wide = std::bit_cast<uint32_t>(value);
+    const bool is_nan = (wide & 0x7FFFFFFFu) > 0x7F800000u;  // it stays one
+    bits = static_cast<uint16_t>(is_nan ? wide >> 16 | 0x40u : (wide + 0x7FFFu + (wide >> 16 & 1u)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+};
+
+struct Float16 {
+  _Float16 value = 0;
+
+  Float16() = default;
+  explicit Float16(float wide) : value(static_cast<_Float16>(wide)) {}
+  explicit operator float() const { return static_cast<float>(value); }
+};
 
 // What the bytes of a row stand for, where they are added to. Integers wrap around, with and without sign alike;
 // complex numbers are pairs. Halves are added in float32 and rounded to nearest even, once per addition.
@@ -52,6 +103,7 @@ class RowTable {
   };
 
   void require_rows(const SomeRows& some) const;
+  int64_t chunk_rows(const SomeRows& some) const;  // dealt with at a time by each thread
   // How many of some[i], ..., some[last - 1] are one behind the other under one lock.
   int64_t run_length(const SomeRows& some, int64_t i, int64_t last) const;
   template <typename Change>
@@ -67,5 +119,17 @@ class RowTable {
   bool is_word_;       // whether the machine loads and stores a row at once
   std::unique_ptr<PaddedLock[]> locks_;
 };
+
+// Random values of rows, each a function of its row, its column and a key.
+struct RandomValues {
+  bool is_normal;  // of mean a and standard deviation b; else uniform in [a, b)
+  double a, b;
+  uint64_t key;
+};
+
+// out [n, width]: values of these rows, the same with any num_threads. Normal ones are made by Box and Muller's
+// transform (Annals of Mathematical Statistics 29, 1958) in float64.
+template <typename T>
+void fill_random(const SomeRows& some, const RandomValues& values, int64_t width, T* out, int num_threads);
 
 }  // namespace glt

@@ -2,36 +2,85 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
-#include "core/buffer.h"
 #include "core/check.h"
-#include "core/halves.h"
-#include "core/prefetch.h"
-#include "core/row_chunks.h"
+#include "core/memory.h"
+#include "core/row_table.h"
+#include "core/threads.h"
 
 namespace glt {
 namespace {
 
-struct Float32 {
-  using Stored = float;
-  static float load(float value) { return value; }
-  static float store(float value) { return value; }
-};
+constexpr int64_t kChunkRows = 128;  // dealt with at a time by each thread
 
-struct Bfloat16 {
-  using Stored = uint16_t;
-  static float load(uint16_t value) { return widened(value); }
-  static uint16_t store(float value) { return to_bfloat(value); }
-};
+}  // namespace
 
-struct Float16 {
-  using Stored = _Float16;
-  static float load(_Float16 value) { return static_cast<float>(value); }
-  static _Float16 store(float value) { return static_cast<_Float16>(value); }
-};
+RowMerge::RowMerge(const std::vector<RowGradients>& parts, int64_t num_rows, int64_t dim)
+    : num_rows_(num_rows), dim_(dim) {
+  int64_t total = 0;
+  for (const RowGradients& part : parts) total += part.n;
+  entries_.resize(total);
+  Entry* entry = entries_.data();
+  for (size_t p = 0; p < parts.size(); ++p)
+    for (int64_t i = 0; i < parts[p].n; ++i) {
+      const int64_t row = parts[p].rows[i];
+      require_index(static_cast<uint64_t>(row) < static_cast<uint64_t>(num_rows), "parts[", p, "]: row ", row,
+                    " at position ", i, " is outside [0, ", num_rows, ")");
+      *entry++ = {row, parts[p].grads + i * dim};
+    }
+  sort();
+  for (int64_t i = 0; i < total; ++i)
+    if (i == 0 || entries_[i].row != entries_[i - 1].row) begin_.push_back(i);
+  begin_.push_back(total);
+}
+
+// By digits, the lowest first: equal rows keep the order in which they came.
+void RowMerge::sort() {
+  constexpr int kBits = 11;
+  const int64_t n = entries_.size();
+  // One trainer's rows are distinct and ascending: its client has merged them.
+  if (std::is_sorted(entries_.data(), entries_.end(), [](const Entry& a, const Entry& b) { return a.row < b.row; }))
+    return;
+  other_.resize(n);
+  const int width = std::bit_width(static_cast<uint64_t>(num_rows_ - 1));
+  for (int shift = 0; shift < width; shift += kBits) {
+    std::array<int64_t, 1 << kBits> place{};
+    const auto digit = [&](const Entry& entry) { return (entry.row >> shift) & ((1 << kBits) - 1); };
+    for (int64_t i = 0; i < n; ++i) ++place[digit(entries_[i])];
+    int64_t begin = 0;
+    for (int64_t& each : place) begin += std::exchange(each, begin);
+    for (int64_t i = 0; i < n; ++i) other_[place[digit(entries_[i])]++] = entries_[i];
+    std::swap(entries_, other_);
+  }
+}
+
+void RowMerge::sum(int64_t i, float scale, float* out) const {
+  const int64_t begin = begin_[i], end = begin_[i + 1];
+  std::memcpy(out, entries_[begin].grad, dim_ * sizeof(float));
+  for (int64_t e = begin + 1; e < end; ++e) {
+    const float* grad = entries_[e].grad;
+    for (int64_t d = 0; d < dim_; ++d) out[d] += grad[d];
+  }
+  if (scale != 1.0F)
+    for (int64_t d = 0; d < dim_; ++d) out[d] *= scale;
+}
+
+void RowMerge::sum_all(float scale, int64_t* rows, float* out, int num_threads) const {
+  for_row_chunks(size(), kChunkRows, dim_, num_threads, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      rows[i] = row(i);
+      sum(i, scale, out + i * dim_);
+    }
+  });
+}
+
+namespace {
 
 struct Adagrad {
   static constexpr int kNumTables = 1;
@@ -84,9 +133,8 @@ void require_fit(const RowMerge& merge, const RowTable& table, int64_t element_b
           merge.dim() * element_bytes);
 }
 
-template <typename Type, typename Kind, typename Step>
+template <typename Stored, typename Kind, typename Step>
 void update_rows_of(const RowMerge& merge, RowTable& weights, const Step& step, int num_threads) {
-  using Stored = typename Type::Stored;
   constexpr size_t kNum = Kind::kNumTables;
   const int64_t dim = merge.dim();
   const std::array<RowTable*, kNum> states = Kind::tables(step);
@@ -95,7 +143,7 @@ void update_rows_of(const RowMerge& merge, RowTable& weights, const Step& step, 
   std::array<RowTable*, kNum + 1> tables{&weights};
   std::copy(states.begin(), states.end(), tables.begin() + 1);
 
-  for_row_chunks(merge.size(), 4 * dim, num_threads, [&](int64_t first, int64_t last) {
+  for_row_chunks(merge.size(), kChunkRows, 4 * dim, num_threads, [&](int64_t first, int64_t last) {
     Buffer<float> floats;  // a gradient, weights, and state
     floats.resize((2 + kNum) * dim);
     Buffer<Stored> stored;
@@ -113,10 +161,10 @@ void update_rows_of(const RowMerge& merge, RowTable& weights, const Step& step, 
       merge.sum(i, step.scale, grad);
       held.hold(row);
       const auto* at = reinterpret_cast<const Stored*>(weights.row(row));
-      for (int64_t d = 0; d < dim; ++d) weight[d] = Type::load(at[d]);
+      for (int64_t d = 0; d < dim; ++d) weight[d] = static_cast<float>(at[d]);
       for (size_t s = 0; s < kNum; ++s) std::memcpy(state[s], states[s]->row(row), state_bytes);
       Kind::update(step, dim, grad, weight, state.data());
-      for (int64_t d = 0; d < dim; ++d) stored[d] = Type::store(weight[d]);
+      for (int64_t d = 0; d < dim; ++d) stored[d] = static_cast<Stored>(weight[d]);
       weights.replace_locked(row, reinterpret_cast<const std::byte*>(stored.data()));
       for (size_t s = 0; s < kNum; ++s) states[s]->replace_locked(row, reinterpret_cast<const std::byte*>(state[s]));
     }
@@ -127,7 +175,7 @@ template <typename Kind, typename Step>
 void update_rows_of_any(const RowMerge& merge, RowTable& weights, Number number, const Step& step, int num_threads) {
   switch (number) {
     case Number::kFloat32:
-      return update_rows_of<Float32, Kind>(merge, weights, step, num_threads);
+      return update_rows_of<float, Kind>(merge, weights, step, num_threads);
     case Number::kBfloat16:
       return update_rows_of<Bfloat16, Kind>(merge, weights, step, num_threads);
     case Number::kFloat16:

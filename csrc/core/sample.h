@@ -1,18 +1,16 @@
 // One-hop neighbour sampling: which edges of a node a batch takes.
 //
-// The picks of a node are a function of (batch key, hop, edge type, node id) and of its row alone. Whoever holds the
-// row computes the same picks, so a batch does not depend on how the graph is partitioned or on threads.
+// The picks of a node are a function of (batch key, hop, edge type, node id) and of its row alone. All who hold the
+// row compute the same picks, so a batch does not depend on how the graph is partitioned or on threads.
 #pragma once
 
 #include <cstdint>
 
-#include "core/buffer.h"
 #include "core/csr.h"
-#include "core/exclusions.h"
+#include "core/memory.h"
 #include "core/pick_rules.h"
 #include "core/rng.h"
-#include "core/row_draws.h"
-#include "core/row_spans.h"
+#include "core/rows.h"
 
 namespace glt {
 
@@ -23,7 +21,7 @@ struct HopSpec {
   uint32_t hop = 0;                        // < 256
   uint32_t edge_type = 0;                  // < 65535
   bool with_edge = true;                   // false: leaves RowSamples::edge empty
-  bool last = false;                       // of edges with times, only the num_neighbors latest that may be taken
+  bool latest_only = false;                // of edges with times, only the num_neighbors latest that may be taken
   const Exclusions* exclusions = nullptr;  // edges that are never taken; null: none
 };
 
@@ -51,15 +49,22 @@ struct RowSamples {
   }
 };
 
+constexpr int64_t kRunSlack = 8;  // elements behind the end that write_run may overwrite
+
+// Writes out[j] = value(j) for j < n, and something up to out[kRunSlack - 1]: runs are mostly short, and a fixed number
+// of stores costs less than leaving a loop at an unpredictable time.
+template <typename T, typename Value>
+inline void write_run(T* out, int64_t n, const Value& value) {
+  for (int64_t j = 0; j < kRunSlack; ++j) out[j] = value(j);
+  for (int64_t j = kRunSlack; j < n; ++j) out[j] = value(j);
+}
+
 // What a thread reads rows with, one chunk after the other: in its own caches, unlike samples, which others consume.
 struct RowScratch {
   Buffer<int64_t> position;  // where in the edge arrays a pick is
   RowSpans spans;
   RowDraws draws;
 };
-
-// Rows that are sampled together: enough loads in flight to hide memory latency, few enough to stay in the L2 cache.
-constexpr int64_t kChunkRows = 64;
 
 // Appends the samples of `rows`, kChunkRows at most, to `out`. Without replacement by Floyd's algorithm (Bentley &
 // Floyd, CACM 30(9), 1987): exactly min(k, degree) draws, every subset equally likely. Throws std::out_of_range, naming

@@ -1,17 +1,54 @@
 #include <cuda_runtime.h>
 
 #include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <stdexcept>
+#include <variant>
 
-#include "cuda/cuda_block.h"
-#include "cuda/cuda_launcher.h"
+#include "core/rng.h"
 #include "cuda/device.h"
+#include "cuda/launcher.h"
 
 namespace glt::cuda {
 namespace {
 
+// A block of threads as a GPU runs it.
+class CudaBlock {
+ public:
+  __device__ __forceinline__ int x() const { return static_cast<int>(blockIdx.x); }
+  __device__ __forceinline__ int y() const { return static_cast<int>(blockIdx.y); }
+
+  template <typename Step>
+  __device__ __forceinline__ void each(const Step& step) const {
+    step(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+
+  static __device__ __forceinline__ void atomic_max(uint32_t* word, uint32_t value) { atomicMax(word, value); }
+  static __device__ __forceinline__ void atomic_max(uint64_t* word, uint64_t value) {
+    atomicMax(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+  }
+  static __device__ __forceinline__ void atomic_min(uint64_t* word, uint64_t value) {
+    atomicMin(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+  }
+  static __device__ __forceinline__ uint64_t atomic_add(uint64_t* word, uint64_t value) {
+    return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+  }
+  static __device__ __forceinline__ uint32_t compare_and_swap(uint32_t* word, uint32_t expected, uint32_t value) {
+    return atomicCAS(word, expected, value);
+  }
+  // Not from the L1 cache, which does not see what other multiprocessors change.
+  template <typename Word>
+  static __device__ __forceinline__ Word load(const Word* word) {
+    return __ldcg(word);
+  }
+};
+
 // How many blocks a multiprocessor is to hold: where kernels wait for memory more than they compute. Others get all the
-// registers that they ask for; left to itself, ptxas spills a few to make room for a block more.
+// registers that they ask for; left to itself, ptxas spills some to make room for another block.
 template <typename Body>
 constexpr int blocks_per_sm() {
   if constexpr (requires { Body::kBlocksPerSm; }) return Body::kBlocksPerSm;
@@ -33,7 +70,7 @@ class CudaLauncher : public Launcher {
   ~CudaLauncher() override {
     try {
       const DeviceScope on(device_);
-      // What was launched last may still copy from or to the staging memory, if nobody has waited for it.
+      // What was launched last may still copy from or to the staging memory, if no call has waited for it.
       cudaEventSynchronize(done_);
       if (recorded_) cudaGraphExecDestroy(recorded_);
       if (staging_) cudaFreeHost(staging_);

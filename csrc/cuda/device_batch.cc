@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <string>
 
 #include "core/check.h"
+#include "cuda/edge_kernels.h"
+#include "cuda/induce_kernels.h"
+#include "cuda/node_kernels.h"
 
 namespace glt::cuda {
 namespace {
@@ -26,11 +30,11 @@ void run_tasks(Launcher& launcher, Kernel kernel, const Task* tasks, int64_t n, 
 }
 
 template <int K>
-void run_few(Launcher& launcher, int few, const EdgeTask* tasks, int64_t n, int64_t blocks) {
-  if (few == K)
-    run_tasks(launcher, PickFew<K>{}, tasks, n, blocks);
+void run_pick_rows(Launcher& launcher, int unrolled_k, const EdgeTask* tasks, int64_t n, int64_t blocks) {
+  if (unrolled_k == K)
+    run_tasks(launcher, PickRows<K>{}, tasks, n, blocks);
   else if constexpr (K > 1)
-    run_few<K - 1>(launcher, few, tasks, n, blocks);
+    run_pick_rows<K - 1>(launcher, unrolled_k, tasks, n, blocks);
 }
 
 }  // namespace
@@ -105,7 +109,7 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
   bool draws_floyd = false, draws_by_weight = false;
   for (const Expansion& e : hop.expansions) {
     tiles = std::max<int64_t>(tiles, tiles_for(e.frontier_bound, 1));
-    if (e.few) continue;
+    if (e.unrolled_k) continue;
     ++num_by_edge;
     const bool has_weights = graphs_[e.edge_type]->weight_sum;
     draws_by_weight |= e.k > 0 && has_weights;
@@ -121,9 +125,9 @@ void DeviceBatch::launch_hop(const Hop& hop, int64_t index) {
     run_tasks(*launcher_, PickEdges{{}, num_blocks}, tasks, num_by_edge, num_blocks);
   }
   for (int64_t begin = num_by_edge, end; begin < n; begin = end) {
-    const int few = hop.expansions[begin].few;
-    for (end = begin + 1; end < n && hop.expansions[end].few == few;) ++end;
-    run_few<kMostFew>(*launcher_, few, tasks + begin, end - begin, tiles);
+    const int unrolled_k = hop.expansions[begin].unrolled_k;
+    for (end = begin + 1; end < n && hop.expansions[end].unrolled_k == unrolled_k;) ++end;
+    run_pick_rows<kMaxUnrolled>(*launcher_, unrolled_k, tasks + begin, end - begin, tiles);
   }
   const NodeTask* ends = node_tasks_.data() + index * num_node_types();
   int64_t node_tiles = 1;
@@ -268,6 +272,49 @@ void DeviceBatch::copy_out(const std::vector<NodesOut>& nodes, const std::vector
             blocks_for(most_nodes));
   run_tasks(*launcher_, CopyEdges{}, edge_tasks.data(), static_cast<int64_t>(edge_tasks.size()),
             blocks_for(most_edges));
+}
+
+int64_t DeviceBatch::induced_bytes() {
+  require(state_ == State::kDone, "induce: the batch is not finished: call launch and wait first");
+  require(!spec_.disjoint, "an induced subgraph of a disjoint batch: expected disjoint = False");
+  return lay_out_induced(nullptr);
+}
+
+void DeviceBatch::induce(void* workspace) {
+  (void)induced_bytes();
+  lay_out_induced(static_cast<std::byte*>(workspace));
+  const int64_t bytes = 3 * num_edge_types() * static_cast<int64_t>(sizeof(int64_t));
+  launcher_->zero(induced_words_, bytes);
+  for (int r = 0; r < num_edge_types(); ++r) {
+    if (!graphs_[r]) continue;
+    const InduceTask& task = induce_tasks_[r];
+    launcher_->run(CountDegrees{task}, task.row_tiles, 1);
+    launcher_->run(PlaceDegrees{task}, task.row_tiles, 1);
+    launcher_->run(CountMembers{task}, task.edge_tiles, 1);
+    launcher_->run(SumMembers{task}, 1, 1);
+  }
+  staging_ = static_cast<int64_t*>(launcher_->staging(bytes));
+  launcher_->to_host(staging_, induced_words_, bytes);
+  launcher_->mark();
+  state_ = State::kInducing;
+}
+
+void DeviceBatch::wait_induced() {
+  require(state_ == State::kInducing, "wait_induced: call induce first");
+  state_ = State::kIdle;
+  launcher_->wait();
+  const int num_types = num_edge_types();
+  for (int r = 0; r < num_types; ++r)
+    require_index(staging_[2 * num_types + r] == 0, "neighbour id ", staging_[2 * num_types + r], " is outside [0, ",
+                  types_[ends_[r].second].num_nodes, "): the graph's columns are damaged");
+  num_induced_.assign(staging_ + num_types, staging_ + 2 * num_types);
+  state_ = State::kInduced;
+}
+
+void DeviceBatch::copy_induced(int edge_type, const EdgesOut& out) {
+  if (num_induced_[edge_type] == 0) return;
+  const InduceTask& task = induce_tasks_[edge_type];
+  launcher_->run(WriteMembers{task, out.row, out.col, out.edge}, task.edge_tiles, 1);
 }
 
 }  // namespace glt::cuda

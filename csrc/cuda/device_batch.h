@@ -5,13 +5,16 @@
 // needed so far where that is less; if it was too little, the batch says so and is made anew: it is a pure function.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "core/rows.h"
 #include "cuda/device_rows.h"
 #include "cuda/hop_tasks.h"
+#include "cuda/induce_kernels.h"
 #include "cuda/launcher.h"
 
 namespace glt::cuda {
@@ -28,7 +31,7 @@ struct DeviceSpec {
   std::vector<std::vector<int64_t>> num_neighbors;  // [edge types][hops]
   bool replace = false;
   uint64_t batch_key = 0;
-  bool last = false;
+  bool latest_only = false;
   bool with_edge = true;
   bool disjoint = false;
   const int64_t* seed_time = nullptr;  // [num_times], by tree, in memory that kernels can read; null: none
@@ -110,7 +113,7 @@ class DeviceBatch {
   struct Expansion {
     int edge_type;
     int64_t k, frontier_bound, edge_bound;
-    int few;  // K of PickFew; 0: edge by edge
+    int unrolled_k;  // K of PickRows; 0: edge by edge
   };
   struct Hop {
     std::vector<Expansion> expansions;
@@ -129,7 +132,7 @@ class DeviceBatch {
   };
 
   void plan_hops();
-  int few_of(const DeviceRows& rows, int64_t k) const;
+  int unrolled_k_of(const DeviceRows& rows, int64_t k) const;
   Counts counts_at(int64_t* words) const;
   int64_t num_count_words() const;
   int64_t lay_out(std::byte* base);

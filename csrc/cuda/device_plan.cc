@@ -1,15 +1,41 @@
 // What a batch on a device needs, and where in its memory everything is.
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "core/check.h"
+#include "core/rows.h"
 #include "core/sample.h"
+#include "core/weights.h"
 #include "cuda/device_batch.h"
-#include "cuda/pieces.h"
+#include "cuda/device_rows.h"
+#include "cuda/induce_kernels.h"
+#include "cuda/launcher.h"
 
 namespace glt::cuda {
 namespace {
+
+// Hands out parts of a workspace, one behind the other; without memory, only counts them.
+class BumpAllocator {
+ public:
+  explicit BumpAllocator(std::byte* base) : base_(base) {}
+  template <typename T>
+  T* take(int64_t n) {
+    const int64_t at = bytes_;
+    bytes_ += (n * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
+    return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  int64_t bytes_ = 0;
+};
 
 constexpr int64_t kMostOccurrences = int64_t{UINT32_MAX} - 2;
 
@@ -44,9 +70,9 @@ DeviceBatch::DeviceBatch(const std::vector<int64_t>& num_nodes, const std::vecto
       require(type >= 0 && type < num_types, "ends[", r, "] has node type ", type, ": expected [0, ", num_types, ")");
 }
 
-// PickFew counts within a row by 32 bits.
-int DeviceBatch::few_of(const DeviceRows& rows, int64_t k) const {
-  return k >= 1 && k <= kMostFew && !rows.weight_sum && rows.num_edges <= UINT32_MAX ? static_cast<int>(k) : 0;
+// PickRows counts within a row by 32 bits.
+int DeviceBatch::unrolled_k_of(const DeviceRows& rows, int64_t k) const {
+  return k >= 1 && k <= kMaxUnrolled && !rows.weight_sum && rows.num_edges <= UINT32_MAX ? static_cast<int>(k) : 0;
 }
 
 DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, const std::vector<DeviceSeeds>& seeds,
@@ -75,7 +101,7 @@ DeviceNeeds DeviceBatch::prepare(const std::vector<const DeviceRows*>& graphs, c
     require(rows.num_nodes == centers && rows.num_neighbor_nodes == neighbors, "the graph of edge type ", r, " has ",
             rows.num_nodes, " nodes with ", rows.num_neighbor_nodes, " possible neighbours, the batch was made for ",
             centers, " with ", neighbors);
-    require(!(rows.time && (spec.seed_time || spec.last)) || !rows.weight_sum,
+    require(!(rows.time && (spec.seed_time || spec.latest_only)) || !rows.weight_sum,
             "seed_time or last was given for edges with times and weights: expected one of the two, leave out the "
             "other");
   }
@@ -130,13 +156,13 @@ void DeviceBatch::plan_hops() {
       // Each node is expanded once. Duplicate seeds may have more edges; then there is too little room, and more next.
       if (!spec_.replace)
         edges = std::min(edges, product(graphs_[r]->num_edges, spec_.disjoint ? frontier[expanded] : 1));
-      hop.expansions.push_back({r, k, frontier[expanded], edges, few_of(*graphs_[r], k)});
+      hop.expansions.push_back({r, k, frontier[expanded], edges, unrolled_k_of(*graphs_[r], k)});
       hop.found_bound[found] = sum(hop.found_bound[found], edges);
       total[found] = sum(total[found], edges);
     }
     // What one kernel picks stands together.
     std::stable_sort(hop.expansions.begin(), hop.expansions.end(),
-                     [](const Expansion& a, const Expansion& b) { return a.few < b.few; });
+                     [](const Expansion& a, const Expansion& b) { return a.unrolled_k < b.unrolled_k; });
     num_edge_tasks_ += static_cast<int64_t>(hop.expansions.size());
     for (size_t t = 0; t < types_.size(); ++t)
       frontier[t] = spec_.disjoint ? hop.found_bound[t] : std::min(hop.found_bound[t], types_[t].num_nodes);
@@ -173,7 +199,8 @@ void DeviceBatch::plan_excluded() {
 
 // All that the arguments of the batch's kernels depend on.
 std::vector<int64_t> DeviceBatch::plan_of(const std::byte* workspace) const {
-  std::vector<int64_t> plan{num_hops_, spec_.first_hop, spec_.replace, spec_.last, spec_.with_edge, spec_.disjoint};
+  std::vector<int64_t> plan{num_hops_,         spec_.first_hop, spec_.replace,
+                            spec_.latest_only, spec_.with_edge, spec_.disjoint};
   const auto add = [&](auto value) { plan.push_back(static_cast<int64_t>(value)); };
   const auto add_address = [&](const void* address) { add(reinterpret_cast<intptr_t>(address)); };
   add_address(workspace);
@@ -230,23 +257,23 @@ DeviceBatch::Counts DeviceBatch::counts_at(int64_t* words) const {
 
 // Where everything is in a workspace at `base`; returns its size. Null: only that.
 int64_t DeviceBatch::lay_out(std::byte* base) {
-  Pieces pieces(base);
-  count_words_ = pieces.take<int64_t>(num_count_words());
+  BumpAllocator memory(base);
+  count_words_ = memory.take<int64_t>(num_count_words());
   for (size_t r = 0; r < ends_.size(); ++r) {
     const ExcludedRoom& room = excluded_room_[r];
     excluded_[r] = {};
     if (room.slots == 0) continue;
-    excluded_[r].slot = pieces.take<Exclusions::Slot>(room.slots);
-    excluded_[r].neighbor = pieces.take<int64_t>(room.neighbors);
+    excluded_[r].slot = memory.take<Exclusions::Slot>(room.slots);
+    excluded_[r].neighbor = memory.take<int64_t>(room.neighbors);
   }
-  staged_bytes_ = pieces.bytes();
+  staged_bytes_ = memory.bytes();
   const Counts counts = counts_at(count_words_);
   for (size_t r = 0; r < ends_.size(); ++r) {
     const ExcludedRoom& room = excluded_room_[r];
     if (room.slots == 0) continue;
     excluded_[r].mask = static_cast<uint64_t>(room.slots) - 1;
-    excluded_[r].found = pieces.take<FoundExcluded>(room.slots);
-    excluded_[r].position = pieces.take<int64_t>(room.positions);
+    excluded_[r].found = memory.take<FoundExcluded>(room.slots);
+    excluded_[r].position = memory.take<int64_t>(room.positions);
     excluded_[r].room = room.positions;
     if (base) excluded_[r].used = reinterpret_cast<uint64_t*>(counts.excluded + r);
   }
@@ -258,7 +285,7 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     std::vector<int> tiles(types_.size(), 0);
     for (const Expansion& e : hop.expansions) {
       tiles[ends_[e.edge_type].second] += tiles_for(e.frontier_bound, 1);
-      if (e.few) continue;
+      if (e.unrolled_k) continue;
       by_edge[ends_[e.edge_type].second] = 1;
       by_weight[ends_[e.edge_type].second] |= graphs_[e.edge_type]->weight_sum && e.k > 0 && !spec_.replace;
       has_rows[e.edge_type] = 1;
@@ -268,17 +295,17 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
   for (size_t t = 0; t < types_.size(); ++t) {
     NodeType& type = types_[t];
     const int64_t n = type.capacity;
-    type.node = pieces.take<int64_t>(n);
-    type.tree = spec_.disjoint ? pieces.take<uint32_t>(n) : nullptr;
-    type.found.node = pieces.take<int64_t>(n);
-    type.found.tree = spec_.disjoint ? pieces.take<uint32_t>(n) : nullptr;
-    type.found.col = pieces.take<uint32_t>(n);
-    type.found.edge = spec_.with_edge ? pieces.take<int64_t>(n) : nullptr;
-    type.found.local = pieces.take<uint32_t>(n);
-    type.found.scratch = by_edge[t] ? pieces.take<int64_t>(n) : nullptr;
-    type.found.taken = by_weight[t] ? pieces.take<Taken>(n) : nullptr;
-    type.edge_sums = pieces.take<int64_t>(type.edge_tiles);
-    type.node_sums = pieces.take<int64_t>(kMostTiles);
+    type.node = memory.take<int64_t>(n);
+    type.tree = spec_.disjoint ? memory.take<uint32_t>(n) : nullptr;
+    type.found.node = memory.take<int64_t>(n);
+    type.found.tree = spec_.disjoint ? memory.take<uint32_t>(n) : nullptr;
+    type.found.col = memory.take<uint32_t>(n);
+    type.found.edge = spec_.with_edge ? memory.take<int64_t>(n) : nullptr;
+    type.found.local = memory.take<uint32_t>(n);
+    type.found.scratch = by_edge[t] ? memory.take<int64_t>(n) : nullptr;
+    type.found.used = by_weight[t] ? memory.take<UsedRange>(n) : nullptr;
+    type.edge_sums = memory.take<int64_t>(type.edge_tiles);
+    type.node_sums = memory.take<int64_t>(kMostTiles);
     type.found.capacity = n;
     type.found.num_nodes = type.num_nodes;
     if (!base) continue;
@@ -287,8 +314,8 @@ int64_t DeviceBatch::lay_out(std::byte* base) {
     type.found.stamps.range = counts.stamp_range + t;
   }
   for (size_t r = 0; r < ends_.size(); ++r)
-    if (has_rows[r]) row_begin_[r] = pieces.take<int64_t>(types_[ends_[r].first].capacity);
-  return pieces.bytes();
+    if (has_rows[r]) row_begin_[r] = memory.take<int64_t>(types_[ends_[r].first].capacity);
+  return memory.bytes();
 }
 
 // Writes what the first kernel finds: counts, parameters and tables of excluded edges.
@@ -336,7 +363,7 @@ void DeviceBatch::make_tasks() {
       edge_tasks_.push_back({*graphs_[r],
                              e.k,
                              spec_.replace && e.k >= 0,
-                             spec_.last,
+                             spec_.latest_only,
                              static_cast<uint32_t>(spec_.first_hop + h),
                              static_cast<uint32_t>(r),
                              counts.batch_key,
@@ -363,6 +390,33 @@ void DeviceBatch::make_tasks() {
                              tiles_for(std::min(hop.found_bound[t], types_[t].capacity), 4)});
     }
   }
+}
+
+// Lays out the tasks of an induced subgraph in a workspace at `base`; returns its size. Null: only that.
+int64_t DeviceBatch::lay_out_induced(std::byte* base) {
+  BumpAllocator memory(base);
+  const int num_types = num_edge_types();
+  induced_words_ = memory.take<int64_t>(3 * num_types);
+  induce_tasks_.assign(num_types, {});
+  for (int r = 0; r < num_types; ++r) {
+    if (!graphs_[r]) continue;
+    const NodeType &centers = types_[ends_[r].first], &members = types_[ends_[r].second];
+    InduceTask& task = induce_tasks_[r];
+    task.rows = *graphs_[r];
+    task.center = centers.node;
+    task.num_centers = known_nodes(ends_[r].first);
+    task.members = members.found;
+    task.row_tiles = tiles_for(task.num_centers, 1);
+    task.edge_tiles = tiles_for(task.rows.num_edges, 4);
+    task.degree_sums = memory.take<int64_t>(task.row_tiles);
+    task.member_sums = memory.take<int64_t>(task.edge_tiles);
+    task.row_begin = memory.take<int64_t>(task.num_centers);
+    if (!base) continue;
+    task.num_candidates = induced_words_ + r;
+    task.num_edges = induced_words_ + num_types + r;
+    task.bad = reinterpret_cast<uint64_t*>(induced_words_ + 2 * num_types + r);
+  }
+  return memory.bytes();
 }
 
 }  // namespace glt::cuda

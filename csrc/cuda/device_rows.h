@@ -1,9 +1,12 @@
-// Rows of edges wherever a kernel can read them: device memory, or pinned host memory in place. Kernels do not care.
+// Rows of edges wherever a kernel can read them, and which of their edges a batch must not take. Device memory, or
+// pinned host memory in place: kernels do not care.
 #pragma once
 
 #include <cstdint>
 
 #include "core/rng.h"
+#include "core/rows.h"
+#include "cuda/block.h"
 
 namespace glt::cuda {
 
@@ -39,6 +42,116 @@ struct DeviceRows {
   int64_t num_nodes = 0;
   int64_t num_neighbor_nodes = 0;
   int64_t num_edges = 0;
+};
+
+// Positions [begin, begin + count) of a list, ascending.
+struct FoundExcluded {
+  int64_t begin, count;
+};
+
+// Edges of one type that a batch must not take, in memory that kernels read: which positions of which rows.
+struct ExcludedRows {
+  const Exclusions::Slot* slot = nullptr;  // [mask + 1]; null: nothing is excluded
+  uint64_t mask = 0;
+  const int64_t* neighbor = nullptr;
+  FoundExcluded* found = nullptr;  // [mask + 1], where each slot's edges are among:
+  int64_t* position = nullptr;     // [room]
+  int64_t room = 0;
+  uint64_t* used = nullptr;  // how many there are, if more than `room`, too; 0 before
+
+  // Those of node `id` from position `begin` on. Neighbouring rows follow each other, so that no end needs to be told.
+  struct Part {
+    const int64_t* position;
+    int64_t count;
+
+    // How many are among the edges [begin, end).
+    GLT_HOST_DEVICE int64_t num_below(int64_t end) const {
+      int64_t low = 0;
+      for (int64_t high = count; low < high;) {
+        const int64_t middle = (low + high) / 2;
+        if (load_parameter(position + middle) < end)
+          low = middle + 1;
+        else
+          high = middle;
+      }
+      return low;
+    }
+    // How many are in front of the eligible edge that has `rank` eligible ones before it, counted from `begin` on.
+    GLT_HOST_DEVICE int64_t num_skipped(int64_t begin, int64_t rank) const {
+      int64_t low = 0;
+      for (int64_t high = count; low < high;) {
+        const int64_t s = (low + high) / 2;
+        if (load_parameter(position + s) - s <=
+            begin + rank)  // position[s] - s - begin eligible edges are in front of it
+          low = s + 1;
+        else
+          high = s;
+      }
+      return low;
+    }
+  };
+  GLT_HOST_DEVICE Part none() const { return {position, 0}; }  // never null: pointers are then known to be global
+  GLT_HOST_DEVICE Part of(int64_t id, int64_t begin) const {
+    uint64_t at = home_of_excluded(id, mask);
+    while (slot[at].count > 0 && slot[at].center != id) at = (at + 1) & mask;
+    if (slot[at].count == 0) return none();
+    const Part all{position + found[at].begin, found[at].count};
+    const int64_t before = all.num_below(begin);
+    return {all.position + before, all.count - before};
+  }
+
+  GLT_HOST_DEVICE bool has(const Exclusions::Slot& of_center, int64_t id) const {
+    int64_t low = of_center.begin, high = of_center.begin + of_center.count;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (neighbor[middle] == id) return true;
+      if (neighbor[middle] < id)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return false;
+  }
+};
+
+// Finds the positions, before the first hop: a block looks through the row of one slot.
+struct FindExcluded {
+  struct Shared {
+    ScanShared scan;
+    int64_t begin;
+  };
+  ExcludedRows excluded;
+  DeviceRows rows;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
+    const Exclusions::Slot slot = excluded.slot[block.x()];
+    const bool is_row = slot.count > 0 && static_cast<uint64_t>(slot.center) < static_cast<uint64_t>(rows.num_nodes);
+    if (!is_row) {
+      block.each([&](int thread) {
+        if (thread == 0) excluded.found[block.x()] = {0, 0};
+      });
+      return;
+    }
+    const int64_t first = rows.indptr[slot.center];
+    const Tile tile(rows.indptr[slot.center + 1] - first, 0, 1);
+    const auto is_excluded = [&](int64_t i) { return excluded.has(slot, rows.indices[first + i]); };
+    scan_tile(block, shared.scan, tile, nullptr, 0, sum_of([&](int64_t i) { return int64_t{is_excluded(i)}; }));
+    block.each([&](int thread) {
+      if (thread != 0) return;
+      const int64_t count = shared.scan.tile_sum();
+      const auto begin = static_cast<int64_t>(block.atomic_add(excluded.used, static_cast<uint64_t>(count)));
+      const bool fits = begin + count <= excluded.room;  // if not, the batch is made anew with more room
+      shared.begin = fits ? begin : -1;
+      excluded.found[block.x()] = {fits ? begin : 0, fits ? count : 0};
+    });
+    if (shared.begin < 0) return;
+    block.each([&](int thread) {
+      int64_t* at = excluded.position + shared.begin + shared.scan.place(thread);
+      for (int64_t i = tile.first(thread); i < tile.last(thread); ++i)
+        if (is_excluded(i)) *at++ = first + i;
+    });
+  }
 };
 
 }  // namespace glt::cuda

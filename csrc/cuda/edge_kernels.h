@@ -1,12 +1,160 @@
-// Kernels that work edge by edge: for fan-outs of any size, hubs taken whole among them, whose edges one thread alone
-// would be long about. Used after PlaceRows.
+// The kernels that find the edges of a hop, as bodies that host and device run alike: see block.h.
+//
+// FindExcluded where edges are excluded. Per hop: CountEdges; then PickRows where k is small and draws are uniform,
+// else PlaceRows, DrawEdges or DrawByWeight where draws need it, and PickEdges; then those of node_kernels.h:
+// StampEdges where nodes are hashed; CountNew; AddNew.
 #pragma once
 
 #include <cstdint>
 
+#include "core/pick_rules.h"
+#include "core/rng.h"
+#include "core/weights.h"
+#include "cuda/block.h"
+#include "cuda/device_rows.h"
 #include "cuda/hop_tasks.h"
 
 namespace glt::cuda {
+
+// How many edges each tile of a frontier gives.
+struct CountEdges {
+  using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
+  Tasks<EdgeTask> tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
+    const EdgeTask& task = tasks[block.y()];
+    if (block.x() >= task.tiles) return;
+    scan_tile(block, shared, task.tile(block.x()), nullptr, 0,
+              sum_of([&](int64_t i) { return task.count(task.span(i)); }));
+    block.each([&](int thread) {
+      if (thread == 0) task.sums[task.first_tile + block.x()] = shared.tile_sum();
+    });
+  }
+};
+
+// Calls row(i, place) for the rows of a tile, `place` being that of the row's first edge behind found_begin, and says
+// where the edges of the task begin and end.
+template <typename Block, typename Row>
+GLT_HOST_DEVICE void place_rows(const Block& block, ScanShared& shared, const EdgeTask& task, const Row& row) {
+  const int x = block.x();
+  if (x >= task.tiles) return;
+  const Tile tile = task.tile(x);
+  const bool first = x == 0, last = x == task.tiles - 1;
+  if (tile.empty() && !first && !last) return;
+  const auto give = [&](int64_t i) { return task.count(task.span(i)); };
+  scan_tile(block, shared, tile, task.sums, task.first_tile + x, sum_of(give));
+  block.each([&](int thread) {
+    int64_t place = shared.place(thread);
+    for (int64_t i = tile.first(thread); i < tile.last(thread); ++i) place += row(i, place);
+    if (thread != 0) return;
+    if (first) *task.edges_begin = *task.found_begin + shared.tile_place();
+    if (!last) return;
+    const int64_t end = *task.found_begin + shared.tile_place() + shared.tile_sum();
+    *task.edges_end = end;
+    if (end > task.found.capacity) block.atomic_max(task.found.need, static_cast<uint64_t>(end));
+  });
+}
+
+// Picks and loads all edges of a row at once; k = K at most, drawn uniformly. One thread a row: K loads in flight.
+template <int K>
+struct PickRows {
+  using Shared = ScanShared;
+  static constexpr int kMost = K;
+  Tasks<EdgeTask> tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
+    const EdgeTask& task = tasks[block.y()];
+    place_rows(block, shared, task, [&](int64_t i, int64_t place) {
+      const RowSpan row = task.span(i);
+      const int64_t count = task.count(row), at = *task.found_begin + place;
+      if (count > 0 && at + count <= task.found.capacity) pick(block, task, i, row, static_cast<int>(count), at);
+      return count;
+    });
+  }
+
+ private:
+  // Draws as floyd_small asks for them: each Philox block is used twice.
+  struct Draws {
+    NodeDraws& draws;
+    GLT_HOST_DEVICE uint64_t operator[](uint32_t i) const { return draws(i); }
+  };
+
+  template <typename Block>
+  GLT_HOST_DEVICE static void pick(const Block& block, const EdgeTask& task, int64_t i, const RowSpan& row, int count,
+                                   int64_t at) {
+    // Rows of 2^32 edges go by PlaceRows: see DeviceBatch::unrolled_k_of.
+    uint32_t offset[K];
+    const auto degree = static_cast<uint32_t>(row.degree);
+    if (task.takes_whole(row, count)) {
+      GLT_UNROLL
+      for (int j = 0; j < K; ++j) offset[j] = static_cast<uint32_t>(j < count ? j : count - 1);
+    } else {
+      NodeDraws draws = task.draws(i);
+      if (task.replace) {
+        GLT_UNROLL
+        for (int j = 0; j < K; ++j) offset[j] = static_cast<uint32_t>(pick_any(0, degree, draws(j)));
+      } else {
+        floyd_small(0u, degree, static_cast<uint32_t>(K), Draws{draws}, offset);
+      }
+    }
+    task.template skip_excluded<K>(i, row, offset);
+    const Center center = task.center(i);
+    const uint32_t top = task.found.stamps.top();
+    int64_t loaded[K];
+    load(task.rows.indices, row.begin, offset, loaded);
+    GLT_UNROLL
+    for (int j = 0; j < K; ++j)
+      if (j < count) task.put_node(block, at + j, center, loaded[j], top);
+    if (!task.found.edge) return;
+    if (task.rows.edge_ids.data) {
+      load(task.rows.edge_ids, row.begin, offset, loaded);
+    } else {
+      GLT_UNROLL
+      for (int j = 0; j < K; ++j) loaded[j] = row.begin + offset[j];
+    }
+    GLT_UNROLL
+    for (int j = 0; j < K; ++j)
+      if (j < count) task.found.edge[at + j] = loaded[j];
+  }
+
+  // All K loads are asked for before the first answer is used: no branch between them, each with a register of its own.
+  GLT_HOST_DEVICE static void load(const DeviceIds& ids, int64_t begin, const uint32_t* offset, int64_t* out) {
+    if (ids.wide)
+      load_as(static_cast<const int64_t*>(ids.data) + begin, offset, out);
+    else
+      load_as(static_cast<const int32_t*>(ids.data) + begin, offset, out);
+  }
+  template <typename Id>
+  GLT_HOST_DEVICE static void load_as(const Id* ids, const uint32_t* offset, int64_t* out) {
+    Id loaded[K];
+    GLT_UNROLL
+    for (int j = 0; j < K; ++j) loaded[j] = ids[offset[j]];
+    GLT_UNROLL
+    for (int j = 0; j < K; ++j) out[j] = loaded[j];
+  }
+};
+
+// Writes where the edges of each row begin, for kernels that work edge by edge.
+struct PlaceRows {
+  using Shared = ScanShared;
+  static constexpr int kBlocksPerSm = 5;
+  Tasks<EdgeTask> tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared& shared) const {
+    const EdgeTask& task = tasks[block.y()];
+    place_rows(block, shared, task, [&](int64_t i, int64_t place) {
+      task.row_begin[*task.frontier_begin + i] = place;
+      return task.count(task.span(i));
+    });
+  }
+};
+
+// What follows works edge by edge, after PlaceRows: for fan-outs of any size, hubs taken whole among them, whose edges
+// one thread alone would be long about.
 
 // Calls edge(at, i, row, count, j) for each edge of the task: occurrence `at` is edge j of the `count` that frontier
 // node i gives. Nothing happens where there is no room for all.
@@ -76,7 +224,7 @@ struct DrawByWeight {
     const int64_t count = task.count(span), local = *task.frontier_begin + i;
     if (count == 0 || task.takes_whole(span, count)) return;
     const int64_t at = *task.found_begin + task.row_begin[local], id = task.node[local];
-    Taken* taken = task.found.taken + at;
+    UsedRange* used = task.found.used + at;
     // No times here, so that the row begins where the graph's does.
     WeightedRow row{span.begin,
                     task.rows.indptr[id + 1] - span.begin,
@@ -88,9 +236,9 @@ struct DrawByWeight {
     const ExcludedRows::Part excluded = excluded_of(task, id, row);
     for (int64_t s = 0; s < excluded.count; ++s) row.left -= row.weight_of(excluded.position[s] - row.begin);
     while (!row.is_done()) {
-      row.aim(taken, excluded.position, excluded.count);
+      row.aim(used, excluded.position, excluded.count);
       row.narrow();
-      row.land(task.replace, taken);
+      row.land(task.replace, used);
     }
     if (row.done == count) return;
     if (task.replace)

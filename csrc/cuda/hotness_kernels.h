@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "core/hotness_rules.h"
+#include "core/hotness.h"
+#include "cuda/block.h"
 #include "cuda/device_rows.h"
-#include "cuda/threads.h"
 
 namespace glt::cuda {
 
@@ -90,7 +90,7 @@ struct AddDoubt {
       const int64_t amount = even ? doubt_of(row.taken(begin).once) : 0;
       for (int64_t e = begin + thread; e < end; e += kThreads) {
         const int64_t u = task.rows.indices[e];
-        if (found == task.neighbor + u * task.num_columns) continue;  // a loop finds nobody new
+        if (found == task.neighbor + u * task.num_columns) continue;  // a loop finds no new node
         const bool again = edge_bit(task.repeated, e), back = task.hop > 0 && edge_bit(task.mutual, e);
         const int64_t more = even && !again && !back ? amount : row.doubt(e, u, again, back);
         // A sum that is a little late to be seen as enough goes on to grow a little.

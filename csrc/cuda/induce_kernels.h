@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
+#include "cuda/block.h"
 #include "cuda/device_rows.h"
-#include "cuda/stamps.h"
-#include "cuda/tile_scan.h"
+#include "cuda/hop_tasks.h"
 
 namespace glt::cuda {
 

@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "cuda/device_rows.h"
 #include "cuda/edge_kernels.h"
-#include "cuda/hop_kernels.h"
 #include "cuda/hotness_kernels.h"
 #include "cuda/induce_kernels.h"
 #include "cuda/negative_kernels.h"
@@ -16,13 +16,14 @@
 
 namespace glt::cuda {
 
-constexpr int kMostFew = 16;  // PickFew keeps up to so many picks in registers
+constexpr int kMaxUnrolled = 16;  // PickRows keeps up to so many picks in registers
 
-using Kernel = std::variant<AddDoubt, FindExcluded, FindNegatives, TakeSeeds, StampSeeds, StampEdges, CountEdges,
-                            PlaceRows, DrawEdges, DrawByWeight, PickEdges, CountNew, AddNew, CopyEdges, CopyNodes,
-                            CountDegrees, PlaceDegrees, CountMembers, SumMembers, WriteMembers, PickFew<1>, PickFew<2>,
-                            PickFew<3>, PickFew<4>, PickFew<5>, PickFew<6>, PickFew<7>, PickFew<8>, PickFew<9>,
-                            PickFew<10>, PickFew<11>, PickFew<12>, PickFew<13>, PickFew<14>, PickFew<15>, PickFew<16>>;
+using Kernel =
+    std::variant<AddDoubt, FindExcluded, FindNegatives, TakeSeeds, StampSeeds, StampEdges, CountEdges, PlaceRows,
+                 DrawEdges, DrawByWeight, PickEdges, CountNew, AddNew, CopyEdges, CopyNodes, CountDegrees, PlaceDegrees,
+                 CountMembers, SumMembers, WriteMembers, PickRows<1>, PickRows<2>, PickRows<3>, PickRows<4>,
+                 PickRows<5>, PickRows<6>, PickRows<7>, PickRows<8>, PickRows<9>, PickRows<10>, PickRows<11>,
+                 PickRows<12>, PickRows<13>, PickRows<14>, PickRows<15>, PickRows<16>>;
 
 // All calls are asked for in order and may return before the work is done, but for wait().
 class Launcher {
@@ -35,7 +36,23 @@ class Launcher {
   // the last address: what differs from batch to batch is in the memory that they read. A plan that comes twice in a
   // row is recorded (as a CUDA graph), and from then on replayed by one launch whenever it comes, until another plan
   // comes twice in a row.
-  void sequence(const std::vector<int64_t>& plan, const std::function<void()>& launches);
+  void sequence(const std::vector<int64_t>& plan, const std::function<void()>& launches) {
+    if (can_replay_ && has_recording_ && plan == recorded_) {
+      replay();
+      ++num_replays_;
+    } else if (can_replay_ && plan == last_) {
+      has_recording_ = false;
+      has_recording_ = record(launches);
+      recorded_ = plan;
+      if (has_recording_)
+        replay();
+      else
+        launches();
+    } else {
+      launches();
+    }
+    last_ = plan;
+  }
   int64_t num_replays() const { return num_replays_; }
 
   virtual void begin(void* stream) = 0;  // what follows runs on `stream`
@@ -64,5 +81,9 @@ enum class Order { kForward, kBackward, kShuffled };
 
 // With several threads, blocks run at the same time, as many.
 std::unique_ptr<Launcher> host_launcher(Order order, uint64_t shuffle_seed, int num_threads, bool replays);
+
+// On GPU number `device`, whichever is current for the caller. Throws std::runtime_error naming the CUDA error. Only in
+// builds with CUDA.
+std::unique_ptr<Launcher> cuda_launcher(int device, bool replays);
 
 }  // namespace glt::cuda

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "core/negatives.h"
+#include "core/pick_rules.h"
+#include "cuda/block.h"
 #include "cuda/device_rows.h"
-#include "cuda/threads.h"
 
 namespace glt::cuda {
 
@@ -67,7 +67,7 @@ struct FindNegatives {
                                     uint32_t& is_late) const {
     if (of.given) return of.given[slot];
     if (!of.time || !seed_time) return of.draws.node(key, total, slot, attempt);
-    // A seed older than all nodes, and whoever is out of attempts, gets the earliest one.
+    // A seed older than all nodes, and a slot that is out of attempts, gets the earliest one.
     if (attempt == max_attempts || seed_time[slot] < of.earliest_time) return of.earliest;
     const int64_t drawn = of.draws.node(key, total, slot, attempt);
     if (of.time[drawn] > seed_time[slot]) is_late = 1;

@@ -1,11 +1,73 @@
-// Kernels that end a hop, numbering the nodes that it found, and those that copy a finished batch out.
+// The kernels that enter seeds and neighbours into the tables of nodes, end a hop by numbering the nodes that it found,
+// and copy a finished batch out.
 #pragma once
 
 #include <cstdint>
 
+#include "cuda/block.h"
 #include "cuda/hop_tasks.h"
 
 namespace glt::cuda {
+
+// The seeds of one node type, or those of one entry of a list that has a type twice.
+struct TakeSeeds {
+  using Shared = NoShared;
+  const int64_t* seed;
+  const uint32_t* given_tree;  // [n]; null: trees count through all types
+  int64_t n, first;            // local id of the first
+  uint32_t first_tree;
+  Occurrences found;
+  int64_t* node;
+  uint32_t* tree;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    block.each([&](int thread) {
+      const int64_t i = int64_t{block.x()} * kThreads + thread;
+      if (i >= n) return;
+      const int64_t at = first + i, id = seed[i];
+      node[at] = found.node[at] = id;
+      found.local[at] = static_cast<uint32_t>(at);
+      if (tree) tree[at] = found.tree[at] = given_tree ? given_tree[i] : first_tree + static_cast<uint32_t>(i);
+      if (found.is_bad(at))
+        block.atomic_min(found.bad, static_cast<uint64_t>(at));
+      else if (!found.stamps.mask)
+        found.stamp_dense(block, at, id, found.stamps.top());
+    });
+  }
+};
+
+// Stamps occurrences [*begin, *end) in a hash table: once their keys are all written, since comparing reads them.
+struct StampEdges {
+  using Shared = NoShared;
+  Tasks<NodeTask> tasks;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    const NodeTask& task = tasks[block.y()];
+    if (!task.found.stamps.mask || block.x() >= task.tiles) return;
+    const Tile tile = task.tile(block.x());
+    block.each([&](int thread) {
+      for (int64_t i = tile.first(thread); i < tile.last(thread); ++i)
+        if (const int64_t at = *task.found_begin + i; !task.found.is_bad(at)) task.found.stamp_hashed(block, at);
+    });
+  }
+};
+
+// The same for the seeds of one type.
+struct StampSeeds {
+  using Shared = NoShared;
+  Occurrences found;
+  int64_t n;
+
+  template <typename Block>
+  GLT_HOST_DEVICE void operator()(const Block& block, Shared&) const {
+    block.each([&](int thread) {
+      const int64_t at = int64_t{block.x()} * kThreads + thread;
+      if (at < n && !found.is_bad(at)) found.stamp_hashed(block, at);
+    });
+  }
+};
 
 // How many nodes each tile of a hop's occurrences is the first to name.
 struct CountNew {

@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
 #include "cuda/device.h"
-#include "cuda/pinned.h"
 
 namespace glt::cuda {
 

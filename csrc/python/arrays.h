@@ -1,16 +1,21 @@
-// NumPy arrays as typed pointers: every check that stands between Python and the core.
+// NumPy arrays as typed pointers, with every check that stands between Python and the core; native memory as NumPy
+// arrays.
 #pragma once
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
-#include <variant>
+#include <utility>
+#include <vector>
 
 #include "core/check.h"
 #include "core/csr.h"
-#include "core/owner.h"
 
 namespace glt::python {
 
@@ -49,6 +54,27 @@ inline Ids read_ids(const py::array& a, const char* name) {
   throw py::type_error(text(name, ": expected a 1-d array of int32 or int64, got ", describe(a)));
 }
 
+inline MutableIds write_ids(py::array& a, const char* name) {
+  if (py::isinstance<py::array_t<int32_t>>(a)) return write<int32_t>(a, name);
+  if (py::isinstance<py::array_t<int64_t>>(a)) return write<int64_t>(a, name);
+  throw py::type_error(text(name, ": expected a 1-d array of int32 or int64, got ", describe(a)));
+}
+
+// Bytes of a row of a table: any dtype, one or more dimensions, contiguous.
+inline int64_t row_bytes_of(const py::array& a, const char* name) {
+  require(a.ndim() >= 1, name, ": expected at least one dimension");
+  require_contiguous(a, name);
+  int64_t bytes = a.itemsize();
+  for (int64_t d = 1; d < a.ndim(); ++d) bytes *= a.shape(d);
+  return bytes;
+}
+
+// Memory that NumPy knows nothing of, such as a device's, comes as addresses. The caller keeps what they point to.
+template <typename T>
+T* at(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
 // The owner of each id, in any of the widths that partitioners write.
 inline OwnerArray owner_array(const py::array& a, int64_t num_parts, const char* name) {
   OwnerArray array{static_cast<const uint8_t*>(nullptr), a.size(), num_parts};
@@ -68,6 +94,30 @@ inline void require_size(const py::array& a, const char* name, int64_t size) {
 inline int checked_threads(int num_threads) {
   require(num_threads >= 1 && num_threads <= 1024, "num_threads = ", num_threads, ": expected 1 to 1024");
   return num_threads;
+}
+
+// Not py::array_t<T>(n, data): there NumPy copies, and from 500 elements on gives up the GIL, which a daemon thread
+// must not ask for again, in the middle of native code, when the interpreter ends (see WithoutGil).
+template <typename T>
+py::array_t<T> copied_array(const T* data, int64_t n) {
+  py::array_t<T> a(n);
+  std::copy_n(data, n, a.mutable_data());
+  return a;
+}
+
+// A writeable array of `shape` over `data`. `owner` lives until the last array, tensor or view of it is gone; its
+// destructor must not need the GIL.
+template <typename T, typename Owner>
+py::array_t<T> owned_array(T* data, std::vector<py::ssize_t> shape, Owner owner) {
+  auto held = std::make_unique<Owner>(std::move(owner));
+  py::capsule base(held.get(), [](void* p) { delete static_cast<Owner*>(p); });
+  held.release();
+  return py::array_t<T>(std::move(shape), data, base);
+}
+
+template <typename Owner>
+py::array_t<uint8_t> owned_bytes(uint8_t* data, size_t nbytes, Owner owner) {
+  return owned_array(data, {static_cast<py::ssize_t>(nbytes)}, std::move(owner));
 }
 
 }  // namespace glt::python

@@ -1,11 +1,16 @@
 #include "core/batch.h"
 
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "core/read_rows.h"
+#include "core/rows.h"
 #include "python/arrays.h"
 #include "python/csr.h"
-#include "python/handed_over.h"
-#include "python/owned_array.h"
-#include "python/rows_part.h"
-#include "python/without_gil.h"
+#include "python/gil.h"
 
 namespace glt::python {
 namespace {
@@ -104,9 +109,110 @@ void copy_edges(const Batch& self, int edge_type, py::array row, py::array col, 
   edges.copy_to(row_out, col_out, edge_out, self.num_threads());
 }
 
+// What partitions answered, from Python: tuples (position uint32, count uint32, neighbor, edge or None). Views of the
+// arrays in `parts`, which must outlive them.
+std::vector<RowsPart> rows_parts(const std::vector<py::tuple>& parts, bool with_edge) {
+  std::vector<RowsPart> views;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    require(parts[p].size() == 4, "part ", p, " has ", parts[p].size(),
+            " elements: expected (position, count, neighbor, edge)");
+    const auto position = parts[p][0].cast<py::array>(), count = parts[p][1].cast<py::array>(),
+               neighbor = parts[p][2].cast<py::array>();
+    RowsPart view{};
+    view.position = read<uint32_t>(position, "position");
+    view.count = read<uint32_t>(count, "count");
+    view.num_rows = position.size();
+    require_size(count, "count", view.num_rows);
+    view.neighbor = read_ids(neighbor, "neighbor");
+    view.num_edges = neighbor.size();
+    if (with_edge) {
+      const auto edge = parts[p][3].cast<py::array>();
+      require_size(edge, "edge", view.num_edges);
+      view.edge = read_ids(edge, "edge");
+    }
+    views.push_back(view);
+  }
+  return views;
+}
+
+// Sets of fewer are copied: the allocator behind NumPy reuses so little by itself, and blocks are whole pages.
+constexpr int64_t kMinHandedOver = 4096;
+
+template <typename Call>
+auto without_gil(const Call& call) {
+  WithoutGil nogil;
+  return call();
+}
+
+py::array_t<int64_t> array_over(BlockPool::Block block, std::vector<py::ssize_t> shape) {
+  auto* data = reinterpret_cast<int64_t*>(block.data());
+  return owned_array(data, std::move(shape), std::move(block));
+}
+
+py::array_t<int64_t> take_nodes(Batch& batch, int type) {
+  const NodeSet& nodes = batch.nodes(type);
+  const int64_t n = nodes.size();
+  if (n < kMinHandedOver) return copied_array(nodes.node(), n);
+  return array_over(without_gil([&] { return batch.hand_over_nodes(type); }), {n});
+}
+
+py::array_t<int64_t> take_trees(const Batch& batch, int type) {
+  const NodeSet& nodes = batch.nodes(type);
+  const int64_t n = nodes.size();
+  if (n < kMinHandedOver) {
+    py::array_t<int64_t> trees(n);
+    nodes.copy_to(nullptr, trees.mutable_data(), 1);
+    return trees;
+  }
+  const auto widened = [&] {
+    BlockPool::Block block = BlockPool::of_process()->acquire(n * sizeof(int64_t));
+    nodes.copy_to(nullptr, reinterpret_cast<int64_t*>(block.data()), batch.num_threads());
+    return block;
+  };
+  return array_over(without_gil(widened), {n});
+}
+
+// Both ends [2, n], and edge ids or None.
+py::tuple take_edges(Batch& batch, int type) {
+  const EdgeSet& edges = batch.edges(type);
+  const int64_t n = edges.row.size();
+  if (n < kMinHandedOver) {
+    py::array_t<int64_t> ends({int64_t{2}, n}), edge(batch.with_edge() ? n : 0);
+    edges.copy_to(ends.mutable_data(), ends.mutable_data() + n, batch.with_edge() ? edge.mutable_data() : nullptr, 1);
+    return py::make_tuple(ends, batch.with_edge() ? py::object(edge) : py::none());
+  }
+  auto [ends, edge] = without_gil([&] { return batch.hand_over_edges(type); });
+  const py::object ids = batch.with_edge() ? py::object(array_over(std::move(edge), {n})) : py::none();
+  return py::make_tuple(array_over(std::move(ends), {2, n}), ids);
+}
+
+// Of each node type its ids and, in a disjoint batch, its trees; of each edge type both ends and its ids.
+py::tuple hand_over(Batch& batch) {
+  batch.begin_hand_over();
+  py::list nodes, edges;
+  for (int t = 0; t < batch.num_node_types(); ++t) {
+    const py::object tree = batch.disjoint() ? py::object(take_trees(batch, t)) : py::none();
+    nodes.append(py::make_tuple(take_nodes(batch, t), tree));
+  }
+  for (int r = 0; r < batch.num_edge_types(); ++r) edges.append(take_edges(batch, r));
+  return py::make_tuple(nodes, edges);
+}
+
 }  // namespace
 
 void register_batch(py::module_& m) {
+  py::class_<Exclusions, std::shared_ptr<Exclusions>>(m, "Exclusions")
+      .def(py::init([](const py::array& center, const py::array& neighbor) {
+             require_size(neighbor, "neighbor", center.size());
+             const int64_t* from = read<int64_t>(center, "center");
+             const int64_t* to = read<int64_t>(neighbor, "neighbor");
+             const int64_t n = center.size();
+             WithoutGil nogil;
+             return std::make_shared<Exclusions>(from, to, n);
+           }),
+           "Pairs (expanded node, neighbour) that are never sampled, with all parallel edges between them.",
+           py::arg("center"), py::arg("neighbor"));
+
   py::class_<Batch>(m, "Batch")
       .def(py::init<const std::vector<int64_t>&, const std::vector<std::pair<int, int>>&, int64_t>(),
            py::arg("num_nodes"), py::arg("ends"), py::arg("dense_limit") = int64_t{1} << 28)

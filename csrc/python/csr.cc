@@ -1,10 +1,15 @@
-#include "core/csr.h"
+#include "python/csr.h"
 
-#include "core/has_edges.h"
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/csr.h"
+#include "core/rows.h"
 #include "core/weights.h"
 #include "python/arrays.h"
-#include "python/csr.h"
-#include "python/without_gil.h"
+#include "python/gil.h"
 
 namespace glt::python {
 namespace {
@@ -14,12 +19,6 @@ const uint32_t* optional_rows(const std::optional<py::array>& row_of, int64_t nu
   if (!row_of) return nullptr;
   require_size(*row_of, "row_of", num_nodes);
   return read<uint32_t>(*row_of, "row_of");
-}
-
-std::variant<int32_t*, int64_t*> write_ids(py::array& a, const char* name) {
-  if (py::isinstance<py::array_t<int32_t>>(a)) return write<int32_t>(a, name);
-  if (py::isinstance<py::array_t<int64_t>>(a)) return write<int64_t>(a, name);
-  throw py::type_error(text(name, ": expected a 1-d array of int32 or int64, got ", describe(a)));
 }
 
 // The number of rows of an indptr that is fit to be followed.
@@ -45,6 +44,30 @@ void require_fits(const py::array& out, const char* name, int64_t largest) {
 }
 
 }  // namespace
+
+PartitionBook::PartitionBook(py::array owner, int64_t num_parts)
+    : array_(std::move(owner)), view_{static_cast<const uint8_t*>(nullptr), array_.size(), num_parts} {
+  require(num_parts >= 1, "num_parts = ", num_parts, ": expected at least 1");
+  std::visit([&](auto* owners) { view_.owner = owners; }, owner_array(array_, num_parts, "owner").owner);
+}
+
+PartitionBook::PartitionBook(py::array offset) : array_(std::move(offset)) {
+  const int64_t* at = read<int64_t>(array_, "offset");
+  const int64_t num_parts = array_.size() - 1;
+  require(num_parts >= 1, "offset has ", array_.size(), " elements: expected one more than partitions, at least 2");
+  require(at[0] == 0, "offset[0] = ", at[0], ": expected 0");
+  for (int64_t p = 0; p < num_parts; ++p)
+    require(at[p] <= at[p + 1], "offset[", p + 1, "] = ", at[p + 1], " is below offset[", p, "] = ", at[p],
+            ": expected ranges of ids, one behind the other");
+  view_ = {Ranges{at, num_parts}, at[num_parts], num_parts};
+}
+
+std::pair<int64_t, int64_t> PartitionBook::range(int64_t part) const {
+  const auto* ranges = std::get_if<Ranges>(&view_.owner);
+  require(ranges, "the book has no ranges: it lists the owner of each id");
+  require(part >= 0 && part < view_.num_parts, "part = ", part, ": expected 0 to ", view_.num_parts - 1);
+  return {ranges->offset[part], ranges->offset[part + 1] - ranges->offset[part]};
+}
 
 Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids, std::optional<py::array> row_of,
          std::optional<int64_t> num_nodes, std::optional<int64_t> num_neighbor_nodes, bool check_indices,
@@ -105,7 +128,67 @@ Csr::Csr(py::array indptr, py::array indices, std::optional<py::array> edge_ids,
   validate(view_, check_indices);
 }
 
+namespace {
+
+void register_book(py::module_& m) {
+  py::class_<PartitionBook, std::shared_ptr<PartitionBook>>(m, "Book")
+      .def(py::init<py::array, int64_t>(), py::arg("owner"), py::arg("num_parts"))
+      .def_static(
+          "of_ranges", [](py::array offset) { return std::make_shared<PartitionBook>(std::move(offset)); },
+          py::arg("offset"))
+      .def_property_readonly("num_ids", [](const PartitionBook& b) { return b.view().num_ids; })
+      .def_property_readonly("num_parts", [](const PartitionBook& b) { return b.view().num_parts; });
+
+  m.def(
+      "group_by_owner",
+      [](const PartitionBook& book, const py::array& ids) {
+        const int64_t* p = read<int64_t>(ids, "ids");
+        const int64_t n = ids.size();
+        py::array_t<int64_t> grouped(n), begin(book.view().num_parts + 1);
+        py::array_t<uint32_t> position(n);
+        int64_t *g = grouped.mutable_data(), *b = begin.mutable_data();
+        uint32_t* pos = position.mutable_data();
+        {
+          WithoutGil nogil;
+          group_by_owner(book.view(), p, n, g, pos, b);
+        }
+        return py::make_tuple(grouped, position, begin);
+      },
+      "Returns (ids grouped by owner, where each stood, [num_parts + 1] bounds of the groups).", py::arg("book"),
+      py::arg("ids"));
+
+  m.def(
+      "find_owners",
+      [](const PartitionBook& book, const py::array& ids) {
+        const int64_t* p = read<int64_t>(ids, "ids");
+        const int64_t n = ids.size();
+        py::array_t<int64_t> owners(n);
+        int64_t* out = owners.mutable_data();
+        {
+          WithoutGil nogil;
+          find_owners(book.view(), p, n, out);
+        }
+        return owners;
+      },
+      "The partition that owns each id.", py::arg("book"), py::arg("ids"));
+
+  m.def(
+      "require_owned",
+      [](const PartitionBook& book, const py::array& ids, int64_t part) {
+        const int64_t* p = read<int64_t>(ids, "ids");
+        const int64_t n = ids.size();
+        require(part >= 0 && part < book.view().num_parts, "part = ", part, ": expected 0 to ",
+                book.view().num_parts - 1);
+        WithoutGil nogil;
+        require_owned(book.view(), p, n, part);
+      },
+      py::arg("book"), py::arg("ids"), py::arg("part"));
+}
+
+}  // namespace
+
 void register_csr(py::module_& m) {
+  register_book(m);
   py::class_<Csr, std::shared_ptr<Csr>>(m, "Csr")
       .def(py::init<py::array, py::array, std::optional<py::array>, std::optional<py::array>, std::optional<int64_t>,
                     std::optional<int64_t>, bool, std::shared_ptr<PartitionBook>, int64_t, std::optional<py::array>,
@@ -132,8 +215,7 @@ void register_csr(py::module_& m) {
         require_fits(indices, "indices", num_neighbor_nodes - 1);
         const uint32_t* row_map = optional_rows(row_of, num_nodes);
         require(row_map || num_rows == num_nodes, "indptr has ", num_rows, " rows: expected num_nodes = ", num_nodes);
-        int64_t* offsets = write<int64_t>(indptr, "indptr");
-        CsrOut out{write_ids(indices, "indices"), static_cast<int64_t*>(nullptr)};
+        CsrOut out{write<int64_t>(indptr, "indptr"), write_ids(indices, "indices"), static_cast<int64_t*>(nullptr)};
         Ids ids_in = static_cast<const int64_t*>(nullptr);
         if (edge_ids) {
           require_size(*edge_ids, "edge_ids", num_edges);
@@ -144,10 +226,18 @@ void register_csr(py::module_& m) {
           require_size(*edge_ids_in, "edge_ids_in", num_edges);
           ids_in = read_ids(*edge_ids_in, "edge_ids_in");
         }
-        const Ids r = read_ids(rows, row_name.c_str()), c = read_ids(cols, col_name.c_str());
+        const CsrInput edges{.rows = read_ids(rows, row_name.c_str()),
+                             .cols = read_ids(cols, col_name.c_str()),
+                             .edge_ids = ids_in,
+                             .row_of = row_map,
+                             .num_edges = num_edges,
+                             .num_rows = num_rows,
+                             .num_nodes = num_nodes,
+                             .num_neighbor_nodes = num_neighbor_nodes,
+                             .row_name = row_name.c_str(),
+                             .col_name = col_name.c_str()};
         WithoutGil nogil;
-        build_indptr(row_name.c_str(), r, num_edges, row_map, num_nodes, num_rows, offsets);
-        fill_rows(col_name.c_str(), r, c, ids_in, num_edges, row_map, num_rows, num_neighbor_nodes, offsets, out);
+        build_csr(edges, out);
       },
       "Sorts edges into rows by counting; the edges of a row keep their input order. Fills indptr [num_rows + 1] "
       "int64, indices [num_edges] and, when given, edge_ids [num_edges] (from edge_ids_in, else positions).",

@@ -1,6 +1,7 @@
-// What the bindings of kernels have in common.
+// The launcher that the bindings of kernels run on.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -8,12 +9,6 @@
 #include "python/arrays.h"
 
 namespace glt::python {
-
-// Memory that NumPy knows nothing of comes as addresses. Whoever makes them keeps what they point to.
-template <typename T>
-T* at(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
 
 // device -1: on the host, in `order`. Throws std::invalid_argument for an order that is none, and for a GPU that this
 // build has no kernels for.

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
-#include "core/parallel_edges.h"
+#include "core/csr.h"
 #include "core/rng.h"
 #include "python/arrays.h"
-#include "python/without_gil.h"
+#include "python/gil.h"
 
 namespace glt::python {
 namespace {
@@ -46,11 +47,6 @@ Owners write_owners(py::array& owner, int64_t num_nodes, int64_t num_parts) {
   return write<uint8_t>(owner, "owner");
 }
 
-MutableIds write_neighbors(py::array& indices) {
-  if (py::isinstance<py::array_t<int32_t>>(indices)) return write<int32_t>(indices, "indices");
-  return write<int64_t>(indices, "indices");
-}
-
 void require_penalty(double penalty) {
   require(std::isfinite(penalty) && penalty >= 0, "penalty = ", penalty, ": expected a finite number of at least 0");
 }
@@ -87,8 +83,7 @@ void register_fennel(py::module_& m) {
                              owners);
       },
       "Moves nodes out of partitions with more than label_cap nodes of a label, more than node_cap nodes, or, as far "
-      "as "
-      "there is room, more than edge_cap edges; returns how many moves there were.",
+      "as there is room, more than edge_cap edges; returns how many moves there were.",
       py::arg("indptr"), py::arg("indices"), py::arg("num_parts"), py::arg("label"), py::arg("label_cap"),
       py::arg("edges"), py::arg("edge_cap"), py::arg("node_cap"), py::arg("penalty"), py::arg("rng_seed"),
       py::arg("owner"));
@@ -97,7 +92,7 @@ void register_fennel(py::module_& m) {
       [](const py::array& indptr, py::array indices, py::array merged_indptr) {
         const Adjacency graph = read_adjacency(indptr, indices);
         require_size(merged_indptr, "merged_indptr", indptr.size());
-        const MutableIds ids = write_neighbors(indices);
+        const MutableIds ids = write_ids(indices, "indices");
         int64_t* merged = write<int64_t>(merged_indptr, "merged_indptr");
         WithoutGil nogil;
         sort_rows(graph.indptr, graph.num_nodes, ids, merged);
@@ -113,7 +108,7 @@ void register_fennel(py::module_& m) {
         const int64_t* merged = read<int64_t>(merged_indptr, "merged_indptr");
         require_size(neighbor, "neighbor", merged[graph.num_nodes]);
         require_size(weight, "weight", merged[graph.num_nodes]);
-        const MutableIds ids = write_neighbors(indices);
+        const MutableIds ids = write_ids(indices, "indices");
         int64_t *neighbors = write<int64_t>(neighbor, "neighbor"), *weights = write<int64_t>(weight, "weight");
         WithoutGil nogil;
         merge_rows(graph.indptr, graph.num_nodes, ids, merged, neighbors, weights);

@@ -1,21 +1,101 @@
 #include "core/gather.h"
 
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cuda/gather.h"
 #include "python/arrays.h"
-#include "python/without_gil.h"
+#include "python/gil.h"
+
+#if GLT_HAS_CUDA
+#include "cuda/device.h"
+#endif
 
 namespace glt::python {
+
 namespace {
 
-// A table of rows: any dtype, one or more dimensions, contiguous.
-int64_t row_bytes(const py::array& a, const char* name) {
-  require(a.ndim() >= 1, name, ": expected at least one dimension");
-  require_contiguous(a, name);
-  int64_t bytes = a.itemsize();
-  for (int64_t d = 1; d < a.ndim(); ++d) bytes *= a.shape(d);
-  return bytes;
+// Tables in several tiers of memory come as addresses: they may be of another device, so no NumPy array can stand for
+// them.
+using cuda::GatherCall;
+using cuda::TieredTable;
+using cuda::Widen;
+
+Widen widen_of(const std::string& name) {
+  if (name == "none") return Widen::kNone;
+  if (name == "bfloat16") return Widen::kBfloat16;
+  if (name == "float16") return Widen::kHalf;
+  if (name == "int8") return Widen::kInt8;
+  throw std::invalid_argument(text("widen = '", name, "': expected 'none', 'bfloat16', 'float16' or 'int8'"));
+}
+
+// Address, number of rows, bytes from row to row.
+using Segment = std::tuple<uint64_t, int64_t, int64_t>;
+
+TieredTable table_of(int64_t row_bytes, const std::vector<Segment>& tiers,
+                     std::optional<std::pair<uint64_t, int64_t>> row_of, int64_t first_id, const std::string& widen,
+                     uint64_t scale) {
+  require(row_bytes >= 0 && row_bytes < (int64_t{1} << 31), "row_bytes = ", row_bytes, ": expected 0 to 2^31 - 1");
+  require(!tiers.empty() && tiers.size() <= cuda::kMaxTiers, tiers.size(), " tiers: expected 1 to ", cuda::kMaxTiers);
+  TieredTable t;
+  t.row_bytes = row_bytes;
+  for (const auto& [address, num_rows, stride] : tiers) {
+    require(num_rows >= 0 && stride >= row_bytes, "a tier of ", num_rows, " rows, ", stride,
+            " bytes apart: expected rows of ", row_bytes, " bytes");
+    t.num_rows += num_rows;
+    t.tier[t.num_tiers++] = {at<const std::byte>(address), t.num_rows, stride};
+  }
+  if (row_of) {
+    t.row_of = at<const uint32_t>(row_of->first);
+    t.num_ids = row_of->second;
+  }
+  t.first_id = first_id;
+  t.widen = widen_of(widen);
+  require(t.widen == Widen::kNone || row_bytes % cuda::stored_bytes(t.widen) == 0, "row_bytes = ", row_bytes,
+          ": expected whole elements of ", widen);
+  require(!scale || t.widen == Widen::kInt8, "scale: expected none but for int8 rows");
+  t.scale = at<const float>(scale);
+  return t;
+}
+
+GatherCall call_of(uint64_t ids, int id_bytes, int64_t n, uint64_t out, int64_t num_out, uint64_t error,
+                   uint64_t positions, uint64_t count) {
+  require(id_bytes == 4 || id_bytes == 8, "id_bytes = ", id_bytes, ": expected 4 (int32) or 8 (int64)");
+  require(n >= 0 && (positions || n <= num_out), "out has ", num_out, " rows: expected at least ", n);
+  require(error != 0, "error: expected the address of a 64-bit word");
+  return {at<const void>(ids),           id_bytes == 8,      n,       at<const int32_t>(count),
+          at<const uint32_t>(positions), at<std::byte>(out), num_out, at<uint64_t>(error)};
 }
 
 }  // namespace
+
+#if GLT_HAS_CUDA
+namespace {
+
+void register_cuda(py::module_& m) {
+  m.def(
+      "cuda_gather",
+      [](const cuda::TieredTable& table, const cuda::GatherCall& call, int device, uint64_t stream, int max_blocks) {
+        WithoutGil nogil;
+        cuda::gather_rows(table, call, max_blocks, device, reinterpret_cast<void*>(stream));
+      },
+      "Launches the gather on a device; see csrc/cuda/gather.h.", py::arg("table"), py::arg("call"), py::arg("device"),
+      py::arg("stream"), py::arg("max_blocks") = 0);
+  m.def("cuda_register_host", &cuda::register_host, "Pins whole pages; see csrc/cuda/device.h.", py::arg("address"),
+        py::arg("num_bytes"), py::arg("read_only"), py::arg("device"), py::call_guard<WithoutGil>());
+  m.def("cuda_unregister_host", &cuda::unregister_host, "Undoes cuda_register_host.", py::arg("address"),
+        py::arg("device"), py::call_guard<WithoutGil>());
+  m.def("cuda_enable_peer", &cuda::enable_peer, "Lets a device read memory of another.", py::arg("device"),
+        py::arg("peer"), py::call_guard<WithoutGil>());
+}
+
+}  // namespace
+#endif
 
 void register_gather(py::module_& m) {
   m.def(
@@ -23,9 +103,9 @@ void register_gather(py::module_& m) {
       [](const py::array& table, std::optional<py::array> ids, py::array out, std::optional<py::array> row_of,
          std::optional<py::array> positions, int num_threads, int64_t first_id) {
         GatherSpec spec{};
-        spec.row_bytes = row_bytes(table, "table");
-        require(row_bytes(out, "out") == spec.row_bytes, "out has rows of ", row_bytes(out, "out"), " bytes, table of ",
-                spec.row_bytes, ": expected the same dtype and width");
+        spec.row_bytes = row_bytes_of(table, "table");
+        require(row_bytes_of(out, "out") == spec.row_bytes, "out has rows of ", row_bytes_of(out, "out"),
+                " bytes, table of ", spec.row_bytes, ": expected the same dtype and width");
         require(out.writeable(), "out: expected a writeable array");
         require(num_threads >= 1, "num_threads = ", num_threads, ": expected at least 1");
         spec.table = static_cast<const std::byte*>(table.data());
@@ -52,6 +132,64 @@ void register_gather(py::module_& m) {
       "order.",
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("row_of") = py::none(),
       py::arg("positions") = py::none(), py::arg("num_threads") = 1, py::arg("first_id") = 0);
+
+  py::class_<RowIndex>(m, "RowIndex", "Which ids have a row in a small table; see csrc/core/gather.h.")
+      .def(py::init([](const py::array& ids, int64_t num_ids) {
+             require(num_ids >= 0, "num_ids = ", num_ids, ": expected at least 0");
+             const int64_t* p = read<int64_t>(ids, "ids");
+             const int64_t n = ids.size();
+             WithoutGil nogil;
+             return RowIndex(p, n, num_ids);
+           }),
+           py::arg("ids"), py::arg("num_ids"))
+      .def_property_readonly("num_rows", &RowIndex::num_rows)
+      .def_property_readonly("num_ids", &RowIndex::num_ids)
+      .def(
+          "split",
+          [](const RowIndex& self, const py::array& ids, const py::array& positions) {
+            const int64_t n = ids.size();
+            const int64_t* id = read<int64_t>(ids, "ids");
+            require_size(positions, "positions", n);
+            const uint32_t* position = read<uint32_t>(positions, "positions");
+            py::array_t<int64_t> rows(n), rest(n);
+            py::array_t<uint32_t> row_positions(n), rest_positions(n);
+            int64_t *r = rows.mutable_data(), *s = rest.mutable_data(), found;
+            uint32_t *rp = row_positions.mutable_data(), *sp = rest_positions.mutable_data();
+            {
+              WithoutGil nogil;
+              found = self.split(id, position, n, r, rp, s, sp);
+            }
+            const py::slice yes(0, found, 1), no(0, n - found, 1);
+            return py::make_tuple(rows[yes], row_positions[yes], rest[no], rest_positions[no]);
+          },
+          "Returns (rows, their positions, ids without a row, their positions).", py::arg("ids"), py::arg("positions"));
+
+  py::class_<TieredTable>(m, "TieredTable")
+      .def(py::init(&table_of), py::arg("row_bytes"), py::arg("tiers"), py::kw_only(), py::arg("row_of") = py::none(),
+           py::arg("first_id") = 0, py::arg("widen") = "none", py::arg("scale") = 0)
+      .def_readonly("num_rows", &TieredTable::num_rows);
+  py::class_<GatherCall>(m, "GatherCall")
+      .def(py::init(&call_of), py::arg("ids"), py::arg("id_bytes"), py::arg("n"), py::arg("out"), py::arg("num_out"),
+           py::arg("error"), py::arg("positions") = 0, py::arg("count") = 0);
+  m.def(
+      "host_gather",
+      [](const TieredTable& table, const GatherCall& call, int num_threads) {
+        require(num_threads >= 1 && num_threads % cuda::kMaxLanes == 0, "num_threads = ", num_threads,
+                ": expected a multiple of ", cuda::kMaxLanes);
+        const cuda::RowPieces pieces = cuda::pieces_of(table, call);
+        WithoutGil nogil;
+        cuda::with_move(table, pieces, [&]<typename Move>() {
+          for (int thread = 0; thread < num_threads; ++thread)
+            cuda::gather_of_thread<Move>(table, call, pieces, thread, num_threads);
+        });
+        return std::tuple(pieces.width, pieces.num, 1 << pieces.lane_bits);
+      },
+      "Runs the gather kernel on the host, GPU thread by GPU thread; returns width and number of the pieces of a row "
+      "and the lanes that move them.",
+      py::arg("table"), py::arg("call"), py::arg("num_threads"));
+#if GLT_HAS_CUDA
+  register_cuda(m);
+#endif
 }
 
 }  // namespace glt::python

@@ -1,10 +1,53 @@
-#include "core/chunks.h"
+#include <algorithm>
+#include <string>
+
+#include "core/read_rows.h"
+#include "core/rows.h"
+#include "core/sample.h"
+#include "python/arrays.h"
 #include "python/csr.h"
-#include "python/rows_answer.h"
-#include "python/without_gil.h"
+#include "python/gil.h"
 
 namespace glt::python {
 namespace {
+
+// What a partition answers to a question about rows: counts, neighbours and edges, copied out in the asker's width.
+class RowsAnswer {
+ public:
+  explicit RowsAnswer(bool with_edge) : with_edge_(with_edge) {}
+
+  void append(const RowSamples& rows) {
+    count_.append(rows.count.data(), rows.count.size());
+    neighbor_.append(rows.neighbor.data(), rows.neighbor.size());
+    edge_.append(rows.edge.data(), rows.edge.size());
+  }
+  int64_t num_edges() const { return neighbor_.size(); }
+
+  void copy_out(py::array count, py::array neighbor, std::optional<py::array> edge) const {
+    require_size(count, "count", count_.size());
+    require_size(neighbor, "neighbor", neighbor_.size());
+    std::copy_n(count_.data(), count_.size(), write<uint32_t>(count, "count"));
+    copy_ids(neighbor_, neighbor, "neighbor");
+    if (!edge) return;
+    require(with_edge_, "edge was asked for, but the rows were read without edge ids");
+    require_size(*edge, "edge", edge_.size());
+    copy_ids(edge_, *edge, "edge");
+  }
+
+ private:
+  static void copy_ids(const Buffer<int64_t>& from, py::array& to, const char* name) {
+    if (py::isinstance<py::array_t<int32_t>>(to)) {
+      int32_t* out = write<int32_t>(to, name);
+      for (int64_t i = 0; i < from.size(); ++i) out[i] = static_cast<int32_t>(from[i]);
+    } else {
+      std::copy_n(from.data(), from.size(), write<int64_t>(to, name));
+    }
+  }
+
+  bool with_edge_;
+  Buffer<uint32_t> count_;
+  Buffer<int64_t> neighbor_, edge_;
+};
 
 // The rows of one request, for one requester: what a partition answers.
 class OneHop : public RowsAnswer {
@@ -12,9 +55,36 @@ class OneHop : public RowsAnswer {
   OneHop(const Csr& csr, const Rows& asked, const HopSpec& spec, int num_threads, const std::string& name)
       : RowsAnswer(spec.with_edge) {
     WithoutGil nogil;
-    Chunks chunks;
-    sample_in_order(PartedCsr(csr.view()), asked, spec, num_threads, chunks, name.c_str(),
+    ReadBuffers buffers;
+    sample_in_order(PartedCsr(csr.view()), asked, spec, num_threads, buffers, name.c_str(),
                     [&](const RowSamples& rows, int64_t, int64_t) { append(rows); });
+  }
+};
+
+// The edges that lead from members to the nodes of one request.
+class InducedRows : public RowsAnswer {
+ public:
+  InducedRows(const Csr& csr, const py::array& nodes, const py::array& members, bool with_edge, int num_threads)
+      : RowsAnswer(with_edge) {
+    const Rows rows{read<int64_t>(nodes, "nodes"), nodes.size()};
+    const int64_t* member = read<int64_t>(members, "members");
+    const int64_t num_members = members.size(), num_ids = csr.view().num_neighbor_nodes;
+    checked_threads(num_threads);
+    WithoutGil nogil;
+    HashTable table;
+    table.begin(num_members);
+    for (int64_t i = 0; i < num_members; ++i) {
+      require_index(static_cast<uint64_t>(member[i]) < static_cast<uint64_t>(num_ids), "members[", i, "] = ", member[i],
+                    " is outside [0, ", num_ids, ")");
+      table.find_or_add(member[i], static_cast<uint32_t>(i));
+    }
+    ReadBuffers buffers;
+    const auto find = [&](const auto* ids, int64_t n, uint32_t* local) {
+      for (int64_t i = 0; i < n; ++i) table.prefetch(ids[i]);
+      for (int64_t i = 0; i < n; ++i) local[i] = find_in(table, ids[i]);
+    };
+    induce_in_order(PartedCsr(csr.view()), rows, {with_edge, /*local_ids=*/false}, num_threads, buffers, "nodes", find,
+                    [&](const RowSamples& chunk, int64_t, int64_t) { append(chunk); });
   }
 };
 
@@ -45,6 +115,13 @@ void register_one_hop(py::module_& m) {
            py::arg("last") = false, py::arg("exclusions") = nullptr)
       .def_property_readonly("num_edges", &OneHop::num_edges)
       .def("copy_out", &OneHop::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
+
+  py::class_<InducedRows>(m, "InducedRows")
+      .def(py::init<const Csr&, const py::array&, const py::array&, bool, int>(),
+           "The edges of each of `nodes` whose neighbour is one of `members`, in row order.", py::arg("csr"),
+           py::arg("nodes"), py::arg("members"), py::arg("with_edge") = true, py::arg("num_threads") = 1)
+      .def_property_readonly("num_edges", &InducedRows::num_edges)
+      .def("copy_out", &InducedRows::copy_out, py::arg("count"), py::arg("neighbor"), py::arg("edge") = py::none());
 }
 
 }  // namespace glt::python

@@ -1,17 +1,19 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "core/crc32.h"
-#include "core/edge_numbers.h"
+#include "core/block_file.h"
+#include "core/csr.h"
 #include "core/edge_sort.h"
-#include "core/row_scatter.h"
-#include "python/tick.h"
-#include "python/without_gil.h"
+#include "core/scatter.h"
+#include "core/threads.h"
+#include "python/gil.h"
 
 namespace glt::python {
 namespace {
@@ -116,7 +118,8 @@ void register_scatter(py::module_& m) {
       "scatter_rows",
       [](const py::array& table, const py::array& book, std::optional<py::array> ids, int64_t first,
          std::vector<PyRowFile> files, py::array filled, std::optional<PyRowFile> owner_file,
-         std::optional<PyRowFile> place_file, int64_t chunk_rows, int num_threads, std::optional<py::function> tick) {
+         std::optional<PyRowFile> place_file, int64_t chunk_rows, int num_threads,
+         std::optional<py::function> progress) {
         const int64_t num_parts = static_cast<int64_t>(files.size());
         require(table.ndim() >= 1, "table: expected at least one dimension");
         ScatterSpec spec{};
@@ -146,15 +149,15 @@ void register_scatter(py::module_& m) {
         require_size(filled, "filled", num_parts);
         int64_t* counts = write<int64_t>(filled, "filled");
         const int threads = checked_threads(num_threads);
-        const Tick told = tick_of(tick);
+        const Progress report = progress_of(progress);
         WithoutGil nogil;
-        scatter_rows(spec, counts, threads, told);
+        scatter_rows(spec, counts, threads, report);
       },
       "Appends each row of table [n, ...] to the file of its owner, book[ids[i]] (without ids: book[first + i]); "
       "filled [num_parts] int64 counts rows before and after. Files are (BlockFile, bytes before its first row).",
       py::arg("table"), py::arg("book"), py::arg("ids"), py::arg("first"), py::arg("files"), py::arg("filled"),
       py::arg("owner_file") = py::none(), py::arg("place_file") = py::none(), py::arg("chunk_rows") = 1 << 14,
-      py::arg("num_threads") = 1, py::arg("tick") = py::none());
+      py::arg("num_threads") = 1, py::arg("progress") = py::none());
 }
 
 void register_numbers(py::module_& m) {
@@ -162,7 +165,7 @@ void register_numbers(py::module_& m) {
       "number_edges",
       [](const py::array& rows, const py::array& owner, const py::array& offset, const PyRowFile& old_ids,
          const PyRowFile& new_ids, int64_t id_width, int64_t chunk_edges, int num_threads,
-         std::optional<py::function> tick) {
+         std::optional<py::function> progress) {
         const int64_t num_parts = offset.size() - 1;
         EdgeNumberSpec spec{};
         spec.row = read_ids(rows, "rows");
@@ -179,16 +182,16 @@ void register_numbers(py::module_& m) {
         spec.id_width = id_width;
         spec.chunk_edges = chunk_edges;
         const int threads = checked_threads(num_threads);
-        const Tick told = tick_of(tick);
+        const Progress report = progress_of(progress);
         WithoutGil nogil;
-        number_edges(spec, threads, told);
+        number_edges(spec, threads, report);
       },
       "Writes the old id of each new id of an edge, and the new id of each old one, as ints of id_width bytes. Edges "
-      "go "
-      "with the owner of their row, owner [num_nodes]; partition p has the new ids from offset[p] on, in the order of "
+      "go with the owner of their row, owner [num_nodes]; partition p has the new ids from offset[p] on, in the order "
+      "of "
       "the edges.",
       py::arg("rows"), py::arg("owner"), py::arg("offset"), py::arg("old_ids"), py::arg("new_ids"), py::arg("id_width"),
-      py::arg("chunk_edges"), py::arg("num_threads") = 1, py::arg("tick") = py::none());
+      py::arg("chunk_edges"), py::arg("num_threads") = 1, py::arg("progress") = py::none());
 }
 
 void register_sort(py::module_& m) {
@@ -213,27 +216,27 @@ void register_sort(py::module_& m) {
       "count_rows",
       [](const py::array& rows, const py::array& cols, const py::array& position, const py::array& owner,
          const py::array& neighbor_owner, int64_t num_parts, py::array indptr, int num_threads,
-         std::optional<py::function> tick) {
+         std::optional<py::function> progress) {
         const EdgeList edges = edge_list(rows, cols, owner.size(), neighbor_owner.size());
         const RowOrder order{read_positions(position, edges.num_nodes), full_book(owner, num_parts, "owner"),
                              full_book(neighbor_owner, num_parts, "neighbor_owner")};
         require_size(indptr, "indptr", edges.num_nodes + 1);
         int64_t* offsets = write<int64_t>(indptr, "indptr");
         const int threads = checked_threads(num_threads);
-        const Tick told = tick_of(tick);
+        const Progress report = progress_of(progress);
         WithoutGil nogil;
-        return count_rows(edges, order, offsets, threads, told);
+        return count_rows(edges, order, offsets, threads, report);
       },
       "Fills indptr [num_nodes + 1] int64 for rows by position, and returns how many edges are cut.", py::arg("rows"),
       py::arg("cols"), py::arg("position"), py::arg("owner"), py::arg("neighbor_owner"), py::arg("num_parts"),
-      py::arg("indptr"), py::arg("num_threads") = 1, py::arg("tick") = py::none());
+      py::arg("indptr"), py::arg("num_threads") = 1, py::arg("progress") = py::none());
   m.def(
       "sort_edges",
       [](const py::array& rows, const py::array& cols, std::optional<py::array> weight, std::optional<py::array> time,
          bool time_of_neighbor, int64_t num_neighbors, const py::array& position, std::vector<int64_t> first_row,
          py::array indptr, const PyGraphFiles& files, int64_t indices_width, int64_t edge_ids_width, int scratch,
-         int64_t thread_bytes, int num_threads, std::optional<py::function> tick, std::optional<py::array> neighbor_id,
-         std::optional<py::array> edge_id, std::optional<int64_t> num_ids) {
+         int64_t thread_bytes, int num_threads, std::optional<py::function> progress,
+         std::optional<py::array> neighbor_id, std::optional<py::array> edge_id, std::optional<int64_t> num_ids) {
         EdgeList edges = edge_list(rows, cols, position.size(), num_neighbors);
         edges.num_ids = num_ids.value_or(edges.num_edges);
         require(edges.num_ids >= edges.num_edges, "num_ids = ", edges.num_ids,
@@ -273,10 +276,10 @@ void register_sort(py::module_& m) {
           out[a] = row_files(files[a]);
         }
         const int threads = checked_threads(num_threads);
-        const Tick told = tick_of(tick);
+        const Progress report = progress_of(progress);
         WithoutGil nogil;
         PartGraphs graphs(std::move(out), std::move(first_row), offsets);
-        sort_edges(edges, order, plan, indices_width, edge_ids_width, offsets, graphs, scratch, threads, told);
+        sort_edges(edges, order, plan, offsets, graphs, scratch, threads, report);
       },
       "Writes the rows of all partitions: files[array][partition], arrays being indices, edge_ids, weight_sum, "
       "weight_guide and, sorted by time, indices, edge_ids and time. neighbor_id [num_neighbors] and edge_id "
@@ -284,7 +287,7 @@ void register_sort(py::module_& m) {
       py::arg("rows"), py::arg("cols"), py::arg("weight"), py::arg("time"), py::arg("time_of_neighbor"),
       py::arg("num_neighbors"), py::arg("position"), py::arg("first_row"), py::arg("indptr"), py::arg("files"),
       py::arg("indices_width"), py::arg("edge_ids_width"), py::arg("scratch"), py::arg("thread_bytes"),
-      py::arg("num_threads") = 1, py::arg("tick") = py::none(), py::arg("neighbor_id") = py::none(),
+      py::arg("num_threads") = 1, py::arg("progress") = py::none(), py::arg("neighbor_id") = py::none(),
       py::arg("edge_id") = py::none(), py::arg("num_ids") = py::none());
 }
 

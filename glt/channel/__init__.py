@@ -1,4 +1,4 @@
-"""Channels carry sampled batches from whoever samples to whoever trains: one message format, one small interface."""
+"""Channels carry sampled batches from samplers to trainers: one message format, one small interface."""
 
 from typing import TYPE_CHECKING
 

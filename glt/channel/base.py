@@ -2,15 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from types import TracebackType
 
 from torch import Tensor
 
 from glt.channel.message import Message, MessageKind, MessageLayout
 from glt.data.device import Event
 
-DEFAULT_TIMEOUT_S = 180.0
-"""How long a call waits unless told otherwise."""
+DEFAULT_TIMEOUT_S = 180.0  # seconds
 
 
 class Slot(ABC):
@@ -28,12 +26,8 @@ class Slot(ABC):
     def tensors(
         self, layout: MessageLayout, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
     ) -> dict[str, Tensor]:
-        """Writes the head of a message; returns its tensors, to be filled in place.
-
-        Args:
-            layout: Of at most as many bytes as were reserved.
-            kind, loader, epoch, index: What the message is.
-        """
+        """Writes the head of a message; returns its tensors, to be filled in place. ``layout`` has at most as many
+        bytes as were reserved."""
         layout.write_header(self.buffer, kind, loader, epoch, index)
         return layout.tensors(self.buffer)
 
@@ -48,9 +42,7 @@ class Slot(ABC):
     def __enter__(self) -> "Slot":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             self.commit()
         else:
@@ -66,23 +58,19 @@ class Channel(ABC):
 
     @abstractmethod
     def reserve(self, nbytes: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> Slot:
-        """Waits for room for a message.
-
-        Args:
-            nbytes: Size of the message in bytes, at least 1.
-            timeout_s: Seconds to wait; 0 asks without waiting. Waiting blocks the thread: a thread that has slots to
-                commit must not wait here for the room that they occupy.
+        """Waits for room for a message of ``nbytes``, at least 1. A thread that has slots to commit must not wait here
+        for the room that they occupy: ``timeout_s = 0`` asks without waiting.
 
         Raises:
             ChannelTimeout: There was no room in time.
-            ChannelClosed: Nobody will read it.
+            ChannelClosed: The consumer has closed the channel.
         """
 
     @abstractmethod
     def receive(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Message:
         """Waits for the next message.
 
-        Its tensors may alias the memory of the channel: it is reused once the last of them, and of their views, is
+        Its tensors may alias the memory of the channel, which is reused once the last of them, and of their views, is
         gone. They stay valid after the channel is closed.
 
         Raises:
@@ -93,14 +81,15 @@ class Channel(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the channel. Every wait on the other side ends at once with ``ChannelClosed``; what a producer committed
-        before it closed can still be received. May be called more than once."""
+        """Ends the channel, at once also for those that wait on the other side, with ``ChannelClosed``; what was
+        committed before can still be received. May be called more than once."""
 
     @abstractmethod
     def stats(self) -> dict[str, int | float]:
         """Counts since the start: ``num_sent, num_received, num_queued`` messages, ``sent_bytes, received_bytes``,
-        ``num_copied`` (taken out of the channel because too much of it was kept), ``num_oversize`` (sent in pieces),
-        ``num_producer_waits, producer_wait_s, num_consumer_waits, consumer_wait_s`` (calls that had to sleep)."""
+        ``num_copied`` (taken out of the channel because the consumer kept too much of it), ``num_oversize`` (sent in
+        pieces), ``num_producer_waits, producer_wait_s, num_consumer_waits, consumer_wait_s`` (calls that had to sleep).
+        """
 
     def send(
         self,
@@ -117,15 +106,8 @@ class Channel(ABC):
         with self.reserve(layout.nbytes, timeout_s) as slot:
             layout.write(slot.buffer, tensors, kind, loader, epoch, index)
 
-    def send_message(self, message: Tensor, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Copies a message that is ready, uint8 [total bytes], into the channel and commits it."""
-        with self.reserve(message.numel(), timeout_s) as slot:
-            slot.buffer.copy_(message)
-
     def __enter__(self) -> "Channel":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()

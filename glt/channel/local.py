@@ -1,4 +1,4 @@
-"""A channel inside one process: from the thread that samples to the thread that trains."""
+"""Channels inside one process, from the thread that samples to the thread that trains; on the host or on a GPU."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from torch import Tensor
 
 from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
 from glt.channel.message import Message, MessageKind, MessageLayout, read_message
-from glt.data import arrays as pool
+from glt.data.arrays import pooled_empty
 from glt.data.device import Accelerator
 from glt.errors import ChannelClosed, ChannelTimeout
 
 
 class LocalSlot(Slot):
-    """Room for one message in private memory."""
-
     __slots__ = ("_channel", "buffer", "nbytes", "pinned_bytes", "state")
 
     def __init__(self, channel: LocalChannel, nbytes: int, pinned: bool = False) -> None:
         self._channel = channel
         self.buffer = (
-            torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else pool.empty((nbytes,), torch.uint8)
+            torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else pooled_empty((nbytes,), torch.uint8)
         )
         self.nbytes = nbytes
         self.pinned_bytes = _block_bytes(nbytes) if pinned else 0
@@ -162,19 +160,18 @@ class LocalChannel(Channel):
 
 
 def _block_bytes(nbytes: int) -> int:
-    """What torch's allocator of pinned memory takes for so many bytes: the next power of two."""
+    """What torch's allocator of pinned memory takes: the next power of two."""
     return 1 << (nbytes - 1).bit_length()
 
 
 # A channel inside one process whose messages stay on a GPU.
 
 
-ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges")
-"""Tensors of a batch that the trainer reads as numbers, and that stay where they can be."""
+ON_HOST = ("stats", "num_sampled_nodes", "num_sampled_edges")  # tensors of a batch that the trainer reads as numbers
 
 
 class DeviceSlot(LocalSlot):
-    """Room for one message: its tensors on the device, or bytes on the host, where an error is reported."""
+    """Room for one message: its tensors on the device, or an error in bytes on the host."""
 
     __slots__ = ("_buffer", "_message", "ready")
 
@@ -186,7 +183,7 @@ class DeviceSlot(LocalSlot):
 
     @property
     def buffer(self) -> Tensor:  # type: ignore[override]
-        """Bytes on the host; whoever asks for them reports an error in place of a batch."""
+        """Bytes on the host, taken only to report an error in place of a batch."""
         if self._buffer is None:
             self._buffer = torch.empty(self.nbytes, dtype=torch.uint8)
         return self._buffer
@@ -206,7 +203,6 @@ class DeviceSlot(LocalSlot):
         return tensors
 
     def message(self) -> Message:
-        """What was committed."""
         if self._message is None or self._buffer is not None:
             return read_message(self.buffer)
         self._message.ready = self.ready
@@ -214,13 +210,8 @@ class DeviceSlot(LocalSlot):
 
 
 class DeviceChannel(LocalChannel):
-    """Passes messages between threads, with tensors of one buffer of device memory each.
-
-    Args:
-        capacity: Messages that may be reserved or waiting to be received.
-        accelerator: The GPU.
-        stream: Where they are filled; memory is taken in its order.
-    """
+    """Passes messages between threads, with tensors of one buffer of device memory each, taken in the order of
+    ``stream``."""
 
     def __init__(self, capacity: int, accelerator: Accelerator, stream: torch.cuda.Stream | None) -> None:
         super().__init__(capacity)

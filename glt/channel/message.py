@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt.data import arrays as pool
+from glt.data.arrays import pooled_empty
 from glt.data.device import Event
 from glt.errors import GltError, MessageError, PeerLost, RemoteError
 
@@ -46,11 +46,13 @@ _ENTRY = struct.Struct("<40sBB6x4QQQ")
 _TABLE_START = _HEADER.size + _CHECKSUM.size
 
 # Code in the message -> dtype. Append only: the codes are the format.
-_DTYPES = (
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.float16, torch.bfloat16,
-    torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.uint16, torch.uint32,
-    torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
-)  # fmt: skip
+_DTYPES: tuple[torch.dtype, ...] = tuple(
+    getattr(torch, name)
+    for name in (
+        "uint8 int8 int16 int32 int64 bool float16 bfloat16 float32 float64 complex32 complex64 complex128 "
+        "uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+    ).split()
+)
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
@@ -68,8 +70,6 @@ _ITEM_BYTES = tuple(dtype.itemsize for dtype in _DTYPES)
 
 
 class MessageKind(IntEnum):
-    """What a message says."""
-
     BATCH = 1
     ERROR = 2
     END = 3
@@ -95,7 +95,7 @@ class Message:
     """Of tensors on a device: what the stream that uses them waits for first."""
 
     def raise_if_error(self) -> None:
-        """Raises the exception that the message carries, as :class:`glt.errors.RemoteError`, if it carries one."""
+        """Raises the exception that the message carries, if any, as :class:`glt.errors.RemoteError`."""
         if self.kind is MessageKind.ERROR:
             raise remote_error(self)
 
@@ -125,7 +125,7 @@ def _view(array: np.ndarray, code: int, shape: Sequence[int], offset: int) -> Te
 
 
 def device_view(buffer: Tensor, start: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """A tensor that lies in bytes on any device, uint8, from ``start`` on: slower than what the CPU has."""
+    """A tensor that lies in bytes on any device, uint8, from ``start`` on; slower than :func:`_view`."""
     nbytes = prod(shape) * dtype.itemsize
     if nbytes == 0:  # it may lie behind the end
         return torch.empty(tuple(shape), dtype=dtype, device=buffer.device)
@@ -173,7 +173,6 @@ class MessageLayout:
 
     @classmethod
     def like(cls, tensors: Mapping[str, Tensor]) -> "MessageLayout":
-        """Returns the layout of a message with these tensors."""
         return cls({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()})
 
     def write_header(self, buffer: Tensor, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0) -> None:
@@ -182,14 +181,13 @@ class MessageLayout:
         self._array(buffer).data[: len(front)] = front
 
     def _front(self, kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0) -> bytes:
-        """Header and table."""
         head = _HEADER.pack(_MAGIC, _VERSION, kind, len(self._places), self.nbytes, loader, epoch, index)
         checksum = _CHECKSUM.pack(zlib.crc32(self._table, zlib.crc32(head)))
         return b"".join((head, checksum, self._table))
 
     def parts(self, tensors: Mapping[str, Tensor], kind: MessageKind) -> list[Tensor]:
-        """The whole message in parts, uint8, one behind the other. Tensors are not copied; they have the dtypes and
-        shapes of the layout, and are contiguous and on the CPU."""
+        """The whole message in parts, uint8, one behind the other, without copies; tensors are contiguous and on the
+        CPU."""
         parts, end = [_bytes(self._front(kind))], _TABLE_START + len(self._table)
         for name, _, _, start in self._places:
             if start > end:
@@ -242,7 +240,6 @@ class MessageLayout:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor, uint8."""
     # Not by its own strides: of one element, they may be anything.
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
@@ -254,15 +251,15 @@ def _bytes(data: bytes) -> Tensor:
 def encode_message(
     tensors: Mapping[str, Tensor], kind: MessageKind, loader: int = 0, epoch: int = 0, index: int = 0
 ) -> Tensor:
-    """Returns a message in private, recycled memory, uint8 [total bytes]; what :func:`read_message` reads."""
+    """Returns a message in recycled memory, uint8 [total bytes]; what :func:`read_message` reads."""
     layout = MessageLayout.like(tensors)
-    buffer = pool.empty((layout.nbytes,), torch.uint8)
+    buffer = pooled_empty((layout.nbytes,), torch.uint8)
     layout.write(buffer, tensors, kind, loader, epoch, index)
     return buffer
 
 
 def starts_like_message(buffer: Tensor) -> bool:
-    """Whether bytes, uint8 [any], can be a message at all: at the cost of looking at four of them."""
+    """Whether bytes can be a message at all, by the first four."""
     return buffer[: len(_MAGIC)].numpy().tobytes() == _MAGIC
 
 
@@ -330,11 +327,10 @@ _NUMBERS = ("rank", "pid")
 def error_message(
     error: BaseException, *, role: str, rank: int, loader: int = 0, epoch: int = 0, index: int = 0
 ) -> Tensor:
-    """Returns the message that carries ``error`` to whoever waits for a batch or a reply.
+    """Returns the message that carries ``error``, with its traceback, to the process that waits for a batch or a reply.
 
     Args:
-        error: Raised here; its traceback goes with it. A :class:`glt.errors.RemoteError` is passed on as what it was
-            and where it was first raised.
+        error: Raised here; a :class:`glt.errors.RemoteError` is passed on as what it was and where it was first raised.
         role: What this process is, for example ``"sampling worker"``.
         rank: Its rank within the role.
         loader, epoch, index: What was being made.
@@ -353,7 +349,6 @@ def error_message(
 
 
 def remote_error(message: Message) -> GltError:
-    """Returns the exception that ``message``, of kind ERROR, carries."""
     try:
         texts = [bytes(message.tensors[f"error.{name}"].numpy()).decode(errors="replace") for name in _TEXTS]
         rank, pid = (int(message.tensors[f"error.{name}"]) for name in _NUMBERS)
@@ -366,11 +361,8 @@ def remote_error(message: Message) -> GltError:
 def rebuild_error(
     type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str
 ) -> GltError:
-    """Returns the exception to raise for one that another process raised.
-
-    A lost peer stays a :class:`glt.errors.PeerLost`, since it says who is gone wherever it is raised; everything else
-    is a :class:`glt.errors.RemoteError`.
-    """
+    """Returns the exception to raise for one of another process: a :class:`glt.errors.PeerLost`, which says who is
+    gone, as that; everything else as :class:`glt.errors.RemoteError`."""
     error = RemoteError(type_name, message, traceback, role=role, rank=rank, pid=pid, host=host)
     if type_name != f"{PeerLost.__module__}.{PeerLost.__qualname__}":
         return error

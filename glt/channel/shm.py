@@ -1,10 +1,9 @@
-"""A channel from one process to another through shared memory."""
+"""A channel from one process to another through shared memory, and tensors in such memory."""
 
 import fcntl
 import os
 import threading
 from multiprocessing import context, reduction
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,14 +25,13 @@ from glt.errors import ChannelClosed, ChannelTimeout
 
 
 class SharedMemory:
-    """``nbytes`` of zeroed shared memory.
-
-    It can be given to a process when that is spawned (``args=`` of ``multiprocessing.Process``, ``mp.spawn``), and only
-    then. Tensors from :meth:`tensor` keep the memory alive, also after :meth:`close`.
+    """``nbytes`` of zeroed shared memory, which can be given to a process only when that is spawned (``args=`` of
+    ``multiprocessing.Process``, ``mp.spawn``). Tensors from :meth:`tensor` keep the memory alive, also after
+    :meth:`close`.
 
     Args:
-        nbytes: Size. Pages are taken when they are first written, but more than is available now is refused here:
-            running out later would kill the process.
+        nbytes: Size. Pages are taken when they are first written, but more than is available now is refused with
+            MemoryError: running out later would kill the process.
         name: Shown in ``/proc/<pid>/maps``.
     """
 
@@ -59,8 +57,8 @@ class SharedMemory:
 
     @classmethod
     def from_fd(cls, fd: int, nbytes: int) -> "SharedMemory":
-        """Returns the memory behind a descriptor that this process inherited (``pass_fds`` of ``subprocess``), and
-        takes the descriptor over."""
+        """Returns the memory behind a descriptor that this process inherited (``pass_fds`` of ``subprocess``) and that
+        this object now owns."""
         self = cls.__new__(cls)
         os.set_inheritable(fd, False)
         self._attach(fd, nbytes)
@@ -85,7 +83,6 @@ class SharedMemory:
         return self._mapping
 
     def array(self) -> np.ndarray:
-        """Returns all of it as an array of uint8."""
         return self.mapping.array()
 
     def tensor(self) -> Tensor:
@@ -101,9 +98,7 @@ class SharedMemory:
     def __enter__(self) -> "SharedMemory":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -143,18 +138,16 @@ class SharedTensor:
 
 
 def share_tensor(tensor: Tensor) -> SharedTensor:
-    """Copies ``tensor`` into shared memory, to be handed to spawned processes and read there in place."""
     return SharedTensor(tensor)
 
 
-DEFAULT_CAPACITY = 256
-"""Messages under way at the same time; the size of the channel is usually reached first."""
+DEFAULT_CAPACITY = 256  # messages; the size of the channel is usually reached first
 
 _LINGER_S = 5.0  # for closing a producer: how long a message in pieces may still take
 
 
 class ShmSlot(Slot):
-    """Room for one message in the shared memory (or beside it, where the message is too large)."""
+    """Room for one message in the shared memory, or beside it where the message is too large."""
 
     __slots__ = ("_reservation", "buffer")
 
@@ -172,13 +165,13 @@ class ShmSlot(Slot):
 class ShmChannel(Channel):
     """Passes messages from one process to another without copies.
 
-    Made in one process and given to another when that is spawned. Whoever first reserves becomes the producer, whoever
-    first receives the consumer. The memory is anonymous (see :class:`SharedMemory`): a killed process leaves nothing
-    behind and nothing locked; waits on the other side end at their deadline.
+    Made in one process and given to another when that is spawned. The first to reserve is the producer, the first to
+    receive the consumer. The memory is anonymous (see :class:`SharedMemory`): a killed process leaves nothing behind
+    and nothing locked; waits on the other side end at their deadline.
 
     Messages of up to half of the channel are written once and read in place. Larger ones, even larger than the channel,
-    pass through it in pieces. Once the consumer holds more than half of the channel in messages it keeps, it copies
-    further ones, so a batch kept for ever blocks nobody.
+    pass through it in pieces. Once the consumer keeps more than half of the channel in messages, it copies further
+    ones, so that a batch kept for ever blocks no producer.
 
     Args:
         channel_bytes: Size of the memory for messages, in bytes or as text (``'64MB'``). A few times the largest
@@ -211,15 +204,7 @@ class ShmChannel(Channel):
         return self
 
     def pin(self, device: torch.device | str | int = "cuda") -> None:
-        """Registers the memory with CUDA in this process, until :meth:`close`; see :class:`PinnedMemory`.
-
-        Args:
-            device: The GPU that reads or writes it.
-
-        Raises:
-            RuntimeError: If CUDA refuses; names its error.
-            ValueError: If there is no GPU; says what is missing.
-        """
+        """Registers the memory with CUDA in this process, until :meth:`close`; errors as of :class:`PinnedMemory`."""
         memory = torch.from_numpy(self._region.array())
         self._pinned = PinnedMemory(memory, device, "channel memory", writable=True)
 

@@ -1,4 +1,4 @@
-"""Tensors as NumPy arrays, without copies: what the native core reads and writes."""
+"""Arrays of tensors, files and users: as NumPy sees them without copies, checked, and in memory that is used again."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ T = TypeVar("T")
 
 
 class NativeView(Generic[T]):
-    """A native object over the memory of tensors, made on first use, and again once that has moved.
+    """A native object over the memory of tensors, made on first use, and again once that memory has moved.
 
-    torch moves the memory of a tensor in place, and frees where it was, when the tensor is sent to another process
-    (``mp.spawn``, ``mp.Queue``, a ``DataLoader`` that spawns) or by ``share_memory_()``; of any other tensor that
-    shares its memory, too, such as the one that a user gave us. Whatever holds an address longer than a call asks here
-    for it. A call under way while another thread does that is beyond this, as it is in torch.
+    torch moves the memory of a tensor in place, and frees where it was, when the tensor or one that shares its memory
+    is sent to another process or gets ``share_memory_()``. What holds an address longer than a call asks here for it.
 
     Args:
         tensors: All whose memory it reads.
-        make: Makes it of them; had better not hold who holds this, which would outlive its last use then.
+        make: Makes it of them; must not hold the owner of this view, which would then live too long.
     """
 
     def __init__(self, tensors: Iterable[Tensor | None], make: Callable[[], T]) -> None:
@@ -44,7 +42,6 @@ class NativeView(Generic[T]):
         self._made: tuple[list[int], T] | None = None
 
     def get(self) -> T:
-        """Returns the object."""
         places = [tensor.data_ptr() for tensor in self._tensors]
         made = self._made
         if made is None or made[0] != places:
@@ -55,32 +52,24 @@ class NativeView(Generic[T]):
 # Arrays that others saved as ``.npy`` files; nothing in them is executed.
 
 
+# What NumPy raises for a damaged file, its header being a Python literal: 120,000 random damages gave these.
 BAD_HEADER = (ValueError, SyntaxError, EOFError, TypeError, SystemError, tokenize.TokenError)
-"""What NumPy raises for a damaged file, its header being a Python literal: 120,000 random damages gave these."""
 
 FilePath = str | os.PathLike[str]
 
 
-def load_npy(path: FilePath, name: str | None = None) -> np.ndarray:
-    """Reads the array of a ``.npy`` file.
+def map_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] = "c") -> np.ndarray:
+    """As :func:`load_npy`, but maps it: copy-on-write, or to be read only."""
+    return load_npy(path, name, mode)
 
-    Args:
-        path: Of the file.
-        name: What to call it in errors. Default: its path.
+
+def load_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] | None = None) -> np.ndarray:
+    """Reads, or maps with ``mode``, the array of a ``.npy`` file, called ``name`` (default: its path) in errors.
 
     Raises:
         FileNotFoundError: If it is not there.
         ValueError: If it is no such file, or one of several arrays; names it.
     """
-    return _load(path, name, None)
-
-
-def map_npy(path: FilePath, name: str | None = None, mode: Literal["c", "r"] = "c") -> np.ndarray:
-    """As :func:`load_npy`, but maps it: copy-on-write, or to be read only."""
-    return _load(path, name, mode)
-
-
-def _load(path: FilePath, name: str | None, mode: Literal["c", "r"] | None) -> np.ndarray:
     name = os.fspath(path) if name is None else name
     try:
         array = np.load(path, mmap_mode=mode, allow_pickle=False)
@@ -102,21 +91,22 @@ _CARRIER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: 
 
 def as_numpy(tensor: Tensor) -> np.ndarray:
     """Returns ``tensor`` (CPU, contiguous, any dtype) as an array that shares its memory."""
-    if tensor.dtype == torch.bfloat16 or not _numpy_has(tensor.dtype):
+    if tensor.dtype not in _NUMPY_HAS:
         if tensor.dim() == 0:
             tensor = tensor.reshape(1)
         tensor = tensor.view(_CARRIER[tensor.element_size()])
     return tensor.detach().numpy()
 
 
-def _numpy_has(dtype: torch.dtype) -> bool:
-    return dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-                     torch.float32, torch.float64, torch.complex64, torch.complex128)  # fmt: skip
+_NUMPY_HAS = {
+    getattr(torch, name)
+    for name in "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
+}
 
 
 def require_data(value: Any, name: str) -> None:
-    """Raises, naming it, if ``value`` is a tensor of no use: ValueError on the meta device, where tensors have a shape,
-    but no data; TypeError of a nested one, which has no shape."""
+    """Raises, naming it, if ``value`` is a tensor of no use: TypeError of a nested one, ValueError of one on the meta
+    device."""
     if isinstance(value, Tensor) and value.is_nested:
         raise TypeError(
             f"{name} is a nested tensor: expected a dense one, such as that of torch.nested.to_padded_tensor"
@@ -129,29 +119,26 @@ def require_data(value: Any, name: str) -> None:
 
 
 class Packed(NamedTuple):
-    """A tensor on its way through pickle, which loads tensors of 16, 32 and 64 bits without sign wrongly or not at all
-    (torch 2.13: ``UntypedStorage has no attribute dtype``): they travel as signed ones.
-    """
+    """A tensor on its way through pickle, which loads unsigned tensors of 16, 32 and 64 bits wrongly or not at all
+    (torch 2.13: ``UntypedStorage has no attribute dtype``): they travel as signed ones."""
 
     tensor: Tensor
     dtype: torch.dtype
 
     @classmethod
     def of(cls, tensor: Tensor | None) -> Any:
-        """Packs a tensor where that is needed."""
         if tensor is None or tensor.dtype not in (torch.uint16, torch.uint32, torch.uint64):
             return tensor
         return cls(tensor.view(_CARRIER[tensor.element_size()]), tensor.dtype)
 
     @staticmethod
     def open(packed: Any) -> Any:
-        """Undoes :meth:`of`."""
         return packed.tensor.view(packed.dtype) if isinstance(packed, Packed) else packed
 
 
 def from_array(array: np.ndarray) -> Tensor:
-    """Returns ``array`` as a tensor that shares its memory; a read-only one too, since glt does not write into what it
-    is given."""
+    """Returns ``array``, also a read-only one, as a tensor that shares its memory: glt does not write into what it is
+    given."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(np.ascontiguousarray(array))
@@ -163,13 +150,13 @@ def as_ids(value: Any, name: str, num_ids: int | None = None) -> Tensor:
 
 
 def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
-    """Returns ``value`` as a one-dimensional tensor of ids, of the integer type and on the device that it is.
+    """Returns ids as a one-dimensional tensor of their own integer type and device.
 
     Args:
         value: A tensor, array or sequence of integers; a mask stands for the positions of its true elements.
         name: What to call it in errors.
-        num_ids: How many ids there are: a mask has one element for each, bool, or zeros and ones in uint8, which is
-            always one, as in torch and DGL. Default: nobody knows, only bool is a mask.
+        num_ids: Length of a mask, which may then be of bool, or of zeros and ones in uint8. Default: not known, and
+            only bool is a mask.
 
     Raises:
         TypeError: If it does not hold integers.
@@ -180,7 +167,7 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     if ids.layout != torch.strided:
         raise TypeError(f"{name} has layout {ids.layout}: expected a dense tensor, such as that of .to_dense()")
     if ids.dim() != 1:
-        raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected one dimension")
+        raise ValueError(f"{name} has shape {list(ids.shape)}: expected one dimension")
     if is_mask(ids, num_ids):
         _require_mask(ids, name, num_ids)
         ids = ids.nonzero().view(-1)
@@ -189,6 +176,16 @@ def ids_in_place(value: Any, name: str, num_ids: int | None = None) -> Tensor:
     if ids.is_floating_point() or ids.is_complex():
         raise TypeError(f"{name} has dtype {ids.dtype}: expected integer ids")
     return ids
+
+
+def require_in_range(name: str, ids: Tensor, end: int, note: str = "") -> None:
+    """Raises IndexError, naming the first, unless all ids are in ``[0, end)``. ``{}`` in ``name`` stands for the
+    position of that id, which else follows the name; ``note`` ends the error."""
+    bad = ((ids < 0) | (ids >= end)).nonzero()
+    if len(bad):
+        at = int(bad[0])
+        where = name.format(at) if "{}" in name else f"{name}[{at}]"
+        raise IndexError(f"{where} = {int(ids[at])} is outside [0, {end}){note}")
 
 
 def _converted(value: Any, name: str) -> Tensor:
@@ -201,7 +198,7 @@ def _converted(value: Any, name: str) -> Tensor:
 
 
 def is_mask(ids: Any, num_ids: int | None) -> bool:
-    """Whether a tensor says by position what is chosen of ``num_ids``; see :func:`ids_in_place`."""
+    """Whether a tensor tells by position what is chosen of ``num_ids``; see :func:`ids_in_place`."""
     return isinstance(ids, Tensor) and (ids.dtype == torch.bool or (num_ids is not None and ids.dtype == torch.uint8))
 
 
@@ -215,11 +212,8 @@ def _require_mask(mask: Tensor, name: str, num_ids: int | None) -> None:
 
 
 def as_rows(value: Any, name: str) -> Tensor:
-    """Returns a table of rows as a tensor that shares the memory of what was given.
-
-    Args:
-        value: A tensor, an array (memory-mapped too), the path of an ``.npy`` file, which is mapped, or a sequence.
-        name: What to call it in errors.
+    """Returns a table of rows, called ``name`` in errors, as a tensor that shares the memory of what was given: a
+    tensor, an array (memory-mapped too), the path of an ``.npy`` file, which is mapped, or a sequence.
 
     Raises:
         TypeError: If it is none of these, or a sparse tensor.
@@ -246,15 +240,10 @@ def as_rows(value: Any, name: str) -> Tensor:
 
 
 class NpzFile:
-    """An open ``.npz`` file of plain arrays; nothing in it is unpickled. A context manager.
+    """An open ``.npz`` file of plain arrays, nothing of which is unpickled; a context manager.
 
-    Args:
-        path: The file.
-        reader: Name of the function that reads, which errors begin with.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no ``.npz`` file.
+    Errors name ``reader``, the function that reads, the file and the array. FileNotFoundError: there is no such file;
+    ValueError: it or an array is missing or damaged.
     """
 
     def __init__(self, path: str | Path, reader: str) -> None:
@@ -283,11 +272,6 @@ class NpzFile:
         return list(self._arrays.files)
 
     def array(self, key: str) -> np.ndarray:
-        """Reads one array.
-
-        Raises:
-            ValueError: If it is missing or damaged.
-        """
         if key not in self:
             raise ValueError(f"{self.reader}: {self.path} has no array {key!r}; it has {sorted(self.names)}")
         try:
@@ -296,11 +280,6 @@ class NpzFile:
             raise ValueError(f"{self.reader}: {self.path}: array {key!r} cannot be read: {error}") from error
 
     def meta(self) -> dict[str, Any]:
-        """Reads ``meta``, a JSON object in bytes.
-
-        Raises:
-            ValueError: If it is missing or no such object.
-        """
         try:
             meta = json.loads(self.array("meta").tobytes())
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -310,8 +289,8 @@ class NpzFile:
         return meta
 
     def features(self, key: str) -> np.ndarray:
-        """Reads a float32 matrix that is dense as ``key``, or a CSR matrix as ``key_indptr``, ``key_indices``,
-        ``key_data`` and ``key_shape``, which comes back dense."""
+        """Reads a float32 matrix, dense as ``key``, or a CSR matrix in ``key_indptr``, ``key_indices``, ``key_data``
+        and ``key_shape``, which comes back dense."""
         if key in self or f"{key}_indptr" not in self:
             return np.ascontiguousarray(self.array(key), np.float32)
         indptr, columns, values, shape = (
@@ -343,27 +322,19 @@ class NpzFile:
 # Memory for results that are made again and again, one batch after the other.
 #
 # A batch of a few megabytes from ``torch.empty`` is fresh memory from the kernel every time: writing it costs a page
-# fault per 4 KiB, several times the work of the copy itself. :func:`empty` hands out memory that earlier batches used.
+# fault per 4 KiB, several times the work of the copy itself. :func:`pooled_empty` hands out memory of earlier batches.
 
 
-SMALL_BYTES = 64 << 10
-"""Below this the allocator behind ``torch.empty`` reuses memory by itself."""
+SMALL_BYTES = 64 << 10  # below this torch.empty reuses memory by itself
 
 
+# The pool of this process keeps up to 1 GiB of free memory for reuse, beside what tensors use; a fork has none.
 process_pool = _core.BlockPool.of_process
-"""Returns the one pool of this process. It keeps up to 1 GiB of free memory for reuse; what tensors use is not counted.
-A forked child (a DataLoader worker, say) starts without any."""
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Returns a CPU tensor of undefined content whose memory is recycled when the last view of it is gone.
-
-    Args:
-        shape: Its sizes.
-        dtype: Any dtype of torch.
-
-    The tensor is contiguous and 64-byte aligned; its storage cannot be resized.
-    """
+def pooled_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Returns a contiguous, 64-byte aligned CPU tensor of undefined content, whose memory is used again when the last
+    view of it is gone; its storage cannot be resized."""
     nbytes = prod(shape) * dtype.itemsize
     if nbytes < SMALL_BYTES:
         return torch.empty(shape, dtype=dtype)
@@ -375,22 +346,15 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def load_saved(path: Path, name: str, expected: str, mmap: bool = False) -> Any:
-    """Returns the object in a file of ``torch.save``.
+    """Returns the object in a file of ``torch.save``, its tensors mapped with ``mmap``; errors call it ``name``, and
+    say what was ``expected``.
 
-    The file is a zip file, whose checksums are compared first; torch does not. That is a pass over the file, mapped or
-    not: 0.25 s per GiB that is in memory already, a third of what loading takes. Files of ``torch.save`` before
-    version 1.6 have no checksums.
-
-    Args:
-        path: The file.
-        name: What to call it in errors.
-        expected: What it is to hold, for errors.
-        mmap: Whether its tensors are to be mapped, not read.
+    The checksums of the zip file are compared first, which torch does not: a pass over the file, 0.25 s per GiB in
+    memory. Files of ``torch.save`` before version 1.6 have none.
 
     Raises:
         OSError: If it cannot be opened or read.
-        ValueError: If a byte of it was altered, it is damaged otherwise, or holds something that is not read; names it
-            and says what to do.
+        ValueError: If it is damaged, or holds something that is not read; says what to do.
     """
     try:
         _require_checksums(path)
@@ -411,7 +375,7 @@ def _require_checksums(path: Path) -> None:
 
 
 def damaged(name: str, expected: str, error: Exception) -> ValueError:
-    """Returns the error that says so; what torch has to say of it comes last, in one line."""
+    """Returns the error that says so, with the first line of ``error`` last."""
     reason = next(iter(str(error).strip().splitlines()), "")
     return ValueError(
         f"{name} is damaged, or not what torch.save made of that: expected {expected}; copy the file again, or save it "

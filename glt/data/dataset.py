@@ -110,10 +110,15 @@ class Dataset:
             TypeError, ValueError: If shapes, dtypes, numbers of rows or ``edge_dir`` do not fit.
         """
         arrays = GraphArrays.from_arrays(
-            edge_index, num_nodes, node_tables={"x": node_features, "y": node_labels},
-            edge_tables={"edge_attr": edge_features}, edge_ids=edge_ids, edge_weight=edge_weight,
-            edge_time=edge_time, node_time=node_time,
-        )  # fmt: skip
+            edge_index,
+            num_nodes,
+            node_tables={"x": node_features, "y": node_labels},
+            edge_tables={"edge_attr": edge_features},
+            edge_ids=edge_ids,
+            edge_weight=edge_weight,
+            edge_time=edge_time,
+            node_time=node_time,
+        )
         return cls._of(arrays, edge_dir)
 
     @classmethod
@@ -149,9 +154,8 @@ class Dataset:
         time_level: str | None = None,
         node_time: Sequence[Any] | None = None,
     ) -> Dataset:
-        """Wraps graphs, one per edge type and all of one direction, into a dataset; see the attributes.
-
-        Its only tables are those of ``node_time``: times of each node type, or None, named ``time_attr``.
+        """Wraps graphs, one per edge type and all of one direction; see the attributes. Its only tables are those of
+        ``node_time``: times of each node type, or None, named ``time_attr``.
 
         Raises:
             ValueError: If a graph is of another direction, or its numbers of nodes are not those of its ends.
@@ -174,9 +178,13 @@ class Dataset:
     def _of(cls, arrays: GraphArrays, edge_dir: str) -> Dataset:
         graphs = [Graph(topology) for topology in arrays.topologies(edge_dir)]
         self = cls.of_graphs(
-            arrays.schema, graphs, arrays.num_nodes, edge_dir=edge_dir, time_attr=arrays.time_attr,
+            arrays.schema,
+            graphs,
+            arrays.num_nodes,
+            edge_dir=edge_dir,
+            time_attr=arrays.time_attr,
             time_level=arrays.time_level,
-        )  # fmt: skip
+        )
         for level, tables in (("node", arrays.node_tables), ("edge", arrays.edge_tables)):
             for name in dict.fromkeys(name for each in tables for name in each):
                 self._put(level, name, [each.get(name) for each in tables])
@@ -189,7 +197,6 @@ class Dataset:
         self.edge_tables: tuple[dict[str, Feature], ...] = tuple({} for _ in schema.edge_types)
 
     def _put(self, level: str, name: str, tables: list[Any]) -> None:
-        """Adds the tables of one name, one per type or None, checked."""
         label = _LABELS.get(name, name)
         for t, table in enumerate(tables):
             if table is None:
@@ -220,10 +227,9 @@ class Dataset:
         """Builds the graph, or the graphs of all edge types where ``edge_index`` is a dict; drops what was there.
 
         Args:
-            edge_index: ``[2, E]``; for ``layout='CSR'`` the pair (row offsets, destinations), for ``'CSC'`` the pair
-                (sources, column offsets).
+            edge_index, layout: ``[2, E]`` for ``'COO'``; the pair (row offsets, destinations) for ``'CSR'``, (sources,
+                column offsets) for ``'CSC'``; of all edge types.
             edge_ids, edge_weights, edge_times: One per edge ``[E]``.
-            layout: ``'COO'``, ``'CSR'`` or ``'CSC'``, of all edge types.
             graph_mode, device: See :class:`Graph`.
             num_nodes: Number of nodes. Default: one more than the largest id, or more where :meth:`init_node_features`
                 brings more rows.
@@ -233,31 +239,31 @@ class Dataset:
         else:
             edge_index = coo_of(edge_index, layout)
         arrays = GraphArrays.from_arrays(
-            edge_index, num_nodes, node_tables={}, edge_tables={}, edge_ids=edge_ids, edge_weight=edge_weights,
+            edge_index,
+            num_nodes,
+            node_tables={},
+            edge_tables={},
+            edge_ids=edge_ids,
+            edge_weight=edge_weights,
             edge_time=edge_times,
-        )  # fmt: skip
+        )
         graphs = tuple(Graph(t, graph_mode, device) for t in arrays.topologies(self.edge_dir))
         self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
 
     def with_mode(self, graph_mode: str, device: Any = None) -> Dataset:
-        """Returns a dataset of the same edges and tables for samplers elsewhere: on a GPU, or the CPU again.
-
-        Args:
-            graph_mode, device: As for :class:`Graph`.
-
-        Raises:
-            TypeError, ValueError: As there.
-        """
+        """Returns a dataset of the same edges and tables for samplers elsewhere; arguments and errors are those of
+        :class:`Graph`."""
         other = copy.copy(self)
         other.graphs = tuple(Graph(graph.topology, graph_mode, device) for graph in self.graphs)
         return other
 
     def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
-        """Sets the features of the nodes, one row per node, or such tables by node type.
+        """Sets the features of the nodes: one row per node, or such tables by node type, as tensors, arrays or
+        :class:`Feature`.
 
         Args:
-            node_feature_data: Tensors or arrays; a :class:`Feature` is taken as it is.
+            node_feature_data: The table, or tables by type.
             placement: ``split_ratio``, ``device``, ``device_group_list``: see :class:`Feature`.
         """
         self._init("node", "x", node_feature_data, placement)
@@ -267,7 +273,8 @@ class Dataset:
         self._init("node", "y", node_label_data)
 
     def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
-        """Sets the features of the edges, one row per edge id, or such tables by edge type; see the nodes' for more."""
+        """Sets the features of the edges, one row per edge id, or such tables by edge type; see
+        :meth:`init_node_features`."""
         self._init("edge", "edge_attr", edge_feature_data, placement)
 
     def _init(self, level: str, name: str, value: Any, placement: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -283,7 +290,7 @@ class Dataset:
         self._put(level, name, tables)
 
     def _widen(self, num_rows: list[int | None]) -> None:
-        """Makes room for nodes that no edge has told of; not where other tables have counted them already."""
+        """Makes room for nodes that only ``num_rows`` tell of; not where other tables have counted them already."""
         counts = [
             max(count, rows) if rows is not None and not tables else count
             for count, rows, tables in zip(self.num_nodes_of, num_rows, self.node_tables, strict=True)
@@ -314,11 +321,11 @@ class Dataset:
         return self.edge_tables[self.schema.edge_index(edge_type)].get("edge_attr")
 
     def get_node_types(self) -> list[NodeType] | None:
-        """Returns the node types; None of a homogeneous graph."""
+        """Returns the node types; None for a homogeneous graph."""
         return list(self.schema.node_types) if self.schema.is_hetero else None
 
     def get_edge_types(self) -> list[EdgeType] | None:
-        """Returns the edge types; None of a homogeneous graph."""
+        """Returns the edge types; None for a homogeneous graph."""
         return list(self.schema.edge_types) if self.schema.is_hetero else None
 
     # The face: single objects, or dicts by type.
@@ -364,7 +371,6 @@ _LABELS = {"x": "node_features", "y": "node_labels", "edge_attr": "edge_features
 
 
 def _num_edge_rows(topology: Topology) -> int:
-    """One more than the largest edge id."""
     if topology.edge_ids is None or topology.book is not None:
         return topology.num_edges
     return int(topology.edge_ids.max()) + 1 if topology.num_edges else 0

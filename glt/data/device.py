@@ -1,4 +1,4 @@
-"""Work under way on a GPU that reads memory which torch takes for free."""
+"""GPUs: whether there is one, what runs kernels in its place, and how work under way and its errors are waited for."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from glt import _core
 
 
 def missing_for_cuda() -> str | None:
-    """Returns what is missing to use a GPU, and what to do about it; None where nothing is.
-
-    ``glt.has_cuda`` tells of the build alone: whether it has the kernels.
-    """
+    """Returns what is missing to use a GPU, and what to do about it; None where nothing is. ``glt.has_cuda`` tells of
+    the build alone."""
     if not _core.has_cuda:
         return (
             "this build of glt has no CUDA kernels; build it where a CUDA toolkit is: "
@@ -41,32 +39,22 @@ def default_device() -> str:
 
 
 def is_cuda(device: Any, name: str) -> bool:
-    """Tells whether ``device`` (None, a GPU's number, or what ``torch.device`` takes) is a GPU, here or elsewhere.
-
-    Raises:
-        TypeError, ValueError: If it is no device; names the argument.
-    """
+    """Whether ``device`` (None, a GPU's number, or what ``torch.device`` takes) is a GPU, here or elsewhere; raises
+    TypeError or ValueError, naming the argument, if it is no device."""
     return device is not None and _parsed(device, name).type == "cuda"
 
 
 def cuda_device(device: Any, name: str) -> torch.device:
-    """Returns the GPU that is meant, with its number.
-
-    Args:
-        device: A number, a ``torch.device`` or the text of one; ``'cuda'`` is torch's current one.
-        name: What to call it in errors.
-
-    Raises:
-        TypeError: If it is no device.
-        ValueError: If it is no GPU, or cannot be used here; says what is missing.
-    """
+    """Returns a GPU with its number, given a number, a ``torch.device`` or the text of one; ``'cuda'`` is torch's
+    current one. Raises TypeError if it is no device, ValueError if it is no GPU or cannot be used here: says what is
+    missing."""
     found = _parsed(device, name)
     if found.type != "cuda":
         raise ValueError(f"{name} = {device!r}: expected a GPU, such as 'cuda:0'")
     missing = missing_for_cuda()
     if missing is not None:
         raise ValueError(f"{name} = {device!r}: {missing}")
-    # The current one is the first until somebody uses one: to ask would claim memory of it, in every process that asks.
+    # The current one is the first until one is used: asking CUDA would claim memory of it in every process that asks.
     current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
     index = current if found.index is None else found.index
     if index >= torch.cuda.device_count():
@@ -88,13 +76,10 @@ def _parsed(device: Any, name: str) -> torch.device:
 # What runs the kernels: a GPU, or in its place the host; in what order, and what is waited for.
 
 
-HOST = "host"
-"""Names the host where a GPU is expected: it runs the bodies of the kernels itself. Slow; for tests."""
+HOST = "host"  # names the host where a GPU is expected: it runs the kernels' bodies; slow, for tests
 
 
 class Event(Protocol):
-    """A point in the work of a stream."""
-
     def query(self) -> bool: ...
 
     def synchronize(self) -> None: ...
@@ -103,7 +88,7 @@ class Event(Protocol):
 
 
 class _Done:
-    """The host's event: what it was asked for is done when the call returns."""
+    """The host's event: the work is done when the call returns."""
 
     def query(self) -> bool:
         return True
@@ -117,10 +102,8 @@ class _Done:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Where kernels run, and their results are: a GPU of this process, or for tests the host (:data:`HOST`).
-
-    All that samples, gathers or copies for a GPU asks this one for streams and events, so that the same lines run, and
-    are tested, where there is none.
+    """Where kernels run and their results are: a GPU of this process, or in tests the host (:data:`HOST`). Streams and
+    events come from here, so that the same lines run, and are tested, without a GPU.
 
     Attributes:
         device: Of its tensors; ``cpu`` for the host.
@@ -149,12 +132,11 @@ class Accelerator:
         return event
 
     def wait_for(self, event: Event) -> None:
-        """Makes this device's current stream wait for an event. By itself an event would have that of whichever device
-        is current for the caller wait."""
+        """Makes this device's current stream wait for an event, whichever device is current for the caller."""
         event.wait(*(() if self.is_host else (torch.cuda.current_stream(self.device),)))
 
     def keep_for_current(self, *tensors: Tensor) -> None:
-        """Says that the current stream uses tensors that were made on another: their memory is reused only after."""
+        """Says that the current stream uses tensors of another stream: their memory is reused only after that."""
         if not self.is_host:
             for tensor in tensors:
                 tensor.record_stream(torch.cuda.current_stream(self.device))
@@ -164,15 +146,9 @@ class Accelerator:
 
 
 def accelerator_of(device: Any, name: str) -> Accelerator | None:
-    """Returns what runs the kernels that ``device`` asks for; None for ``None`` and ``'cpu'``, which ask for none.
-
-    Args:
-        device: ``'cuda'``, ``'cuda:0'``, a number, a ``torch.device``, an accelerator, :data:`HOST`, ``'cpu'`` or None.
-        name: What to call it in errors.
-
-    Raises:
-        TypeError, ValueError: If it is none of these, or a GPU that cannot be used here; says what is missing.
-    """
+    """Returns what runs the kernels that ``device`` asks for: a GPU in any form, an accelerator or :data:`HOST`; None
+    for ``None`` and ``'cpu'``. Raises TypeError or ValueError for anything else, or a GPU that cannot be used here:
+    says what is missing."""
     if isinstance(device, Accelerator):
         return device
     if device is None:
@@ -187,20 +163,12 @@ def accelerator_of(device: Any, name: str) -> Accelerator | None:
 
 
 def is_accelerator(device: Any, name: str) -> bool:
-    """Tells whether ``device`` names a GPU, here or elsewhere, or the host in the place of one.
-
-    Raises:
-        TypeError, ValueError: If it is no device; names the argument.
-    """
+    """Whether ``device`` names a GPU, here or elsewhere, or :data:`HOST`; errors as of :func:`is_cuda`."""
     return isinstance(device, Accelerator) or (isinstance(device, str) and device == HOST) or is_cuda(device, name)
 
 
 def require_accelerator(device: Any, name: str) -> Accelerator:
-    """As :func:`accelerator_of`, of a device that must be one.
-
-    Raises:
-        TypeError, ValueError: Also if it is None or the CPU.
-    """
+    """As :func:`accelerator_of`; raises ValueError also of None and the CPU."""
     found = None if device is None else accelerator_of(device, name)
     return Accelerator(cuda_device(device, name)) if found is None else found  # which refuses what is no GPU
 
@@ -209,10 +177,8 @@ def require_accelerator(device: Any, name: str) -> Accelerator:
 
 
 class DeviceGroup:
-    """GPUs of this machine that are connected (NVLink, or PCIe peer access) and keep one replica of hot rows together.
-
-    Each GPU of the group holds an equal part of the rows and reads the others' in place; where groups are several, each
-    keeps all hot rows.
+    """GPUs of this machine that read each other's memory (NVLink, or PCIe peer access) and keep one replica of hot rows
+    together: each holds an equal part. Of several groups each keeps all hot rows.
 
     Args:
         group_id: Names the group in errors.
@@ -235,7 +201,6 @@ class DeviceGroup:
 
     @property
     def size(self) -> int:
-        """Number of GPUs."""
         return len(self.device_list)
 
     def __repr__(self) -> str:
@@ -243,11 +208,8 @@ class DeviceGroup:
 
 
 def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch.device, ...]:
-    """Returns the GPUs that keep hot rows together with ``device``: those of its group, or it alone without groups.
-
-    Raises:
-        ValueError: If there are groups, but none has it.
-    """
+    """Returns the GPUs that keep hot rows together with ``device``, which alone does so without groups; raises
+    ValueError if there are groups, but none has it."""
     if not groups:
         return (device,)
     for group in groups:
@@ -256,19 +218,15 @@ def group_of(device: torch.device, groups: Sequence[DeviceGroup]) -> tuple[torch
     raise ValueError(f"{device} is in none of device_group_list = {list(groups)}")
 
 
-# Errors of kernels that nobody waits for, told when somebody does.
+# Errors of kernels, raised at the next wait for one.
 
 
-NUM_WORDS = 8
-"""Gathers that may be unchecked; the ids of these are kept, to name the bad one."""
+NUM_WORDS = 8  # gathers that may be unchecked; their ids are kept, to name the bad one
 
 
 class GatherErrors:
-    """One word of device memory per launch: the lowest position of an id out of range, or -1.
-
-    Args:
-        device: Where kernels run; the CPU stands for the host executor of the tests.
-    """
+    """One word of device memory per launch: the lowest position of an id out of range, or -1. The device ``cpu`` stands
+    for the host executor of the tests."""
 
     def __init__(self, device: torch.device) -> None:
         self._words = torch.full((NUM_WORDS + 1,), -1, dtype=torch.int64, device=device)
@@ -278,20 +236,17 @@ class GatherErrors:
         self.lock = threading.RLock()
 
     def add(self, launch: Callable[[int], Any], explain: Callable[[int], None]) -> None:
-        """Launches a kernel; call with ``lock`` held.
-
-        Args:
-            launch: Called with the address of the word; returns an event of its end, or None.
-            explain: Called by :meth:`check` with the position of a bad id: raises the error that names it.
-        """
+        """Launches a kernel; call with ``lock`` held. ``launch`` is given the address of the word and returns an event
+        of its end, or None; ``explain`` is given the position of a bad id by :meth:`check`, and raises the error that
+        names it."""
         if len(self._pending) == NUM_WORDS:
             self.check()
         event = launch(self._words.data_ptr() + 8 * len(self._pending))
         self._pending.append((explain, event))
 
     def trust(self, launch: Callable[[int], Any]) -> None:
-        """Launches a kernel whose ids are in range for certain: nothing waits, and nothing is kept to name a bad one.
-        That there was one is still told by :meth:`check`. Call with ``lock`` held."""
+        """Launches a kernel whose ids are known to be in range: nothing waits, or is kept to name a bad one, but
+        :meth:`check` still tells that there was one. Call with ``lock`` held."""
         stream = torch.cuda.current_stream(self._words.device).cuda_stream if self._words.is_cuda else 0
         self._trusted[stream] = launch(self._words.data_ptr() + 8 * NUM_WORDS)
 
@@ -324,20 +279,14 @@ class GatherErrors:
 logger = logging.getLogger(__name__)
 
 
-def waited_for(owner: object, device: torch.device) -> weakref.finalize[..., Any] | None:
-    """Has the work under way on a GPU waited for when ``owner`` is dropped, before its tensors are.
-
-    Kernels of ours read the tensors by their addresses, on any stream. torch knows nothing of that: it would give the
-    memory, on the GPU or pinned, to whoever asks next. Python calls finalizers before it clears what an object holds,
-    also where the collector drops it.
-
-    Returns:
-        What :meth:`detach` undoes, of owners that were closed; None on the host, which has nothing under way.
-    """
+def wait_when_dropped(owner: object, device: torch.device) -> weakref.finalize[..., Any] | None:
+    """Has the work under way on a GPU waited for when ``owner`` is dropped, before its tensors are: kernels read
+    tensors by their addresses, of which torch knows nothing. Returns the finalizer, to be detached by owners that are
+    closed; None on the host."""
     if device.type != "cuda":
         return None
     finalizer = weakref.finalize(owner, _wait_for, device)
-    finalizer.atexit = False  # nobody gets the memory any more, and CUDA may be gone
+    finalizer.atexit = False  # the memory is not used again, and CUDA may be gone
     return finalizer
 
 
@@ -346,5 +295,5 @@ def _wait_for(device: torch.device) -> None:
         return
     try:
         torch.cuda.synchronize(device)
-    except RuntimeError as error:  # of a kernel, at some time: whoever waits for its results is told, too
+    except RuntimeError as error:  # of some kernel: waiting for its results raises it, too
         logger.warning("memory is given back on %s, which reports: %s", device, error)

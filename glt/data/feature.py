@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data import arrays as pool
-from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place
+from glt.data.arrays import Packed, as_ids, as_numpy, from_array, ids_in_place, pooled_empty
 from glt.data.device import Accelerator, DeviceGroup, accelerator_of, group_of, require_accelerator
 from glt.data.partition_book import PartitionBook
 from glt.data.tiered_rows import NO_ROW, TieredRows, widening_of
@@ -21,33 +20,32 @@ from glt.data.tiered_rows import NO_ROW, TieredRows, widening_of
 class Feature:
     """A table of rows in host memory, mapped files included; for GPUs, hot rows in their memory and the rest pinned.
 
-    Where ids are on the CPU, rows come from host memory. Where ids are on a GPU and there is a ``device``, that GPU
-    looks them up: ``split_ratio`` of the rows in its own memory, all others in pinned host memory, read in place over
-    the bus. Each process places the rows when it first asks for them with ids on that GPU; processes that share the
-    memory of ``tensor`` (mapped files, shared memory) pin the same pages. Where some rows are to be read in place, all
-    of ``tensor`` is pinned, but of mapped files: CUDA refuses copies of memory that is pinned in part.
+    Ids on the CPU are looked up in host memory. With a ``device``, ids on a GPU are looked up by that GPU:
+    ``split_ratio`` of the rows in its own memory, all others in place in pinned host memory. Each process places the
+    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages. If any row is
+    read in place, all of ``tensor`` is pinned, but of mapped files: CUDA refuses copies of memory that is pinned in
+    part.
 
-    The GPU path is tested without a GPU, through the kernel's host executor; it has not yet run on one.
+    The GPU path is tested through the kernel's host executor; it has not yet run on a GPU.
 
     Args:
         tensor: The rows, shape ``[num_rows, ...]``, any dtype. Used in place if contiguous, else copied once.
-        row_of: Row of each id ``[num_ids]``, uint32, where only some ids have rows. Default: the id. It is also what
-            GLT calls ``id2index``, for rows that were sorted by hotness.
-        owned: A book and the partition whose rows these are, in place of ``row_of``: looking up what that does not own
-            is then refused.
-        split_ratio: Share of the rows to keep in device memory, in [0, 1]: the first ones, or the hottest where there
-            is ``hotness``.
+        row_of: Row of each id ``[num_ids]``, uint32, where only some ids have rows (GLT's ``id2index``). Default: the
+            id.
+        owned: In place of ``row_of``, a book and the partition whose rows these are: other ids are then refused.
+        split_ratio: Share of the rows to keep in device memory, in [0, 1]: the first ones, or the hottest by
+            ``hotness``.
         device: The GPU that looks rows up: ``'cuda'``, ``'cuda:0'`` or a number. Default: none, or any of
             ``device_group_list``. With ids on another GPU that one keeps rows, too.
         device_group_list: GPUs that keep the hot rows together, each group all of them; see :class:`DeviceGroup`.
             Default: each GPU by itself.
-        hotness: How often each row is wanted, in any unit ``[num_rows]``, as
-            :meth:`glt.sampler.NeighborSampler.sample_prob` forecasts it.
+        hotness: How often each row is wanted, in any unit ``[num_rows]``; see
+            :meth:`glt.sampler.NeighborSampler.sample_prob`.
         scale: Factor of each row ``[num_rows]``, float32, of int8 rows: applied where they are widened to float32.
 
     Raises:
-        TypeError, ValueError: If ``tensor`` is not a CPU tensor of at least one dimension, an option does not fit, or
-            a GPU is asked for that cannot be used here; says what is missing.
+        TypeError, ValueError: If ``tensor`` is not a CPU tensor of at least one dimension, an option does not fit, or a
+            GPU is asked for that cannot be used here; says what is missing.
     """
 
     def __init__(
@@ -99,12 +97,11 @@ class Feature:
 
     @property
     def row_shape(self) -> torch.Size:
-        """Shape of one row."""
         return self.tensor.shape[1:]
 
     @property
     def has_row_per_id(self) -> bool:
-        """Whether the row of an id is the id: not so of a partition, which has rows of some ids only."""
+        """Whether the row of an id is the id; not so in a partition."""
         return self.row_of is None and self.owned is None
 
     @property
@@ -114,7 +111,6 @@ class Feature:
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether ids on a GPU are looked up there."""
         return self.device is not None or bool(self.device_group_list)
 
     def __len__(self) -> int:
@@ -133,14 +129,13 @@ class Feature:
     ) -> Tensor:
         """Looks up rows: ``out[i] = row of ids[i]``, or ``out[positions[i]]`` where positions are given.
 
-        With ids on a GPU, and a ``device``, it is that GPU's current stream that does it, and everything is there; the
-        result equals that of the CPU bit for bit (of NaNs that are widened, some may differ in their bits).
+        With ids on a GPU, and a ``device``, that GPU's current stream does it, and everything is there; the result
+        equals that of the CPU bit for bit (of NaNs that are widened, some bits may differ).
 
         Args:
             ids: Ids ``[n]``, any integer dtype; a bool mask stands for the positions of its true elements.
-            out: Where to write, ``[at least n, ...]``, same dtype, contiguous. Default: recycled memory, which a
-                batch of the same size used before, so that no fresh page is touched in steady state; on a GPU, of
-                torch's allocator.
+            out: Where to write, ``[at least n, ...]``, same dtype, contiguous. Default: on the CPU, memory of earlier
+                results; on a GPU, of torch's allocator.
             positions: Row of ``out`` for each id ``[n]``, uint32. Default: 0, 1, 2, ...
             num_threads: Threads to copy with; the result does not depend on it.
             dtype: float32 to widen rows of bfloat16, float16 or int8 (times ``scale``). Default: the table's.
@@ -168,7 +163,7 @@ class Feature:
         if out is None:
             if positions is not None:
                 raise ValueError("positions needs out: the rows in between must come from somewhere")
-            out = pool.empty((len(ids), *self.row_shape), self.dtype)
+            out = pooled_empty((len(ids), *self.row_shape), self.dtype)
         elif out.dtype != self.dtype:
             raise TypeError(f"out has dtype {out.dtype}: expected {self.dtype}, the table's")
         # Looked at anew each time: torch may have moved the memory of both (see glt.data.arrays).
@@ -206,14 +201,13 @@ class Feature:
         trusted: bool = False,
         max_blocks: int = 0,
     ) -> Tensor:
-        """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``: rows that are not to
-        be in its memory are read from pinned host memory.
+        """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``.
 
         Args:
             device: The GPU; what else there is must be there.
             ids, out, positions, dtype, wait, max_blocks: As in :meth:`gather`.
-            trusted: The ids have rows for certain: nothing waits, and nothing is kept to name one that has none. Its
-                row is zeros, and :meth:`check` still tells that there was one.
+            trusted: The ids are known to have rows: nothing waits, or is kept to name one that has none. Its row is
+                zeros, and :meth:`check` still tells that there was one.
         """
         place = require_accelerator(device, "device")
         ids = ids_in_place(ids, "ids")  # all is checked here: the kernel takes addresses
@@ -241,12 +235,17 @@ class Feature:
             if positions is None and len(out) < len(ids):
                 raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
         return self.placed(place).gather(
-            ids, out, positions=positions, dtype=dtype, wait=wait, trusted=trusted, max_blocks=max_blocks,
+            ids,
+            out,
+            positions=positions,
+            dtype=dtype,
+            wait=wait,
+            trusted=trusted,
+            max_blocks=max_blocks,
             explain=self._explain,
-        )  # fmt: skip
+        )
 
     def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
-        """Raises what the CPU would have raised for these ids."""
         self.gather(ids, torch.empty((num_out, *self.row_shape), dtype=self.dtype), positions=positions)
 
     def placed(self, device: Accelerator | torch.device | str | int) -> TieredRows:
@@ -270,10 +269,15 @@ class Feature:
             book, part = self.owned
             row_of = from_array(np.where(book.owners() == part, row_of.numpy(), np.uint32(NO_ROW)))
         return TieredRows(
-            self.tensor, device, num_hot=round(self.split_ratio * len(self)), hotness=self.hotness, row_of=row_of,
-            first_id=self._first_id, group=group, parts=self._hot.setdefault(tuple(group), []), scale=self.scale,
+            self.tensor,
+            device,
+            num_hot=round(self.split_ratio * len(self)),
+            hotness=self.hotness,
+            ids=(row_of, self._first_id),
+            group=(group, self._hot.setdefault(tuple(group), [])),
+            scale=self.scale,
             name="the rows of a Feature",
-        )  # fmt: skip
+        )
 
     def check(self) -> None:
         """Waits for all gathers on GPUs; raises the IndexError of those that were not waited for."""
@@ -311,7 +315,6 @@ def _checked_ratio(ratio: Any) -> float:
 
 
 def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torch.dtype | None) -> Tensor | None:
-    """One number per row, on the CPU."""
     if value is None:
         return None
     fits = isinstance(value, Tensor) and value.shape == (num_rows,) and value.device.type == "cpu"
@@ -327,12 +330,9 @@ def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torc
 class WindowGather:
     """Looks up the rows of the next batches together, where a bus or a disk is what a row costs.
 
-    Batches of a graph overlap: of W batches of 21% of the nodes each, W = 8 have 2.5 times and W = 16 have 4.2 times as
-    many rows as distinct ones; of batches of 6% of the nodes it is 1.5 and 1.9 times. The distinct rows are fetched
-    once, into memory of the device of the ids, from where each batch takes its own. Rows that are in device memory
-    anyway gain nothing.
-
-    On a GPU it waits three times per window, for checks and for the distinct ids to be counted. The GPU path has not
+    Of W batches of 21% of the nodes each, W = 8 have 2.5 times and W = 16 have 4.2 times as many rows as distinct ones;
+    of batches of 6% it is 1.5 and 1.9 times. The distinct rows are fetched once, into memory of the device of the ids.
+    Rows that are in device memory anyway gain nothing. On a GPU it waits three times per window. The GPU path has not
     yet run on a GPU; the tests run it on the CPU.
 
     Args:
@@ -370,7 +370,7 @@ class WindowGather:
         if bool(((flat < 0) | (flat >= len(self._slot))).any()):
             for batch in ids:
                 self._fetch(batch)  # raises
-        # Whoever writes last owns the slot of an id, and any owner will do.
+        # The last to write owns the slot of an id, and any owner will do.
         position = torch.arange(len(flat), dtype=torch.int32, device=flat.device)
         self._slot[flat] = position
         distinct = flat[self._slot[flat] == position]

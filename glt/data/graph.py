@@ -15,9 +15,9 @@ from glt.data.device import (
     is_accelerator,
     missing_for_cuda,
     require_accelerator,
-    waited_for,
+    wait_when_dropped,
 )
-from glt.data.pinned import PinnedMemory, PinnedPages, brought
+from glt.data.pinned import PinnedMemory, PinnedPages, copy_to_device
 from glt.data.topology import EdgeWeights, TimedEdges, Topology
 
 # The edges of a graph where the samplers of one GPU read them.
@@ -26,36 +26,21 @@ from glt.data.topology import EdgeWeights, TimedEdges, Topology
 class DeviceTopology:
     """The arrays of a :class:`~glt.data.topology.Topology`, each at an address that one GPU can read.
 
-    Row offsets are always in device memory: every row of a frontier asks for two, and over the bus that would cost as
-    much as the neighbours. The columns are there too (``'CUDA'``), or stay in the topology's own memory, pinned, of
-    which a sampler reads the few neighbours that it draws (``'ZERO_COPY'``).
-
-    Not yet run on a GPU.
-
-    Args:
-        topology: The edges; kept alive.
-        device: The GPU.
-        mode: ``'CUDA'`` or ``'ZERO_COPY'``.
-        pages: As for :class:`PinnedMemory`.
-
-    Attributes:
-        indptr, indices, edge_ids, weights, by_time: As the topology has them: tensors of the device, or its own pinned
-            ones, small ones copied. ``data_ptr()`` of either is an address for kernels.
-
-    Raises:
-        RuntimeError: If the columns cannot be pinned; those pinned before are given back.
-        torch.OutOfMemoryError: If the GPU has no room.
+    Row offsets are always in device memory: every row of a frontier asks for two. The columns are there too (mode
+    ``'CUDA'``), or stay pinned in the topology's own memory, of which a sampler reads the few neighbours that it draws
+    (``'ZERO_COPY'``). ``indptr, indices, edge_ids, weights, by_time`` are as the topology has them, readable by kernels
+    at ``data_ptr()``. If a column cannot be pinned, those pinned before are given back. Not yet run on a GPU.
     """
 
     def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:
         self.topology, self.device, self.mode = topology, device, mode
-        self._pages, self._guard = pages, waited_for(self, device)
+        self._pages, self._guard = pages, wait_when_dropped(self, device)
         self._pins: list[PinnedMemory] = []
         self._in_place: list[tuple[Tensor, int]] = []  # columns that are not copied, and where they were
         # By where they are: columns by time may be the plain ones.
         self._brought: dict[tuple[int, torch.dtype], Tensor] = {}
         try:
-            self.indptr = brought(topology.indptr, device)
+            self.indptr = copy_to_device(topology.indptr, device)
             self.indices = self._column(topology.indices, "indices")
             self.edge_ids = self._optional(topology.edge_ids, "edge_ids")
             self.weights: EdgeWeights | None = None
@@ -65,9 +50,10 @@ class DeviceTopology:
             if topology.by_time is not None:
                 indices, edge_ids, time = topology.by_time
                 self.by_time = TimedEdges(
-                    self._column(indices, "indices by time"), self._optional(edge_ids, "edge_ids by time"),
+                    self._column(indices, "indices by time"),
+                    self._optional(edge_ids, "edge_ids by time"),
                     self._column(time, "edge times"),
-                )  # fmt: skip
+                )
         except BaseException:
             self.close()
             raise
@@ -78,7 +64,7 @@ class DeviceTopology:
         if self.mode == "CUDA":
             key = column.data_ptr(), column.dtype  # columns without elements are all at address 0
             if key not in self._brought:
-                self._brought[key] = brought(column, self.device)
+                self._brought[key] = copy_to_device(column, self.device)
             return self._brought[key]
         self._in_place.append((column, column.data_ptr()))
         if self.device.type == "cpu" and self._pages is None:
@@ -92,14 +78,14 @@ class DeviceTopology:
 
     @property
     def has_moved(self) -> bool:
-        """Whether torch has put a column elsewhere that is read in place (see :mod:`glt.data.arrays`): what is
-        here is of no use then."""
+        """Whether torch has moved a column that is read in place (see :class:`~glt.data.arrays.NativeView`): this is of
+        no use then."""
         return any(column.data_ptr() != address for column, address in self._in_place)
 
     def close(self) -> None:
         """Unpins the columns, after the work under way; nothing may sample from here any more."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
+            torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
         if self._guard is not None:
             self._guard.detach()
         pins, self._pins = self._pins, []
@@ -116,14 +102,14 @@ _MODES = ("CPU", "ZERO_COPY", "CUDA")
 class Graph:
     """A :class:`Topology` placed for sampling.
 
-    Whatever the mode, the edges stay in host memory too, where CPU samplers read them in place. The modes say where
-    samplers on a GPU find them, once one asks (:meth:`placed`); each process places them for itself, and processes
-    that share the memory of the topology pin the same pages.
+    The edges stay in host memory in every mode, where CPU samplers read them in place. The mode says where samplers on
+    a GPU find them, once one asks (:meth:`placed`); each process places them for itself, and processes that share the
+    memory of the topology pin the same pages.
 
     Args:
         topology: The edges.
-        mode: ``'CPU'``: nowhere. ``'ZERO_COPY'``: columns in pinned host memory, row offsets on the GPU; where there is
-            no GPU this means the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU.
+        mode: ``'CPU'``: nowhere. ``'ZERO_COPY'``: columns in pinned host memory, row offsets on the GPU; without a GPU
+            the same as ``'CPU'``. ``'CUDA'``: all in device memory; needs a GPU.
         device: The GPU of the samplers: ``'cuda'``, ``'cuda:0'`` or a number; ``'host'`` runs their kernels on the
             host, for tests. Default: torch's current one.
 
@@ -151,15 +137,11 @@ class Graph:
         self._lock = threading.Lock()
 
     def placed(self, device: Accelerator | torch.device | int | str | None = None) -> DeviceTopology:
-        """Returns the edges as samplers on a GPU read them; places them there the first time, which takes a while, and
-        again when torch has moved the memory that these read.
-
-        Args:
-            device: The GPU. Default: the graph's.
+        """Returns the edges as samplers on a GPU, by default the graph's, read them; places them there the first time,
+        which takes a while, and again when torch has moved their memory.
 
         Raises:
-            RuntimeError: If the columns cannot be pinned.
-            torch.OutOfMemoryError: If the GPU has no room.
+            RuntimeError, torch.OutOfMemoryError: If the columns cannot be pinned, or the GPU has no room.
             ValueError: If there is no such GPU, or the mode is ``'CPU'``.
         """
         if self.mode == "CPU":

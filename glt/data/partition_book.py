@@ -16,14 +16,13 @@ from glt.data.arrays import NativeView, Packed, from_array
 class PartitionBook:
     """Owners and rows of all ids of one type of nodes or edges; made by :meth:`of_arrays` or :meth:`of_ranges`.
 
-    A graph whose ids were left alone needs two arrays, 5 to 8 bytes per id. A relabelled one needs ``num_parts + 1``
-    numbers: each partition owns a range of ids, and rows count from its beginning.
+    A graph whose ids were left alone needs two arrays, 5 to 8 bytes per id. In a relabelled one each partition owns a
+    range of ids, rows count from its beginning, and ``num_parts + 1`` numbers suffice.
 
     Attributes:
-        num_ids: Of all partitions.
-        num_parts: Number of partitions.
-        owner: Owner of each id ``[num_ids]``, uint8, uint16 or uint32; None with ranges.
-        row_of: Row of each id in the arrays of its owner ``[num_ids]``, uint32; None with ranges.
+        num_ids, num_parts: Of all partitions.
+        owner, row_of: Owner of each id ``[num_ids]``, uint8, uint16 or uint32, and its row in the owner's arrays,
+            uint32; None with ranges.
         offset: With ranges, partition ``p`` owns the ids ``offset[p]`` to ``offset[p + 1] - 1``, int64; else None.
     """
 
@@ -35,11 +34,8 @@ class PartitionBook:
 
     @classmethod
     def of_arrays(cls, owner: Any, row_of: Any, num_parts: int) -> PartitionBook:
-        """Wraps the owner and the row of each id, tensors or arrays, without copying them.
-
-        Raises:
-            TypeError, ValueError: If dtypes or sizes do not fit. Owners are checked when they are met.
-        """
+        """Wraps the owner and the row of each id, tensors or arrays, without copying them; raises TypeError or
+        ValueError if dtypes or sizes do not fit. Owners are checked when they are met."""
         self = cls.__new__(cls)
         self.owner, self.row_of = _tensor(owner), _tensor(row_of)
         if self.row_of.dtype != torch.uint32 or self.row_of.shape != self.owner.shape:
@@ -52,28 +48,23 @@ class PartitionBook:
 
     @classmethod
     def of_ranges(cls, offset: Any) -> PartitionBook:
-        """Takes the offsets ``[num_parts + 1]``: where the range of each partition begins, and the number of ids.
-
-        Raises:
-            TypeError, ValueError: If they are not integers from 0 that never fall.
-        """
+        """Takes the offsets ``[num_parts + 1]``: where the range of each partition begins, and the number of ids;
+        raises TypeError or ValueError if they are not integers from 0 that never fall."""
         self = cls.__new__(cls)
         self.offset = _tensor(np.asarray(offset, np.int64) if isinstance(offset, list | tuple) else offset)
         self._open()
         return self
 
     def _open(self, num_parts: int = 0) -> None:
-        self._view = NativeView((self.owner, self.offset), partial(_look, self.owner, self.offset, num_parts))
+        self._view = NativeView((self.owner, self.offset), partial(_native_book, self.owner, self.offset, num_parts))
         self.num_ids, self.num_parts = self.native.num_ids, self.native.num_parts
 
     @property
     def native(self) -> _core.Book:
-        """The view that the core reads."""
         return self._view.get()
 
     @property
     def has_ranges(self) -> bool:
-        """Whether each partition owns a range of ids."""
         return self.offset is not None
 
     def first_id(self, part: int) -> int:
@@ -81,26 +72,14 @@ class PartitionBook:
         return 0 if self.offset is None else int(self.offset[part])
 
     def group(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Groups ids by owner, keeping their order inside each group.
-
-        Args:
-            ids: Shape ``[n]``, int64.
-
-        Returns:
-            The ids by owner ``[n]``, where each stood ``[n]`` (uint32), and the bounds of the groups
-            ``[num_parts + 1]``.
-
-        Raises:
-            IndexError: If there is no such id, or the book names no partition; names the first.
-        """
+        """Groups ids ``[n]``, int64, by owner, keeping their order inside each group. Returns the ids by owner, where
+        each stood (uint32), and the bounds of the groups ``[num_parts + 1]``. Raises IndexError, naming the first, if
+        there is no such id, or the book names no partition."""
         return _core.group_by_owner(self.native, ids)
 
     def owners(self, ids: np.ndarray | None = None) -> np.ndarray:
-        """The owner of each of these ids, or of all, ``[n]`` int64.
-
-        Raises:
-            IndexError: If there is no such id; names the first.
-        """
+        """The owner of each of these ids, or of all, ``[n]`` int64; raises IndexError naming the first that there is
+        not."""
         if ids is not None:
             return _core.find_owners(self.native, np.ascontiguousarray(ids, np.int64))
         if self.offset is not None:
@@ -109,11 +88,8 @@ class PartitionBook:
         return self.owner.numpy().astype(np.int64)
 
     def rows(self, ids: np.ndarray | None = None) -> np.ndarray:
-        """The row of each of these ids, or of all, in the arrays of its owner, ``[n]`` int64.
-
-        Raises:
-            IndexError: If there is no such id; names the first.
-        """
+        """The row of each of these ids, or of all, in the arrays of its owner, ``[n]`` int64; errors as of
+        :meth:`owners`."""
         ids = np.arange(self.num_ids) if ids is None else np.ascontiguousarray(ids, np.int64)
         owner = self.owners(ids)  # names a bad id
         if self.offset is not None:
@@ -134,7 +110,7 @@ class PartitionBook:
         return f"PartitionBook({kind}, num_ids={self.num_ids}, num_parts={self.num_parts})"
 
 
-def _look(owner: Tensor | None, offset: Tensor | None, num_parts: int) -> _core.Book:
+def _native_book(owner: Tensor | None, offset: Tensor | None, num_parts: int) -> _core.Book:
     if offset is not None:
         return _core.Book.of_ranges(offset.numpy())
     assert owner is not None

@@ -25,8 +25,7 @@ from glt.data.device import cuda_device
 # Which pages of this process are registered with CUDA, and for how many.
 
 
-CHUNK_BYTES = 64 << 30
-"""Most bytes of one registration: drivers (r580) refuse 512 GiB at once."""
+CHUNK_BYTES = 64 << 30  # most bytes of one registration: drivers (r580) refuse 512 GiB at once
 
 
 @dataclass
@@ -39,8 +38,6 @@ class _Chunk:
 
 
 class Owner(Protocol):
-    """Whoever holds registrations: :class:`glt.data.pinned.PinnedMemory`."""
-
     @property
     def has_moved(self) -> bool: ...
 
@@ -50,14 +47,13 @@ class Owner(Protocol):
 class PinnedPages:
     """Registers whole pages, each once: CUDA refuses pages that are registered already, and arrays may share pages.
 
-    A page stays registered while anybody uses it. A child of ``fork`` inherits neither the CUDA context nor the
+    A page stays registered while it has a user. A child of ``fork`` inherits neither the CUDA context nor the
     registrations, so there releasing does nothing.
 
     Args:
         register: Called as ``register(address, num_bytes, device)``; raises what fails.
-        unregister: Called as ``unregister(address, device)`` for what was registered at that address, after the work of
-            that device.
-        synchronize: Called with each other device that has used it, before: its work under way may still read there.
+        unregister: Called as ``unregister(address, device)``, after ``synchronize(device)`` for other devices that have
+            used it.
         chunk_bytes: Most bytes of one registration, whole pages.
     """
 
@@ -78,11 +74,8 @@ class PinnedPages:
         self._owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
     def acquire(self, address: int, num_bytes: int, device: int) -> list[_Chunk]:
-        """Registers the pages of ``[address, address + num_bytes)`` that are not yet; all or none.
-
-        Returns:
-            What :meth:`release` needs.
-        """
+        """Registers the pages of ``[address, address + num_bytes)`` that are not yet; all or none. Returns what
+        :meth:`release` needs."""
         page = mmap.PAGESIZE
         begin, end = address // page * page, -(-(address + num_bytes) // page) * page
         with self._held():
@@ -105,12 +98,10 @@ class PinnedPages:
             return used
 
     def add_owner(self, owner: Owner) -> None:
-        """Has an owner among :meth:`owners` for as long as it lives."""
         with self._held():
             self._owners.add(owner)
 
     def owners(self) -> list[Owner]:
-        """Returns those that may hold registrations."""
         with self._held():
             return list(self._owners)
 
@@ -132,11 +123,8 @@ class PinnedPages:
         return used, fresh
 
     def release(self, chunks: list[_Chunk]) -> None:
-        """Gives back what :meth:`acquire` returned; what nobody uses any more is unregistered.
-
-        Raises:
-            RuntimeError: If CUDA refuses; all others have been given back then too.
-        """
+        """Gives back what :meth:`acquire` returned, and unregisters what has no user left; raises RuntimeError if CUDA
+        refuses, all others having been given back."""
         if os.getpid() != self._pid:
             return
         if self._holder == threading.get_ident():  # the collector came upon an owner in the middle of a call
@@ -175,13 +163,12 @@ class PinnedPages:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are registered."""
         return sum(chunk.end - chunk.begin for chunk in self._chunks)
 
 
 # The file behind mapped memory, mapped once more in a way that can be pinned without a copy.
 #
-# Partitions and other mapped files come as private maps, so that nobody who writes to a tensor changes a file. To pin
+# Partitions and other mapped files come as private maps, so that writing to a tensor changes no file. To pin
 # pages of a private map for a long time, even for reading alone, the kernel first gives the process copies of its own
 # ("unsharing", Linux 6.2 and newer; before, drivers asked for writable pages, with the same effect): the host would
 # hold every pinned file once for each process, and once more in the page cache. Pages of a shared read-only map are
@@ -190,25 +177,19 @@ class PinnedPages:
 
 @dataclass(frozen=True)
 class _Area:
-    """A line of ``/proc/self/smaps`` and what follows it."""
-
     begin: int
     end: int
     is_private: bool
     offset: int
     inode: int
     path: str
-    has_own_pages: bool  # somebody has written to it
+    has_own_pages: bool  # it has been written to
 
 
 def shared_map(address: int, num_bytes: int) -> np.ndarray | None:
-    """Maps the file behind ``[address, address + num_bytes)`` shared and read-only.
-
-    Returns:
-        The same bytes at another address, uint8 ``[num_bytes]``, for as long as the array lives; not to be written to,
-        whatever the array says. None where that cannot be: the memory is not of one private map of a file that is
-        still there under its name, or it has been written to, so that the file holds something else.
-    """
+    """Maps the file behind ``[address, address + num_bytes)`` shared and read-only. Returns the same bytes at another
+    address, uint8, never to be written to; None unless the memory is of one private map of a file that is still there
+    under its name, and has not been written to."""
     area = _area_of(address)
     if area is None or address + num_bytes > area.end or area.has_own_pages or not area.is_private:
         return None
@@ -232,7 +213,6 @@ def shared_map(address: int, num_bytes: int) -> np.ndarray | None:
 
 
 def _area_of(address: int) -> _Area | None:
-    """The map that has an address."""
     found: list[str] | None = None
     with open("/proc/self/smaps") as lines:
         for line in lines:
@@ -255,31 +235,31 @@ def _area(fields: list[str], has_own_pages: bool) -> _Area:
 logger = logging.getLogger(__name__)
 
 
-@cache
-def process_pages() -> PinnedPages:
-    """Returns the registrations of this process."""
+def _registry(read_only: bool) -> PinnedPages:
+    # The flag admits read-only mappings of files, which are else refused.
     return PinnedPages(
-        # GPUs only read tables and graphs; without the flag a read-only mapping of a file would be refused.
-        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, True, device),
+        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, read_only, device),
         _core.cuda_unregister_host,
         torch.cuda.synchronize,
     )
+
+
+@cache
+def process_pages() -> PinnedPages:
+    """Returns the registrations of this process that GPUs only read: tables and graphs."""
+    return _registry(True)
 
 
 @cache
 def process_buffers() -> PinnedPages:
-    """Returns those registrations of this process that GPUs also write to: channels."""
-    return PinnedPages(
-        lambda address, num_bytes, device: _core.cuda_register_host(address, num_bytes, False, device),
-        _core.cuda_unregister_host,
-        torch.cuda.synchronize,
-    )
+    """Returns the registrations of this process that GPUs also write to: channels."""
+    return _registry(False)
 
 
+# Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
+# this). To register those would break copies of the others: CUDA refuses a copy of memory that is registered in part,
+# and devices cannot write to what was registered for reading.
 SMALL_BYTES = 32 << 20
-"""Below this malloc may put a tensor beside others on the same pages (its threshold for pages of their own rises up to
-this). To register those pages would break copies of the others: CUDA refuses a copy from or to memory of which only a
-part is registered, and devices cannot write to what was registered for reading."""
 
 
 # CUDA contexts do not survive fork: a child starts with nothing registered.
@@ -287,7 +267,7 @@ os.register_at_fork(after_in_child=process_pages.cache_clear)
 os.register_at_fork(after_in_child=process_buffers.cache_clear)
 
 
-def brought(tensor: Tensor, device: torch.device) -> Tensor:
+def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor to a device, also where some of its pages are registered here and others are not."""
     if device.type == "cuda":
         close_moved(process_pages())  # else the clone may lie where CUDA still has other memory
@@ -304,40 +284,32 @@ def close_moved(registry: PinnedPages) -> None:
 
 
 class PinnedMemory:
-    """The memory of a tensor, registered with CUDA from now until :meth:`close` (or until this is collected, or the
-    process ends): GPUs then read it at its address, over the bus, and nothing of it is copied or moves.
+    """The memory of a tensor, registered with CUDA until :meth:`close` (or until this is collected, or the process
+    ends): GPUs read it in place, over the bus.
 
-    Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's instead, since they
-    may share their pages with others: what GPUs read is :attr:`tensor`.
+    The memory may be torch's own, shared memory or a mapped file; processes that share it pin the same pages, each for
+    itself. Tensors below :data:`SMALL_BYTES` that GPUs only read are copied into pinned memory of torch's, since they
+    may share their pages with others. Of a file that is mapped privately and not written to, as partitions are, a
+    second map is pinned, shared and read-only, since the kernel would copy the first (:func:`shared_map`). What torch
+    pinned already is left as it is.
 
-    The memory may be a mapped file, shared memory (a memfd, ``tensor.share_memory_()``) or torch's own; processes of
-    a host that map the same file or shared memory pin the same pages, each for itself; of a file that is mapped
-    privately and that nobody has written to, as partitions are, a second map is pinned, read-only and shared, for the
-    first would be copied (:mod:`glt.data.pinned`). What torch pinned already
-    (``tensor.pin_memory()``) is left as it is. Pinned pages cannot be swapped out or reclaimed, and pinning takes about
-    0.1 s per GB. Fork workers before pinning private memory: the kernel copies such pages at a fork.
-
-    torch may move the memory of a tensor (see :mod:`glt.data.arrays`), and other memory come to be where it was,
-    which CUDA would take for the old. :attr:`has_moved` tells, and whatever else is pinned then closes this one first.
-
-    Not yet run on a GPU: without one, the tests cover the counting of pages and what happens on failure.
+    Pinned pages cannot be swapped out, and pinning takes about 0.1 s per GB. Fork workers before pinning private
+    memory: the kernel copies such pages at a fork. torch may move the memory of a tensor
+    (:class:`~glt.data.arrays.NativeView`), and other memory come to be where it was, which CUDA would take for the old:
+    :attr:`has_moved` tells, and whatever is pinned next closes this first. Not yet run on a GPU: without one, the tests
+    cover the counting of pages and what happens on failure.
 
     Args:
-        tensor: On the CPU; it is kept alive.
+        tensor: On the CPU; :attr:`tensor` is what GPUs are to read.
         device: The GPU whose context registers it; all GPUs of the process may then read it.
         name: What to call it in errors.
         pages: Where registrations are counted. Default: those of this process, with CUDA.
         writable: Whether GPUs write to it, too: it has its pages for itself.
-        whole: The tensor that this one is a part of, if it is: registered where it is, all of it is registered, else
-            a copy of all of it, such as the user's own ``x.cuda()``, would be refused (see :data:`SMALL_BYTES`). Not
-            if a second map of a file is.
-
-    Attributes:
-        tensor: What GPUs are to read: the tensor, the copy of a small one, or the second map of a file.
+        whole: The tensor that this one is a part of: registered where it is, all of it is registered, since CUDA would
+            refuse a copy of memory that is registered in part.
 
     Raises:
-        RuntimeError: If CUDA refuses; names its error and what to do.
-        ValueError: If there is no such GPU; says what is missing.
+        RuntimeError, ValueError: If CUDA refuses, or there is no such GPU; says what to do.
     """
 
     def __init__(
@@ -376,13 +348,12 @@ class PinnedMemory:
             registry.add_owner(self)
 
     def _registered(self, registry: PinnedPages, index: int, writable: bool, whole: Tensor) -> list[Any]:
-        """Registers the memory; of a file that is mapped privately, the file's own pages in place of copies of them."""
         address, nbytes = self.tensor.data_ptr(), self.nbytes
         mapped = None if writable or registry.has_any(address, nbytes) else shared_map(address, nbytes)
         if mapped is not None:
             try:
                 chunks = registry.acquire(mapped.ctypes.data, nbytes, index)
-            except RuntimeError as error:  # a GPU that cannot be told that it only reads: it gets copies
+            except RuntimeError as error:  # a GPU without read-only registrations: it gets copies
                 logger.info("pinning a read-only map: %s; its private map is pinned instead", error)
             else:
                 memory = torch.from_numpy(mapped).view(self.tensor.dtype)
@@ -391,21 +362,20 @@ class PinnedMemory:
         return registry.acquire(whole.data_ptr(), _extent(whole), index)
 
     def _is_torchs(self, tensor: Tensor, registry: PinnedPages) -> bool:
-        """Whether torch pinned it. Memory that was registered here tells CUDA the same, but somebody else's claim to it
-        ends when it likes, and may cover a part of it only."""
+        """Whether torch pinned it; of memory that was registered here CUDA says the same."""
         return bool(self.nbytes) and not registry.has_any(tensor.data_ptr(), self.nbytes) and tensor.is_pinned()
 
     @property
     def has_moved(self) -> bool:
-        """Whether torch has put the tensor elsewhere: what GPUs would read is gone, and this is to be closed."""
+        """Whether torch has moved the tensor: what GPUs would read is gone, and this is to be closed."""
         return self.tensor.data_ptr() != self._address
 
     def close(self) -> None:
-        """Unregisters what nobody else uses, after the work under way on the GPU. May be called twice.
+        """Unregisters what has no other user, after the work under way on the GPU. May be called twice.
 
         Raises:
-            RuntimeError: If CUDA refuses; but that is a warning in the log where torch has put the memory elsewhere:
-                nothing of ours is at the old address any more, and whoever reads the new one need not fail for it.
+            RuntimeError: If CUDA refuses; only a warning in the log where torch has moved the memory, and nothing of
+                ours is at the old address.
         """
         had_moved = self.has_moved
         try:
@@ -428,6 +398,5 @@ class PinnedMemory:
 
 
 def _extent(tensor: Tensor) -> int:
-    """Bytes from the first to the last, whatever the strides."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size() if tensor.numel() else 0

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class GraphArrays:
-    """Lists with one element per node type or edge type, in the order of ``schema``.
+    """A graph as plain arrays, what every source of graphs is brought into: lists with one element per node type or
+    edge type, in the order of ``schema``.
 
     Attributes:
         schema: The types.
         num_nodes: Number of nodes of each type.
         edge_index: Sources and destinations of each edge type, a pair of int32 or int64 arrays ``[E]``.
         edge_ids: Edge ids ``[E]`` of each edge type; None where an id is the position.
-        edge_weight: Weights ``[E]`` of each edge type, or None.
-        edge_time: Times ``[E]`` of each edge type, or None.
+        edge_weight, edge_time: Weights and times ``[E]`` of each edge type, or None.
         node_tables: Rows by name, of each node type.
         edge_tables: Rows by name, of each edge type; row i is of edge id i.
         time_attr: Name of the times, also among the tables where they are the nodes'.
@@ -68,15 +68,8 @@ class GraphArrays:
         edge_time: Any = None,
         node_time: Any = None,
     ) -> GraphArrays:
-        """Takes single values, or dicts by type where ``edge_index`` is one.
-
-        Args:
-            edge_index: ``[2, E]``, or such by edge type.
-            num_nodes: Number of nodes, or by node type. Default: rows of the features, else as many as the largest
-                id and the other tables need.
-            node_tables, edge_tables: By the name that users know: a table, or tables by type, or None.
-            edge_ids, edge_weight, edge_time, node_time: See the attributes; ``node_time`` makes times node-level.
-        """
+        """Takes single values, or dicts by type where ``edge_index`` is one; see :meth:`glt.data.Dataset.from_arrays`.
+        Tables are named as users know them; ``node_time`` makes times node-level."""
         if node_time is not None and edge_time is not None:
             raise ValueError("node_time and edge_time are both given: expected the times of one kind")
         if node_time is not None:
@@ -120,11 +113,7 @@ class GraphArrays:
         return max([*(len(table) for table in tables.values()), max(largest, default=-1) + 1])
 
     def topologies(self, edge_dir: str) -> list[Topology]:
-        """Builds the rows of each edge type.
-
-        Raises:
-            IndexError, TypeError, ValueError: As :class:`Topology`; names the edge type where there are several.
-        """
+        """Builds the rows of each edge type; errors of :class:`Topology` also name the edge type."""
         layout = layout_of(edge_dir)
         return _per_edge_type(self.schema, lambda r: self._topology(r, layout), range(len(self.edge_index)))
 
@@ -152,7 +141,6 @@ class GraphArrays:
 
 
 def _node_types(edge_index: Mapping[Any, Any], *by_type: Any) -> Iterable[NodeType]:
-    """Node types in the order in which the arguments name them."""
     seen: dict[NodeType, None] = {}
     for value in by_type:
         if isinstance(value, Mapping):
@@ -167,7 +155,6 @@ _ARGUMENTS = {"x": "node_features", "y": "node_labels", "time": "node_time", "ed
 
 
 def _argument(table: str) -> str:
-    """What the user calls a table."""
     return _ARGUMENTS.get(table, table)
 
 
@@ -177,10 +164,8 @@ def _suffix(schema: Schema, name: Any) -> str:
 
 def _rows(tables: Mapping[str, list[Any]], index: int, suffix: str) -> dict[str, Tensor]:
     return {
-        name: as_rows(each[index], _argument(name) + suffix)
-        for name, each in tables.items()
-        if each[index] is not None
-    }  # fmt: skip
+        name: as_rows(each[index], _argument(name) + suffix) for name, each in tables.items() if each[index] is not None
+    }
 
 
 def _per_edge_type(schema: Schema, build: Any, values: Iterable[Any]) -> list[Any]:
@@ -207,10 +192,8 @@ def arrays_of_pyg(
     time_attr: str | None = None,
     with_tables: bool = True,
 ) -> GraphArrays:
-    """Takes edges, node-level and edge-level attributes as PyG itself tells them apart.
-
-    Attributes that PyG does not index by node or edge (graph-level ones, and ``edge_label_index`` and its like, which
-    run along another dimension) are not part of a graph's tables.
+    """Takes edges, node-level and edge-level attributes as PyG itself tells them apart; graph-level ones, and
+    ``edge_label_index`` and its like, are not part of a graph's tables.
 
     Args:
         data: The graph.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -42,25 +42,12 @@ def read_npz(path: str | Path, split: Literal["default", "split20"] = "default")
         raise ValueError(f"read_npz: split = {split!r}, expected 'default' or 'split20'")
     prefix = "" if split == "default" else f"{split}_"
     with NpzFile(path, "read_npz") as file:
-        y = file.array("y").astype(np.int64)
-        edge_index = file.array("edge_index").astype(np.int64)
-        parts = {name: file.array(f"{prefix}{name}_idx").astype(np.int64) for name in ("train", "val", "test")}
-        x = file.features("x")
-    path = file.path
+        y, edge_index, x = _ids(file, "y"), _ids(file, "edge_index"), torch.from_numpy(file.features("x"))
+        sets = _sets(file, prefix)
     try:
-        return NodeTask(
-            name=path.stem,
-            num_nodes=len(y),
-            edge_index=torch.from_numpy(edge_index),
-            x=torch.from_numpy(x),
-            y=torch.from_numpy(y),
-            train_idx=torch.from_numpy(parts["train"]),
-            val_idx=torch.from_numpy(parts["val"]),
-            test_idx=torch.from_numpy(parts["test"]),
-            num_classes=int(y.max(initial=-1)) + 1,
-        )
+        return NodeTask(file.path.stem, len(y), edge_index, x, y, **sets, num_classes=_num_classes(y))
     except ValueError as error:
-        raise ValueError(f"read_npz: {path}: {error}") from error
+        raise ValueError(f"read_npz: {file.path}: {error}") from error
 
 
 def read_pyg(data: Data, name: str = "data") -> NodeTask:
@@ -81,21 +68,12 @@ def read_pyg(data: Data, name: str = "data") -> NodeTask:
                 f"read_pyg: data.{key} is {mask.dtype} of shape {list(mask.shape)}, expected bool of [{num_nodes}]; "
                 f"where a data set comes with several splits, select one column first"
             )
-        sets[key] = mask.nonzero().view(-1)
+        sets[key.replace("mask", "idx")] = mask.nonzero().view(-1)
     y = data.y.view(-1) if data.y.dim() == 2 and data.y.size(1) == 1 else data.y
     if y.dim() != 1 or y.is_floating_point():
         raise ValueError(f"read_pyg: data.y is {y.dtype} of shape {list(y.shape)}, expected one integer class per node")
-    return NodeTask(
-        name=name,
-        num_nodes=num_nodes,
-        edge_index=data.edge_index,
-        x=data.x.float(),
-        y=y.long(),
-        train_idx=sets["train_mask"],
-        val_idx=sets["val_mask"],
-        test_idx=sets["test_mask"],
-        num_classes=_num_classes(y),
-    )
+    y = y.long()
+    return NodeTask(name, num_nodes, data.edge_index, data.x.float(), y, **sets, num_classes=_num_classes(y))
 
 
 def read_ogb(name: str, root: str | Path, undirected: bool = False) -> NodeTask:
@@ -136,20 +114,9 @@ def read_ogb(name: str, root: str | Path, undirected: bool = False) -> NodeTask:
         edge_index = to_undirected(edge_index, num_nodes=int(graph["num_nodes"]))
     # Nodes without a label have NaN where labels are floats (ogbn-papers100M).
     y = torch.from_numpy(np.nan_to_num(labels[:, 0], nan=-1).astype(np.int64))
-    train_idx, val_idx, test_idx = (
-        torch.from_numpy(np.array(split[key], np.int64)) for key in ("train", "valid", "test")
-    )
-    return NodeTask(
-        name=name,
-        num_nodes=int(graph["num_nodes"]),
-        edge_index=edge_index,
-        x=torch.from_numpy(np.ascontiguousarray(graph["node_feat"], np.float32)),
-        y=y,
-        train_idx=train_idx,
-        val_idx=val_idx,
-        test_idx=test_idx,
-        num_classes=_num_classes(y),
-    )
+    x = torch.from_numpy(np.ascontiguousarray(graph["node_feat"], np.float32))
+    train, val, test = (torch.from_numpy(np.array(split[key], np.int64)) for key in ("train", "valid", "test"))
+    return NodeTask(name, int(graph["num_nodes"]), edge_index, x, y, train, val, test, _num_classes(y))
 
 
 def _num_classes(y: Tensor) -> int:
@@ -157,7 +124,6 @@ def _num_classes(y: Tensor) -> int:
 
 
 def _load_ogb(nodeproppred: ModuleType, name: str, root: Path) -> tuple[dict, object, dict]:
-    """OGB's (graph, labels, split)."""
     try:
         with _ogb_cache_readable():
             dataset = nodeproppred.NodePropPredDataset(name=name, root=str(root))
@@ -220,8 +186,7 @@ def read_hetero_npz(path: str | Path, split: str = "default", *, reverse: bool =
             if f"{name}/x" in file or f"{name}/x_indptr" in file
         }
         prefix = f"{target}/" if split == "default" else f"{target}/{split}_"
-        parts = {name: _ids(file, f"{prefix}{name}_idx") for name in ("train", "val", "test")}
-        y = _ids(file, f"{target}/y")
+        sets, y = _sets(file, prefix), _ids(file, f"{target}/y")
     try:
         return HeteroNodeTask(
             name=file.path.stem,
@@ -230,10 +195,8 @@ def read_hetero_npz(path: str | Path, split: str = "default", *, reverse: bool =
             x=x,
             target=target,
             y=y,
-            train_idx=parts["train"],
-            val_idx=parts["val"],
-            test_idx=parts["test"],
-            num_classes=int(y.max()) + 1 if len(y) else 0,
+            **sets,
+            num_classes=_num_classes(y),
         )
     except ValueError as error:
         raise ValueError(f"read_hetero_npz: {file.path}: {error}") from error
@@ -260,7 +223,7 @@ def read_links_npz(
     with NpzFile(path, "read_links_npz") as file:
         num_nodes = int(file.meta().get("num_nodes", 0))
         edges = _ids(file, "edge_index")
-        splits = {name: _ids(file, f"{name}_idx") for name in ("train", "val", "test")}
+        sets = _sets(file)
         time = _ids(file, "edge_time") if "edge_time" in file else None
         kind = _ids(file, "edge_type") if typed and "edge_type" in file else None
     if kind is None:
@@ -283,9 +246,9 @@ def read_links_npz(
         position[group], group_of[group] = torch.arange(len(group)), i
 
     def part(name: str) -> dict[EdgeType, Tensor]:
-        index = splits[name]
+        index = sets[name]
         if len(index) and not 0 <= int(index.min()) <= int(index.max()) < edges.size(1):
-            raise ValueError(f"read_links_npz: {file.path}: {name}_idx holds ids outside [0, {edges.size(1)})")
+            raise ValueError(f"read_links_npz: {file.path}: {name} holds ids outside [0, {edges.size(1)})")
         return schema.by_edge_type([position[index[group_of[index] == i]] for i in range(len(groups))])
 
     try:
@@ -294,13 +257,15 @@ def read_links_npz(
             schema=schema,
             num_nodes=dict.fromkeys(schema.node_types, num_nodes),
             edge_index=schema.by_edge_type([edges[:, group] for group in groups]),
-            train_idx=part("train"),
-            val_idx=part("val"),
-            test_idx=part("test"),
+            **{name: part(name) for name in sets},
             edge_time={} if time is None else schema.by_edge_type([time[group] for group in groups]),
         )
     except (ValueError, IndexError) as error:
         raise ValueError(f"read_links_npz: {file.path}: {error}") from error
+
+
+def _sets(file: NpzFile, prefix: str = "") -> dict[str, Any]:
+    return {f"{name}_idx": _ids(file, f"{prefix}{name}_idx") for name in ("train", "val", "test")}
 
 
 def _ids(file: NpzFile, key: str) -> Tensor:

@@ -57,22 +57,14 @@ class Schema:
             )
 
     def ends(self, edge_dir: str) -> tuple[tuple[int, int], ...]:
-        """Returns ``(expanded node type, neighbour node type)`` of each edge type, as positions.
-
-        Args:
-            edge_dir: ``'in'``: destinations are expanded, their neighbours are sources; ``'out'``: the reverse.
-        """
-        if edge_dir not in ("in", "out"):
-            raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
+        """Returns ``(expanded node type, neighbour node type)`` of each edge type, as positions: with ``edge_dir='in'``
+        destinations are expanded, their neighbours being sources; with ``'out'`` the reverse."""
+        check_edge_dir(edge_dir)
         pairs = [(self.node_index(source), self.node_index(target)) for source, _, target in self.edge_types]
         return tuple((target, source) if edge_dir == "in" else (source, target) for source, target in pairs)
 
     def node_index(self, node_type: NodeType | None) -> int:
-        """Position of a node type; None stands for the only one.
-
-        Raises:
-            KeyError: If there is no such type; names those there are.
-        """
+        """Position of a node type; None stands for the only one. Raises KeyError naming those there are."""
         return _position("node", node_type, self.node_types)
 
     def edge_index(self, edge_type: EdgeType | None) -> int:
@@ -80,11 +72,9 @@ class Schema:
         return _position("edge", tuple(edge_type) if isinstance(edge_type, list) else edge_type, self.edge_types)
 
     def by_node_type(self, values: Iterable[Value]) -> dict[NodeType, Value]:
-        """Names one value per node type, in order."""
         return dict(zip(self.node_types, values, strict=True))
 
     def by_edge_type(self, values: Iterable[Value]) -> dict[EdgeType, Value]:
-        """Names one value per edge type, in order."""
         return dict(zip(self.edge_types, values, strict=True))
 
     def per_node_type(self, name: str, value: Any) -> list[Any]:
@@ -126,6 +116,22 @@ def _edge_type(value: Any) -> EdgeType:
     return parts[0], parts[1], parts[2]
 
 
+def check_edge_dir(edge_dir: str) -> None:
+    if edge_dir not in ("in", "out"):
+        raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
+
+
+def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
+    """Names the reverses of an edge type by GLT's rule: with ``rev_`` before the relation, or without it where it is
+    there; the same type where both ends are of one node type."""
+    source, relation, target = edge_type
+    return target, relation if source == target else reverse_relation(relation), source
+
+
+def reverse_relation(relation: str) -> str:
+    return relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
+
+
 def _require_unique(name: str, types: tuple[Any, ...]) -> None:
     for at, each in enumerate(types):
         if each in types[:at]:
@@ -142,5 +148,4 @@ def _position(kind: str, wanted: Any, types: tuple[Any, ...]) -> int:
     return types.index(wanted)
 
 
-HOMOGENEOUS = Schema(("node",), (("node", "to", "node"),), False)
-"""The schema of a graph without types."""
+HOMOGENEOUS = Schema(("node",), (("node", "to", "node"),), False)  # of a graph without types

@@ -1,4 +1,4 @@
-"""Graphs out of any PyG ``GraphStore``."""
+"""A dataset behind PyG's ``FeatureStore`` and ``GraphStore``, and any PyG ``GraphStore`` as a dataset."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from glt.data.topology import TimedEdges, Topology, as_times, coo_of, layout_of
 class DatasetFeatureStore(FeatureStore):
     """Looks up rows of a :class:`~glt.data.Dataset` for PyG's loaders.
 
-    Groups are node types and edge types; of a homogeneous dataset there is one, None, which holds the tables of nodes
-    and of edges, as PyG's ``Data`` does. ``get_all_tensor_attrs`` does not list the tables of edges in the group None,
-    since PyG's loaders index every table there by node.
-
-    Tables that are put or removed come and go in this store only, never in the dataset.
+    Groups are node types and edge types; a homogeneous dataset has one, None, with the tables of nodes and of edges, as
+    PyG's ``Data``. ``get_all_tensor_attrs`` does not list its tables of edges, since PyG's loaders index every table
+    there by node. Tables that are put or removed come and go in this store only, never in the dataset.
 
     Args:
         dataset: Its tables are shared, not copied.
@@ -83,7 +81,6 @@ class DatasetFeatureStore(FeatureStore):
         return tuple(self._get_tensor(attr).shape)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Returns one attribute per table, without index; see the class for which."""
         return [
             self._tensor_attr_cls(group, name)
             for group, tables in self._tables.items()
@@ -124,9 +121,8 @@ class DatasetFeatureStore(FeatureStore):
 class DatasetGraphStore(GraphStore):
     """Serves the edges of a :class:`~glt.data.Dataset` in every layout of PyG: ``'coo'``, ``'csc'`` and ``'csr'``.
 
-    Sources and destinations come in the order of their edge ids, so that positions are edge ids, which index edge
-    features. Where the edges came sorted, the compressed layout has that order too; only then is it announced by
-    ``get_all_edge_attrs``, so that PyG's sampler names the same ids whichever it reads. It is served on request always.
+    Positions are edge ids, which index edge features. ``get_all_edge_attrs`` announces the compressed layout only where
+    the edges came sorted, so that it has that order too; it is always served on request.
 
     Args:
         dataset: Its edges are shared where the layout is its own and ids are int64; other layouts are made on request.
@@ -218,14 +214,9 @@ def dataset_of_stores(
     """Reads the edges of a graph store into a :class:`Dataset`; features stay where they are, but for times of nodes.
 
     Edges that the store offers in the layout of ``edge_dir`` (``'csc'`` for ``'in'``) are used in place; others are
-    sorted once, from ``'coo'`` where it is offered. The id of an edge is its position in the layout that was read.
-
-    Args:
-        feature_store: Tells numbers of nodes where the graph store does not, and holds the times.
-        graph_store: The edges, of one type named None, or of types ``(source, relation, destination)``.
-        edge_dir: ``'in'`` or ``'out'``.
-        time_attr: Name of the times in the feature store: of nodes where its groups are node types, of edges where they
-            are edge types; of a homogeneous graph those named ``'time'`` are the nodes', others the edges', as in PyG.
+    sorted once, from ``'coo'`` where it is offered. The id of an edge is its position in the layout that was read. Of
+    times named ``time_attr``, those in groups of node types are of nodes, those of edge types of edges; of a
+    homogeneous graph those named ``'time'`` are the nodes', others the edges', as in PyG.
 
     Raises:
         IndexError: If an id is outside the graph; names the first.
@@ -236,9 +227,14 @@ def dataset_of_stores(
         if own.edge_dir == edge_dir and time_attr in (None, own.time_attr):
             times = [tables.get(own.time_attr or "") for tables in own.node_tables]
             return Dataset.of_graphs(
-                own.schema, own.graphs, own.num_nodes_of, edge_dir=edge_dir, time_attr=own.time_attr,
-                time_level=own.time_level, node_time=times,
-            )  # fmt: skip
+                own.schema,
+                own.graphs,
+                own.num_nodes_of,
+                edge_dir=edge_dir,
+                time_attr=own.time_attr,
+                time_level=own.time_level,
+                node_time=times,
+            )
     attrs = graph_store.get_all_edge_attrs()
     if not attrs:
         raise ValueError("graph_store has no edges: expected at least one edge type")
@@ -263,9 +259,14 @@ def dataset_of_stores(
             topology = _timed(topology, level, times[neighbor if level == "node" else r])
         graphs.append(Graph(topology))
     return Dataset.of_graphs(
-        schema, graphs, counts, edge_dir=edge_dir, time_attr=time_attr, time_level=level,
+        schema,
+        graphs,
+        counts,
+        edge_dir=edge_dir,
+        time_attr=time_attr,
+        time_level=level,
         node_time=times if level == "node" else None,
-    )  # fmt: skip
+    )
 
 
 def _schema(attrs: Sequence[EdgeAttr], tensor_attrs: Sequence[Any]) -> Schema:
@@ -284,9 +285,11 @@ def _read(store: GraphStore, offer: dict[EdgeLayout, EdgeAttr], layout: str) -> 
         num_neighbors = int(indices.max()) + 1 if len(indices) else 0
         size = (len(indptr) - 1, num_neighbors)
         return Topology.from_rows(
-            indptr.long().contiguous(), indices.contiguous(), layout=layout,
+            indptr.long().contiguous(),
+            indices.contiguous(),
+            layout=layout,
             num_nodes=size if layout == "CSR" else size[::-1],
-        )  # fmt: skip
+        )
     ends = coo_of((first, second), attr.layout.name)
     num_sources, num_targets = (int(end.max()) + 1 if len(end) else 0 for end in ends)
     return Topology(ends, (num_sources, num_targets), layout=layout)
@@ -314,7 +317,6 @@ def _num_rows(store: FeatureStore | None, tensor_attrs: Sequence[Any], schema: S
 def _times(
     store: FeatureStore | None, tensor_attrs: Sequence[Any], schema: Schema, name: str | None
 ) -> tuple[str | None, list[Any]]:
-    """Level of the times, and the times by type of that level."""
     if name is None:
         return None, []
     attrs = [_whole(attr) for attr in tensor_attrs if attr.attr_name == name]
@@ -342,7 +344,6 @@ def _whole(attr: TensorAttr) -> TensorAttr:
 
 
 def _timed(topology: Topology, level: str, time: Any) -> Topology:
-    """The same rows with times, which are of neighbour nodes or of edge ids."""
     if time is None:
         return topology
     if level == "node":
@@ -353,6 +354,12 @@ def _timed(topology: Topology, level: str, time: Any) -> Topology:
             values = values[topology.edge_ids.numpy()]
     by_time = TimedEdges.build(topology.indptr, topology.indices, topology.edge_ids, values)
     return Topology.from_rows(
-        topology.indptr, topology.indices, topology.edge_ids, layout=topology.layout, num_nodes=topology.size,
-        weights=topology.weights, by_time=by_time, trusted=True,
-    )  # fmt: skip
+        topology.indptr,
+        topology.indices,
+        topology.edge_ids,
+        layout=topology.layout,
+        num_nodes=topology.size,
+        weights=topology.weights,
+        by_time=by_time,
+        trusted=True,
+    )

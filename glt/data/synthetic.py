@@ -242,7 +242,7 @@ def _citations(
     stays = rng.random(len(source)) < homophily
     num_older = np.where(stays, slot[source] - begin[source], source)
     pick = (rng.random(len(source)) * num_older).astype(np.int64)
-    # The oldest of a class have nobody to cite there: their pick would be themselves.
+    # The oldest of a class have none to cite there: their pick would be themselves.
     kept = num_older > 0
     source, pick, stays = source[kept], pick[kept], stays[kept]
     target = np.where(stays, by_class[np.where(stays, begin[source] + pick, 0)], pick)

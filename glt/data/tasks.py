@@ -1,4 +1,4 @@
-"""A link prediction task: which edges will there be?"""
+"""Learning tasks on graphs: classify nodes, of one type or several, or predict links."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ class NodeTask:
         edge_index: Source and destination of each edge, ``[2, E]`` int64. Undirected graphs store both directions.
         x: Features, ``[N, F]`` float32.
         y: Class of each node, ``[N]`` int64. Negative where unknown; such nodes are in none of the three sets.
-        train_idx: Node ids to learn from, ``[.]`` int64.
-        val_idx: Node ids to choose by, ``[.]`` int64.
-        test_idx: Node ids to report, ``[.]`` int64.
+        train_idx, val_idx, test_idx: Node ids to learn from, to choose by and to report, ``[.]`` int64.
         num_classes: Number of classes.
 
     Raises:
@@ -48,10 +46,7 @@ class NodeTask:
     num_classes: int
 
     def __post_init__(self) -> None:
-        if self.edge_index.dim() != 2 or self.edge_index.size(0) != 2:
-            raise ValueError(
-                f"{self.name}: edge_index has shape {list(self.edge_index.shape)}, expected [2, num_edges]"
-            )
+        _check_shape(self.name, "edge_index", self.edge_index)
         check_range(self.name, "edge_index", self.edge_index.reshape(-1), self.num_nodes)
         for part in ("x", "y"):
             rows = len(getattr(self, part))
@@ -69,23 +64,30 @@ class NodeTask:
 
     @property
     def num_features(self) -> int:
-        """Number of features per node."""
         return self.x.size(1)
 
     def to_pyg(self) -> Data:
         """The same task as PyG's ``Data``, the three sets as ``train_mask``, ``val_mask`` and ``test_mask``."""
         from torch_geometric.data import Data
 
-        masks = {}
-        for split in ("train", "val", "test"):
-            mask = torch.zeros(self.num_nodes, dtype=torch.bool)
-            mask[getattr(self, f"{split}_idx")] = True
-            masks[f"{split}_mask"] = mask
-        return Data(x=self.x, edge_index=self.edge_index, y=self.y, **masks)
+        return Data(x=self.x, edge_index=self.edge_index, y=self.y, **_masks(self, self.num_nodes))
+
+
+def _masks(task: NodeTask | HeteroNodeTask, num_nodes: int) -> dict[str, Tensor]:
+    masks = {}
+    for split in ("train", "val", "test"):
+        masks[f"{split}_mask"] = mask = torch.zeros(num_nodes, dtype=torch.bool)
+        mask[getattr(task, f"{split}_idx")] = True
+    return masks
+
+
+def _check_shape(task: str, name: str, edges: Tensor) -> None:
+    if edges.dim() != 2 or edges.size(0) != 2:
+        raise ValueError(f"{task}: {name} has shape {list(edges.shape)}, expected [2, num_edges]")
 
 
 def check_range(task: str, name: str, values: Tensor, end: int) -> None:
-    """Refuses values outside ``[0, end)`` and names the first."""
+    """Raises ValueError, naming the first, unless all values are in ``[0, end)``."""
     if values.numel() == 0 or (int(values.min()) >= 0 and int(values.max()) < end):
         return
     at = int(((values < 0) | (values >= end)).nonzero()[0])
@@ -100,16 +102,12 @@ class HeteroNodeTask:
     """A heterogeneous graph of which the nodes of one type are to be classified.
 
     Attributes:
-        name: What to call it in reports.
+        name, num_classes: As of :class:`NodeTask`.
         num_nodes: Number of nodes of each type; its order is that of the types.
         edge_index: Source and destination of the edges of each type, ``[2, E]`` int64.
         x: Features by node type, ``[N, F]`` float32; some types may have none.
         target: The node type to classify.
-        y: Class of each target node, ``[N]`` int64. Negative where unknown; such nodes are in none of the three sets.
-        train_idx: Target nodes to learn from, ``[.]`` int64.
-        val_idx: Target nodes to choose by, ``[.]`` int64.
-        test_idx: Target nodes to report, ``[.]`` int64.
-        num_classes: Number of classes.
+        y, train_idx, val_idx, test_idx: As of :class:`NodeTask`, of the target nodes.
         node_time: Times by node type, ``[N]`` int64; empty where there are none.
 
     Raises:
@@ -133,8 +131,7 @@ class HeteroNodeTask:
         schema.node_index(self.target)
         for (source, relation, target), edges in self.edge_index.items():
             name = f"edge_index[{source}, {relation}, {target}]"
-            if edges.dim() != 2 or edges.size(0) != 2:
-                raise ValueError(f"{self.name}: {name} has shape {list(edges.shape)}, expected [2, num_edges]")
+            _check_shape(self.name, name, edges)
             check_range(self.name, f"{name}[0]", edges[0], self.num_nodes[source])
             check_range(self.name, f"{name}[1]", edges[1], self.num_nodes[target])
         tables = {"y": {self.target: self.y}, "x": self.x, "node_time": self.node_time}
@@ -152,7 +149,6 @@ class HeteroNodeTask:
 
     @property
     def schema(self) -> Schema:
-        """The types, in order."""
         return Schema(tuple(self.num_nodes), tuple(self.edge_index))
 
     @property
@@ -172,22 +168,16 @@ class HeteroNodeTask:
             if node_type in self.node_time:
                 data[node_type].time = self.node_time[node_type]
         data[self.target].y = self.y
-        for split in ("train", "val", "test"):
-            mask = torch.zeros(self.num_nodes[self.target], dtype=torch.bool)
-            mask[getattr(self, f"{split}_idx")] = True
-            data[self.target][f"{split}_mask"] = mask
+        for name, mask in _masks(self, self.num_nodes[self.target]).items():
+            data[self.target][name] = mask
         for edge_type, edges in self.edge_index.items():
             data[edge_type].edge_index = edges
         return data
 
 
 def with_reverses(edge_index: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
-    """Adds to every relation its reverse, ``(source, relation, target)`` to ``(target, rev_relation, source)``, so that
-    messages reach all types. Edge ids of a relation are those of its reverse.
-
-    Raises:
-        ValueError: If a reverse is there already.
-    """
+    """Adds to every relation its reverse, ``(target, rev_relation, source)``, with equal edge ids, so that messages
+    reach all types; raises ValueError if one is there already."""
     both = dict(edge_index)
     for edge_type, edges in edge_index.items():
         reverse = reverse_of(edge_type)
@@ -198,7 +188,6 @@ def with_reverses(edge_index: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tenso
 
 
 def reverse_of(edge_type: EdgeType) -> EdgeType:
-    """Returns ``(target, rev_relation, source)``."""
     source, relation, target = edge_type
     return target, f"rev_{relation}", source
 
@@ -231,10 +220,7 @@ class LinkTask:
     def __post_init__(self) -> None:
         for edge_type in self.schema.edge_types:
             edges, label = self.edge_index[edge_type], "__".join(edge_type)
-            if edges.dim() != 2 or edges.size(0) != 2:
-                raise ValueError(
-                    f"{self.name}: edge_index of {label} has shape {list(edges.shape)}, expected [2, num_edges]"
-                )
+            _check_shape(self.name, f"edge_index of {label}", edges)
             for end in (0, 1):
                 count = self.num_nodes[edge_type[2 * end]]
                 check_range(self.name, f"edge_index[{end}] of {label}", edges[end], count)

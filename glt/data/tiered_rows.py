@@ -13,8 +13,8 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import from_array
-from glt.data.device import GatherErrors, waited_for
-from glt.data.pinned import PinnedMemory, brought
+from glt.data.device import GatherErrors, wait_when_dropped
+from glt.data.pinned import PinnedMemory, copy_to_device
 
 NO_ROW = 2**32 - 1
 
@@ -22,27 +22,23 @@ _WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "i
 
 
 class TieredRows:
-    """What the gather kernel of one GPU reads; see ``csrc/cuda/row_gather.h``. One that is dropped without
-    :meth:`close` waits for the gathers under way.
-
-    Not yet run on a GPU. On the CPU (``device`` = cpu) the same kernel runs through the host executor, thread by thread
-    and slowly: for tests.
+    """What the gather kernel of one GPU reads; see ``csrc/cuda/gather.h``. One that is dropped without
+    :meth:`close` waits for the gathers under way. Not yet run on a GPU: on the device ``cpu``, for tests, the same
+    kernel runs through the host executor, slowly.
 
     Args:
-        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory; kept, and pinned if any are cold: hot ones
-            too, though that takes 0.1 s per GB, since CUDA would refuse others' copies of a table that is pinned in
-            part. Only the cold ones of a mapped file, or where they are few (``SMALL_BYTES``). Or several such tables
-            of equal rows, at most 8, whose rows are counted one table after the other.
+        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory. If any are cold, all are pinned, hot ones
+            too, since CUDA would refuse others' copies of a table that is pinned in part; only the cold ones of a
+            mapped file, or where they are few (``SMALL_BYTES``). Or several such tables of equal rows, at most 8, whose
+            rows are counted one table after the other.
         device: Where gathers run and results are.
         num_hot: Rows to keep in device memory; of several tables a list.
         hotness: Hotness of each row ``[num_rows]``: the hottest are kept, ties by row. Default: the first ones are. Of
             several tables a list, None for those without.
-        row_of: Row of each id, counted from ``first_id``, ``[num_ids]`` uint32 on the CPU; 2^32 - 1: has none. Default:
-            ids count rows.
-        first_id: The id that the first entry of ``row_of``, or the first row, is of.
-        group: The GPUs that share the hot rows: each holds an equal part; with ``device`` among them.
-        parts: These parts, one list for all GPUs of the group: empty at first, the first GPU to come fills it. Default:
-            of this one alone.
+        ids: The row of each id, counted from the second element on, ``[num_ids]`` uint32 on the CPU, 2^32 - 1: has
+            none; None: ids count rows.
+        group: The GPUs that share the hot rows, each an equal part, with ``device`` among them, and the list of these
+            parts: one for all GPUs of the group, filled by the first to come. Default: ``device`` alone.
         scale: Factor of each row ``[num_rows]``, float32, where int8 rows are widened. Default: 1.
         name: What to call the rows in errors.
 
@@ -57,10 +53,8 @@ class TieredRows:
         *,
         num_hot: int | Sequence[int] = 0,
         hotness: Tensor | Sequence[Tensor | None] | None = None,
-        row_of: Tensor | None = None,
-        first_id: int = 0,
-        group: Sequence[torch.device] | None = None,
-        parts: list[Tensor] | None = None,
+        ids: tuple[Tensor | None, int] = (None, 0),
+        group: tuple[Sequence[torch.device], list[Tensor]] | None = None,
         scale: Tensor | None = None,
         name: str = "tensor",
     ) -> None:
@@ -71,14 +65,14 @@ class TieredRows:
         hotness_of = [hotness] if isinstance(hotness, Tensor) else list(hotness or [None] * num_tables)
         if len(hot_counts) != num_tables or len(hotness_of) != num_tables:
             raise ValueError(f"{num_tables} tables: expected as many elements in num_hot and hotness, one for each")
-        if several and (scale is not None or (group is not None and len(group) > 1)):
+        if several and (scale is not None or (group is not None and len(group[0]) > 1)):
             raise ValueError("several tables: they have no scale or group of GPUs")
         self.device, self.dtype, self.row_shape = device, tensor.dtype, tensor.shape[1:]
-        group = (device,) if group is None else tuple(group)
+        row_of, self._first_id = ids
+        members, self._hot = ([device], []) if group is None else group
         if device.type == "cuda":
-            for peer in group:
+            for peer in members:
                 _core.cuda_enable_peer(device.index, peer.index)
-        self._hot = [] if parts is None else parts
         # In the order of the kernel's tiers: a part in device memory, or a table in host memory and its first cold row.
         self._tiers: list[Tensor | tuple[Tensor, int]] = []
         places: list[np.ndarray] = []
@@ -87,7 +81,7 @@ class TieredRows:
             order = None
             place = np.arange(num_rows, num_rows + len(rows), dtype=np.int64)
             hot, first_cold = rows[:n], n
-            if hot_of is not None and 0 < n < len(rows):  # of all rows none need be told apart
+            if hot_of is not None and 0 < n < len(rows):  # else no row needs an index
                 # The hot rows lie before all rows, cold copies of themselves included: the index tells which to read.
                 order = torch.argsort(hot_of, descending=True, stable=True)[:n]
                 place += n
@@ -95,14 +89,14 @@ class TieredRows:
                 hot, first_cold, is_ordered = rows[order], 0, True
             places.append(place)
             if several:
-                self._hot.append(brought(hot, device))
+                self._hot.append(copy_to_device(hot, device))
                 self._tiers.append(self._hot[-1])
             else:
                 if not self._hot:
-                    bounds = [n * i // len(group) for i in range(len(group) + 1)]
-                    spans = zip(group, bounds, bounds[1:], strict=False)
-                    self._hot += [brought(hot[a:b], d) for d, a, b in spans if a < b]
-                    for member in group:
+                    bounds = [n * i // len(members) for i in range(len(members) + 1)]
+                    spans = zip(members, bounds, bounds[1:], strict=False)
+                    self._hot += [copy_to_device(hot[a:b], d) for d, a, b in spans if a < b]
+                    for member in members:
                         if member.type == "cuda":
                             torch.cuda.synchronize(member)
                 self._tiers += self._hot
@@ -110,11 +104,11 @@ class TieredRows:
             num_rows += len(hot) + len(rows) - first_cold
         if is_ordered:
             row_of = from_array(_composed(row_of, np.concatenate(places)))
-        self._row_of = None if row_of is None else brought(row_of, device)
+        self._row_of = None if row_of is None else copy_to_device(row_of, device)
         if scale is not None and order is not None:  # then there is one table
             scale = torch.cat([scale[order], scale])
-        self._scale = None if scale is None else brought(scale, device)
-        self._width, self._first_id, self._name = _rows_of(tensor).shape[1], first_id, name
+        self._scale = None if scale is None else copy_to_device(scale, device)
+        self._width, self._name = _rows_of(tensor).shape[1], name
         self._pins: list[PinnedMemory] = []
         self._addresses: list[int] | None = None  # of the tables that are pinned, if they are
         self._guard: weakref.finalize[..., Any] | None = None
@@ -122,10 +116,10 @@ class TieredRows:
         self._bind()
 
     def _bind(self) -> None:
-        """Has the kernel read the rows where they are now: torch may move them, see :mod:`glt.data.arrays`."""
+        """Has the kernel read the rows where they are now: see :class:`~glt.data.arrays.NativeView`."""
         self.close()
         self._pins, places, addresses = [], [], self._now_at()
-        self._guard = waited_for(self, self.device)
+        self._guard = wait_when_dropped(self, self.device)
         for tier in self._tiers:
             part = tier if isinstance(tier, Tensor) else self._pinned(*tier)
             places.append((part.data_ptr(), len(part), self._width))
@@ -144,11 +138,9 @@ class TieredRows:
         self._addresses = addresses
 
     def _now_at(self) -> list[int]:
-        """Where the tables in host memory are."""
         return [tier[0].data_ptr() for tier in self._tiers if not isinstance(tier, Tensor)]
 
     def _pinned(self, rows: Tensor, first_cold: int) -> Tensor:
-        """The cold rows of a table where the device reads them in host memory."""
         part = rows[first_cold:]
         if self.device.type == "cuda" and len(part):
             self._pins.append(PinnedMemory(part, self.device, self._name, whole=rows))
@@ -161,25 +153,20 @@ class TieredRows:
         out: Tensor | None = None,
         *,
         positions: Tensor | None = None,
-        count: Tensor | None = None,
         dtype: torch.dtype | None = None,
         wait: bool = True,
         trusted: bool = False,
         max_blocks: int = 0,
         explain: Callable[[Tensor, Tensor | None, int], None],
     ) -> Tensor:
-        """Looks up rows on the current stream: as :meth:`glt.data.Feature.gather`, with everything on this device.
+        """Looks up rows on the current stream: as :meth:`glt.data.Feature.gather`, with everything on this device and
+        contiguous.
 
         Args:
-            ids: ``[n]``, int32 or int64, contiguous.
-            out: ``[at least n, ...]``, contiguous. Default: of torch's allocator.
-            positions: ``[n]``, uint32, contiguous.
-            count: Number of ids ``[1]``, int32, where only the device knows it; ``n`` is the most it can be.
-            dtype: float32 to widen, or the rows' own.
-            wait: Whether to wait for the GPU and raise errors here; False: see :meth:`check`.
-            trusted: As in :meth:`glt.data.Feature.gather_on`.
-            max_blocks: Blocks of 256 GPU threads to use at most, so that a gather over PCIe leaves the others to
-                training; 0: all.
+            ids: ``[n]``, int32 or int64.
+            out: ``[at least n, ...]``. Default: of torch's allocator.
+            positions: ``[n]``, uint32.
+            dtype, wait, trusted, max_blocks: As in :meth:`glt.data.Feature.gather_on`.
             explain: Called on the host with the ids, the positions and the rows of ``out`` when one is out of range:
                 raises the error that names it.
         """
@@ -191,10 +178,9 @@ class TieredRows:
         num_out = len(out)
 
         def launch(error: int) -> torch.cuda.Event | None:
-            call = _core.GatherCall(
-                ids.data_ptr(), ids.element_size(), len(ids), out.data_ptr(), num_out, error,
-                0 if positions is None else positions.data_ptr(), 0 if count is None else count.data_ptr(),
-            )  # fmt: skip
+            ids_of = ids.data_ptr(), ids.element_size(), len(ids)
+            where = 0 if positions is None else positions.data_ptr()
+            call = _core.GatherCall(*ids_of, out.data_ptr(), num_out, error, where, 0)
             if self.device.type != "cuda":
                 _core.host_gather(table, call, 64)
                 return None
@@ -223,7 +209,6 @@ class TieredRows:
 
     @property
     def num_hot(self) -> int:
-        """Rows in device memory, of this GPU and its group."""
         return sum(len(part) for part in self._hot)
 
     def close(self) -> None:
@@ -231,7 +216,7 @@ class TieredRows:
         with self._errors.lock:
             self._addresses = None
             if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # device memory goes, too: to whoever asks next, on any stream
+                torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
             if self._guard is not None:
                 self._guard.detach()
             for pin in self._pins:
@@ -239,7 +224,6 @@ class TieredRows:
 
 
 def widening_of(dtype: torch.dtype) -> str:
-    """Says what rows of this dtype may be widened to, as the end of an error."""
     return " or torch.float32" if dtype in _WIDENED else f"; rows of {dtype} are not widened"
 
 

@@ -13,16 +13,14 @@ from torch import Tensor
 from glt import _core
 from glt.data.arrays import NativeView, Packed, as_numpy, from_array, require_data
 from glt.data.partition_book import PartitionBook
+from glt.data.schema import check_edge_dir
 
 # Sources and destinations of edges, in whatever holds them.
 
 
 def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sources and destinations ``[E]`` of whatever holds them, both int32 or both int64.
-
-    Raises:
-        TypeError, ValueError: If it holds something else.
-    """
+    """Returns sources and destinations ``[E]``, both int32 or both int64; raises TypeError or ValueError if it is
+    something else."""
     if not isinstance(edge_index, Tensor | np.ndarray | Sequence) or isinstance(edge_index, str):
         raise TypeError(
             f"edge_index is a {type(edge_index).__name__}: expected sources and destinations, [2, num_edges], int32 or "
@@ -44,16 +42,9 @@ def endpoints(edge_index: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coo_of(edges: Any, layout: str) -> Any:
-    """Returns edges in the layout of a sparse matrix as sources and destinations, in the order given.
-
-    Args:
-        edges: For ``'COO'`` ``[2, E]``; for ``'CSR'`` the pair (row offsets, destinations); for ``'CSC'`` the pair
-            (sources, column offsets).
-        layout: One of the three.
-
-    Raises:
-        ValueError: If the layout is another, or the offsets do not fit the ids.
-    """
+    """Returns edges in the layout of a sparse matrix as sources and destinations, in the order given: ``'COO'`` ``[2,
+    E]``, ``'CSR'`` the pair (row offsets, destinations), ``'CSC'`` the pair (sources, column offsets). Raises
+    ValueError if the offsets do not fit the ids."""
     if layout == "COO":
         return edges
     if layout not in ("CSR", "CSC"):
@@ -82,13 +73,11 @@ def _ids(ends: Any) -> np.ndarray:
 
 
 class TimedEdges(NamedTuple):
-    """A second set of columns over the same row offsets: within a row, edges by time, and ties in their input order.
-
-    The plain columns keep the input order, so that batches which ask for no time do not depend on times.
+    """A second set of columns over the same row offsets: within a row, edges by time, ties in their input order. The
+    plain columns keep the input order, so that batches which ask for no time do not depend on times.
 
     Attributes:
-        indices: Neighbour ids ``[E]``, int32 or int64.
-        edge_ids: Edge ids ``[E]``, int32 or int64; None where an id is the position.
+        indices, edge_ids: As of the topology.
         time: Time of each edge ``[E]``, int64, non-decreasing within each row.
     """
 
@@ -98,12 +87,7 @@ class TimedEdges(NamedTuple):
 
     @classmethod
     def build(cls, indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, time: np.ndarray) -> TimedEdges:
-        """Sorts the columns of a topology by time.
-
-        Args:
-            indptr, indices, edge_ids: Of the topology.
-            time: Time of each edge, in row order, ``[E]`` int64.
-        """
+        """Sorts the columns of a topology by ``time``, int64 in row order ``[E]``."""
         order = np.empty(len(time), np.int64)
         _core.sort_rows_by_time(indptr.numpy(), time, order)
         if bool((order[1:] > order[:-1]).all()):  # sorted as it came, as logs of events are: share the columns
@@ -113,22 +97,24 @@ class TimedEdges(NamedTuple):
 
 
 def as_times(value: Any, name: str, size: int, each: str = "edge") -> np.ndarray:
-    """Returns one time per edge (or node) as int64.
+    """Returns one time per edge (or node) as int64; raises TypeError if they are no integers, ValueError if not
+    ``[size]`` many."""
+    tensor = _column(value, name, size, f"time per {each}")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype in (torch.bool, torch.uint64):
+        if not (size == 0 and not isinstance(value, Tensor)):
+            raise TypeError(f"{name} has dtype {tensor.dtype}: expected integers, such as seconds; convert it to int64")
+    return as_numpy(tensor.cpu().to(torch.int64).contiguous())
 
-    Raises:
-        TypeError: If they are no integers: a fractional time would be cut off silently.
-        ValueError: If they are not ``[size]`` many.
-    """
+
+def _column(value: Any, name: str, size: int, expected: str) -> Tensor:
+    """One value per edge or node, given as ``[size]`` or ``[size, 1]``."""
     require_data(value, name)
     tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     if tensor.dim() == 2 and tensor.size(1) == 1:
         tensor = tensor.view(-1)
     if tuple(tensor.shape) != (size,):
-        raise ValueError(f"{name} has shape {list(tensor.shape)}: expected one time per {each}, [{size}]")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype in (torch.bool, torch.uint64):
-        if not (size == 0 and not isinstance(value, Tensor)):
-            raise TypeError(f"{name} has dtype {tensor.dtype}: expected integers, such as seconds; convert it to int64")
-    return as_numpy(tensor.cpu().to(torch.int64).contiguous())
+        raise ValueError(f"{name} has shape {list(tensor.shape)}: expected one {expected}, [{size}]")
+    return tensor
 
 
 # Weights of edges, in the form that draws proportional to weight read.
@@ -148,39 +134,27 @@ class EdgeWeights(NamedTuple):
 
     @classmethod
     def build(cls, indptr: Tensor, weight: np.ndarray) -> EdgeWeights:
-        """Sums up weights.
-
-        Args:
-            indptr: Row offsets ``[num_rows + 1]``, int64.
-            weight: Weight of each edge, in row order, ``[E]`` float32 or float64.
-
-        Raises:
-            ValueError: If a weight is negative, infinite or no number; names the first.
-        """
+        """Sums up weights ``[E]``, float32 or float64, in row order; raises ValueError naming the first that is
+        negative, infinite or no number."""
         weight_sum = np.empty(len(weight), np.uint64)
         weight_guide = np.empty(_core.weight_guide_size(len(indptr) - 1, len(weight)), np.uint32)
         _core.build_weights(indptr.numpy(), weight, weight_sum, weight_guide)
         return cls(torch.from_numpy(weight_sum), torch.from_numpy(weight_guide))
 
     def with_empty_rows(self, num_rows: int) -> EdgeWeights:
-        """Returns the same for a graph with that many more rows at its end, which have no edges."""
+        """Returns the same for a graph with that many more empty rows at its end."""
         guide = np.concatenate([self.weight_guide.numpy(), np.zeros(num_rows, np.uint32)])
         return EdgeWeights(self.weight_sum, torch.from_numpy(guide))
 
 
 def as_weights(value: Any, num_edges: int) -> np.ndarray:
-    """Returns one weight per edge as float32 or float64; integers and half precision become either without loss.
+    """Returns one weight per edge as float32 or float64, without loss.
 
     Raises:
         TypeError, ValueError: If they are no real numbers, not ``[num_edges]`` many, or integers of more than 53 bits;
-            also if one is negative or not finite: names the first.
+            if one is negative or not finite: names the first.
     """
-    require_data(value, "edge_weight")
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    if tensor.dim() == 2 and tensor.size(1) == 1:
-        tensor = tensor.view(-1)
-    if tuple(tensor.shape) != (num_edges,):
-        raise ValueError(f"edge_weight has shape {list(tensor.shape)}: expected one weight per edge, [{num_edges}]")
+    tensor = _column(value, "edge_weight", num_edges, "weight per edge")
     if tensor.is_complex():
         raise TypeError(f"edge_weight has dtype {tensor.dtype}: expected real numbers")
     if tensor.dtype not in (torch.float32, torch.float64):
@@ -208,7 +182,7 @@ _LAYOUTS = ("CSR", "CSC")
 class Topology:
     """Edges of one type in compressed rows; the edges of a row keep the order in which they were given.
 
-    Built by counting sort: besides the result it needs no memory. Neighbour ids are stored as int32 when they fit.
+    Built by counting sort: besides the result it needs no memory. Ids are stored as int32 when they fit, else as int64.
 
     Args:
         edge_index: Source and destination ids, shape ``[2, E]``, int32 or int64, or a pair of such rows.
@@ -217,17 +191,16 @@ class Topology:
         edge_ids: Ids of the edges, shape ``[E]``, int32 or int64, at least 0. Default: positions in ``edge_index``.
         layout: ``'CSR'`` expands a node along its out-edges, ``'CSC'`` along its in-edges (PyG's direction).
         edge_weight: Weight of each edge ``[E]``, at least 0, for draws proportional to weight. In a row of d edges a
-            weight above 0 counts as no less than about 2 d 10^-18 times the largest: so far they may be apart.
+            weight above 0 counts as no less than about 2 d 10^-18 times the largest.
         edge_time: Time of each edge ``[E]``, integers, for sampling edges up to a time.
 
     Attributes:
-        num_nodes: Number of nodes that can be expanded: destinations for ``'CSC'``, sources for ``'CSR'``.
-        num_neighbor_nodes: Number of nodes at the other end.
+        num_nodes, num_neighbor_nodes: Numbers of nodes that can be expanded (destinations for ``'CSC'``, sources for
+            ``'CSR'``), and of those at the other end.
         indptr: Row offsets ``[num_rows + 1]``, int64.
-        indices: Neighbour ids ``[E]``, int32 or int64.
-        edge_ids: Edge ids ``[E]``, int32 or int64; None where an id is the position in ``indices``.
-        weights: :class:`~glt.data.topology.EdgeWeights`, or None.
-        by_time: :class:`~glt.data.topology.TimedEdges`, or None.
+        indices, edge_ids: Neighbour ids and edge ids ``[E]``; ``edge_ids`` is None where an id is the position in
+            ``indices``.
+        weights, by_time: :class:`~glt.data.topology.EdgeWeights` and :class:`~glt.data.topology.TimedEdges`, or None.
         book, part: Owners of the nodes, and the partition that these rows are of; None and 0 where all nodes have rows.
 
     Raises:
@@ -276,10 +249,18 @@ class Topology:
         indices = np.empty(num_edges, np.int32 if self.num_neighbor_nodes - 1 <= _INT32_MAX else np.int64)
         ids = np.empty(num_edges, np.int32 if largest_id <= _INT32_MAX else np.int64)
         _core.build_csr(
-            row, col, self.num_nodes, self.num_neighbor_nodes, indptr, indices, ids,
-            edge_ids_in=None if by_position else ids_in, largest_edge_id=largest_id,
-            row_name=f"edge_index[{int(layout == 'CSC')}]", col_name=f"edge_index[{int(layout == 'CSR')}]",
-        )  # fmt: skip
+            row,
+            col,
+            self.num_nodes,
+            self.num_neighbor_nodes,
+            indptr,
+            indices,
+            ids,
+            edge_ids_in=None if by_position else ids_in,
+            largest_edge_id=largest_id,
+            row_name=f"edge_index[{int(layout == 'CSC')}]",
+            col_name=f"edge_index[{int(layout == 'CSR')}]",
+        )
         self.indptr, self.indices = torch.from_numpy(indptr), torch.from_numpy(indices)
         position = ids
         if by_position and ids_in is not None:
@@ -305,19 +286,15 @@ class Topology:
         part: int = 0,
         trusted: bool = False,
     ) -> Topology:
-        """Wraps rows that exist already, without copying them.
+        """Wraps rows that exist already, without copying them; arguments that the attributes explain are as there.
 
         Args:
-            indptr: Row offsets ``[num_rows + 1]``, int64.
-            indices: Neighbour ids ``[E]``, int32 or int64.
-            edge_ids: Edge ids ``[E]``; None: positions.
+            edge_ids: None: positions.
             layout: As in the constructor.
             num_nodes: Number of nodes of the whole graph, or ``(source nodes, destination nodes)``. Default: number of
                 rows, for both ends.
-            weights: ``(weight_sum, weight_guide)`` as :class:`~glt.data.topology.EdgeWeights` has them.
-            by_time: ``(indices, edge_ids, time)`` as :class:`~glt.data.topology.TimedEdges` has them.
-            book: Owners of the nodes, where these rows are of those of one partition: sampling then refuses others.
-            part: Which partition.
+            weights, by_time: As tuples.
+            book, part: Sampling refuses nodes of other partitions.
             trusted: True skips the check that every neighbour id is in range and times do not fall (checksummed files).
 
         Raises:
@@ -344,11 +321,8 @@ class Topology:
         return self
 
     def widened(self, size: Size) -> Topology:
-        """Returns the same edges among more nodes ``(source nodes, destination nodes)``, sharing all columns.
-
-        Raises:
-            ValueError: If there would be fewer nodes than now, or these rows are a partition's.
-        """
+        """Returns the same edges among more nodes ``(source nodes, destination nodes)``, sharing all columns; raises
+        ValueError if there would be fewer nodes, or these rows are a partition's."""
         if self.book is not None or size[0] < self.size[0] or size[1] < self.size[1]:
             raise ValueError(f"size = {size}: expected at least {self.size}, of a graph that has a row for every node")
         if size == self.size:
@@ -357,29 +331,31 @@ class Topology:
         indptr = torch.cat([self.indptr, self.indptr[-1:].expand(missing)]) if missing else self.indptr
         weights = None if self.weights is None else self.weights.with_empty_rows(missing)
         return Topology.from_rows(
-            indptr, self.indices, self.edge_ids, layout=self.layout, num_nodes=size, weights=weights,
-            by_time=self.by_time, trusted=True,
-        )  # fmt: skip
+            indptr,
+            self.indices,
+            self.edge_ids,
+            layout=self.layout,
+            num_nodes=size,
+            weights=weights,
+            by_time=self.by_time,
+            trusted=True,
+        )
 
     @property
     def csr(self) -> _core.Csr:
-        """The validated view that the native core samples from, with weights where there are any."""
+        """The validated native view, with weights where there are any."""
         if self.weights is None:
             return self._views["plain"].get()
         return self._views["weighted"].get()
 
     @property
     def csr_unweighted(self) -> _core.Csr:
-        """The view of samplers that draw uniformly, whether there are weights or not."""
+        """The native view of samplers that draw uniformly."""
         return self._views["plain"].get()
 
     @property
     def csr_by_time(self) -> _core.Csr:
-        """The validated view that temporal sampling reads.
-
-        Raises:
-            ValueError: If the edges have no times.
-        """
+        """The validated native view that temporal sampling reads; raises ValueError if the edges have no times."""
         if self.by_time is None:
             raise ValueError("the edges have no times: expected a topology built with edge_time")
         return self._views["timed"].get()
@@ -395,16 +371,13 @@ class Topology:
         numbers = self.num_nodes, self.num_neighbor_nodes, not self._trusted, self.book, self.part
         owners = () if self.book is None else (self.book.owner, self.book.row_of, self.book.offset)
         return {
-            name: NativeView((*of_view.values(), *owners), partial(_look, of_view, *numbers))
+            name: NativeView((*of_view.values(), *owners), partial(_native_csr, of_view, *numbers))
             for name, of_view in columns.items()
         }
 
     def coo(self) -> Tensor:
-        """Returns sources and destinations ``[2, E]``, int64, in the order of the rows.
-
-        Raises:
-            ValueError: If these rows are a partition's.
-        """
+        """Returns sources and destinations ``[2, E]``, int64, in the order of the rows; raises ValueError if these are
+        a partition's."""
         if self.book is not None:
             raise ValueError("these rows are of a partition: expected a graph that has a row for every node")
         ends = torch.empty(2, self.num_edges, dtype=torch.int64)
@@ -454,7 +427,7 @@ class Topology:
         return f"Topology(num_nodes={num_nodes}, num_edges={self.num_edges}, layout={self.layout!r})"
 
 
-def _look(
+def _native_csr(
     columns: dict[str, Tensor | None],
     num_nodes: int,
     num_neighbor_nodes: int,
@@ -466,15 +439,17 @@ def _look(
     if book is not None and book.row_of is not None:
         arrays["row_of"] = book.row_of.numpy()
     return _core.Csr(
-        **arrays, num_nodes=num_nodes, num_neighbor_nodes=num_neighbor_nodes, check_indices=is_checked,
-        book=None if book is None else book.native, part=part,
-    )  # fmt: skip
+        **arrays,
+        num_nodes=num_nodes,
+        num_neighbor_nodes=num_neighbor_nodes,
+        check_indices=is_checked,
+        book=None if book is None else book.native,
+        part=part,
+    )
 
 
 def layout_of(edge_dir: str) -> str:
-    """Returns the layout that expands nodes in this direction."""
-    if edge_dir not in ("in", "out"):
-        raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' (PyG's direction) or 'out'")
+    check_edge_dir(edge_dir)
     return "CSC" if edge_dir == "in" else "CSR"
 
 

@@ -47,7 +47,8 @@ def load_task(options: Options) -> NodeTask:
 
 
 def scaled(task: NodeTask) -> NodeTask:
-    """The same task, columns of the features centred and rows scaled to length 8, that of 64 features of variance 1.
+    """Returns the task with columns of the features centred and rows scaled to length 8, that of 64 features of
+    variance 1.
 
     Raw bags of words have a common mean so large that training takes many epochs to see past it: amazon_computers is at
     45% after five, and with this at 90%.
@@ -171,7 +172,7 @@ def _by_owner(index: Tensor, owner: Tensor, num_parts: int) -> list[Tensor]:
 
 
 def summary(result: dict[str, Any], num_trainers: int) -> str:
-    """The last lines of a run: accuracy, speed, and where the time of trainers and samplers went."""
+    """Returns the last lines of a run: accuracy, speed, and where the time of trainers and samplers went."""
     epochs, stats = result["epochs"], result["stats"]
     trainers_s = num_trainers * sum(epoch["epoch_s"] for epoch in epochs)
     compute_s = trainers_s - stats["wait_s"] - stats["collate_s"]

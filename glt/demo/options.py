@@ -51,39 +51,23 @@ class Options:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds one flag per option; ``Options(**vars(parsed))`` checks their values."""
     add, default = parser.add_argument, Options()
-    add(
-        "--dataset",
-        default=default.dataset,
-        help="synthetic, ogbn-products, ogbn-arxiv, an .npz file, or its name in --data_root",
-    )
+    text = "synthetic, ogbn-products, ogbn-arxiv, an .npz file, or its name in --data_root"
+    add("--dataset", default=default.dataset, help=text)
     add("--data_root", default=default.data_root, help="folder of OGB's data sets and of .npz files")
-    add(
-        "--partition_dir",
-        help="where to write the partitions, or to reuse those of an earlier run; a temporary folder if not given",
-    )
+    text = "where to write the partitions, or to reuse those of an earlier run; a temporary folder if not given"
+    add("--partition_dir", help=text)
     add("--num_parts", type=int, default=default.num_parts, help="partitions, and trainers: one each")
-    add(
-        "--mode",
-        default=default.mode,
-        choices=("worker", "collocated"),
-        help="sample in own processes, or in the trainer's",
+    text = "sample in own processes, or in the trainer's"
+    add("--mode", default=default.mode, choices=("worker", "collocated"), help=text)
+    text = (
+        "auto: the GPU that trains, if there is one, with the whole graph in its memory; host: a GPU's kernels, "
+        "run by the CPU, for tests"
     )
-    add(
-        "--sample_on",
-        default=default.sample_on,
-        choices=PLACES,
-        help="auto: the GPU that trains, if there is one, with the whole graph in its memory; host: a GPU's kernels, "
-        "run by the CPU, for tests",
-    )
+    add("--sample_on", default=default.sample_on, choices=PLACES, help=text)
     add("--num_workers", type=int, default=default.num_workers, help="sampling processes per trainer (worker mode)")
     add("--concurrency", type=int, default=default.concurrency, help="batches in flight per sampler")
-    add(
-        "--num_neighbors",
-        type=_hops,
-        default=default.num_neighbors,
-        metavar="K,K,...",
-        help="neighbours per hop, -1 for all; as many layers",
-    )
+    text = "neighbours per hop, -1 for all; as many layers"
+    add("--num_neighbors", type=_hops, default=default.num_neighbors, metavar="K,K,...", help=text)
     add("--batch_size", type=int, default=default.batch_size, help="seeds per batch and trainer")
     add("--epochs", type=int, default=default.epochs, help="passes over the training nodes")
     add("--hidden_channels", type=int, default=default.hidden_channels, help="width of GraphSAGE")

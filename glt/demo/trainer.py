@@ -120,8 +120,8 @@ def train(rank: int, job: Job) -> None:
 
 
 def placing(options: Options, device: torch.device) -> dict[str, Any]:
-    """How a partition is loaded: with ``graph_mode='CUDA'`` all samplers are on that GPU, in workers or beside the
-    trainer, and so are all rows; else they are on the CPU."""
+    """How a partition is loaded: with ``graph_mode='CUDA'`` all samplers and all rows are on that GPU, else on the
+    CPU."""
     if options.sample_on == "cpu" or (options.sample_on == "auto" and missing_for_cuda() is not None):
         return {"graph_mode": "CPU"}
     where = options.sample_on if options.sample_on == "host" else str(device) if device.type == "cuda" else "cuda"
@@ -154,10 +154,7 @@ def make_loader(
 
 
 def train_epoch(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    loader: Iterable[Data],
-    device: torch.device,
+    model: DistributedDataParallel, optimizer: torch.optim.Optimizer, loader: Iterable[Data], device: torch.device
 ) -> dict[str, float]:
     """One pass over the loaders of all ranks; the report is of all ranks together and the same on each."""
     model.train()

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from glt.distributed.engine.dataset import DistDataset
     from glt.distributed.engine.event_loop import ConcurrentEventLoop
     from glt.distributed.engine.sampler import DistNeighborSampler
+    from glt.distributed.graph.blocks import Block, to_block
     from glt.distributed.graph.evaluation import gather_metrics
     from glt.distributed.graph.graph import DistGraph
     from glt.distributed.graph.inference import infer_layerwise
     from glt.distributed.graph.loaders import (
-        Block,
         DistDataLoader,
         EdgeDataLoader,
         GlobalUniform,
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         MultiLayerNeighborSampler,
         NodeDataLoader,
         PerSourceUniform,
-        to_block,
     )
     from glt.distributed.graph.split import edge_split, node_split
     from glt.distributed.job.initialize import barrier, finalize, get_rank, initialize, num_trainers
@@ -105,11 +104,11 @@ __getattr__, __dir__ = lazy_names(
         "engine.dataset": ["DistDataset"],
         "engine.event_loop": ["ConcurrentEventLoop"],
         "engine.sampler": ["DistNeighborSampler"],
+        "graph.blocks": ["Block", "to_block"],
         "graph.evaluation": ["gather_metrics"],
         "graph.graph": ["DistGraph"],
         "graph.inference": ["infer_layerwise"],
         "graph.loaders": [
-            "Block",
             "DistDataLoader",
             "EdgeDataLoader",
             "GlobalUniform",
@@ -117,7 +116,6 @@ __getattr__, __dir__ = lazy_names(
             "MultiLayerNeighborSampler",
             "NodeDataLoader",
             "PerSourceUniform",
-            "to_block",
         ],
         "graph.split": ["edge_split", "node_split"],
         "job.initialize": ["barrier", "finalize", "get_rank", "initialize", "num_trainers"],

@@ -1,4 +1,4 @@
-"""What a training process stands in: other trainers, and servers that keep partitions and tensors."""
+"""The other trainers of a training process, and the servers that keep partitions and tensors."""
 
 from __future__ import annotations
 
@@ -38,17 +38,24 @@ class World(Protocol):
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
         """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""
 
-    def barrier(self, timeout_s: float | None = None, tag: str = "barrier", value: str = "") -> None:
+    def barrier(self, timeout_s: float | None = None, *, tag: str = "barrier", agreed: str = "") -> None:
         """Waits until all trainers have come here; what they wrote and flushed before is then seen by all.
 
-        The barriers of a tag are counted on their own; one fails for all trainers that do not bring the same value.
+        Args:
+            timeout_s: Deadline in seconds, from the first one. Default: half an hour.
+            tag: Barriers of a tag follow each other, whatever those of other tags do.
+            agreed: What all trainers must give alike.
+
+        Raises:
+            TypeError, ValueError: If ``timeout_s`` is no deadline, or ``agreed`` differs.
+            glt.errors.PeerLost: If a trainer does not come before the deadline, or is gone, or server 0 is; names it.
         """
 
-    def abort_barrier(self, tag: str, why: str) -> None:
-        """Fails the next barrier of a tag for all trainers, which raise who did and why."""
+    def abort(self, tag: str, why: str) -> None:
+        """Fails the next barrier of a tag for all trainers, which are told by whom and why."""
 
-    def barrier_failure(self, tag: str) -> str | None:
-        """Why the next barrier of a tag has failed, which counts as one then; None: it has not."""
+    def failure(self, tag: str) -> str | None:
+        """Why the next barrier of a tag has failed; None if it has not. One that has is then behind this trainer."""
 
     def worker_options(self, num_workers: int) -> WorkerOptions:
         """How loaders of this world sample."""

@@ -1,8 +1,8 @@
 """torchrun for one host of ``glt launch``: ``python -m glt.launch.agent PIPES TORCHRUN_ARGS...``.
 
-What torchrun does not offer as a program: trainers write to pipes of the keeper instead of to files that grow, and who
-failed is told at once, one line of JSON for each, ``{"rank", "pid", "code", "message"}``. ``PIPES`` is JSON too:
-``out`` and ``err``, a file descriptor for each local rank, ``report``, one more, and ``folder``, for small files.
+Beyond torchrun, trainers write to pipes of the keeper instead of to files that grow, and failures are told at once, one
+line of JSON for each, ``{"rank", "pid", "code", "message"}``. ``PIPES`` is JSON too: ``out`` and ``err``, a file
+descriptor for each local rank, ``report``, one more, and ``folder``, for small files.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ _STOP_S: Final = 30.0  # after a failure; the launcher stops all long before, if
 
 
 class PipeLogs(LogsSpecs):
-    """Sends what each trainer writes to a pipe of its own.
-
-    Args:
-        folder: For the files in which ``torch.distributed.elastic``'s ``@record`` leaves tracebacks.
-        out, err: A descriptor for each local rank.
+    """Sends what each trainer writes to a pipe of its own; ``folder`` is for the files in which torch's ``@record``
+    leaves tracebacks.
     """
 
     def __init__(self, folder: str, out: list[int], err: list[int]) -> None:
@@ -54,13 +51,12 @@ class PipeLogs(LogsSpecs):
         )
 
 
-class TellingAgent(LocalElasticAgent):
+class ReportingAgent(LocalElasticAgent):
     """torchrun's agent, except that it tells of each trainer that fails as soon as that has ended, and stops none.
 
-    torchrun itself tells of failures once it has stopped the other trainers of the host, which takes as long as they
-    take, and counts what those did when they were stopped. Meanwhile one that merely lost a peer, on another host, is
-    known. And one that failed by itself but takes its time to end would be stopped, and look as if that were why it
-    ended. So here it is the launcher that stops all, once it knows whose fault it is.
+    torchrun itself tells of failures once it has stopped the other trainers of the host, and counts what those did when
+    they were stopped: one that merely lost a peer may be known before its cause. So the launcher stops all, once it
+    knows the cause.
     """
 
     report: int  # file descriptor
@@ -93,7 +89,7 @@ class TellingAgent(LocalElasticAgent):
             if code:
                 assert self._logs_specs is not None
                 error = Path(self._logs_specs.root_log_dir, f"error-{worker.local_rank}.json")
-                told, raised_s = _told(error)
+                told, raised_s = recorded_error(error)
                 failed.append((raised_s, code > 0, worker.global_rank, pid, code, told if code > 0 else ""))
         for _, _, rank, pid, code, message in sorted(failed):  # those of one look: the earlier raised, the killed first
             told = json.dumps({"rank": rank, "pid": pid, "code": code, "message": message})
@@ -101,8 +97,9 @@ class TellingAgent(LocalElasticAgent):
             self._give_up_at = self._give_up_at or time.monotonic() + _STOP_S
 
 
-def _told(path: Path) -> tuple[str, float]:
-    """What ``@record`` wrote of an exception, and when it was raised, in whole seconds; else nothing, and now."""
+def recorded_error(path: Path) -> tuple[str, float]:
+    """Returns what ``@record`` wrote of an exception, and when it was raised, in whole seconds; else nothing, and
+    now."""
     try:
         told = json.loads(path.read_bytes())["message"]
         if isinstance(told, dict):
@@ -119,8 +116,8 @@ def main(argv: list[str]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # glt launch says it
     config, command, words = config_from_args(arguments)
     config.logs_specs = PipeLogs(pipes["folder"], pipes["out"], pipes["err"])
-    TellingAgent.report = pipes["report"]
-    launcher.LocalElasticAgent = TellingAgent  # type: ignore[misc]
+    ReportingAgent.report = pipes["report"]
+    launcher.LocalElasticAgent = ReportingAgent  # type: ignore[misc]
     try:
         launcher.elastic_launch(config, command)(*words)
     except ChildFailedError:

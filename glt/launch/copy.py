@@ -1,27 +1,165 @@
-"""Sends hosts their partitions: all that a host needs and nothing else, verified there, the manifest last."""
+"""The command ``glt copy``: each host of a job gets its partitions, and nothing else, verified there.
+
+Exit status: 0 if everything is there and verified; 1 if a host could not be sent to; 2 for wrong flags; 3 if nothing
+was sent, since a host is not reached or lacks something; 130 and 143 if it was stopped, and the same command goes on.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from glt._checks import format_size
-from glt.distributed.job.place import Host
-from glt.launch.hosts import Children, Reach, Stopped
+from glt.distributed.job.hosts import Host
+from glt.errors import PartitionError
+from glt.launch.hosts import (
+    Children,
+    Reach,
+    Stopped,
+    add_flag,
+    add_host_arguments,
+    add_reach_arguments,
+    count,
+    hosts_of,
+    reach_of,
+)
 from glt.launch.link import Answer, ask_host, ask_hosts
+from glt.launch.plan import partitions_of_hosts
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest
 
-# rsync to a host, over the same ssh: what was interrupted goes on where it was, and no half file has a file's name.
+__all__ = ["add_arguments", "run"]
+
+_DONE, _FAILED, _NOTHING_SENT = 0, 1, 3  # 2 is argparse's
+
+_DESCRIPTION = """\
+Sends each host of a job its partitions, by rsync: the manifest, the books, and the partitions that its servers load,
+and nothing else. What is there already is not sent again. Checksums are compared on the host, and the manifest comes
+last: what is not whole does not load. Interrupted, the same command goes on where it was."""
+
+_EPILOG = """\
+exit status:
+  0  everything is there, and verified
+  1  a host could not be sent to, or what is there is not right; it is named
+  2  a flag is wrong
+  3  nothing was sent: a host is not reached, or lacks rsync or room; all that is missing is named
+
+example:
+  glt copy --ip-config ip_config.txt --part-config parts --workspace /data/job
+  glt launch --ip-config ip_config.txt --part-config parts --workspace /data/job train.py"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags, what the command is and how it ends."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
+    add_host_arguments(parser, required=True)
+    group = parser.add_argument_group("what is sent")
+    add_flag(group, "part-config", "partition directory here, or the part_config in it", required=True, metavar="P")
+    add_flag(group, "workspace", "directory on the hosts, an absolute path", required=True, metavar="DIR")
+    inside = "where in --workspace (default: the name of the directory here)"
+    add_flag(group, "rel-data-path", inside, metavar="D")
+    add_flag(group, "script-folder", "directory of scripts, sent into --workspace under its own name", metavar="F")
+    servers = "servers that glt launch will start on each host (default: the fewest)"
+    add_flag(group, "num-servers", servers, type=count(1, 1024), metavar="N")
+    add_flag(group, "replace", "remove partitions of another run that are there", action="store_true")
+    at_once = "hosts that are sent to at the same time (default: 4)"
+    add_flag(group, "max-at-once", at_once, type=count(1, 1024), default=4, metavar="N")
+    add_flag(group, "dry-run", "print what each host would get, and send nothing", action="store_true")
+    add_reach_arguments(parser)
+
+
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Sends what is missing and returns the exit status."""
+    try:
+        copier, copies = _asked_for(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    if arguments.dry_run:
+        for copy in copies:
+            shown = ", ".join(map(str, copy.parts))
+            print(
+                f"{copy.host.name}: partitions {shown}, {len(copier.files_of(copy))} files, "
+                f"{copier.num_bytes_of(copy)} bytes"
+            )
+        return _DONE
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        problems = copier.run(copies)
+    except KeyboardInterrupt as error:
+        _say("stopped; the same command goes on from here")
+        return 128 + (error.args[0] if error.args else signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    for problem in problems:
+        _say(problem)
+    if not problems:
+        return _DONE
+    if not copier.has_sent:
+        _say("nothing was sent")
+        return _NOTHING_SENT
+    return _FAILED
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
+
+
+def _say(text: str) -> None:
+    print(f"glt copy: {text}", file=sys.stderr, flush=True)
+
+
+def _asked_for(arguments: argparse.Namespace) -> tuple[Copier, list[HostCopy]]:
+    hosts, reach = hosts_of(arguments), reach_of(arguments)
+    if shutil.which("rsync") is None:
+        raise ValueError("there is no rsync here: install it")
+    given = Path(os.path.abspath(os.path.expanduser(arguments.part_config)))
+    root = given if given.is_dir() else given.parent
+    if not given.exists():
+        raise ValueError(f"--part-config {arguments.part_config}: there is no such file or directory")
+    try:
+        manifest = Manifest.read(root)
+    except PartitionError as error:
+        raise ValueError(f"--part-config {arguments.part_config}: {error}") from error
+    if not Path(arguments.workspace).is_absolute():
+        raise ValueError(f"--workspace {arguments.workspace}: expected an absolute path, the same on all hosts")
+    relative = arguments.rel_data_path or root.name
+    if Path(relative).is_absolute() or ".." in Path(relative).parts:
+        raise ValueError(f"--rel-data-path {relative}: expected a path inside --workspace")
+    scripts = None
+    if arguments.script_folder is not None:
+        folder = Path(os.path.abspath(os.path.expanduser(arguments.script_folder)))
+        if not folder.is_dir():
+            raise ValueError(f"--script-folder {arguments.script_folder}: there is no such directory")
+        scripts = (str(folder), str(Path(arguments.workspace) / folder.name))
+    num_servers = arguments.num_servers or -(-manifest.num_parts // len(hosts))
+    parts = partitions_of_hosts(len(hosts), num_servers, manifest.num_parts)
+    copies = [HostCopy(host, tuple(own)) for host, own in zip(hosts, parts, strict=True)]
+    copier = Copier(
+        reach,
+        root,
+        manifest,
+        str(Path(arguments.workspace) / relative),
+        extra=[] if given.is_dir() or given.name == layout.MANIFEST else [given.name],
+        script_folder=scripts,
+        replace=arguments.replace,
+        max_at_once=arguments.max_at_once,
+    )
+    return copier, copies
 
 
 _PERCENT = re.compile(rb"(\d+)%")
@@ -32,11 +170,8 @@ class RsyncError(Exception):
 
 
 class Rsync:
-    """Runs rsync, for several hosts at once.
-
-    Args:
-        reach: How hosts are reached.
-        children: What it runs is one of.
+    """Runs rsync, for several hosts at once, over the same ssh: what was interrupted goes on where it was, and no half
+    file has a file's name.
     """
 
     def __init__(self, reach: Reach, children: Children) -> None:
@@ -52,11 +187,10 @@ class Rsync:
         by_checksum: bool = False,
         progress: Callable[[int], None] = lambda percent: None,
     ) -> None:
-        """Sends files of a directory into one on a host.
+        """Sends files of the directory ``source`` into ``target`` on a host.
 
         Args:
-            host: Where to.
-            source, target: The directories.
+            host, source, target: Where from and to.
             paths: Files, relative to them; None: the whole tree, links as links.
             by_checksum: Whether to compare contents; else files of the same size and time are taken for the same.
             progress: Called with the percentage of bytes that are there.
@@ -66,10 +200,19 @@ class Rsync:
         """
         name = f"[{host.name}]" if ":" in host.name else host.name
         where = f"{name}:{target}/" if self._reach.over_ssh else f"{target}/"
-        command = ["rsync", "--times", "--partial-dir=.rsync-partial", "--info=progress2", "--protect-args",
-                   "--rsh", shlex.join(self._reach.shell()), *(["--checksum"] if by_checksum else []),
-                   *(["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]),
-                   f"{source}/", where]  # fmt: skip
+        command = [
+            "rsync",
+            "--times",
+            "--partial-dir=.rsync-partial",
+            "--info=progress2",
+            "--protect-args",
+            "--rsh",
+            shlex.join(self._reach.shell()),
+            *(["--checksum"] if by_checksum else []),
+            *(["--recursive", "--links", "--perms"] if paths is None else ["--files-from=-", "--from0"]),
+            f"{source}/",
+            where,
+        ]
         try:
             with self._children.start(command) as process:
                 code, said = _run(process, b"".join(os.fsencode(path) + b"\0" for path in paths or ()), progress)
@@ -105,12 +248,7 @@ _SAY_S: Final = 5.0  # between two words of progress of a host
 
 @dataclass(frozen=True)
 class HostCopy:
-    """What a host gets.
-
-    Attributes:
-        host: Which.
-        parts: Its partitions, ascending.
-    """
+    """The partitions, ascending, that a host gets."""
 
     host: Host
     parts: tuple[int, ...]
@@ -128,7 +266,6 @@ class Copier:
         script_folder: A directory that is sent too, and to where; None: none.
         replace: Whether another run that is there is removed.
         max_at_once: Hosts that are sent to at the same time.
-        say: Told what happens.
     """
 
     def __init__(
@@ -142,11 +279,10 @@ class Copier:
         script_folder: tuple[str, str] | None,
         replace: bool,
         max_at_once: int,
-        say: Callable[[str], None],
     ) -> None:
         self._reach, self._root, self._manifest, self._target = reach, root, manifest, target
         self._extra, self._script_folder, self._replace = tuple(extra), script_folder, replace
-        self._max_at_once, self._say = max_at_once, say
+        self._max_at_once = max_at_once
         self._children = Children()
         self._rsync = Rsync(reach, self._children)
         self._lock = threading.Lock()
@@ -175,13 +311,17 @@ class Copier:
     def _prepare(self, copies: Sequence[HostCopy]) -> list[str]:
         sizes = [{path: self._manifest.files[path].num_bytes for path in self.files_of(copy)} for copy in copies]
         questions = [
-            {"do": "prepare", "root": self._target, "files": files, "run_id": self._manifest.run_id,
-             "replace": self._replace} for files in sizes
-        ]  # fmt: skip
+            {
+                "do": "prepare",
+                "root": self._target,
+                "files": files,
+                "run_id": self._manifest.run_id,
+                "replace": self._replace,
+            }
+            for files in sizes
+        ]
         timeout_s = self._reach.connect_timeout_s + _ASK_S
-        answers = ask_hosts(
-            self._reach, [copy.host for copy in copies], "host_files", questions, timeout_s, self._children
-        )
+        answers = ask_hosts(self._reach, [copy.host for copy in copies], "check", questions, timeout_s, self._children)
         problems = []
         for copy, answer in zip(copies, answers, strict=True):
             problems += [f"host {copy.host.name}: {each}" for each in _problems(answer)]
@@ -225,12 +365,14 @@ class Copier:
     def _verify(self, copy: HostCopy, paths: Sequence[str]) -> dict[str, str]:
         entries = {path: self._manifest.files[path] for path in paths}
         question = {
-            "do": "verify", "root": self._target, "block_bytes": self._manifest.checksum_block_bytes,
+            "do": "verify",
+            "root": self._target,
+            "block_bytes": self._manifest.checksum_block_bytes,
             "files": {path: [entry.num_bytes, entry.checksum] for path, entry in entries.items()},
-        }  # fmt: skip
+        }
         num_bytes = sum(entry.num_bytes for entry in entries.values())
         timeout_s = self._reach.connect_timeout_s + _ASK_S + num_bytes / _VERIFY_BYTES_PER_S
-        answer = ask_host(self._reach, copy.host, "host_files", question, timeout_s, self._children)
+        answer = ask_host(self._reach, copy.host, "check", question, timeout_s, self._children)
         if answer.told is None:
             raise RsyncError(f"cannot be verified: {answer.problem}")
         found: dict[str, str] = answer.told["bad"]
@@ -238,7 +380,7 @@ class Copier:
 
     def _tell(self, copy: HostCopy, text: str) -> None:
         with self._lock:
-            self._say(f"{copy.host.name}: {text}")
+            _say(f"{copy.host.name}: {text}")
 
 
 def _problems(answer: Answer) -> list[str]:

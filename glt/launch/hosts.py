@@ -17,9 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from glt.distributed.job.place import THIS_HOST, Host, parse_hosts, read_hosts
-
-# Programs that this process started and can end all at once, whichever thread waits for them.
+from glt.distributed.job.hosts import THIS_HOST, Host, parse_hosts, read_hosts
 
 
 class Stopped(Exception):
@@ -27,7 +25,7 @@ class Stopped(Exception):
 
 
 class Children:
-    """Child processes, with pipes for stdin, stdout and stderr."""
+    """Child processes, with pipes for stdin, stdout and stderr, that can be ended all at once from any thread."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -59,7 +57,7 @@ class Children:
                 try:
                     pipe.close()
                 except BrokenPipeError:
-                    continue  # there was something in it that nobody took
+                    continue  # what was in it was not read
 
     def stop(self) -> None:
         """Ends all that run, and lets none begin."""
@@ -67,9 +65,6 @@ class Children:
             self._is_stopped = True
             for process in self._running:
                 process.terminate()
-
-
-# How a program is started on a host: as a child of this process, or over ssh.
 
 
 # Reads a program from stdin, and not a byte more, and runs it: hosts need no glt for that, and nothing is quoted.
@@ -97,7 +92,7 @@ class Reach:
         ssh_user, ssh_port: Those of ssh if None.
         ssh_options: For ``ssh -o``, before ours, so that they win.
         connect_timeout_s: For a connection.
-        lost_timeout_s: After which a host that gives no sign is taken for lost; and its launcher, there.
+        lost_timeout_s: After which a silent host is taken for lost; and its launcher, there.
     """
 
     over_ssh: bool
@@ -110,7 +105,6 @@ class Reach:
 
     @property
     def interpreter(self) -> str:
-        """Path of the interpreter on the hosts."""
         return self.python or sys.executable
 
     def shell(self) -> list[str]:
@@ -132,9 +126,9 @@ class Reach:
         return [*self.shell(), host.name, "exec " + shlex.join(words)] if self.over_ssh else list(words)
 
     def run_program(self, host: Host, module: str) -> tuple[list[str], bytes]:
-        """The command that runs a module of this package on a host, and what its stdin has to begin with.
+        """Returns the command that runs a module of this package on a host, and what its stdin has to begin with.
 
-        The module must need the standard library only; it runs as ``__main__``.
+        The module runs as ``__main__``, and must need the standard library only.
         """
         file = import_module(f"glt.launch.{module}").__file__
         assert file is not None
@@ -143,12 +137,10 @@ class Reach:
         return self.command(host, [self.interpreter, "-I", "-u", "-c", boot]), b"%8d%s" % (len(source), source)
 
 
-# Flags of ``glt launch`` and ``glt copy`` about hosts and how they are reached.
-
-
-def spelled(name: str) -> tuple[str, ...]:
-    """A flag with dashes, and with underscores, as DGL's tools spell it."""
-    return tuple(dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}")))
+def add_flag(group: Any, name: str, help: str, **options: Any) -> None:
+    """Adds a flag with dashes, and with underscores, as DGL's tools spell it."""
+    spelled = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
+    group.add_argument(*spelled, dest=name.replace("-", "_"), help=help, **options)
 
 
 def count(least: int, most: int) -> Callable[[str], int]:
@@ -184,35 +176,26 @@ def variable(text: str) -> tuple[str, str]:
 def add_host_arguments(parser: Any, *, required: bool) -> None:
     """Adds flags that name hosts."""
     group = parser.add_argument_group("hosts").add_mutually_exclusive_group(required=required)
-    group.add_argument(*spelled("ip-config"), dest="ip_config", metavar="FILE",
-                       help="file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is "
-                            "the first host's")  # fmt: skip
-    group.add_argument("--hosts", metavar="H1,H2", help="the same on the command line")
+    lines = "file with a host on each line: ADDRESS [PORT], the port being that of server 0 if it is the first host's"
+    add_flag(group, "ip-config", lines, metavar="FILE")
+    add_flag(group, "hosts", "the same on the command line", metavar="H1,H2")
 
 
 def add_reach_arguments(parser: Any) -> None:
     """Adds flags that tell how hosts are reached."""
     group = parser.add_argument_group("how hosts are reached: by ssh, without a password")
-    group.add_argument(*spelled("ssh-user"), dest="ssh_user", metavar="U", help="user there (default: ssh's)")
-    group.add_argument(*spelled("ssh-port"), dest="ssh_port", type=count(1, 65535), metavar="P",
-                       help="port of sshd (default: ssh's)")  # fmt: skip
-    group.add_argument(*spelled("ssh-option"), dest="ssh_option", action="append", default=[], metavar="K=V",
-                       help="for ssh -o; may be repeated")  # fmt: skip
-    group.add_argument(*spelled("connect-timeout"), dest="connect_timeout", type=count(1, 3600), default=10,
-                       metavar="S", help="seconds to reach a host (default: 10)")  # fmt: skip
-    group.add_argument(*spelled("lost-timeout"), dest="lost_timeout", type=count(1, 86400), default=30, metavar="S",
-                       help="seconds after which a host that gives no sign is taken for lost, and its processes end by "
-                            "themselves (default: 30)")  # fmt: skip
-    group.add_argument("--python", metavar="PATH",
-                       help="interpreter on the hosts (default: the path of the one that runs this)")  # fmt: skip
+    add_flag(group, "ssh-user", "user there (default: ssh's)", metavar="U")
+    add_flag(group, "ssh-port", "port of sshd (default: ssh's)", type=count(1, 65535), metavar="P")
+    add_flag(group, "ssh-option", "for ssh -o; may be repeated", action="append", default=[], metavar="K=V")
+    reach_s, lost_s = count(1, 3600), count(1, 86400)
+    add_flag(group, "connect-timeout", "seconds to reach a host (default: 10)", type=reach_s, default=10, metavar="S")
+    lost = "seconds after which a silent host is taken for lost, and its processes end by themselves (default: 30)"
+    add_flag(group, "lost-timeout", lost, type=lost_s, default=30, metavar="S")
+    add_flag(group, "python", "interpreter on the hosts (default: the path of the one that runs this)", metavar="PATH")
 
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:
-    """Returns the hosts that were named, or this one.
-
-    Raises:
-        ValueError: If they are named wrongly; says where.
-    """
+    """Returns the hosts that were named, or this one; raises ValueError, saying where, if they are named wrongly."""
     if arguments.ip_config is not None:
         try:
             return read_hosts(arguments.ip_config)
@@ -222,27 +205,26 @@ def hosts_of(arguments: argparse.Namespace) -> list[Host]:
 
 
 def reach_of(arguments: argparse.Namespace) -> Reach:
-    """Returns how hosts are reached.
-
-    Raises:
-        ValueError: If ssh is needed and missing, or a flag would do nothing.
-    """
+    """Returns how hosts are reached; raises ValueError if ssh is needed and missing, or a flag would do nothing."""
     over_ssh = arguments.ip_config is not None or arguments.hosts is not None
     for flag in ("ssh_user", "ssh_port", "ssh_option"):
         if not over_ssh and getattr(arguments, flag):
             raise ValueError(f"--{flag.replace('_', '-')} without --ip-config or --hosts: nothing is reached over ssh")
     if over_ssh and shutil.which("ssh") is None:
         raise ValueError("hosts are reached over ssh, and there is none here: install it (openssh-client)")
-    return Reach(over_ssh, arguments.python, arguments.ssh_user, arguments.ssh_port, tuple(arguments.ssh_option),
-                 arguments.connect_timeout, arguments.lost_timeout)  # fmt: skip
+    return Reach(
+        over_ssh,
+        arguments.python,
+        arguments.ssh_user,
+        arguments.ssh_port,
+        tuple(arguments.ssh_option),
+        arguments.connect_timeout,
+        arguments.lost_timeout,
+    )
 
 
 def workspace_of(given: str | None, over_ssh: bool) -> str:
-    """Returns the directory on the hosts.
-
-    Raises:
-        ValueError: If it is relative and hosts may take that differently.
-    """
+    """Returns the directory on the hosts; raises ValueError if it is relative and hosts may take that differently."""
     path = os.path.expanduser(given) if given is not None else os.getcwd()
     if over_ssh and not Path(path).is_absolute():
         raise ValueError(f"--workspace {given}: expected an absolute path, the same on all hosts")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, TextIO
 
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 from glt.launch.hosts import Reach
 from glt.launch.link import Event, HostLink, event_queue
 from glt.launch.plan import TORCHRUN, ProcessPlan
@@ -50,7 +50,7 @@ class Console:
         """Prints ``who | text`` for each text, all at once.
 
         Raises:
-            OutputLost: If nobody reads it any more, or the disk is full; once, then what goes there is dropped.
+            OutputLost: If the reader is gone, or the disk is full; once, then what goes there is dropped.
         """
         self._last.setdefault(who, deque(maxlen=_NUM_LAST)).extend(text[:_MAX_LAST] for text in texts[-_NUM_LAST:])
         file = self._err if is_err else self._out
@@ -59,7 +59,7 @@ class Console:
             raise OutputLost("" if isinstance(error, BrokenPipeError) else f"output cannot be written: {error}")
 
     def say(self, text: str) -> None:
-        """Prints what the launcher itself has to say; if that cannot be, there is nobody to tell."""
+        """Prints what the launcher itself has to say, if it can be printed."""
         self._print(self._err, f"glt launch: {text}")
 
     def _print(self, file: TextIO | None, text: str) -> OSError | None:
@@ -105,7 +105,7 @@ _LOSS = re.compile(
     r"|Timed out waiting|Watchdog caught collective operation timeout|Socket Timeout|timed out after",
     re.IGNORECASE,
 )
-_ABORT = "  what():  "  # as C++ begins to tell of an exception that nobody caught
+_ABORT = "  what():  "  # as C++ begins to tell of an exception that was not caught
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,6 @@ class Failure:
         return any(_LOSS.search(line) for line in told)
 
     def text(self) -> str:
-        """One line."""
         pid = f"pid {self.pid} " if self.pid else ""
         return f"{self.who}: {pid}{self._how()}" + (f": {self.why}" if self.why else "")
 
@@ -160,10 +159,10 @@ class Failure:
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """The likely cause of failures that came at about the same time: the one that a signal killed, else the first that
-    did not lose a peer.
+    """Returns the likely cause of failures that came at about the same time: the one that a signal killed, else the
+    first that did not lose a peer.
 
-    Whoever talks to a process that is killed, or that fails, fails an instant later, by an exception that says so; and
+    A process that talks to one that is killed, or that fails, fails an instant later, by an exception that says so; and
     news of it may come first.
     """
     by_itself = [each for each in failures if not each.has_lost_a_peer and each.code != -signal.SIGTERM]
@@ -279,9 +278,13 @@ class Job:
         kind = told.pop("event")
         who = f"{told.get('name', '')}@{link.host.name}".lstrip("@")
         handle: Callable[..., None] | None = {
-            "lines": self._lines, "started": self._started, "report": self._trainer_failed, "ended": self._ended,
-            "left": self._left_behind, "done": self._done,
-        }.get(kind)  # fmt: skip
+            "lines": self._lines,
+            "started": self._started,
+            "report": self._trainer_failed,
+            "ended": self._ended,
+            "left": self._left_behind,
+            "done": self._done,
+        }.get(kind)
         assert handle is not None, f"the keeper of {link.host.name} said {kind!r}, of another version of glt"
         handle(link, who, told)
 

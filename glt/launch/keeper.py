@@ -33,10 +33,10 @@ from typing import Any
 _POLL_S = 0.05
 _DRAIN_S = 2.0  # for output that is still in the pipes, and for processes that are about to end by themselves
 _KILL_S = 10.0  # until a process that SIGKILL does not end, since the kernel holds it, is given up
-_FULL_BYTES = 1 << 18  # of output that nobody takes: then no more is read
+_FULL_BYTES = 1 << 18  # of output that waits for the launcher: then no more is read
 _MAX_LINE_BYTES = 1 << 16
 _READ_BYTES = 1 << 13  # becomes one message: the launcher looks at its clock after each that it has printed
-_PIPE_READS = 128  # a pipe holds 64 KiB, unless somebody made it larger
+_PIPE_READS = 128  # a pipe holds 64 KiB, unless it was made larger
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -74,11 +74,11 @@ class Keeper:
         self.streams: dict[str, list[str]] = {}
         self.endings: list[tuple[float, str, int, bool]] = []
         self.outgoing = bytearray()
-        self.is_heard = True  # whether somebody reads what this says
+        self.is_heard = True  # whether the launcher reads what this says
         self.incoming = bytearray()
         self.plan: dict[str, Any] | None = None
         self.heard_s = time.monotonic()
-        self.read_s = self.heard_s  # when there last was output, or nobody who takes it
+        self.read_s = self.heard_s  # when output last came, or could not be passed on
         self.stop_s: float | None = None  # when SIGTERM has had its time
         self.signals = 0
 
@@ -134,7 +134,7 @@ class Keeper:
     # Messages.
 
     def say(self, **message: Any) -> None:
-        """Writes a message, as soon as somebody takes it."""
+        """Writes a message, as soon as the launcher takes it."""
         if self.is_heard:
             self.outgoing += json.dumps(message).encode() + b"\n"
             self._flush()
@@ -146,7 +146,7 @@ class Keeper:
                 del self.outgoing[: os.write(1, memoryview(self.outgoing)[:_MAX_LINE_BYTES].tobytes())]
         except BlockingIOError:
             pass  # the next turn goes on
-        except OSError:  # nobody is left to read it
+        except OSError:  # the launcher is gone
             self.is_heard = False
             self.outgoing.clear()
             self.stop(self._grace_s())
@@ -202,14 +202,23 @@ class Keeper:
         try:
             out, err = pipe(spec["name"]), pipe(spec["name"], is_err=True)
             if spec.get("streams"):
-                ends = {"out": [pipe(name) for name in spec["streams"]],
-                        "err": [pipe(name, is_err=True) for name in spec["streams"]],
-                        "report": pipe(spec["name"], is_report=True), "folder": self._folder()}  # fmt: skip
+                ends = {
+                    "out": [pipe(name) for name in spec["streams"]],
+                    "err": [pipe(name, is_err=True) for name in spec["streams"]],
+                    "report": pipe(spec["name"], is_report=True),
+                    "folder": self._folder(),
+                }
                 argv = [json.dumps(ends) if word == "{pipes}" else word for word in argv]
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=theirs[2:], cwd=spec["cwd"],
-                env={**os.environ, **spec["env"]}, preexec_fn=self._die_with(os.getpid()),
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                pass_fds=theirs[2:],
+                cwd=spec["cwd"],
+                env={**os.environ, **spec["env"]},
+                preexec_fn=self._die_with(os.getpid()),
+            )
         finally:
             for fd in theirs:
                 os.close(fd)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 from glt.launch.hosts import Children, Reach, Stopped
 from glt.launch.plan import ProcessPlan
 
@@ -25,13 +25,7 @@ _SSH_FAILED, _NOT_FOUND = 255, 127
 
 @dataclass(frozen=True)
 class Answer:
-    """What a host answered, or why it did not.
-
-    Attributes:
-        host: Who.
-        told: Its answer; None if there is none.
-        problem: Why not; empty if there is one.
-    """
+    """What a host answered, or ``problem``, why it did not."""
 
     host: Host
     told: Any
@@ -62,7 +56,7 @@ def ask_host(
 
 
 def why_failed(reach: Reach, code: int, said: str) -> str:
-    """Why a program on a host failed, and what to do, from its exit code and what it wrote to stderr."""
+    """Says why a program on a host failed, and what to do, from its exit code and what it wrote to stderr."""
     last = " ".join(said.strip().splitlines()[-1:]) or "it said nothing"
     if reach.over_ssh and code == _SSH_FAILED:
         return (
@@ -100,7 +94,6 @@ class Event:
 
 
 def event_queue() -> queue.Queue[Event]:
-    """Where all hosts put what they tell."""
     return queue.Queue(_MAX_QUEUED)
 
 
@@ -116,13 +109,7 @@ class HostLink:
     """
 
     def __init__(
-        self,
-        reach: Reach,
-        host: Host,
-        at: int,
-        plans: Sequence[ProcessPlan],
-        stop_s: float,
-        events: queue.Queue[Event],
+        self, reach: Reach, host: Host, at: int, plans: Sequence[ProcessPlan], stop_s: float, events: queue.Queue[Event]
     ) -> None:
         self.host, self._at, self._events = host, at, events
         self.errors: deque[str] = deque(maxlen=5)  # what ssh, or the keeper itself, wrote to stderr
@@ -135,8 +122,11 @@ class HostLink:
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._read, self._read_errors)]
         for thread in self._threads:
             thread.start()
-        plan = {"processes": [each.to_json() for each in plans], "stop_s": stop_s,
-                "silent_s": reach.lost_timeout_s if reach.over_ssh else None}  # fmt: skip
+        plan = {
+            "processes": [each.to_json() for each in plans],
+            "stop_s": stop_s,
+            "silent_s": reach.lost_timeout_s if reach.over_ssh else None,
+        }
         self._send(begin + json.dumps(plan).encode() + b"\n")
 
     def _send(self, data: bytes) -> None:
@@ -194,5 +184,5 @@ class HostLink:
 
 
 def _said(text: str) -> dict[str, Any]:
-    """A line of nobody's, in the keeper's words."""
+    """A line that no process of the job wrote, in the keeper's words."""
     return {"event": "lines", "name": "", "err": True, "texts": [text]}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from glt.distributed.job.place import Host
+from glt.distributed.job.hosts import Host
 
 TORCHRUN: Final = "torchrun"  # as what torchrun itself says is marked
 PIPES: Final = "{pipes}"  # which the keeper replaces
@@ -70,9 +70,13 @@ class ProcessPlan:
     streams: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """As the keeper reads it."""
-        return {"name": self.name, "argv": list(self.argv), "env": dict(self.env), "cwd": self.cwd,
-                "streams": list(self.streams)}  # fmt: skip
+        return {
+            "name": self.name,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "cwd": self.cwd,
+            "streams": list(self.streams),
+        }
 
     def shown(self) -> str:
         """As a shell would run it."""
@@ -81,7 +85,7 @@ class ProcessPlan:
 
 
 def partition_of(server: int, num_servers: int, num_parts: int) -> int:
-    """The partition that a server of the job loads.
+    """Returns the partition that a server of the job loads.
 
     Servers of one host load as few different partitions as there can be, and each is loaded by as many servers as any
     other, give or take one.
@@ -90,12 +94,7 @@ def partition_of(server: int, num_servers: int, num_parts: int) -> int:
 
 
 def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> list[list[int]]:
-    """The partitions that each host needs, ascending.
-
-    Args:
-        num_hosts: Hosts.
-        num_servers: Servers on each.
-        num_parts: Partitions.
+    """Returns the partitions that each host needs, ascending, given the number of servers on each.
 
     Raises:
         ValueError: If there are fewer servers than partitions; says how many are needed.
@@ -104,7 +103,7 @@ def partitions_of_hosts(num_hosts: int, num_servers: int, num_parts: int) -> lis
     if total < num_parts:
         raise ValueError(
             f"{num_parts} partitions, and {total} servers ({num_servers} on each of {num_hosts} hosts): some "
-            f"partitions would be loaded by nobody; give --num-servers {-(-num_parts // num_hosts)}, or make fewer"
+            f"partitions would be loaded by no server; give --num-servers {-(-num_parts // num_hosts)}, or make fewer"
         )
     loaded = [partition_of(server, total, num_parts) for server in range(total)]
     return [sorted(set(loaded[at * num_servers : (at + 1) * num_servers])) for at in range(num_hosts)]
@@ -151,11 +150,10 @@ def _plan_trainers(spec: JobSpec, at: int) -> ProcessPlan:
     env["TORCHELASTIC_SHUTDOWN_TIMEOUT"] = str(max(1, int(spec.stop_s)))
     if spec.num_omp_threads is not None:
         env["OMP_NUM_THREADS"] = str(spec.num_omp_threads)
-    argv = (
-        spec.interpreter, "-u", "-m", "glt.launch.agent", PIPES,
-        f"--nnodes={len(spec.hosts)}", f"--node-rank={at}", f"--nproc-per-node={spec.num_trainers}",
-        f"--master-addr={spec.master_addr}", f"--master-port={spec.master_port}", *spec.command,
-    )  # fmt: skip
+    nodes = (f"--nnodes={len(spec.hosts)}", f"--node-rank={at}", f"--nproc-per-node={spec.num_trainers}")
+    master = (f"--master-addr={spec.master_addr}", f"--master-port={spec.master_port}")
+    agent = (spec.interpreter, "-u", "-m", "glt.launch.agent", PIPES)
+    argv = (*agent, *nodes, *master, *spec.command)
     first = at * spec.num_trainers
     streams = tuple(f"trainer-{rank}" for rank in range(first, first + spec.num_trainers))
     return ProcessPlan(TORCHRUN, argv, env | dict(spec.envs), spec.workspace, streams)

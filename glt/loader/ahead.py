@@ -1,4 +1,4 @@
-"""Batches made on a GPU ahead of whoever iterates, on a stream of their own."""
+"""Batches made on a GPU, on a stream of their own, while the trainer iterates on another."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ import torch
 
 from glt.data.device import Accelerator, Event
 
-# Batches made on a GPU, on a stream of their own, for whoever iterates on another.
-
-
 Item = tuple[Any, Event] | BaseException
 Begin = Callable[[Any], Callable[[], Any]]
 Make = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Returns what a call returns, or what it raises: an exception in the place of a batch."""
+    """Returns what a call returns, or the exception that it raises, in the place of a batch."""
     try:
         return call()
     except StopIteration as error:  # of the user's code; iterators that raise it have ended
@@ -40,16 +37,15 @@ def _ended_early() -> RuntimeError:
 
 
 class MadeBatches:
-    """Iterates over batches. Their trainer waits for nothing: its stream is told to wait for the event after a batch.
+    """Iterates over batches. The trainer waits for nothing: its stream is told to wait for the event after a batch.
 
     Args:
-        num_batches: How many these are, for ``len``; None: unknown.
-        finish: Called with a batch by the one who iterates, on that one's stream.
+        num_batches: For ``len``; None: unknown.
+        finish: Called with a batch when it is handed out, on the trainer's stream.
         accelerator: What makes them.
 
     Attributes:
-        num_taken: Batches, and exceptions in their place, that came so far. What a signal raises while this waits took
-            none.
+        num_taken: Batches, and exceptions in their place, that came so far; what a signal raises meanwhile is not one.
     """
 
     def __init__(self, num_batches: int | None, finish: Callable[[Any], Any], accelerator: Accelerator) -> None:
@@ -84,8 +80,7 @@ class MadeBatches:
             raise _ended_early() from error
 
     def _take(self) -> Item | None:
-        """The next batch and the event after it, or the exception in its place, which are counted; None after the
-        last."""
+        """The next batch and the event after it, or the exception in its place, counted; None after the last."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -93,15 +88,9 @@ class MadeBatches:
 
 
 class BatchesOnRequest(MadeBatches):
-    """Makes each batch when it is asked for: its index may depend on what the trainer did with the one before.
-
-    Args:
-        indices: What the batches are, in order; asked by the one who iterates, and for nothing ahead.
-        num_batches, finish, accelerator: As of :class:`MadeBatches`.
-        begin: Begins the sample of an index and returns what ends it; on the stream, as ``make``.
-        make: Makes the batches of samples; an exception in the place of one that fails.
-        stream: In what order.
-    """
+    """Makes each batch when the trainer asks for it: its index may depend on what the trainer did with the one before.
+    On ``stream``, ``begin`` begins the sample of an index and returns what ends it, and ``make`` makes the batches of
+    samples, an exception in the place of one that fails."""
 
     def __init__(
         self,
@@ -140,14 +129,8 @@ _JOIN_S = 10.0
 
 @dataclass(frozen=True)
 class AheadOptions:
-    """How far ahead batches are made.
-
-    Attributes:
-        accelerator: On what.
-        stream: In what order: memory of the sampler goes from batch to batch on it, also of different epochs.
-        num_batches: Batches that wait for the trainer.
-        window: Batches whose rows are fetched together.
-    """
+    """How far ahead batches are made: ``num_batches`` wait for the trainer, the rows of ``window`` are fetched
+    together. The sampler's memory goes from batch to batch in the order of ``stream``, also of different epochs."""
 
     accelerator: Accelerator
     stream: torch.cuda.Stream | None
@@ -156,18 +139,12 @@ class AheadOptions:
 
 
 class BatchesAhead(MadeBatches):
-    """Iterates over batches that a thread makes, at most so many ahead.
+    """Iterates over batches that a thread makes ahead; the thread also asks for the indices, and must not have to wait
+    there for the trainer.
 
-    The thread asks for the kernels of a batch on a stream of its own, and it alone waits for its counts; before that it
-    asks for those of the next, so that the GPU is not idle while the host sees to a batch. (Negatives, induced and
-    bidirectional edges and windows take waits more, which then are for the next batch as well.)
-
-    Args:
-        indices: What the batches are, in order; the thread asks for them, and must not have to wait for the trainer.
-        num_batches, finish: As of :class:`~glt.loader.ahead.MadeBatches`.
-        begin: Begins the sample of an index and returns what ends it; in the thread and on its stream, as ``make``.
-        make: Makes the batches of some samples; in the place of those that failed are exceptions, and remain.
-        options: How far ahead.
+    The thread asks for the kernels of a batch on a stream of its own, and for those of the next before it waits for the
+    counts of the first, so that the GPU is not idle while the host sees to a batch. (Negatives, induced and
+    bidirectional edges and windows wait more often, then for the next batch as well.)
     """
 
     def __init__(
@@ -206,7 +183,7 @@ class BatchesAhead(MadeBatches):
 
 
 def _samples(indices: Iterator[Any], begin: Begin) -> Iterator[Any]:
-    """The sample of each index, or the exception that there is in its place; the next is begun before one is ended."""
+    """The sample of each index, or the exception in its place; the next is begun before one is ended."""
     for begun, _ in pairwise(chain(_begun(indices, begin), (None,))):
         yield begun if isinstance(begun, BaseException) else outcome(begun)
 

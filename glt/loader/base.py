@@ -1,10 +1,11 @@
-"""Batches that know their epoch and index, in a torch DataLoader of PyG's make."""
+"""What local node and link loaders share: numbered batches in a DataLoader of PyG's make, and the sampler that makes
+them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler
 from torch_geometric.data import Data, GraphStore, HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt import _core
+from glt._checks import check_at_least
 from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.feature import WindowGather
@@ -22,10 +25,10 @@ from glt.data.schema import HOMOGENEOUS
 from glt.loader.ahead import AheadOptions, BatchesAhead, BatchesOnRequest, MadeBatches, outcome
 from glt.loader.features import BatchFeatures
 from glt.sampler.config import per_edge_type
-from glt.sampler.neighbor_sampler import NeighborSampler
+from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.order import (
     BatchIndex,
-    Begun,
+    Iteration,
     Position,
     Resumable,
     SeedOrder,
@@ -42,17 +45,8 @@ from glt.sampler.output import Finish
 def require_agreement(
     sampler: NeighborSampler, data: Any, num_neighbors: Any, random_seed: int | None, options: dict[str, Any]
 ) -> None:
-    """Refuses a graph or options that a sampler was made without: they would silently lose to the sampler's own.
-
-    Args:
-        sampler: What the loader was given.
-        data: The loader's graph, of whose nodes and edges batches tell features; it must be of the same size.
-        num_neighbors, random_seed: The loader's arguments.
-        options: The loader's other arguments for sampling, by name. PyG's defaults stand for "not given".
-
-    Raises:
-        ValueError: Naming the first argument that differs, and both values.
-    """
+    """Raises ValueError, naming both values, if a user's sampler was made with another size of graph or other options
+    than the loader is given: they would silently lose to the sampler's own. PyG's defaults stand for "not given"."""
     _require_same_size(sampler, data)
     if per_edge_type(num_neighbors, sampler.graph.schema) != sampler.config.num_neighbors:
         raise ValueError(
@@ -64,33 +58,27 @@ def require_agreement(
             f"random_seed = {random_seed}, but neighbor_sampler was given {sampler.random_seed}: give it to one of them"
         )
     config = sampler.config
-    made_with = {
-        "replace": config.replace,
-        "subgraph_type": config.subgraph_type,
-        "disjoint": config.disjoint,
-        "temporal_strategy": config.temporal or "uniform",
-        "time_attr": sampler.time_attr,
-        "weight_attr": sampler.weight_attr,
-        "directed": config.subgraph_type != "induced",
-        "exclude_edges": config.exclude_edges,
+    made_with_and_default = {
+        "replace": (config.replace, False),
+        "subgraph_type": (config.subgraph_type, "directional"),
+        "disjoint": (config.disjoint, False),
+        "temporal_strategy": (config.temporal or "uniform", "uniform"),
+        "time_attr": (sampler.time_attr, None),
+        "weight_attr": (sampler.weight_attr, None),
+        "directed": (config.subgraph_type != "induced", True),
+        "exclude_edges": (config.exclude_edges, None),
     }
-    defaults = {
-        "replace": False, "subgraph_type": "directional", "disjoint": False, "temporal_strategy": "uniform",
-        "time_attr": None, "weight_attr": None, "directed": True, "exclude_edges": None,
-    }  # fmt: skip
     for name, value in options.items():
-        if value not in (defaults[name], made_with[name]):
-            raise ValueError(
-                f"{name} = {value!r}, but neighbor_sampler was made with {made_with[name]!r}: pass the same"
-            )
+        made_with, default = made_with_and_default[name]
+        if value not in (default, made_with):
+            raise ValueError(f"{name} = {value!r}, but neighbor_sampler was made with {made_with!r}: pass the same")
 
 
 def _require_same_size(sampler: NeighborSampler, data: Any) -> None:
     graph = sampler.graph
-    edges = [topology.num_edges for topology in graph.topologies]
     has: dict[str, dict[Any, int]] = {
-        "nodes": dict(zip(graph.schema.node_types, graph.num_nodes, strict=True)),
-        "edges": dict(zip(graph.schema.edge_types, edges, strict=True)),
+        "nodes": graph.schema.by_node_type(graph.num_nodes),
+        "edges": graph.schema.by_edge_type(topology.num_edges for topology in graph.topologies),
     }
     for what, counts in _sizes(data).items():
         if counts.keys() != has[what].keys():
@@ -108,12 +96,11 @@ def _require_same_size(sampler: NeighborSampler, data: Any) -> None:
 
 
 def _sizes(data: Any) -> dict[str, dict[Any, int | None]]:
-    """Numbers of nodes and edges by type, None where they are not known without reading all edges."""
+    """Numbers of nodes and edges by type; None: not known without reading all edges."""
     if isinstance(data, Dataset):
-        edges = [graph.num_edges for graph in data.graphs]
         return {
-            "nodes": dict(zip(data.schema.node_types, data.num_nodes_of, strict=True)),
-            "edges": dict(zip(data.schema.edge_types, edges, strict=True)),
+            "nodes": data.schema.by_node_type(data.num_nodes_of),
+            "edges": data.schema.by_edge_type(graph.num_edges for graph in data.graphs),
         }
     if isinstance(data, Data):
         (node_type,), (edge_type,) = HOMOGENEOUS.node_types, HOMOGENEOUS.edge_types
@@ -142,15 +129,27 @@ def _num_edges(store: Any) -> int | None:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class SamplerChoice:
+    """The arguments of a loader that say who samples, where and how far ahead; None: the default."""
+
+    neighbor_sampler: Any = None
+    random_seed: int | None = None
+    num_threads: int = 1
+    device: Any = None
+    batches_ahead: int | None = None
+    gather_window: int | None = None
+
+
 class KeyedBatches(Resumable):
     """What node and link loaders share: the order of the input, and a key for each batch of each epoch.
 
-    Goes before PyG's loader among the bases. A subclass calls :meth:`_choose_seed` before PyG's ``__init__`` and
-    :meth:`_number_batches` after it; its ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`.
+    Goes before PyG's loader among the bases. A subclass calls :meth:`_choose_sampler` before PyG's ``__init__`` and
+    :meth:`_complete_init` after it; ``collate_fn`` is then given :class:`~glt.sampler.BatchIndex`.
 
-    With a ``sampler``, ``batch_sampler`` or ``generator`` of the user's, which seeds come when is theirs to repeat: a
-    loader that resumes goes through the batches before its first, and makes sure that they are those of the run before.
-    With a ``neighbor_sampler`` of another make, so is what is drawn around the seeds.
+    With a ``sampler``, ``batch_sampler`` or ``generator`` of the user's, the user has to repeat the order of the seeds:
+    a loader that resumes goes through the batches before its first, and checks that they are those of the run before.
+    With a ``neighbor_sampler`` of another make, the user has to repeat its draws, too.
     """
 
     # Of torch's DataLoader:
@@ -165,14 +164,15 @@ class KeyedBatches(Resumable):
     input_data: Any
     transform: Any
     transform_sampler_output: Any
+    custom_cls: Any
+    filter_per_worker: bool
     # Of the loader:
     _features: BatchFeatures
+    _seeds: str  # "nodes" or "edges"
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
-        """Checks ``random_seed``, or draws one; ``kwargs`` are those of the DataLoader, whose batch size is checked.
-
-        Without a batch size, torch asks a sampler for whole batches: its own knows positions only.
-        """
+        """Checks ``random_seed``, or draws one, and the batch size in ``kwargs``, those of the DataLoader. Without a
+        batch size, torch asks a user's sampler for whole batches."""
         size = kwargs.get("batch_size", 1)
         brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
         if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -181,7 +181,7 @@ class KeyedBatches(Resumable):
             )
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
         self._position = Position()
-        self._begun = Begun(0, 0, 0, None)
+        self._begun = Iteration(0, 0, 0, None)
         # Default orders are ours, so that they depend on random_seed alone; one that the caller brings is kept.
         self._own_order = all(kwargs.get(name) is None for name in ("sampler", "batch_sampler", "generator"))
         # Of the caller's order: checksums of the seeds before each batch so far, in the newest iteration.
@@ -189,23 +189,31 @@ class KeyedBatches(Resumable):
         self._seeds_crc32: int | None = None
         self._ahead: AheadOptions | None = None
 
-    def _choose_ahead(
-        self, sampler: Any, data: Any, device: Any, batches_ahead: int | None, gather_window: int | None,
-        kwargs: dict[str, Any],
-    ) -> None:  # fmt: skip
-        """Takes note of the GPU of a sampler, if it has one, and of how far ahead of the trainer it is to be.
+    def _choose_sampler(
+        self, data: Any, num_neighbors: Any, options: dict[str, Any], choice: SamplerChoice, kwargs: dict[str, Any]
+    ) -> Any:
+        """Returns the sampler that the user brought, or a new one with ``options``; chooses the seed, too."""
+        sampler, random_seed = choice.neighbor_sampler, choice.random_seed
+        if isinstance(sampler, NeighborSampler):
+            require_agreement(sampler, data, num_neighbors, random_seed, options)
+            random_seed = sampler.random_seed
+        check_at_least("num_threads", choice.num_threads, 1)
+        self._choose_seed(random_seed, kwargs)
+        if sampler is None:
+            placed: dict[str, Any] = {"num_threads": choice.num_threads, "device": choice.device}
+            sampler = NeighborSampler(data, num_neighbors, **options, random_seed=self.random_seed, **placed)
+        self._choose_ahead(sampler, data, choice, kwargs)
+        return sampler
 
-        Raises:
-            TypeError, ValueError: If an option does not fit; names it.
-        """
-        place = sampler.accelerator if isinstance(sampler, NeighborSampler) else None
+    def _choose_ahead(self, sampler: Any, data: Any, choice: SamplerChoice, kwargs: dict[str, Any]) -> None:
+        """Takes note of the GPU of a sampler, if it has one, and of how far ahead of the trainer it is to be."""
+        device, place = choice.device, sampler.accelerator if isinstance(sampler, NeighborSampler) else None
         if device is not None and accelerator_of(device, "device") != place:
             raise ValueError(f"device = {device!r}, but neighbor_sampler samples on {place or 'the CPU'}: leave it out")
-        for name, value in (("batches_ahead", batches_ahead), ("gather_window", gather_window)):
+        for name, value in (("batches_ahead", choice.batches_ahead), ("gather_window", choice.gather_window)):
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} = {value!r}: expected an integer of at least 1")
+            check_at_least(name, value, 1)
             if place is None:
                 raise ValueError(f"{name} = {value}: it is for samplers on a GPU; give device='cuda', or leave it out")
         if place is None:
@@ -225,10 +233,12 @@ class KeyedBatches(Resumable):
                 raise ValueError(
                     f"{name} = {kwargs[name]!r} and a sampler on {place}: {why}; leave it out, a thread samples ahead"
                 )
-        ahead = 2 if batches_ahead is None else batches_ahead
-        self._ahead = AheadOptions(place, place.new_stream(), ahead, gather_window or 1)
+        ahead = 2 if choice.batches_ahead is None else choice.batches_ahead
+        self._ahead = AheadOptions(place, place.new_stream(), ahead, choice.gather_window or 1)
 
-    def _number_batches(self) -> None:
+    def _complete_init(self, data: Any, num_threads: int) -> None:
+        place = None if self._ahead is None else self._ahead.accelerator
+        self._features = BatchFeatures(data, self.custom_cls, num_threads, place)
         size = len(self.dataset)
         # Set behind DataLoader's back: it refuses a new dataset, and PyG's loaders insist on a range of their own.
         self.__dict__["dataset"] = _Positions(size)
@@ -242,7 +252,7 @@ class KeyedBatches(Resumable):
         self._begun = self._position.begin(self._num_batches())
         first = self._begun.first
         self._order_crcs = {first: self._order_crcs.get(first, 0)}
-        return _Deliveries(self._position, self._begun, self._iterated())
+        return _CountedBatches(self._position, self._begun, self._iterated())
 
     def _iterated(self) -> Any:
         if self._ahead is None:
@@ -254,16 +264,15 @@ class KeyedBatches(Resumable):
         # As torch's iterators do, so that an order that draws from the same generator is the CPU's.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         made = left, self._begin, make, self._transformed
-        if self._own_order or _waits_for_nobody(self._order_of_indices()):
+        if self._own_order or _may_be_asked_ahead(self._order_of_indices()):
             # Here, not in the thread: orders draw when they are first asked, from torch's generator perhaps.
-            return BatchesAhead(indices if self._own_order else _asked_once(indices), *made, self._ahead)
+            return BatchesAhead(indices if self._own_order else _with_first_asked(indices), *made, self._ahead)
         return BatchesOnRequest(indices, *made, self._ahead.accelerator, self._ahead.stream)
 
     def _order_of_indices(self) -> Any:
         return self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
 
     def _begin(self, index: BatchIndex) -> Finish:
-        """Begins the sample of a batch on the GPU."""
         finish, transform = self._begin_sample(index), self.transform_sampler_output
         return finish if transform is None else lambda: transform(finish())
 
@@ -276,7 +285,6 @@ class KeyedBatches(Resumable):
             yield data if isinstance(data, BaseException) else outcome(partial(self._complete, data, out))
 
     def _featured(self, outs: Sequence[Any], windows: dict[int, WindowGather]) -> Iterator[Any]:
-        """Samples joined with their features, or the exceptions in their place."""
         num_made = 0
         if len(outs) > 1:
             try:
@@ -297,9 +305,40 @@ class KeyedBatches(Resumable):
     def _transformed(self, data: Any) -> Any:
         return data if self.transform is None else self.transform(data)
 
+    def collate_fn(self, index: BatchIndex | Tensor | list[int]) -> Any:
+        """Samples a batch; in a DataLoader worker also looks up its features, if ``filter_per_worker``."""
+        if not isinstance(index, BatchIndex):
+            return super().collate_fn(index)  # type: ignore[misc]
+        out = self._sample(index)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
+        """Joins a sample with the features of its nodes and edges."""
+        if not isinstance(self._sampler, NeighborSampler):
+            return super().filter_fn(out)  # type: ignore[misc]
+        if self.transform_sampler_output is not None:
+            out = self.transform_sampler_output(out)
+        return self._transformed(self._with_seeds(self._features.batch(out), out))
+
+    def _sample(self, index: BatchIndex) -> SamplerOutput | HeteroSamplerOutput:
+        sampler, inputs, options = self._sampler, self.input_data[index.input_id], self._sample_options()
+        if isinstance(sampler, NeighborSampler):
+            options["batch_key"] = index.key
+        return getattr(sampler, f"sample_from_{self._seeds}")(inputs, **options)
+
     def _begin_sample(self, index: BatchIndex) -> Finish:
-        """Begins the sample of a batch, with a sampler of glt's."""
+        sampler, inputs = self._sampler, self.input_data[index.input_id]
+        if is_replaced(sampler, f"sample_from_{self._seeds}"):
+            return partial(self._sample, index)
+        return getattr(sampler, f"begin_from_{self._seeds}")(inputs, **self._sample_options(), batch_key=index.key)
+
+    @property
+    def _sampler(self) -> Any:
         raise NotImplementedError
+
+    def _sample_options(self) -> dict[str, Any]:
+        """Arguments of the sampler beside the seeds and the key."""
+        return {}
 
     def _with_seeds(self, data: Any, out: Any) -> Any:
         """Adds to a batch what belongs to its seeds."""
@@ -308,29 +347,23 @@ class KeyedBatches(Resumable):
     @property
     def _index_sampler(self) -> Any:
         """What torch's DataLoader iterates over: batches that know their epoch and index."""
-        return _Numbered(self, super()._index_sampler)  # type: ignore[misc]
+        return _BatchIndices(self, super()._index_sampler)  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         if self.num_workers and not getattr(self, "in_order", True):
             raise ValueError("in_order = False: batches come in any order, so that none is the next; leave it out")
         return super().state_dict()
 
-    def _sampled_by(self) -> Any:
-        """The sampler that is asked for each batch."""
-        raise NotImplementedError
-
     def _seed_columns(self) -> dict[str, Tensor | None]:
-        """What was given of each seed, by name."""
         raise NotImplementedError
 
     def _options(self) -> dict[str, Any]:
-        """Further options that decide what a batch is, as JSON."""
         return {}
 
     def _fingerprint(self) -> dict[str, Any]:
         if self._seeds_crc32 is None:
             self._seeds_crc32 = crc32_of(self._seed_columns())
-        sampler = self._sampled_by()
+        sampler = self._sampler
         fields: dict[str, Any] = {"neighbor_sampler": type(sampler).__name__}
         if isinstance(sampler, NeighborSampler):
             fields |= sampler.config.to_json()
@@ -374,9 +407,7 @@ class KeyedBatches(Resumable):
         self._order_crcs = {next_batch: 0 if crc32 is None else crc32}
 
 
-class _Numbered:
-    """The batches of one epoch after the other, numbered."""
-
+class _BatchIndices:
     def __init__(self, loader: KeyedBatches, index_sampler: Any) -> None:
         self.loader = loader
         self.index_sampler = index_sampler
@@ -388,8 +419,8 @@ class _Numbered:
             return loader._order.batches(begun.epoch, begun.first)
         return self._brought(begun, loader.random_seed, loader._order_crcs)
 
-    def _brought(self, begun: Begun, random_seed: int, crcs: dict[int, int]) -> Iterator[BatchIndex]:
-        """Those of the caller's order from the first on, which must come after the same seeds as in the run before."""
+    def _brought(self, begun: Iteration, random_seed: int, crcs: dict[int, int]) -> Iterator[BatchIndex]:
+        """The batches of the user's order from the first on, which must follow the same seeds as in the run before."""
         crc32, num_batches = 0, 0
         for index, batch in enumerate(self.index_sampler):
             if index == begun.first:
@@ -407,7 +438,7 @@ class _Numbered:
         return len(self.index_sampler)
 
 
-def _require_same_order(begun: Begun, crc32: int, expected: int) -> None:
+def _require_same_order(begun: Iteration, crc32: int, expected: int) -> None:
     if crc32 != expected:
         raise RuntimeError(
             f"epoch {begun.epoch} was to go on with batch {begun.first}, but the sampler now gives other seeds before "
@@ -416,14 +447,14 @@ def _require_same_order(begun: Begun, crc32: int, expected: int) -> None:
         )
 
 
-class _Deliveries:
-    """An iterator over batches that takes note of those handed out: DataLoader workers are ahead of that."""
+class _CountedBatches:
+    """An iterator that takes note of the batches handed out: DataLoader workers are ahead of that."""
 
-    def __init__(self, position: Position, begun: Begun, batches: Any) -> None:
+    def __init__(self, position: Position, begun: Iteration, batches: Any) -> None:
         self._position, self._begun, self._batches = position, begun, batches
         self._index = begun.first
 
-    def __iter__(self) -> _Deliveries:
+    def __iter__(self) -> _CountedBatches:
         return self
 
     def __len__(self) -> int:
@@ -446,9 +477,9 @@ class _Deliveries:
         return batch
 
 
-def _waits_for_nobody(order: Any) -> bool:
-    """Whether an order is a list, or of torch's or PyG's make: a user's may wait for what is done with a batch. Nor may
-    it draw all along the epoch: asked ahead, it would leave its generator elsewhere."""
+def _may_be_asked_ahead(order: Any) -> bool:
+    """Whether an order is a list, or of torch's or PyG's make: a user's may depend on what is done with a batch. Nor
+    may it draw all along the epoch: asked ahead, it would leave its generator elsewhere."""
     while type(order) is BatchSampler:
         order = order.sampler
     if type(order) is RandomSampler and order.replacement:
@@ -457,7 +488,7 @@ def _waits_for_nobody(order: Any) -> bool:
     return known or type(order) in (list, tuple, range, Tensor)
 
 
-def _asked_once(indices: Iterator[BatchIndex]) -> Iterator[BatchIndex]:
+def _with_first_asked(indices: Iterator[BatchIndex]) -> Iterator[BatchIndex]:
     """The same, of which the first has been asked for; what that raises comes in its place."""
     try:
         first = next(indices)

@@ -1,4 +1,4 @@
-"""glt's datasets as PyG's data, whose attributes a batch takes its rows from."""
+"""Samples joined with the features of their nodes and edges: PyG's batches, on glt's gather."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ class BatchFeatures:
     """Makes batches out of samples.
 
     Args:
-        source: Where attributes come from. Of ``Data`` and ``HeteroData`` all survive: rows of node- and edge-level
-            ones, the others as they are. Of a dataset all tables. Of stores, the tensors whose group is a node or edge
-            type.
+        source: Where attributes come from. ``Data`` and ``HeteroData`` keep all: rows of node- and edge-level ones, the
+            others as they are. Of a dataset all tables. Of stores, the tensors whose group is a node or edge type.
         custom_cls: Class of the batches of stores and datasets. Default: ``Data`` or ``HeteroData``.
         num_threads: Threads to copy rows with.
         accelerator: The GPU that samples are on and rows go to; needs a dataset. Default: all is on the CPU.
@@ -63,11 +62,7 @@ class BatchFeatures:
         self, outs: Sequence[SamplerOutput | HeteroSamplerOutput], windows: dict[int, WindowGather]
     ) -> Iterator[Data | HeteroData]:
         """The batches of several samples of a dataset on its GPU, whose distinct rows are fetched once, now.
-
-        Args:
-            outs: The samples.
-            windows: What it takes, by table; kept from call to call by a caller who does this on one thread.
-        """
+        ``windows`` is kept from call to call by a caller on one thread."""
         fetched = {
             id(feature): self._window(feature, windows).gather(ids)
             for feature, ids in _wanted(self.source, outs)
@@ -88,12 +83,8 @@ class BatchFeatures:
     def batch(
         self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor] | None = None
     ) -> Data | HeteroData:
-        """Returns the batch of a sample, complete but for what belongs to its seeds.
-
-        Args:
-            out: The sample.
-            rows: Looks up the rows of a dataset's tables. Default: one table after the other.
-        """
+        """Returns the batch of a sample, complete but for what belongs to its seeds. ``rows`` looks up rows of a
+        dataset's tables; default: one table after the other."""
         rows = rows or self._gather
         hetero = isinstance(out, HeteroSamplerOutput)
         if isinstance(self.source, Dataset):
@@ -184,7 +175,7 @@ class BatchFeatures:
         return feature.gather(ids, out, num_threads=self.num_threads)
 
     def _has_all(self, feature: Feature) -> bool:
-        """Whether each node or edge has its row: then no id can be wrong, and nobody waits to be told."""
+        """Whether each node or edge has its row: then no id can be wrong."""
         if id(feature) not in self._whole:
             source = self.source
             enough = [
@@ -253,7 +244,7 @@ def stacked(row: Tensor, col: Tensor) -> Tensor:
 
 
 def _items(values: Any) -> Iterable[tuple[Any, Any]]:
-    """``(type, value)`` pairs; the type is None in a homogeneous sample, and there are none of what is absent."""
+    """``(type, value)`` pairs; the type is None in a homogeneous sample; none of what is absent."""
     if values is None:
         return ()
     return values.items() if isinstance(values, dict) else ((None, values),)
@@ -264,7 +255,7 @@ def _of(values: Any, each: Any) -> Any:
 
 
 def _store(data: Any, each: Any) -> Any:
-    """The storage of a node or edge type: the only one of a homogeneous graph."""
+    """The storage of a node or edge type; the only one of a homogeneous graph."""
     return data[each] if isinstance(data, HeteroData) else data._store
 
 

@@ -6,7 +6,6 @@ from glt._faces import lazy_names
 
 if TYPE_CHECKING:
     from glt.data.partition_book import PartitionBook
-    from glt.partition.forecast import Forecast
     from glt.partition.format.id_map import IdMap, to_original_order
     from glt.partition.format.load import (
         CachePart,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from glt.partition.inputs import graph_arguments, read_graph
     from glt.partition.inspect import Inspection, inspect_partitions
     from glt.partition.methods.edge_cut import AdjacencyPartitioner, FennelPartitioner
+    from glt.partition.methods.forecast import Forecast
     from glt.partition.methods.metis import MetisPartitioner
     from glt.partition.methods.partitioner import PartitionerBase
     from glt.partition.methods.partitioners import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner
@@ -67,7 +67,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "glt.data.partition_book": ["PartitionBook"],
         "sharded": ["partition_distributed"],
-        "forecast": ["Forecast"],
         "format.id_map": ["IdMap", "to_original_order"],
         "format.load": [
             "CachePart",
@@ -85,6 +84,7 @@ __getattr__, __dir__ = lazy_names(
         "inputs": ["graph_arguments", "read_graph"],
         "inspect": ["Inspection", "inspect_partitions"],
         "methods.edge_cut": ["AdjacencyPartitioner", "FennelPartitioner"],
+        "methods.forecast": ["Forecast"],
         "methods.metis": ["MetisPartitioner"],
         "methods.partitioner": ["PartitionerBase"],
         "methods.partitioners": ["AssignedPartitioner", "FrequencyPartitioner", "RandomPartitioner"],

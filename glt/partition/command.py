@@ -8,12 +8,10 @@ output directory that is not empty; 130 after Ctrl-C. Errors are one line on std
 from __future__ import annotations
 
 import argparse
-import importlib
 import resource
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -23,25 +21,18 @@ import torch
 
 from glt._checks import format_size, parse_size
 from glt.data.arrays import load_npy, map_npy
-from glt.errors import PartitionError
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import require_graph_name, write_part_config
 from glt.partition.format.staging import require_free, require_writable
 from glt.partition.inputs import read_graph
-
-# What partitioners balance and place nodes by, out of the tables of a graph.
-
+from glt.partition.methods import METHODS
 
 _LABELS = ("label", "y")
 
 
 def balance_tables(graph: Mapping[str, Any], names: list[str] | None, by_type: bool) -> Any:
-    """Returns ``balance_ntypes`` of a partitioner.
-
-    Args:
-        graph: Arguments of the partitioner.
-        names: Of tables of nodes: ``label`` (or ``y``) for the labels, else attributes.
-        by_type: Whether types are told apart.
+    """Returns ``balance_ntypes`` of a partitioner: the tables of nodes of these names, ``label`` (or ``y``) for the
+    labels.
 
     Raises:
         ValueError: If there is no such table; names those there are.
@@ -58,12 +49,10 @@ def balance_tables(graph: Mapping[str, Any], names: list[str] | None, by_type: b
 
 
 def hotness_of(graph: Mapping[str, Any], given: argparse.Namespace) -> Any:
-    """Returns the hotness that the flags ask for, or None: one table, or one for each partition; by type where there
-    are types. Around seeds draws are by weight where edges have weights; times are not looked at, since what a batch
-    reads depends on the times of its seeds, which are not known here.
+    """Returns the hotness that the flags ask for, or None. Around seeds draws are by weight where edges have weights;
+    times are not looked at, since what a batch reads depends on the times of its seeds, which are not known here.
 
     Raises:
-        ImportError: If this glt cannot compute it.
         ValueError: If flags are missing or there are no such seeds.
     """
     if given.hotness is None:
@@ -144,66 +133,16 @@ def _unknown(flag: str, name: str, graph: Mapping[str, Any]) -> str:
     return f"{flag} {name}: no nodes have that: expected one of {', '.join(known) or '(there are no tables of nodes)'}"
 
 
-# The flags of ``glt partition``, and the arguments of partitioners and readers that they stand for.
-
-
-@dataclass(frozen=True)
-class Method:
-    """A partitioner by the name that users choose it by.
-
-    Attributes:
-        module, class_name: Where it is: nothing is imported that was not chosen.
-        options: Arguments of its own, which other partitioners may not have.
-        help: What it is good for.
-    """
-
-    module: str
-    class_name: str
-    options: frozenset[str]
-    help: str
-
-    def load(self) -> Any:
-        """Returns the class.
-
-        Raises:
-            ValueError: If this glt does not have it.
-        """
-        try:
-            return getattr(importlib.import_module(self.module), self.class_name)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"--method: this glt has no {self.class_name} ({error})") from error
-
-
-METHODS: Final = {
-    "random": Method(
-        "glt.partition.methods.partitioners", "RandomPartitioner", frozenset({"random_seed"}), "even, at random"
-    ),
-    "frequency": Method(
-        "glt.partition.methods.partitioners", "FrequencyPartitioner", frozenset({"random_seed"}),
-        "nodes go where they are read most; needs --hotness",
-    ),
-    "metis": Method(
-        "glt.partition.methods.metis", "MetisPartitioner", frozenset({"random_seed", "imbalance", "objtype"}),
-        "few edges between partitions, in memory, by pymetis",
-    ),
-    "fennel": Method(
-        "glt.partition.methods.edge_cut", "FennelPartitioner", frozenset({"random_seed", "imbalance", "num_passes"}),
-        "few edges between partitions, in bounded memory",
-    ),
-    "assigned": Method(
-        "glt.partition.methods.partitioners", "AssignedPartitioner", frozenset({"owners"}),
-        "as --owners says",
-    ),
-}  # fmt: skip
-
 DESCRIPTION: Final = (
     "Partitions a graph on disk. Exit status 0: done; 1: failed on the way; 2: cannot be done as asked; 130: stopped. "
     "Nothing is left behind but a whole directory."
 )
 
 # Flags whose values a partitioner takes under the same name.
-_PASSED: Final = ("random_seed", "imbalance", "objtype", "num_passes", "chunk_size", "num_threads", "sort_memory_bytes",
-                  "relabel", "balance_edges", "cache_ratio", "cache_memory_budget", "owners")  # fmt: skip
+_PASSED: Final = (
+    *("random_seed", "imbalance", "objtype", "num_passes", "owners", "relabel", "balance_edges"),
+    *("chunk_size", "num_threads", "sort_memory_bytes", "cache_ratio", "cache_memory_budget"),
+)
 _OWN: Final = frozenset().union(*(method.options for method in METHODS.values()))
 _SIZES: Final = ("sort_memory_bytes", "cache_memory_budget")
 
@@ -212,19 +151,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds all flags."""
     parser.description = DESCRIPTION
     add = parser.add_argument
-    add("input", help="directory of .npy files, OGB folder, description (.json, .toml), saved PyG graph (.pt), or a "
-        "table of edges: Parquet or CSV files, a directory of them, a quoted pattern")  # fmt: skip
+    text = (
+        "directory of .npy files, OGB folder, description (.json, .toml), saved PyG graph (.pt), or a "
+        "table of edges: Parquet or CSV files, a directory of them, a quoted pattern"
+    )
+    add("input", help=text)
     add("--out", required=True, help="directory to create")
     add("--num-parts", type=int, required=True, metavar="N", help="number of partitions")
     methods = "; ".join(f"{name}: {method.help}" for name, method in METHODS.items())
     add("--method", choices=METHODS, default="random", help=f"{methods} (default: random)")
-    add("--graph-name", metavar="NAME",
-        help="write a part_config NAME.json beside the manifest, with DGL's keys; DistGraph takes either")  # fmt: skip
-    add("--edge-dir", choices=("in", "out"), default="in",
-        help="which edges of a node are sampled, and lie with it: in (PyG's; default) or out")  # fmt: skip
-    add("--dry-run", action="store_true",
-        help="print the forecast and stop; tables are counted, not read, unless --balance or --hotness needs values"
-    )  # fmt: skip
+    text = "write a part_config NAME.json beside the manifest, with DGL's keys; DistGraph takes either"
+    add("--graph-name", metavar="NAME", help=text)
+    text = "which edges of a node are sampled, and lie with it: in (PyG's; default) or out"
+    add("--edge-dir", choices=("in", "out"), default="in", help=text)
+    text = "print the forecast and stop; tables are counted, not read, unless --balance or --hotness needs values"
+    add("--dry-run", action="store_true", help=text)
     add("--no-progress", action="store_true", help="no progress bar; there is none but on a terminal anyway")
     add("--scratch", metavar="DIR", help="where tables lie while they are partitioned (default: beside --out)")
 
@@ -235,11 +176,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--imbalance", type=float, metavar="X", help="by how much a partition may exceed the mean (default: 0.05)")
     add("--objtype", choices=("cut", "vol"), help="what METIS minimises (default: cut)")
     add("--passes", type=int, dest="num_passes", metavar="N", help="most passes of fennel over the edges (default: 12)")
-    add("--owners", action="append", metavar="FILE", help="an .npy file of the partition of each node; of a graph of "
-        "types TYPE=FILE, once for each type")  # fmt: skip
-    add("--balance", action="append", metavar="NAME",
-        help="spread nodes of each value of this table evenly: label, or an attribute such as train_mask; may be given "
-        "again")  # fmt: skip
+    text = "an .npy file of the partition of each node; of a graph of types TYPE=FILE, once for each type"
+    add("--owners", action="append", metavar="FILE", help=text)
+    text = (
+        "spread nodes of each value of this table evenly: label, or an attribute such as train_mask; may be given again"
+    )
+    add("--balance", action="append", metavar="NAME", help=text)
     add("--balance-types", action="store_true", help="spread nodes of each type evenly")
     add("--balance-edges", action="store_const", const=True, help="spread edges evenly too")
     add("--chunk-size", type=int, metavar="ROWS", help="rows of features that a thread copies at a time")
@@ -248,30 +190,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     hot = parser.add_argument_group("hotness and caches")
     add = hot.add_argument
-    add("--hotness", choices=("degree", "seeds"),
-        help="how often nodes are read: by their edges, or by sampling around --seeds with --num-neighbors, by the "
+    text = (
+        "how often nodes are read: by their edges, or by sampling around --seeds with --num-neighbors, by the "
         "weights of edges where they have some, and as if there were no times, which holds the graph in memory"
-    )  # fmt: skip
-    add("--seeds", metavar="NAME", help="a mask among the attributes of nodes, or an .npy file of ids; of a graph of "
-        "types TYPE=NAME. Partition i is read for the i-th of N equal pieces of them")  # fmt: skip
-    add("--num-neighbors", type=_hops, metavar="K,K,...",
-        help="neighbours per hop, -1 for all; =-1,... where that comes first")  # fmt: skip
+    )
+    add("--hotness", choices=("degree", "seeds"), help=text)
+    text = (
+        "a mask among the attributes of nodes, or an .npy file of ids; of a graph of "
+        "types TYPE=NAME. Partition i is read for the i-th of N equal pieces of them"
+    )
+    add("--seeds", metavar="NAME", help=text)
+    text = "neighbours per hop, -1 for all; =-1,... where that comes first"
+    add("--num-neighbors", type=_hops, metavar="K,K,...", help=text)
     add("--batch-size", type=int, metavar="N", help="seeds of a batch (default: that of sample_prob)")
-    add("--cache-ratio", type=float, metavar="X", help="share of the nodes of a type of which each partition keeps "
-        "copies that it does not own")  # fmt: skip
+    text = "share of the nodes of a type of which each partition keeps copies that it does not own"
+    add("--cache-ratio", type=float, metavar="X", help=text)
     add("--cache-memory", dest="cache_memory_budget", metavar="SIZE", help="the same in bytes, such as 2GB")
 
     read = parser.add_argument_group("PyG graphs and OGB folders")
     add = read.add_argument
     add("--weight-attr", metavar="NAME", help="attribute of edges of a .pt graph to sample by")
     add("--time-attr", metavar="NAME", help="attribute of nodes or edges of a .pt graph to sample by")
-    add("--add-inverse-edge", action=argparse.BooleanOptionalAction, default=None,
-        help="whether OGB's edges are followed by their reverses (default: as OGB does)")  # fmt: skip
+    text = "whether OGB's edges are followed by their reverses (default: as OGB does)"
+    add("--add-inverse-edge", action=argparse.BooleanOptionalAction, default=None, help=text)
 
     tables = parser.add_argument_group(
-        "tables of edges", "A column is NAME or NAME:DTYPE; several, NAME,NAME,..., are side by side. A description "
+        "tables of edges",
+        "A column is NAME or NAME:DTYPE; several, NAME,NAME,..., are side by side. A description "
         "file can say more: see glt.partition.inputs.read.",
-    )  # fmt: skip
+    )
     add = tables.add_argument
     add("--src", metavar="COLUMN", help="ids of sources (default: src)")
     add("--dst", metavar="COLUMN", help="ids of destinations (default: dst)")
@@ -291,11 +238,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def partitioner_options(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns the arguments of a partitioner that were given as they are.
-
-    Raises:
-        ValueError: If the method does not have one.
-    """
+    """Returns the arguments of a partitioner that were given as they are; raises ValueError if the method does not have
+    one."""
     options = {name: getattr(given, name) for name in _PASSED if getattr(given, name) is not None}
     for name in sorted(options.keys() & _OWN - METHODS[given.method].options):
         takers = [other for other, method in METHODS.items() if name in method.options]
@@ -383,10 +327,8 @@ __all__ = ["add_arguments", "run"]
 _MOST_LABELS: Final = 16  # in the report, of a type of nodes
 
 # What a wrong flag, or a wrong input, ends in.
-_REFUSED = (
-    PartitionError, ValueError, TypeError, LookupError, ImportError, FileNotFoundError, PermissionError,
-    NotADirectoryError, IsADirectoryError,
-)  # fmt: skip
+_UNUSABLE = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+_REFUSED = (ValueError, TypeError, LookupError, ImportError, *_UNUSABLE)
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -405,7 +347,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             write_part_config(partitioner.output_dir, arguments.graph_name, arguments.method)
     except KeyboardInterrupt:
         return _fail(130, "stopped; nothing is left behind")
-    except (PartitionError, ValueError, TypeError, OSError, MemoryError) as error:
+    except (ValueError, TypeError, OSError, MemoryError) as error:
         return _fail(1, error)
     print("\n".join(_report(manifest, partitioner.output_dir, time.monotonic() - start)))
     return 0
@@ -432,7 +374,7 @@ def _partitioner(arguments: argparse.Namespace) -> Any:
         options["probs" if arguments.method == "frequency" else "hotness"] = hotness
     elif arguments.method == "frequency":
         raise ValueError("--method frequency places nodes by how often they are read: add --hotness")
-    return chosen(out, arguments.num_parts, **graph, **options)
+    return chosen(out, arguments.num_parts, graph, **options)
 
 
 def _shows_progress(arguments: argparse.Namespace) -> bool:
@@ -449,8 +391,7 @@ def _scratch(arguments: argparse.Namespace, out: Path) -> Path:
 
 
 def _forecast(partitioner: Any) -> str:
-    nodes, edges = partitioner.graph.nodes, partitioner.graph.edges
-    counts = f"{sum(n.num_nodes for n in nodes)} nodes and {sum(e.num_edges for e in edges)} edges"
+    counts = f"{partitioner.graph.num_nodes} nodes and {partitioner.graph.num_edges} edges"
     return f"forecast: {counts}: {partitioner.forecast().summary()}"
 
 

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from glt._checks import check_flag, integer
 from glt.data.dataset import Dataset
-from glt.partition import arguments
-from glt.partition.command import METHODS
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.part_config import require_graph_name, write_part_config
+from glt.partition.graph_input import GraphInput, arguments_by_type
 from glt.partition.inputs.pyg import dataset_arguments, graph_arguments
-from glt.partition.methods.partitioner import IdsOf, PartitionerBase
+from glt.partition.methods import METHODS
+from glt.partition.methods.partitioner import IdsOf, PartitionerBase, checked_strategy
 from glt.partition.methods.partitioners import AssignedPartitioner
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 
-# What DGL's function also takes, or did, and what to say to whoever passes it on.
+# What DGL's function also takes, or did, and what to say where it is passed on.
 _NOT_HERE: Final = {
     "n_jobs": "say num_threads",
     "relabel": "it is called reshuffle here, as in DGL",
@@ -31,7 +32,7 @@ _NOT_HERE: Final = {
 }
 # Arguments that decide on the assignment, where more than one trainer per machine takes a part of a partition.
 _ASSIGNING: Final = frozenset({"random_seed", "imbalance", "num_passes", "memory_budget_bytes"})
-_BOTH: Final = frozenset({"num_threads", "sort_memory_bytes"})
+_BOTH: Final = frozenset({"num_threads", "sort_memory_bytes", "edge_assign_strategy"})
 _FINE_METHODS: Final = ("metis", "fennel", "random")
 
 # By kind: nodes and edges of a homogeneous graph share the names of a batch.
@@ -64,18 +65,16 @@ def partition_graph(
 
         partition_graph(data, "products", 4, "4part_data", balance_ntypes=data.train_mask, balance_edges=True)
 
-    All attributes of nodes and edges come along, masks of training nodes too: batches have them, and
-    ``g.ndata['train_mask']`` is one. The directory is that of a partitioner (:class:`PartitionerBase`), with
-    ``<graph_name>.json`` beside its manifest (:mod:`glt.partition.format.part_config`).
+    All attributes of nodes and edges come along: batches have them, and ``g.ndata['train_mask']`` is one. The directory
+    is that of a partitioner (:class:`PartitionerBase`), with ``<graph_name>.json`` beside its manifest.
 
     Args:
         g: A PyG ``Data`` or ``HeteroData``, or a :class:`glt.data.Dataset`.
         graph_name: Its name, which :class:`glt.distributed.DistGraph` is told.
         num_parts: Number of partitions; machines may be more or fewer.
         out_path: The directory to create.
-        num_hops: 1: of the nodes around those of a partition there are the ids, which is all that samplers need, since
-            each node is asked of its owner. More are refused: copies of others' hot rows are ``cache_ratio`` with
-            ``hotness``.
+        num_hops: 1, the ids of neighbours, which is all that samplers need. More are refused: copies of others' hot
+            rows are ``cache_ratio`` with ``hotness``.
         part_method: ``'metis'`` (needs pymetis), ``'random'``, ``'fennel'`` (few edges cut, in bounded memory),
             ``'frequency'`` (needs ``probs``) or ``'assigned'`` (needs ``owners``).
         balance_ntypes: Numbers of nodes, such as a training mask, whose values are spread evenly over partitions:
@@ -88,7 +87,6 @@ def partition_graph(
             ``edge_split`` take. With METIS, Fennel and random. Takes four bytes per node and edge of memory.
         objtype: What METIS minimises, ``'cut'`` or ``'vol'``; others than ``'cut'`` are refused without METIS.
         graph_formats: What the edges are stored as: ``'csc'``, or ``'csr'`` with ``edge_assign_strategy='by_src'``.
-            Samplers read one of them; others are refused.
         use_graphbolt: Refused: there is one kind of partition, and samplers read it as it is.
         reshuffle: Whether nodes and edges get new ids, of which each partition owns a range; with False they keep those
             of ``g``, and each host holds a book of all.
@@ -113,25 +111,33 @@ def partition_graph(
     if not isinstance(out_path, str | os.PathLike):
         raise TypeError(f"out_path = {out_path!r}: expected the path of the directory to create")
     chosen, assigning = _method(part_method, objtype, options)
-    edge_assign_strategy = arguments.strategy(edge_assign_strategy)
+    edge_assign_strategy = checked_strategy(edge_assign_strategy)
     _require_known(num_hops, graph_formats, use_graphbolt, edge_assign_strategy)
-    num_trainers = arguments.integer(
+    num_trainers = integer(
         "num_trainers_per_machine", num_trainers_per_machine, 1, 2**16, "trainers that share a partition"
     )
-    for name, value in (("reshuffle", reshuffle), ("return_mapping", return_mapping)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} = {value!r}: expected True or False")
+    check_flag("reshuffle", reshuffle)
+    check_flag("return_mapping", return_mapping)
     if return_mapping and not reshuffle:
         raise ValueError("return_mapping = True, but reshuffle is False: ids stay those of g; leave one of them out")
-    graph: dict[str, Any] = {**_graph(g, weight_attr, time_attr), "edge_assign_strategy": edge_assign_strategy}
-    balance = {"balance_ntypes": balance_ntypes, "balance_edges": balance_edges}
+    graph = GraphInput.of(**_arguments(g, weight_attr, time_attr))
+    assigning |= {"balance_ntypes": balance_ntypes, "balance_edges": balance_edges}
+    written: dict[str, Any] = {"relabel": reshuffle, "edge_assign_strategy": edge_assign_strategy}
+    written |= {name: value for name, value in options.items() if name not in _ASSIGNING}
+    assigning |= {name: value for name, value in options.items() if name in _ASSIGNING}
     partitioner: PartitionerBase
     if num_trainers == 1:
-        partitioner = chosen(out_path, num_parts, relabel=reshuffle, **graph, **balance, **assigning, **options)
-    else:
-        partitioner = _of_pieces(
-            part_method, chosen, out_path, num_parts, num_trainers, reshuffle, graph, balance | assigning, options
+        partitioner = chosen(out_path, num_parts, graph, **assigning, **written)
+    elif part_method not in _FINE_METHODS:
+        raise ValueError(
+            f"num_trainers_per_machine = {num_trainers}, but part_method = {part_method!r}: expected one of "
+            f"{list(_FINE_METHODS)}, which can cut partitions further"
         )
+    else:
+        num_parts = integer("num_parts", num_parts, 1, 2**16 // num_trainers, "the number of partitions")
+        assigning |= {name: value for name, value in written.items() if name in _BOTH}
+        pieces = chosen(out_path, num_parts * num_trainers, graph, **assigning)
+        partitioner = _of_pieces(graph, pieces, num_trainers, out_path, written)
     if return_mapping:
         _, orig_nids, orig_eids = partitioner.partition(progress, return_mapping=True)
     else:
@@ -179,7 +185,7 @@ def _require_known(num_hops: Any, graph_formats: Any, use_graphbolt: Any, edge_a
         )
 
 
-def _graph(g: Any, weight_attr: str | None, time_attr: str | None) -> dict[str, Any]:
+def _arguments(g: Any, weight_attr: str | None, time_attr: str | None) -> dict[str, Any]:
     if not isinstance(g, Dataset):
         try:
             return graph_arguments(g, weight_attr=weight_attr, time_attr=time_attr)
@@ -195,52 +201,35 @@ def _graph(g: Any, weight_attr: str | None, time_attr: str | None) -> dict[str, 
 
 
 def _of_pieces(
-    part_method: str,
-    chosen: Any,
-    out_path: str | os.PathLike[str],
-    num_parts: int,
+    given: GraphInput,
+    fine: PartitionerBase,
     num_trainers: int,
-    reshuffle: bool,
-    graph: dict[str, Any],
-    assigning: dict[str, Any],
-    options: dict[str, Any],
+    out_path: str | os.PathLike[str],
+    written: dict[str, Any],
 ) -> PartitionerBase:
-    """A partitioner whose partitions are ``num_trainers`` pieces each, and whose nodes and edges say of which they
-    are."""
-    if part_method not in _FINE_METHODS:
-        raise ValueError(
-            f"num_trainers_per_machine = {num_trainers}, but part_method = {part_method!r}: expected one of "
-            f"{list(_FINE_METHODS)}, which can cut partitions further"
-        )
-    num_parts = arguments.integer("num_parts", num_parts, 1, 2**16 // num_trainers, "the number of partitions")
-    for_pieces = {name: value for name, value in options.items() if name in _ASSIGNING | _BOTH}
-    fine = chosen(out_path, num_parts * num_trainers, **graph, **assigning, **for_pieces)
+    """Returns a partitioner whose partitions are ``num_trainers`` of those of ``fine`` each, and whose nodes and edges
+    have the number of their piece as an attribute."""
+    graph = fine.graph
     pieces = [book.owner for book in fine.books()]
-    schema = fine.graph.schema
-
-    def face(types: Sequence[Any], values: Sequence[Any]) -> Any:
-        return dict(zip(types, values, strict=True)) if schema.is_hetero else values[0]
-
-    numbers = {
-        "node": [piece.astype(np.int32) for piece in pieces],
-        "edge": [pieces[edges.expanded][edges.row_ids].astype(np.int32) for edges in fine.graph.edges],
-    }
-    attrs = {}
-    for kind, types in (("node", schema.node_types), ("edge", schema.edge_types)):
-        name, named = TRAINER_IDS[kind], graph.get(f"{kind}_attrs") or {}
-        tables = [named.get(each) or {} for each in types] if schema.is_hetero else [named]
-        if any(name in each for each in tables):
-            raise ValueError(
-                f"g has an attribute {name!r} of {kind}s, which num_trainers_per_machine = {num_trainers} adds: rename "
-                "it"
-            )
-        attrs[f"{kind}_attrs"] = face(types, [{**t, name: of} for t, of in zip(tables, numbers[kind], strict=True)])
-    return AssignedPartitioner(
-        out_path,
-        num_parts,
-        owners=face(schema.node_types, [piece // num_trainers for piece in pieces]),
-        origin={"pieces": type(fine).__name__, "num_trainers_per_machine": num_trainers, **fine.strategy_arguments()},
-        relabel=reshuffle,
-        **(graph | attrs),
-        **{name: value for name, value in options.items() if name not in _ASSIGNING},
-    )
+    nodes: list[dict[str, Any]] = [
+        {"num_nodes": each.num_nodes, "owners": piece // num_trainers, "node_attrs": {"node": piece.astype(np.int32)}}
+        for each, piece in zip(graph.nodes, pieces, strict=True)
+    ]
+    edges: list[dict[str, Any]] = [
+        {"edge_index": each.edge_index, "edge_attrs": {"edge": pieces[each.expanded][each.row_ids].astype(np.int32)}}
+        for each in graph.edges
+    ]
+    for kind, inputs, tables in (("node", graph.nodes, nodes), ("edge", graph.edges, edges)):
+        name, per_type = TRAINER_IDS[kind], given.get(f"{kind}_attrs") or {}
+        for each, table in zip(inputs, tables, strict=True):
+            type_ = getattr(each, f"{kind}_type")
+            named = (per_type.get(type_) or {}) if graph.schema.is_hetero else per_type
+            if name in named:
+                raise ValueError(
+                    f"g has an attribute {name!r} of {kind}s, which num_trainers_per_machine = {num_trainers} adds: "
+                    "rename it"
+                )
+            table[f"{kind}_attrs"] = {**named, name: table[f"{kind}_attrs"][kind]}
+    origin = {"pieces": type(fine).__name__, "num_trainers_per_machine": num_trainers, **fine.strategy_arguments()}
+    arguments = {**given, **arguments_by_type(graph.schema, nodes, edges)}
+    return AssignedPartitioner(out_path, fine.num_parts // num_trainers, origin=origin, **arguments, **written)

@@ -1,111 +1,33 @@
-"""A graph as a partitioner is given it: checked, one entry per type, nothing copied."""
+"""A graph as readers return it and partitioners take it: checked once, one entry per type, nothing copied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from glt._checks import integer
+from glt.data.arrays import require_data
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
-from glt.partition import arguments
-from glt.partition.format import layout
-from glt.partition.format.files import Rows
+from glt.partition.format.files import Rows, as_torch_dtype, chunks, require_plain
 from glt.partition.format.layout import require_name_fits
 
-# Arrays that a partitioner reads in the memory of tensors that it was given.
+NODE_TABLES: Final = ("node_feat", "node_label", "node_time", "node_attrs")
+EDGE_TABLES: Final = ("edge_feat", "edge_weight", "edge_time", "edge_attrs")
 
-
-def require_in_place(name: str, array: np.ndarray) -> None:
-    """Raises RuntimeError if torch has moved the memory of an array away. It does so, in place, with a tensor that is
-    sent to another process, and by ``share_memory_()``, and frees where it was (see
-    :class:`glt.data.arrays.NativeView`). What was copied from a tensor stays, and is fine.
-
-    Args:
-        name: The argument that the array came as, for messages.
-        array: A NumPy view of a tensor, or any other array.
-    """
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if not isinstance(base, Tensor) or array.size == 0:
-        return
-    memory = base.untyped_storage()
-    if not memory.data_ptr() <= array.ctypes.data < memory.data_ptr() + memory.nbytes():
-        raise RuntimeError(
-            f"{name} has moved since the partitioner was made: it was sent to another process, or share_memory_() was "
-            f"called, which frees the memory that it had. Make the partitioner after that, or of {name}.clone()"
-        )
-
-
-# Tables of nodes and edges beyond features, labels and times: masks, splits, and whatever else has a name.
-
-
-# What features and labels are called in a batch, and what a loader puts there itself.
+# Names of a batch that attributes may not have: features and labels, and what a loader puts there itself.
 RESERVED: Final = frozenset(
-    {
-        "x", "y", "edge_attr", "edge_index", "n_id", "e_id", "batch", "batch_size", "input_id", "mapping", "num_nodes",
-        "num_edges", "num_sampled_nodes", "num_sampled_edges", "seed_time", "edge_label", "edge_label_index",
-        "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index", "stats",
-    }
-)  # fmt: skip
+    (
+        *("x", "y", "edge_attr", "edge_index", "n_id", "e_id", "batch", "batch_size", "input_id", "mapping", "stats"),
+        *("num_nodes", "num_edges", "num_sampled_nodes", "num_sampled_edges", "seed_time", "edge_label"),
+        *("edge_label_index", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index"),
+    )
+)
 _ARGUMENTS: Final = {"x": "node_feat", "y": "node_label", "edge_attr": "edge_feat"}
-
-
-def named_rows(argument: str, value: Any, schema: Schema, counts: list[int], kind: str) -> list[dict[str, Rows]]:
-    """Returns the named tables of each type, in the order of their names.
-
-    Args:
-        argument: ``"node_attrs"`` or ``"edge_attrs"``, for messages.
-        value: A dict from names to tensors or arrays; of a heterogeneous graph a dict by type of such dicts; or None.
-        schema: The types.
-        counts: Rows expected, by type.
-        kind: ``"node"`` or ``"edge"``.
-
-    Raises:
-        TypeError: If it is no such dict, or a table no tensor or array.
-        KeyError: If it names a type that there is not.
-        ValueError: If a name cannot be one, or a table has not one row per node or edge.
-    """
-    types: tuple[Any, ...] = schema.node_types if kind == "node" else schema.edge_types
-    if schema.is_hetero:
-        per_type = schema.per_node_type if kind == "node" else schema.per_edge_type
-        given = per_type(argument, value)
-    else:
-        given = [value]
-    tables = []
-    for type_, count, named in zip(types, counts, given, strict=True):
-        of_type = f"{argument}[{type_!r}]" if schema.is_hetero else argument
-        if named is not None and not isinstance(named, Mapping):
-            raise TypeError(f"{of_type} is a {type(named).__name__}: expected a dict from names to arrays")
-        named = dict(named or {})
-        for name in named:
-            _require_name(of_type, name)
-        tables.append({name: Rows.of(f"{of_type}[{name!r}]", named[name], count, kind) for name in sorted(named)})
-    return tables
-
-
-def require_distinct(node_tables: list[dict[str, Rows]], edge_tables: list[dict[str, Rows]], schema: Schema) -> None:
-    """Raises ValueError if nodes and edges of a homogeneous graph, which share a store in a batch, share a name."""
-    both = [] if schema.is_hetero else sorted(node_tables[0].keys() & edge_tables[0].keys())
-    if both:
-        raise ValueError(
-            f"node_attrs and edge_attrs both name {both[0]!r}, but a batch of a homogeneous graph has one attribute "
-            "of a name: rename one of them"
-        )
-
-
-def _require_name(of_type: str, name: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"{of_type} has the key {name!r}: expected the name of an attribute")
-    if name in RESERVED:
-        hint = f"pass it as {_ARGUMENTS[name]}" if name in _ARGUMENTS else "rename it; a loader gives that name itself"
-        raise ValueError(f"{of_type} names {name!r}: {hint}")
-    if "\n" in name:
-        raise ValueError(f"{of_type} names {name!r}: expected a name without line breaks; rename it")
-    layout.require_name_fits(f"{of_type} key", name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,9 +37,8 @@ class NodeInput:
     Attributes:
         node_type: Their type.
         num_nodes: How many.
-        feat, label: One row per node, if given; of a slice of the graph, of the nodes in it.
+        feat, label, attrs: One row per node, if given; of a slice of the graph, of the nodes in it.
         time: ``[num_nodes]`` integers, if given; likewise.
-        attrs: Named tables, one row per node; likewise.
     """
 
     node_type: NodeType
@@ -125,11 +46,10 @@ class NodeInput:
     feat: Rows | None
     label: Rows | None
     time: np.ndarray | None
-    attrs: dict[str, Rows] = field(default_factory=dict)
+    attrs: dict[str, Rows]
 
     @property
     def tables(self) -> list[Rows]:
-        """All tables that there are."""
         return [rows for rows in (self.feat, self.label, *self.attrs.values()) if rows is not None]
 
 
@@ -142,13 +62,12 @@ class EdgeInput:
         expanded, neighbor: Positions of the node types of the two ends.
         edge_index: ``[2, num_edges]`` int32 or int64, sources and destinations.
         row_ids, col_ids: Of these, the expanded ends and the neighbours.
-        feat: One row per edge, if given.
+        feat, attrs: One row per edge, if given.
         weight: ``[num_edges]`` float32 or float64, if given.
         time: ``[num_edges]`` integers, if given.
         neighbor_time: Times of the neighbour's type, if given; an edge has the time of its neighbour.
-        attrs: Named tables, one row per edge.
-        edge_ids: ``[num_edges]`` ids, where these are some of the edges; otherwise positions are ids.
-        id_bound: What ``edge_ids`` are below.
+        edge_ids: ``[num_edges]`` ids below ``id_bound``, where these are some of the edges; otherwise positions are
+            ids.
     """
 
     edge_type: EdgeType
@@ -161,99 +80,85 @@ class EdgeInput:
     weight: np.ndarray | None
     time: np.ndarray | None
     neighbor_time: np.ndarray | None
-    attrs: dict[str, Rows] = field(default_factory=dict)
+    attrs: dict[str, Rows]
     edge_ids: np.ndarray | None = None
     id_bound: int = 0
-
-    @property
-    def num_ids(self) -> int:
-        """How many edges there are, all together."""
-        return self.num_edges if self.edge_ids is None else self.id_bound
-
-    @property
-    def tables(self) -> list[Rows]:
-        """All tables that there are."""
-        return [rows for rows in (self.feat, *self.attrs.values()) if rows is not None]
 
     @property
     def num_edges(self) -> int:
         return self.row_ids.size
 
     @property
+    def num_ids(self) -> int:
+        """Number of edges of the whole graph."""
+        return self.num_edges if self.edge_ids is None else self.id_bound
+
+    @property
+    def tables(self) -> list[Rows]:
+        return [rows for rows in (self.feat, *self.attrs.values()) if rows is not None]
+
+    @property
     def has_time(self) -> bool:
         return self.time is not None or self.neighbor_time is not None
 
-    def time_source(self, indices: np.ndarray, edge_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a table of times and, for edges given by neighbour and by id, their positions in it."""
-        if self.time is not None:
-            return self.time, edge_ids
-        assert self.neighbor_time is not None
-        return self.neighbor_time, indices
-
 
 @dataclass(frozen=True, eq=False)
-class GraphInput:
-    """A whole graph; a homogeneous one has one type of nodes and one of edges.
+class GraphInput(Mapping[str, Any]):
+    """A graph whose arguments are checked; a homogeneous one has one type of nodes and one of edges.
+
+    Partitioners take it in place of ``num_nodes``, ``edge_index`` and tables. It is also the mapping of these keyword
+    arguments, as they were given: ``graph["edge_index"]``, ``**graph``.
 
     Attributes:
         schema: The types, in the user's order.
-        edge_dir: ``"out"`` when edges belong to their source, ``"in"`` when they belong to their destination.
-        nodes: By position of the node type.
-        edges: By position of the edge type.
-        time_level: Whose times the edges have: ``"edge"`` (their own), ``"node"`` (that of their neighbour) or None.
+        nodes, edges: By position of the type.
+        edge_dir: ``"out"`` when edges belong to their source, ``"in"`` when they belong to their destination; see
+            :meth:`expanding`.
+        arguments: What was given, by name; nothing in a partitioner, whose copies share no tensors.
     """
 
     schema: Schema
-    edge_dir: str
     nodes: tuple[NodeInput, ...]
     edges: tuple[EdgeInput, ...]
+    edge_dir: str = "out"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def time_level(self) -> str | None:
-        if any(edges.time is not None for edges in self.edges):
-            return "edge"
-        return "node" if any(nodes.time is not None for nodes in self.nodes) else None
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__  # elements are arrays
 
-    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields all arrays of the graph, and the arguments that they came as."""
-        for nodes in self.nodes:
-            of_nodes = {"node_feat": nodes.feat, "node_label": nodes.label}
-            attrs = {f"node_attrs[{name!r}]": rows for name, rows in nodes.attrs.items()}
-            yield from _arrays({**of_nodes, **attrs}, node_time=nodes.time)
-        for edges in self.edges:
-            attrs = {f"edge_attrs[{name!r}]": rows for name, rows in edges.attrs.items()}
-            yield from _arrays(
-                {"edge_feat": edges.feat, **attrs}, edge_index=edges.edge_index, edge_weight=edges.weight,
-                edge_time=edges.time,
-            )  # fmt: skip
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arguments)
+
+    def __len__(self) -> int:
+        return len(self.arguments)
 
     @classmethod
     def of(
         cls,
-        edge_dir: str,
         num_nodes: int | Mapping[NodeType, int],
         edge_index: Any,
-        node_feat: Any,
-        edge_feat: Any,
-        node_label: Any,
-        edge_weight: Any,
-        edge_time: Any,
-        node_time: Any,
-        node_attrs: Any = None,
-        edge_attrs: Any = None,
-        num_rows: list[int] | None = None,
+        *,
+        num_rows: Sequence[int] | None = None,
+        **tables: Any,
     ) -> GraphInput:
-        """Checks the arguments of a partitioner, which are tensors or arrays, or dicts of them by type.
+        """Checks the arguments of a partitioner.
 
-        ``num_rows`` says how many rows node tables have, by type, where they are those of a slice of the graph; else
-        they have ``num_nodes``.
+        Args:
+            num_nodes, edge_index: A number and a tensor or array ``[2, num_edges]``, or dicts of them by type.
+            num_rows: Rows of node tables, by node type, where they are those of a slice of the graph; else
+                ``num_nodes``.
+            tables: Those of ``NODE_TABLES`` and ``EDGE_TABLES`` that there are.
 
         Raises:
             TypeError, ValueError: If an argument is unusable; names it, its type and value and what was expected.
             KeyError: If a dict names a type that there is not.
             IndexError: If a node id is out of range; names the first.
         """
-        if edge_time is not None and node_time is not None:
+        given = dict.fromkeys(NODE_TABLES + EDGE_TABLES) | tables
+        if given["edge_time"] is not None and given["node_time"] is not None:
             raise ValueError(
                 "edge_time and node_time are both given: expected one of them, for the time of an edge is its own or "
                 "that of its neighbour; leave one out"
@@ -261,35 +166,129 @@ class GraphInput:
         schema = _schema(num_nodes, edge_index)
         counts = list(num_nodes.values()) if isinstance(num_nodes, Mapping) else [num_nodes]
         indexes = list(edge_index.values()) if schema.is_hetero else [edge_index]
-        feats, labels, times = (
-            schema.per_node_type(name, value)
-            for name, value in (("node_feat", node_feat), ("node_label", node_label), ("node_time", node_time))
-        )
-        # No partition owns a node of a graph without any, so one type alone needs at least one.
-        low = 0 if schema.is_hetero else 1
-        rows: list[Any] = counts if num_rows is None else list(num_rows)
         nodes = tuple(
-            _nodes(schema, at, low, *given)
-            for at, given in enumerate(zip(counts, rows, feats, labels, times, strict=True))
-        )
-        feats, weights, times = (
-            schema.per_edge_type(name, value)
-            for name, value in (("edge_feat", edge_feat), ("edge_weight", edge_weight), ("edge_time", edge_time))
+            _nodes(schema, at, counts[at], None if num_rows is None else num_rows[at], each)
+            for at, each in enumerate(_tables_by_type(schema, NODE_TABLES, given))
         )
         edges = tuple(
-            _edges(schema, edge_dir, nodes, at, *given)
-            for at, given in enumerate(zip(indexes, feats, weights, times, strict=True))
+            _edges(schema, at, nodes, indexes[at], each)
+            for at, each in enumerate(_tables_by_type(schema, EDGE_TABLES, given))
         )
-        of_nodes = named_rows("node_attrs", node_attrs, schema, rows, "node")
-        of_edges = named_rows("edge_attrs", edge_attrs, schema, [each.num_edges for each in edges], "edge")
-        require_distinct(of_nodes, of_edges, schema)
-        if node_time is not None and any("time" in named for named in of_nodes):
+        if not schema.is_hetero and (both := sorted(nodes[0].attrs.keys() & edges[0].attrs.keys())):
+            raise ValueError(
+                f"node_attrs and edge_attrs both name {both[0]!r}, but a batch of a homogeneous graph has one "
+                "attribute of a name: rename one of them"
+            )
+        if given["node_time"] is not None and any("time" in each.attrs for each in nodes):
             raise ValueError(
                 "node_attrs names 'time', but node_time is given, which batches have as 'time': leave it out"
             )
-        nodes = tuple(replace(each, attrs=named) for each, named in zip(nodes, of_nodes, strict=True))
-        edges = tuple(replace(each, attrs=named) for each, named in zip(edges, of_edges, strict=True))
-        return cls(schema, edge_dir, nodes, edges)
+        arguments = {name: value for name, value in tables.items() if value is not None}
+        return cls(schema, nodes, edges, arguments={"num_nodes": num_nodes, "edge_index": edge_index} | arguments)
+
+    def expanding(self, edge_dir: str) -> GraphInput:
+        """Returns the graph with edges that belong to their sources (``"out"``) or destinations (``"in"``), and
+        without :attr:`arguments`."""
+        edges = []
+        for each, (expanded, neighbor) in zip(self.edges, self.schema.ends(edge_dir), strict=True):
+            rows, cols = each.edge_index if edge_dir == "out" else each.edge_index[::-1]
+            time = self.nodes[neighbor].time
+            edges.append(
+                replace(each, expanded=expanded, neighbor=neighbor, row_ids=rows, col_ids=cols, neighbor_time=time)
+            )
+        return replace(self, edges=tuple(edges), edge_dir=edge_dir, arguments={})
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(each.num_nodes for each in self.nodes)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all types."""
+        return sum(each.num_edges for each in self.edges)
+
+    @property
+    def time_level(self) -> str | None:
+        """Whose times edges have: ``"edge"`` (their own), ``"node"`` (that of their neighbour) or None."""
+        if any(edges.time is not None for edges in self.edges):
+            return "edge"
+        return "node" if any(nodes.time is not None for nodes in self.nodes) else None
+
+    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields all arrays of the graph, and the arguments that they came as."""
+        for nodes in self.nodes:
+            attrs = {f"node_attrs[{name!r}]": rows for name, rows in nodes.attrs.items()}
+            yield from _arrays({"node_feat": nodes.feat, "node_label": nodes.label, "node_time": nodes.time, **attrs})
+        for edges in self.edges:
+            attrs = {f"edge_attrs[{name!r}]": rows for name, rows in edges.attrs.items()}
+            columns = {"edge_index": edges.edge_index, "edge_weight": edges.weight, "edge_time": edges.time}
+            yield from _arrays({"edge_feat": edges.feat, **columns, **attrs})
+
+
+def _arrays(tables: Mapping[str, Rows | np.ndarray | None]) -> Iterator[tuple[str, np.ndarray]]:
+    for name, each in tables.items():
+        if each is not None:
+            yield name, each.array if isinstance(each, Rows) else each
+
+
+def arguments_by_type(
+    schema: Schema, nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns the keyword arguments of a partitioner, given those of each type: dicts by type where there are types.
+
+    What is None is left out. A node type without ``num_nodes`` has as many nodes as its tables have rows; without
+    tables, as many as its largest id needs.
+    """
+    counts = [_count(schema, at, each, edges) for at, each in enumerate(nodes)]
+    arguments: dict[str, Any] = {
+        "num_nodes": schema.by_node_type(counts) if schema.is_hetero else counts[0],
+        "edge_index": {} if schema.is_hetero else np.empty((2, 0), np.int64),
+    }
+    types: tuple[Any, ...]
+    for types, tables in ((schema.node_types, nodes), (schema.edge_types, edges)):
+        for name in dict.fromkeys(name for each in tables for name in each if name != "num_nodes"):
+            values = {type_: each.get(name) for type_, each in zip(types, tables, strict=False)}
+            found = {type_: value for type_, value in values.items() if value is not None}
+            if found:
+                arguments[name] = found if schema.is_hetero else found[types[0]]
+    return arguments
+
+
+def stated_count(nodes: Mapping[str, Any]) -> int | None:
+    """Returns ``num_nodes`` of the arguments of a node type, or how many rows its first table has; else None."""
+    if nodes.get("num_nodes") is not None:
+        return nodes["num_nodes"]
+    tables = [nodes.get(name) for name in NODE_TABLES[:3]] + list((nodes.get("node_attrs") or {}).values())
+    return next((len(table) for table in tables if table is not None), None)
+
+
+def _count(schema: Schema, at: int, nodes: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> int:
+    stated = stated_count(nodes)
+    if stated is not None:
+        return stated
+    largest = -1
+    for ends, each in zip(schema.ends("out"), edges, strict=True):
+        for end, ids in zip(ends, each["edge_index"], strict=True):
+            if end == at:
+                largest = max([largest, *(int(piece.max()) for _, piece in chunks(ids))])
+    return largest + 1
+
+
+def require_in_place(name: str, array: np.ndarray) -> None:
+    """Raises RuntimeError if torch has moved the memory of a tensor that ``array`` is a view of: it does so when it
+    sends the tensor to another process, and in ``share_memory_()`` (see :class:`glt.data.arrays.NativeView`)."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base, Tensor) or array.size == 0:
+        return
+    memory = base.untyped_storage()
+    if not memory.data_ptr() <= array.ctypes.data < memory.data_ptr() + memory.nbytes():
+        raise RuntimeError(
+            f"{name} has moved since the partitioner was made: it was sent to another process, or share_memory_() was "
+            f"called, which frees the memory that it had. Make the partitioner after that, or of {name}.clone()"
+        )
 
 
 def _schema(num_nodes: object, edge_index: object) -> Schema:
@@ -311,56 +310,141 @@ def _schema(num_nodes: object, edge_index: object) -> Schema:
     return schema
 
 
-def _nodes(
-    schema: Schema, at: int, low: int, count: object, rows: int, feat: object, label: object, time: object
-) -> NodeInput:
-    node_type = schema.node_types[at]
-    of_type = f"[{node_type!r}]" if schema.is_hetero else ""
-    # Rows are numbered in 32 bits.
-    num_nodes = arguments.integer(f"num_nodes{of_type}", count, low, 2**32 - 1, "the number of nodes")
+def _tables_by_type(schema: Schema, names: Sequence[str], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the tables of each type, by the names of the arguments that they came in."""
+    per_type = schema.per_node_type if names is NODE_TABLES else schema.per_edge_type
+    columns = {
+        # Without types, a dict of attributes is by name.
+        name: [given[name]] if name.endswith("_attrs") and not schema.is_hetero else per_type(name, given[name])
+        for name in names
+    }
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _nodes(schema: Schema, at: int, count: object, num_rows: int | None, tables: Mapping[str, Any]) -> NodeInput:
+    of_type = f"[{schema.node_types[at]!r}]" if schema.is_hetero else ""
+    # Rows are numbered in 32 bits. No partition owns a node of a graph without any, so one type alone has at least one.
+    num_nodes = integer(f"num_nodes{of_type}", count, 0 if of_type else 1, 2**32 - 1, "the number of nodes")
+    rows = num_nodes if num_rows is None else num_rows
+    feat, label, time, attrs = (tables[name] for name in NODE_TABLES)
     return NodeInput(
-        node_type,
+        schema.node_types[at],
         num_nodes,
         feat=None if feat is None else Rows.of(f"node_feat{of_type}", feat, rows, "node"),
         label=None if label is None else Rows.of(f"node_label{of_type}", label, rows, "node"),
-        time=None if time is None else arguments.time(f"node_time{of_type}", time, rows, "node"),
+        time=None if time is None else _time(f"node_time{of_type}", time, rows, "node"),
+        attrs=_attrs(f"node_attrs{of_type}", attrs, rows, "node"),
     )
 
 
-def _edges(
-    schema: Schema,
-    edge_dir: str,
-    nodes: tuple[NodeInput, ...],
-    at: int,
-    index: object,
-    feat: object,
-    weight: object,
-    time: object,
-) -> EdgeInput:
-    edge_type = schema.edge_types[at]
-    of_type = f"[{edge_type!r}]" if schema.is_hetero else ""
-    expanded, neighbor = schema.ends(edge_dir)[at]
-    src, dst = (
-        (f"num_nodes[{node.node_type!r}]" if schema.is_hetero else "num_nodes", node.num_nodes)
-        for node in (nodes[schema.node_index(edge_type[0])], nodes[schema.node_index(edge_type[2])])
-    )
-    edges = arguments.edge_index(f"edge_index{of_type}", index, (src, dst))
-    num_edges = edges.shape[1]
-    row_ids, col_ids = edges if edge_dir == "out" else edges[::-1]
+def _edges(schema: Schema, at: int, nodes: Sequence[NodeInput], index: object, tables: Mapping[str, Any]) -> EdgeInput:
+    of_type = f"[{schema.edge_types[at]!r}]" if schema.is_hetero else ""
+    expanded, neighbor = schema.ends("out")[at]
+    edge_index = _edge_index(f"edge_index{of_type}", index, [nodes[expanded], nodes[neighbor]], schema.is_hetero)
+    num_edges = edge_index.shape[1]
+    feat, weight, time, attrs = (tables[name] for name in EDGE_TABLES)
     return EdgeInput(
-        edge_type,
+        schema.edge_types[at],
         expanded,
         neighbor,
-        edges,
-        row_ids,
-        col_ids,
+        edge_index,
+        row_ids=edge_index[0],
+        col_ids=edge_index[1],
         feat=None if feat is None else Rows.of(f"edge_feat{of_type}", feat, num_edges, "edge"),
-        weight=None if weight is None else arguments.edge_weight(f"edge_weight{of_type}", weight, num_edges),
-        time=None if time is None else arguments.time(f"edge_time{of_type}", time, num_edges, "edge"),
+        weight=None if weight is None else _edge_weight(f"edge_weight{of_type}", weight, num_edges),
+        time=None if time is None else _time(f"edge_time{of_type}", time, num_edges, "edge"),
         neighbor_time=nodes[neighbor].time,
+        attrs=_attrs(f"edge_attrs{of_type}", attrs, num_edges, "edge"),
     )
 
 
-def _arrays(tables: dict[str, Rows | None], **columns: np.ndarray | None) -> Iterator[tuple[str, np.ndarray]]:
-    yield from ((name, rows.array) for name, rows in tables.items() if rows is not None)
-    yield from ((name, column) for name, column in columns.items() if column is not None)
+def _attrs(name: str, given: Any, num_rows: int, what: str) -> dict[str, Rows]:
+    """Returns the named tables of a type, in the order of their names."""
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name} is a {type(given).__name__}: expected a dict from names to arrays")
+    for key in given:
+        if not isinstance(key, str):
+            raise TypeError(f"{name} has the key {key!r}: expected the name of an attribute")
+        if key in RESERVED:
+            hint = (
+                f"pass it as {_ARGUMENTS[key]}" if key in _ARGUMENTS else "rename it; a loader gives that name itself"
+            )
+            raise ValueError(f"{name} names {key!r}: {hint}")
+        if "\n" in key:
+            raise ValueError(f"{name} names {key!r}: expected a name without line breaks; rename it")
+        require_name_fits(f"{name} key", key)
+    return {key: Rows.of(f"{name}[{key!r}]", given[key], num_rows, what) for key in sorted(given)}
+
+
+def _edge_index(name: str, value: object, ends: Sequence[NodeInput], is_hetero: bool) -> np.ndarray:
+    """Returns ``edge_index [2, num_edges]`` as an array with both rows contiguous, a copy only where they are not."""
+    require_data(value, name)
+    if isinstance(value, Tensor) and value.layout == torch.strided:
+        value = value.detach().cpu().numpy() if value.dtype in (torch.int32, torch.int64) else value
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.int32, np.int64):
+        got = getattr(value, "dtype", None)
+        raise TypeError(
+            f"{name} is a {type(value).__name__}{f' of {got}' if got is not None else ''}: expected a dense tensor "
+            "or array of int32 or int64, shape [2, num_edges]; convert it first"
+        )
+    require_plain(name, value)
+    if value.ndim != 2 or value.shape[0] != 2:
+        hint = f"; pass {name}.T" if value.ndim == 2 and value.shape[1] == 2 else ""
+        raise ValueError(f"{name} has shape {list(value.shape)}: expected [2, num_edges]{hint}")
+    if value.strides[1] != value.itemsize and value.shape[1] > 1:
+        value = np.ascontiguousarray(value)
+    for i, nodes in enumerate(ends):
+        bound = f"num_nodes[{nodes.node_type!r}]" if is_hetero else "num_nodes"
+        for begin, ids in chunks(value[i]):
+            if ids.min() >= 0 and ids.max() < nodes.num_nodes:
+                continue
+            at = int(np.flatnonzero((ids < 0) | (ids >= nodes.num_nodes))[0])
+            raise IndexError(
+                f"{name}[{i}][{begin + at}] = {ids[at]} is outside [0, {nodes.num_nodes}): pass {bound} larger than "
+                "every id, or drop the edge"
+            )
+    return value
+
+
+def _edge_weight(name: str, value: object, num_edges: int) -> np.ndarray:
+    """Returns the weights as float32 or float64: those dtypes without a copy, others without a loss."""
+    weight, torch_dtype = _column(name, value, num_edges, "edge")
+    dtype = getattr(torch, torch_dtype)
+    if dtype.is_complex:
+        raise TypeError(f"{name} has dtype {dtype}: expected real numbers")
+    if dtype in (torch.float32, torch.float64):
+        exact = weight
+    else:
+        wide = not dtype.is_floating_point and dtype.itemsize > 2
+        tensor = torch.as_tensor(as_torch_dtype(weight, torch_dtype))
+        exact = tensor.to(torch.float64 if wide else torch.float32).numpy()
+    for begin, piece in chunks(exact):
+        bad = np.flatnonzero(~((piece >= 0) & (piece < np.inf)))
+        if bad.size:
+            raise ValueError(
+                f"{name}[{begin + bad[0]}] = {piece[bad[0]]}: expected finite weights of at least 0; a weight of 0 "
+                "keeps an edge out while others remain"
+            )
+        large = np.flatnonzero(piece > 2**53) if weight.dtype.kind in "iu" else bad
+        if large.size:
+            raise ValueError(
+                f"{name}[{begin + large[0]}] = {weight[begin + large[0]]}: expected weights that a double holds "
+                "exactly, up to 2**53; scale them down"
+            )
+    return exact
+
+
+def _time(name: str, value: object, num_rows: int, what: str) -> np.ndarray:
+    times, torch_dtype = _column(name, value, num_rows, what)
+    dtype = getattr(torch, torch_dtype)
+    if dtype.is_floating_point or dtype.is_complex or dtype in (torch.bool, torch.uint64):
+        raise TypeError(f"{name} has dtype {dtype}: expected integers, such as seconds; convert it to int64")
+    return times
+
+
+def _column(name: str, value: object, num_rows: int, what: str) -> tuple[np.ndarray, str]:
+    rows = Rows.of(name, value, num_rows, what)
+    if rows.row_shape not in ((), (1,)):
+        raise ValueError(f"{name} has shape {list(rows.array.shape)}: expected one number per {what}, [{num_rows}]")
+    return rows.array.reshape(num_rows), rows.torch_dtype

@@ -1,4 +1,4 @@
-"""The command ``glt inspect``.
+"""The command ``glt inspect``: reports what a partition directory holds.
 
 Exit status: 0 if everything that is here is sound (a host may hold some partitions only), 1 if a file is damaged or
 missing or the directory is none of glt's, 2 for wrong usage.
@@ -16,15 +16,56 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from glt._checks import format_size
 from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
 from glt.partition.format import layout
-from glt.partition.format.files import map_file
-from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ValueCount, count_values
+from glt.partition.format.files import chunks, map_file
+from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ReadForecast, balance_ratio
 from glt.partition.format.part_config import graph_names
-from glt.partition.hotness import ReadForecast
+
+MAX_VALUES: Final = 64  # a table with more distinct values counts something else than classes
+
+
+@dataclass(frozen=True)
+class ValueCount:
+    """One value of the table of this name; ``part_counts`` are the nodes with it in each partition that was counted,
+    and ``balance_ratio`` mean over largest.
+    """
+
+    table: str
+    value: int | bool
+    part_counts: tuple[int, ...]
+    balance_ratio: float
+
+
+def count_values(table: str, parts: Sequence[np.ndarray]) -> tuple[ValueCount, ...]:
+    """Counts the values of a table, given its rows in each partition.
+
+    Returns:
+        One count for each value, ascending; of a mask for ``True`` only. Nothing unless the table has one boolean or
+        integer per node and at most ``MAX_VALUES`` values.
+    """
+    if not parts or any(rows.dtype.kind not in "biu" or rows.size != len(rows) for rows in parts):
+        return ()
+    counts: dict[int | bool, list[int]] = {}
+    for at, rows in enumerate(parts):
+        for _, chunk in chunks(rows.reshape(-1)):
+            values, found = np.unique(chunk, return_counts=True)
+            for value, count in zip(values.tolist(), found.tolist(), strict=True):
+                counts.setdefault(value, [0] * len(parts))[at] += count
+            if len(counts) > MAX_VALUES:
+                return ()
+    wanted = [True] if parts[0].dtype.kind == "b" else sorted(counts)
+    return tuple(
+        ValueCount(table, value, tuple(per_part), balance_ratio(per_part))
+        for value in wanted
+        if (per_part := counts.get(value, [0] * len(parts)))
+    )
+
 
 # What :func:`glt.partition.inspect_partitions` reports.
 
@@ -59,16 +100,8 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class EdgeReport:
-    """The edges of one type.
-
-    Attributes:
-        edge_type: The type.
-        num_edges: In all partitions.
-        part_num_edges: In each partition.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
-        edge_cut_ratio: Share of the edges whose ends have different owners.
-        remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed.
-        tables: dtype and row shape of each table, by name: ``feat``, ``weight``, ``time``, and named ones.
+    """The edges of one type; as :class:`NodeReport`, and ``remote_bytes_per_edge``, the bytes of node features expected
+    from another partition when an edge is followed.
     """
 
     edge_type: EdgeType
@@ -105,10 +138,8 @@ class Inspection:
         root: The directory.
         run_id, version, glt_version: Of the manifest: which run, which format, which glt wrote it.
         strategy, arguments: The partitioner and what determined its result.
-        edge_dir: ``"out"`` or ``"in"``.
-        is_hetero: Whether the graph has types.
+        edge_dir, is_hetero, time_level: As of :class:`Manifest`.
         is_relabelled: Whether ids were made contiguous by partition (``relabel=True``), with maps back.
-        time_level: Whose times edges have: ``"edge"``, ``"node"`` or None.
         num_parts: Partitions of the run.
         parts: Those of them that are here; a host needs its own only.
         num_nodes, num_edges, edge_cut_ratio: Of all types.

@@ -9,108 +9,96 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from glt._checks import check_flag, check_one_of
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
 
-# Options that cannot be combined: one table, read by every sampler and loader.
-
-
-GIVEN = object()
-"""In a rule: any value but None. As a value: given, but not worth printing."""
+GIVEN = object()  # in a rule: any value but None; as a value: given, but not worth printing
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two options whose values cannot meet.
+    """Two options whose values exclude each other: by the user's name of the option, one value, :data:`GIVEN`, or None
+    for "not given"; why, and what to do; and what is raised, ValueError where PyG raises no other."""
 
-    Attributes:
-        first, first_value, second, second_value: Names in the user's words, and the values that clash: one value,
-            :data:`GIVEN`, or None for "not given".
-        why: The reason, and what to do.
-        error: What is raised: ValueError, but where PyG raises another.
-    """
-
-    first: str
-    first_value: Any
-    second: str
-    second_value: Any
+    options: dict[str, Any]
     why: str
     error: type[Exception] = ValueError
 
-    def holds(self, options: dict[str, Any]) -> bool:
-        """Whether ``options`` has both; an option that it does not mention is none of its business."""
-        pairs = (self.first, self.first_value), (self.second, self.second_value)
-        return all(name in options and _matches(options[name], clash) for name, clash in pairs)
+    def holds(self, given: dict[str, Any]) -> bool:
+        """Whether both values are given; an option that ``given`` does not mention has no value."""
+        return all(name in given and _matches(given[name], value) for name, value in self.options.items())
 
 
+# Every combination that is refused, by every sampler and loader.
 CONFLICTS = (
     Conflict(
-        "subgraph_type", "induced", "disjoint", True,
+        {"subgraph_type": "induced", "disjoint": True},
         "an induced subgraph has all edges between its nodes, disjoint trees have none between them; leave one out",
     ),
     Conflict(
-        "subgraph_type", "induced", "time_attr", GIVEN,
+        {"subgraph_type": "induced", "time_attr": GIVEN},
         "temporal sampling is disjoint, each tree as of its seed's time; use subgraph_type='directional'",
     ),
     Conflict(
-        "weight_attr", GIVEN, "time_attr", GIVEN,
+        {"weight_attr": GIVEN, "time_attr": GIVEN},
         "weighted draws among the edges before a time are not supported; leave one out",
     ),
     Conflict(
-        "temporal_strategy", "last", "time_attr", None,
+        {"temporal_strategy": "last", "time_attr": None},
         "the last edges by time need a time; name the attribute that holds it",
     ),
-    Conflict("input_time", GIVEN, "time_attr", None, "seed times compare with the times that time_attr names; name it"),
     Conflict(
-        "time_level", "edge", "input_time", None,
+        {"input_time": GIVEN, "time_attr": None},
+        "seed times compare with the times that time_attr names; name it",
+    ),
+    Conflict(
+        {"time_level": "edge", "input_time": None},
         "times of edges say nothing of when a seed is looked at; give one time per seed",
     ),
     Conflict(
-        "edge_label_time", GIVEN, "time_attr", None,
+        {"edge_label_time": GIVEN, "time_attr": None},
         "times of seed edges compare with the times that time_attr names; name it",
     ),
     Conflict(
-        "time_attr", GIVEN, "edge_label_time", None,
+        {"time_attr": GIVEN, "edge_label_time": None},
         "an edge has no time of its own at which to look at its ends; give one time per seed edge",
     ),
     Conflict(
-        "sample_direction", "backward", "time_attr", GIVEN,
-        "time runs one way; expand nodes along their in-edges", NotImplementedError,
+        {"sample_direction": "backward", "time_attr": GIVEN},
+        "time runs one way; expand nodes along their in-edges",
+        NotImplementedError,
     ),
     Conflict(
-        "neg_sampling", GIVEN, "neg_sampling_ratio", GIVEN,
+        {"neg_sampling": GIVEN, "neg_sampling_ratio": GIVEN},
         "the ratio is PyG's old name for neg_sampling={'mode': 'binary', 'amount': ratio}; leave it out",
     ),
     Conflict(
-        "filter_per_worker", False, "data", "DistDataset",
+        {"filter_per_worker": False, "data": "DistDataset"},
         "the samplers of a partition look features up where they are; leave filter_per_worker out, or look up features "
         "yourself, with collect_features=False and transform",
     ),
-    Conflict("directed", False, "subgraph_type", "bidirectional", "directed=False is PyG's old name for 'induced'"),
     Conflict(
-        "exclude_edges", GIVEN, "subgraph_type", "induced",
+        {"directed": False, "subgraph_type": "bidirectional"},
+        "directed=False is PyG's old name for 'induced'",
+    ),
+    Conflict(
+        {"exclude_edges": GIVEN, "subgraph_type": "induced"},
         "the excluded edges would come back among the induced ones; leave one out",
     ),
     Conflict(
-        "exclude_edges", "self", "subgraph_type", "bidirectional",
+        {"exclude_edges": "self", "subgraph_type": "bidirectional"},
         "the reverse of a reverse edge is the excluded edge again; use exclude_edges='reverse'",
     ),
-)  # fmt: skip
-"""Every combination that is refused."""
+)
 
 
-def refuse(**options: Any) -> None:
-    """Raises if two of ``options`` cannot be combined.
-
-    Args:
-        **options: Options by the user's name for them; None: not given.
-
-    Raises:
-        NotImplementedError, ValueError: Naming both options, their values and the reason.
-    """
+def refuse_conflicts(**given: Any) -> None:
+    """Raises ValueError, or what PyG raises, if two options exclude each other; names both, their values and the
+    reason. Options go by the user's name for them; None: not given."""
     for conflict in CONFLICTS:
-        if conflict.holds(options):
-            both = (_described(name, options[name]) for name in (conflict.first, conflict.second))
-            raise conflict.error(f"{' and '.join(both)}: {conflict.why}")
+        if conflict.holds(given):
+            both = " and ".join(_described(name, given[name]) for name in conflict.options)
+            raise conflict.error(f"{both}: {conflict.why}")
 
 
 def _matches(value: Any, clash: Any) -> bool:
@@ -129,8 +117,7 @@ def _described(name: str, value: Any) -> str:
 
 
 MAX_HOPS = 255
-MAX_DRAWS = 1 << 20
-"""Draws with replacement per node and hop: they take memory for all of them, however few edges the node has."""
+MAX_DRAWS = 1 << 20  # with replacement, per node and hop: they take memory however few edges the node has
 
 
 def per_edge_type(num_neighbors: Any, schema: Schema, replace: bool = False) -> tuple[tuple[int, ...], ...]:
@@ -259,11 +246,9 @@ class SamplingConfig:
 
     @property
     def last(self) -> bool:
-        """Whether the latest edges are taken."""
         return self.temporal == "last"
 
     def no_room(self, num_seeds: int) -> str:
-        """What to say when there is no memory for a batch."""
         return (
             f"no memory for a batch around {num_seeds} seeds with num_neighbors = {self.num_neighbors}, replace = "
             f"{self.replace}: use smaller batches, fewer hops or smaller counts"
@@ -274,7 +259,7 @@ class SamplingConfig:
         """Checks and normalises the options.
 
         Args:
-            num_neighbors: In any form of :func:`glt.sampler.config.per_edge_type`.
+            num_neighbors: In any form of :func:`per_edge_type`.
             schema: The types of the graph.
             **options: The other attributes; enums of PyG stand for their values.
 
@@ -291,13 +276,13 @@ class SamplingConfig:
             ("time_level", (None, *TIME_LEVELS)),
             ("exclude_edges", (None, *EXCLUSIONS, *schema.edge_types)),
         ):
-            if name in options and options[name] not in known:
-                raise ValueError(f"{name} = {options[name]!r}: expected one of {list(known)}")
+            if name in options:
+                check_one_of(name, options[name], known)
         for name in ("replace", "with_edge", "disjoint", "weighted"):
-            if name in options and not isinstance(options[name], bool):
-                raise TypeError(f"{name} = {options[name]!r}: expected True or False")
+            if name in options:
+                check_flag(name, options[name])
         config = cls(per_edge_type(num_neighbors, schema, options.get("replace", False)), **options)
-        refuse(
+        refuse_conflicts(
             subgraph_type=config.subgraph_type,
             disjoint=config.disjoint,
             time_attr=config.temporal and GIVEN,
@@ -307,12 +292,11 @@ class SamplingConfig:
         return config if config.temporal is None else replace(config, disjoint=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the options as values that JSON keeps, but for tuples, which it turns into lists."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, options: dict[str, Any]) -> SamplingConfig:
-        """Rebuilds what :meth:`to_json` described; the options were checked when that config was made."""
+        """Rebuilds what :meth:`to_json` described, without checks."""
         exclude = options["exclude_edges"]
         return cls(
             **{

@@ -37,15 +37,8 @@ if TYPE_CHECKING:
 
 
 class DeviceHotness:
-    """One sampler's edges, for :func:`glt.sampler.hotness.computed`.
-
-    Args:
-        device: Where.
-        placed: Rows by edge type.
-        ends: ``(expanded node type, neighbour node type)`` of each edge type.
-        facts: By edge type; a bit or two per edge, which stay on the device.
-        options: For tests: of ``_core.DeviceHotness``.
-    """
+    """One sampler's edges, for :func:`glt.sampler.hotness.compute_hotness`: rows, ends and facts by edge type.
+    ``options``, for tests, are those of ``_core.DeviceHotness``."""
 
     def __init__(
         self,
@@ -57,20 +50,16 @@ class DeviceHotness:
     ) -> None:
         self.device, self.placed, self.ends, self.facts = device, placed, ends, facts
         self._native = _core.DeviceHotness(device=device_index(device), **options)
-        self._bits = [(self._there(fact.repeated), self._there(fact.mutual)) for fact in facts]
+        self._bits = [(self._to_device(fact.repeated), self._to_device(fact.mutual)) for fact in facts]
 
     def doubts(self, config: SamplingConfig, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Adds up what all edges contribute at one hop; waits for it.
-
-        Args:
-            config: Options; at most ``_core.most_hotness_hops`` hops.
-            hop: From 0.
-            found: By node type, ``[num_nodes, num_columns]`` float32: probabilities of being found by each hop.
+        """Adds up what all edges contribute at one hop, of at most ``_core.most_hotness_hops``; waits for it. ``found``
+        are probabilities of being found by each hop, by node type ``[num_nodes, num_columns]`` float32.
 
         Returns:
             By node type, ``[num_nodes]`` int64, in units of ``_core.doubt_unit``.
         """
-        tables = [self._there(table) for table in found]
+        tables = [self._to_device(table) for table in found]
         sums = [torch.zeros(len(table), dtype=torch.int64, device=self.device) for table in found]
         counts = [list(map(int, each)) for each in config.num_neighbors]
         for r, (expanded, neighbor) in enumerate(self.ends):
@@ -80,14 +69,22 @@ class DeviceHotness:
                 back = self.facts[r].back
                 way_back = {"mutual": mutual.data_ptr(), "back": self.placed[back].rows, "back_neighbors": counts[back]}
             self._native.add_doubt(
-                self.placed[r].rows, counts[r], weighted=config.weighted, replace=config.replace, hop=hop,
-                expanded=_address(tables[expanded]), neighbor=_address(tables[neighbor]),
-                num_columns=found[neighbor].shape[1], doubt=sums[neighbor].data_ptr(),
-                repeated=_address(repeated), stream=current_stream(self.device), **way_back,
-            )  # fmt: skip
+                self.placed[r].rows,
+                counts[r],
+                weighted=config.weighted,
+                replace=config.replace,
+                hop=hop,
+                expanded=_address(tables[expanded]),
+                neighbor=_address(tables[neighbor]),
+                num_columns=found[neighbor].shape[1],
+                doubt=sums[neighbor].data_ptr(),
+                repeated=_address(repeated),
+                stream=current_stream(self.device),
+                **way_back,
+            )
         return [each.cpu().numpy() for each in sums]
 
-    def _there(self, values: np.ndarray | None) -> Tensor | None:
+    def _to_device(self, values: np.ndarray | None) -> Tensor | None:
         if values is None:
             return None
         as_known = values.view(np.int64) if values.dtype == np.uint64 else values
@@ -107,11 +104,7 @@ def _address(tensor: Tensor | None) -> int:
 
 class DeviceNegatives:
     """Finds the negatives of batches on one device, where weights and times of nodes stay from batch to batch.
-
-    Args:
-        device: Where.
-        options: For tests: of ``_core.DeviceNegatives``.
-    """
+    ``options``, for tests, are those of ``_core.DeviceNegatives``."""
 
     def __init__(self, device: torch.device, **options: Any) -> None:
         self.device = device
@@ -127,23 +120,15 @@ class DeviceNegatives:
         src_time: np.ndarray | None,
         dst_time: np.ndarray | None,
     ) -> None:
-        """Answers all rounds at once; waits for the answer.
-
-        Args:
-            rounds: Which negatives.
-            rows: All edges, or None where there are none.
-            edge_dir: ``'in'``: rows are those of destinations; ``'out'``: of sources.
-            src_time, dst_time: Time of every node of an end ``[num_nodes]``, int64, or None.
-
-        Raises:
-            ValueError: If there is no negative for a slot; names its source where that is given.
-        """
+        """Answers all rounds at once; waits for the answer. ``rows`` are all edges, None where there are none; times
+        are of every node of an end. Raises ValueError if there is no negative for a slot; names its source where that
+        is given."""
         if rounds.done:
             return
         n = len(rounds.dst)
         inputs: list[Tensor] = []  # kept until the answer is there
-        given = None if rounds.source is None else self._there(rounds.source, inputs)
-        late = None if rounds.seed_time is None else self._there(rounds.seed_time, inputs)
+        given = None if rounds.source is None else self._to_device(rounds.source, inputs)
+        late = None if rounds.seed_time is None else self._to_device(rounds.seed_time, inputs)
         ends = [
             self._end("src", rounds.src_end, src_time if late is not None else None, given, inputs),
             self._end("dst", rounds.dst_end, dst_time if late is not None else None, None, inputs),
@@ -152,11 +137,19 @@ class DeviceNegatives:
         address = out.data_ptr()
         with self._lock:
             self._native.launch(
-                None if rows is None else rows.rows, from_destination=edge_dir == "in", src=ends[0], dst=ends[1],
-                batch_key=rounds.batch_key, num_slots=n, max_attempts=negatives.MAX_ATTEMPTS,
-                seed_time=0 if late is None else late.data_ptr(), src_out=address, dst_out=address + 8 * n,
-                gave_up=address + 16 * n, stream=current_stream(self.device),
-            )  # fmt: skip
+                None if rows is None else rows.rows,
+                from_destination=edge_dir == "in",
+                src=ends[0],
+                dst=ends[1],
+                batch_key=rounds.batch_key,
+                num_slots=n,
+                max_attempts=negatives.MAX_ATTEMPTS,
+                seed_time=0 if late is None else late.data_ptr(),
+                src_out=address,
+                dst_out=address + 8 * n,
+                gave_up=address + 16 * n,
+                stream=current_stream(self.device),
+            )
         found = out.cpu().numpy()  # which waits
         rounds.answer(found[:n], found[n : 2 * n], int(found[2 * n]))
 
@@ -165,19 +158,20 @@ class DeviceNegatives:
     ) -> _core.NegativeEnd:
         if given is not None:
             return _core.NegativeEnd(num_nodes=end.num_nodes, given=given.data_ptr())
-        weights = self._stays(f"{side} weights", end.weight_sum, inputs)
-        times = None if time is None or end.earliest is None else self._stays(f"{side} times", time, inputs)
+        weights = self._kept_on_device(f"{side} weights", end.weight_sum, inputs)
+        times = None if time is None or end.earliest is None else self._kept_on_device(f"{side} times", time, inputs)
         earliest, earliest_time = end.earliest or (0, 0)
         return _core.NegativeEnd(
-            num_nodes=end.num_nodes, weight_sum=0 if weights is None else weights.data_ptr(),
-            time=0 if times is None else times.data_ptr(), earliest=earliest, earliest_time=earliest_time,
-        )  # fmt: skip
+            num_nodes=end.num_nodes,
+            weight_sum=0 if weights is None else weights.data_ptr(),
+            time=0 if times is None else times.data_ptr(),
+            earliest=earliest,
+            earliest_time=earliest_time,
+        )
 
-    def _stays(self, name: str, values: np.ndarray | None, inputs: list[Tensor]) -> Tensor | None:
-        """Copies an array to the device, unless it was the last one of that name, or another view of the same.
-
-        It is among the inputs too: another thread may put another array in its place before this one's kernel is done.
-        """
+    def _kept_on_device(self, name: str, values: np.ndarray | None, inputs: list[Tensor]) -> Tensor | None:
+        """Copies an array to the device, unless it was the last one of that name, or another view of the same. It is
+        among the inputs too: another thread may replace it before this one's kernel is done."""
         if values is None:
             return None
         known = self._kept.get(name)
@@ -187,10 +181,9 @@ class DeviceNegatives:
         inputs.append(known[1])
         return known[1]
 
-    def _there(self, values: np.ndarray, inputs: list[Tensor]) -> Tensor:
-        """Copies an array of this batch alone to the device, in the order of the stream, and waits for nothing that the
-        stream does before. CUDA has read pageable memory when it returns; whatever this is, it stays until the answer
-        is there, which comes after the copy."""
+    def _to_device(self, values: np.ndarray, inputs: list[Tensor]) -> Tensor:
+        """Copies an array of this batch to the device in the order of the stream, without waiting; it stays until the
+        answer is there, which comes after the copy."""
         tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
         inputs += [tensor, tensor.to(self.device, non_blocking=True)]
         return inputs[-1]
@@ -209,15 +202,12 @@ class Columns(Protocol):
 class DeviceSampling:
     """Samples the batches of a :class:`~glt.sampler.NeighborSampler` on one device, bit for bit what the CPU samples.
 
-    Several threads may sample at the same time, each on its current stream. Memory for each batch that is under way at
-    the same time: 4 bytes per node, or 8 bytes per node of the batch when disjoint, and about 40 bytes for each time
-    that a batch names a node.
-
+    Several threads may sample at the same time, each on its current stream. Each batch under way takes 4 bytes per
+    node, or 8 bytes per node of the batch when disjoint, and about 40 bytes for each time that a batch names a node.
     Has not run on a GPU yet; on the device ``cpu`` it runs the kernels' bodies on the host.
 
     Args:
-        graph: What to sample.
-        config: How. ``num_neighbors`` is read anew for each batch.
+        graph, config: What to sample, and how; ``num_neighbors`` is given anew for each batch.
         device: Where; results are there.
         place: Returns where the arrays of the i-th edge type are: ``Graph.placed`` on a GPU. Asked before each batch,
             since torch may have moved them.
@@ -251,7 +241,6 @@ class DeviceSampling:
         self._rows()  # says now what cannot be placed
 
     def _rows(self) -> list[PlacedRows]:
-        """Rows by edge type, where they are now."""
         found = self._found
         if found is None or any(self._place(r) is not known for r, known in enumerate(found[0])):
             self._found = found = self._hotness = None  # which keep device memory
@@ -271,17 +260,6 @@ class DeviceSampling:
             columns.indptr, columns.indices, columns.edge_ids, num_neighbor_nodes=num_neighbor_nodes, weights=weights
         )
 
-    def sample(
-        self,
-        config: SamplingConfig,
-        seeds: Seeds,
-        seed_time: Tensor | None,
-        batch_key: int,
-        exclusions: Sequence[_core.Exclusions | None] | None = None,
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples one batch; see :meth:`glt.sampler.NeighborSampler.sample`. Tensors are on the device."""
-        return self.launch(config, seeds, seed_time, batch_key, exclusions)()
-
     def launch(
         self,
         config: SamplingConfig,
@@ -290,8 +268,9 @@ class DeviceSampling:
         batch_key: int,
         exclusions: Sequence[_core.Exclusions | None] | None = None,
     ) -> Finish:
-        """Asks for the kernels of a batch of :meth:`sample`; what it returns waits for them, to be called on the same
-        stream."""
+        """Asks for the kernels of a batch; what it returns waits for them on the stream, and returns the sample."""
+        from glt.sampler.output import hop_counts, typed_output  # loads torch_geometric: sampling processes do without
+
         launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
         stream = current_stream(self.device)
 
@@ -302,48 +281,33 @@ class DeviceSampling:
                 raise RuntimeError("the batch was begun on another CUDA stream: end it on the same")
             batch = launched.pop()
             self._finished(batch, config)
-            out = self._output(batch, config)
-            self._give_back(batch)
+            nodes, edges = batch.results(config.disjoint, config.with_edge)
+            out = typed_output(self.graph, config, nodes, edges, hop_counts(batch, self.graph, config))
+            self.end(batch)
             return out
 
         return finish
 
-    def sample_one_hop(
-        self, config: SamplingConfig, seeds: Tensor, num_neighbors: int, edge_type: int, batch_key: int
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Returns neighbours, counts per seed and edge ids, as :class:`~glt.sampler.NeighborOutput` has them."""
-        counts = [(num_neighbors if r == edge_type else 0,) for r in range(len(self.graph.topologies))]
-        expanded, found = self.graph.ends[edge_type]
-        one_hop = replace(config, num_neighbors=tuple(counts), disjoint=False)
-        batch = self._sampled(one_hop, [(expanded, seeds)], None, batch_key)
-        row, col, edge = batch.edges(edge_type, config.with_edge)
-        node, _ = batch.nodes(found, False)
-        self._give_back(batch)
-        return node[row], torch.bincount(col, minlength=len(seeds)), edge
-
     def sample_rows(
         self,
-        config: SamplingConfig,
         edge_type: int,
         nodes: Tensor,
         *,
         num_neighbors: int,
         hop: int,
         batch_key: int,
-        tree: Tensor | None,
-        seed_time: Tensor | None,
-        excluded: _core.Exclusions | None,
+        tree: Tensor | None = None,
+        seed_time: Tensor | None = None,
+        excluded: _core.Exclusions | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Samples the rows of nodes that a batch expands at a hop, for whoever puts the hop together. Waits for the
-        device twice: for the counts of the batch, and to count the edges of each node.
+        """Samples the rows of nodes that a batch expands at a hop, for a caller that puts the hop together. Waits for
+        the device twice: for the counts of the batch, and to count the edges of each node.
 
         Args:
-            config: Of the batch.
             edge_type: Along which edges.
             nodes: Ids ``[n]``, int64.
             num_neighbors: Edges per node.
-            hop: Which hop it is of the batch.
-            batch_key: Of the batch.
+            hop, batch_key: Of the batch.
             tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
             seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
             excluded: Edges that must not be taken.
@@ -361,11 +325,11 @@ class DeviceSampling:
         exclusions = None
         if excluded is not None:
             exclusions = [excluded if r == edge_type else None for r in range(len(counts))]
-        one_hop = replace(config, num_neighbors=counts)
+        one_hop = replace(self._config, num_neighbors=counts, disjoint=tree is not None)
         batch = self._sampled(one_hop, [(expanded, nodes)], times, batch_key, exclusions, tree=tree, first_hop=hop)
-        row, col, edge = batch.edges(edge_type, config.with_edge)
+        row, col, edge = batch.edges(edge_type, one_hop.with_edge)
         node, _ = batch.nodes(found, False)
-        self._give_back(batch)
+        self.end(batch)
         return torch.bincount(col, minlength=len(nodes)), node[row], edge
 
     def hotness(
@@ -386,13 +350,13 @@ class DeviceSampling:
             given = [(t, torch.from_numpy(ids)) for t, ids in seeds]
             batch = self._sampled(plain, given, None, batch_key)
             nodes = [batch.nodes(t, False)[0] for t in range(len(self.graph.num_nodes))]
-            self._give_back(batch)
+            self.end(batch)
             return nodes
 
         return partial(hotness.doubts, config), sampled
 
     def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
-        """Answers the rounds of a link batch, ``times`` being those of sources and destinations; see
+        """Answers the rounds of a link batch, given the times of nodes at both ends; see
         :meth:`DeviceNegatives.finish`."""
         rows = None if edge_type is None else self._rows()[edge_type]
         src_time, dst_time = (None if time is None else time.numpy() for time in times)
@@ -420,30 +384,25 @@ class DeviceSampling:
         if batch is None:
             batch = DeviceBatch(self.graph.num_nodes, self.graph.ends, self.device, **self._options)
         batch.launch(
-            self._rows(), seeds, config.num_neighbors, batch_key=batch_key, seed_time=seed_time,
-            replace=config.replace, last=config.last, with_edge=config.with_edge, disjoint=config.disjoint,
-            exclusions=exclusions, trees=tree, first_hop=first_hop,
-        )  # fmt: skip
+            self._rows(),
+            seeds,
+            config.num_neighbors,
+            batch_key=batch_key,
+            seed_time=seed_time,
+            replace=config.replace,
+            last=config.last,
+            with_edge=config.with_edge,
+            disjoint=config.disjoint,
+            exclusions=exclusions,
+            trees=tree,
+            first_hop=first_hop,
+        )
         return batch
 
     def _finished(self, batch: DeviceBatch, config: SamplingConfig) -> None:
         batch.finish(self._rows)
         if config.subgraph_type == "induced":
             batch.induce()
-
-    def _output(self, batch: DeviceBatch, config: SamplingConfig) -> SamplerOutput | HeteroSamplerOutput:
-        schema = self.graph.schema
-        node_types, edge_types = range(len(schema.node_types)), range(len(schema.edge_types))
-        nodes, edges = batch.results(config.disjoint, config.with_edge)
-        counts = None
-        if config.subgraph_type != "induced":
-            counts = [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
-        from glt.sampler.output import typed_output  # loads torch_geometric, which sampling processes do without
-
-        return typed_output(
-            [node for node, _ in nodes], [tree for _, tree in nodes], [(row, col) for row, col, _ in edges],
-            [edge for _, _, edge in edges], counts, schema, self.graph.edge_dir, config, self.graph.id_dtype,
-        )  # fmt: skip
 
     def begin(
         self, config: SamplingConfig, seeds: Seeds, seed_time: Tensor | None, batch_key: int, *exclusions: Any
@@ -454,22 +413,16 @@ class DeviceSampling:
         return batch
 
     def end(self, batch: DeviceBatch) -> None:
-        """Takes back the memory of a batch, once its copies are asked for."""
-        self._give_back(batch)
-
-    def _give_back(self, batch: DeviceBatch) -> None:
-        """Once its copies are launched: what the next batch does on the same stream comes after them."""
+        """Takes back the memory of a batch, once its copies are launched: the next batch on the same stream comes after
+        them."""
         batch.end()
         with self._lock:
             self._spare.setdefault(current_stream(self.device), []).append(batch)
 
 
 def sampling_device(device: Accelerator | torch.device | int | str | None, graph: SampledGraph) -> Accelerator | None:
-    """Returns what a sampler is to sample on, None being the CPU: see :class:`~glt.sampler.NeighborSampler`.
-
-    Raises:
-        TypeError, ValueError: If that cannot be; says what is missing.
-    """
+    """Returns what a sampler is to sample on, None being the CPU; raises TypeError or ValueError, saying what is
+    missing."""
     modes = {each.mode for each in graph.graphs}
     if device is None:
         if "CUDA" not in modes:

@@ -1,16 +1,13 @@
 """One batch at a time, sampled by the kernels of a GPU: in device memory, or in place in pinned host memory.
 
-The host asks for all kernels of a batch at once, on torch's current stream, and waits once, for the counts. Where the
-second batch in a row has the shapes and options of the one before, its launches become a CUDA graph, and all
-batches like it are one launch: what differs (seeds, times, keys, excluded edges) is in memory that stays where it is.
-Batches of other shapes, such as the last of an epoch, are launched kernel by kernel.
+The host asks for all kernels of a batch at once, on torch's current stream, and waits once, for the counts. If the
+second batch in a row has the shapes and options of the one before, its launches become a CUDA graph, and all batches
+like it are one launch: what differs (seeds, times, keys, excluded edges) is in memory that stays where it is.
 
 Memory is torch's: a workspace that batches share, tables of 4 bytes per node, and results of exactly the size that they
-turn out to have. On the device ``cpu`` the bodies of the same kernels run on the host, block by block, and what would
-be a graph is kept and run again: what tests compare.
-
-Has not run on a GPU yet: the kernels compile for sm_80, sm_90 and PTX, and their bodies equal the CPU's batches, bit
-for bit, in whatever order blocks and threads run.
+turn out to have. On the device ``cpu``, for tests, the bodies of the same kernels run on the host, block by block. Has
+not run on a GPU yet: the kernels compile for sm_80, sm_90 and PTX, and their bodies equal the CPU's batches, bit for
+bit, in whatever order blocks and threads run.
 """
 
 from __future__ import annotations
@@ -45,20 +42,9 @@ class PlacedRows:
         weights: tuple[Tensor, Tensor] | None = None,
         time: Tensor | None = None,
     ) -> PlacedRows:
-        """Wraps arrays of a graph that was validated on the host.
-
-        Args:
-            indptr: Row offsets ``[num_nodes + 1]``, int64; a row for every node.
-            indices: Neighbour ids ``[E]``, int32 or int64.
-            edge_ids: Edge ids ``[E]``, int32 or int64; None: positions.
-            num_neighbor_nodes: Neighbour ids are below.
-            weights: ``(weight_sum [E] uint64, weight_guide uint32)`` as :class:`glt.data.topology.EdgeWeights` has
-                them.
-            time: Times ``[E]``, int64, never falling within a row.
-
-        Raises:
-            TypeError: If a dtype or layout does not fit; names the array.
-        """
+        """Wraps arrays of a graph that was validated on the host, with a row for every node: columns ``[E]`` as
+        :class:`~glt.data.topology.Topology` has them, for temporal sampling those by time. Raises TypeError, naming the
+        array, if a dtype or layout does not fit."""
         weight_sum, weight_guide = (None, None) if weights is None else weights
         narrow_or_wide = (torch.int32, torch.int64)
         arrays = {
@@ -79,8 +65,10 @@ class PlacedRows:
             **{name: 0 if array is None else array.data_ptr() for name, (array, _) in arrays.items()},
             wide_indices=indices.dtype == torch.int64,
             wide_edge_ids=edge_ids is not None and edge_ids.dtype == torch.int64,
-            num_nodes=len(indptr) - 1, num_neighbor_nodes=num_neighbor_nodes, num_edges=len(indices),
-        )  # fmt: skip
+            num_nodes=len(indptr) - 1,
+            num_neighbor_nodes=num_neighbor_nodes,
+            num_edges=len(indices),
+        )
         return cls(rows, [array for array, _ in arrays.values()])
 
 
@@ -100,23 +88,16 @@ def device_index(device: torch.device) -> int:
 
 
 class DeviceBatch:
-    """The native batch (csrc/cuda/device_batch.h) with memory of its own, kept from batch to batch.
-
-    Use one on one stream: results are copied out of that memory, which the next batch overwrites.
-
-    Args:
-        num_nodes: Number of nodes of each node type.
-        ends: ``(expanded node type, neighbour node type)`` of each edge type.
-        device: Where to sample.
-        options: Of ``_core.DeviceBatch``: its sizes, ``replays=False`` to make no graph, and for the host ``order``
-            and ``num_threads``.
-    """
+    """The native batch (csrc/cuda/device_batch.h) with memory of its own, kept from batch to batch. Use one on one
+    stream: results are copied out of that memory, which the next batch overwrites. ``options`` of
+    ``_core.DeviceBatch``: its sizes, ``replays=False`` to make no graph, and for the host ``order`` and
+    ``num_threads``."""
 
     def __init__(
         self, num_nodes: Sequence[int], ends: Sequence[tuple[int, int]], device: torch.device, **options: Any
     ) -> None:
         self.device = device
-        # Goes first when this goes: it waits for kernels that nobody has waited for, which use what is below.
+        # Destroyed first: it waits for kernels under way, which use what is below.
         self._native = _core.DeviceBatch(list(num_nodes), list(ends), device=device_index(device), **options)
         self._num_types = len(num_nodes), len(ends)
         self._workspace = torch.empty(0, dtype=torch.uint8, device=device)
@@ -143,11 +124,10 @@ class DeviceBatch:
             graphs: Rows of each edge type, or None.
             seeds: ``(node type, ids [n])``, int64.
             num_neighbors: ``[edge types][hops]``.
-            batch_key: Key of the draws.
             seed_time: Time of each tree ``[trees]``, int64.
             exclusions: By edge type, edges that are not sampled.
-            trees: Of a disjoint batch with seeds of one type, the tree of each ``[n]``, uint32, each below the number
-                of times, if there are times. Default: each seed has one of its own.
+            trees: Of a disjoint batch with seeds of one type, the tree of each ``[n]``, uint32, below the number of
+                times, if there are times. Default: each seed has one of its own.
             options: ``replace``, ``last``, ``with_edge``, ``disjoint`` and ``first_hop``.
         """
         on_device = [(t, self._in_slot(at, s)) for at, (t, s) in enumerate(seeds)]
@@ -166,7 +146,7 @@ class DeviceBatch:
         self._launch()
 
     def _in_slot(self, name: int | str, given: Tensor) -> Tensor:
-        """Copies ids, times or trees to where those of batches before were, behind what the stream does with them."""
+        """Copies ids, times or trees to where those of batches before were, in the order of the stream."""
         slot, n = self._slots.get(name), given.numel()  # not len, which takes a microsecond
         if slot is None or slot.numel() < n:
             room = max(256, 1 << (n - 1).bit_length()) if n else 256
@@ -186,11 +166,8 @@ class DeviceBatch:
         self._native.launch(self._workspace.data_ptr(), tables, current_stream(self.device))
 
     def finish(self, placed: Callable[[], Sequence[PlacedRows | None]] | None = None) -> None:
-        """Waits for the batch; what had too little room is made anew, which gives the same.
-
-        Args:
-            placed: Returns the graphs as they are placed now. Where they are not those of the launch, since torch has
-                moved them meanwhile, the batch is made anew too. Default: they have not moved.
+        """Waits for the batch; what had too little room is made anew, which gives the same. ``placed`` returns the
+        graphs as they are placed now: if torch has moved them since the launch, the batch is made anew too.
 
         Raises:
             IndexError: If a seed is outside the graph; names the first.
@@ -215,11 +192,8 @@ class DeviceBatch:
         return self._graphs is not launched
 
     def induce(self) -> None:
-        """Replaces the edges of a finished batch by all edges among its nodes; waits for their number.
-
-        Raises:
-            IndexError: If a neighbour is outside the graph, whose columns are damaged then.
-        """
+        """Replaces the edges of a finished batch by all edges among its nodes; waits for their number. Raises
+        IndexError if a neighbour is outside the graph, whose columns are damaged then."""
         workspace = torch.empty(self._native.induced_bytes(), dtype=torch.uint8, device=self.device)
         self._native.induce(workspace.data_ptr())
         self._inputs.append(workspace)
@@ -245,12 +219,8 @@ class DeviceBatch:
         return nodes, edges
 
     def copy_out(self, nodes: Mapping[int, Nodes], edges: Mapping[int, Edges]) -> None:
-        """As :meth:`results`, of some types and into contiguous tensors of the device.
-
-        Args:
-            nodes: Ids and trees by node type, ``[num_nodes]``, int64; None: not wanted.
-            edges: By edge type, as :meth:`edges` returns them.
-        """
+        """As :meth:`results`, of some types and into contiguous int64 tensors of the device; ids and trees by node
+        type, None: not wanted, and by edge type what :meth:`edges` returns."""
         num_types, num_edge_types = self._num_types
         nothing = None, None, None
         self._native.copy_out(
@@ -272,11 +242,9 @@ class DeviceBatch:
         return row, col, torch.empty_like(row) if with_edge else None
 
     def num_nodes(self, node_type: int) -> int:
-        """Number of nodes of a finished batch."""
         return self._native.num_nodes(node_type)
 
     def num_edges(self, edge_type: int) -> int:
-        """Number of edges of a finished batch."""
         return self._native.num_edges(edge_type)
 
     @property
@@ -285,11 +253,10 @@ class DeviceBatch:
         return self._native.num_replays
 
     def num_sampled_nodes(self, node_type: int) -> list[int]:
-        """Returns nodes per hop, seeds first."""
+        """Nodes per hop of a finished batch, seeds first."""
         return self._native.num_sampled_nodes(node_type)
 
     def num_sampled_edges(self, edge_type: int) -> list[int]:
-        """Returns edges per hop."""
         return self._native.num_sampled_edges(edge_type)
 
     def end(self) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt.data.arrays import require_in_range
 from glt.data.graph import Graph
 from glt.data.pyg import GraphArrays
 from glt.data.schema import Schema
@@ -42,7 +43,6 @@ class SampledGraph:
 
     @classmethod
     def from_arrays(cls, arrays: GraphArrays, edge_dir: str) -> SampledGraph:
-        """Builds the rows of a graph."""
         time = []
         for node_type, tables, num_nodes in zip(
             arrays.schema.node_types, arrays.node_tables, arrays.num_nodes, strict=True
@@ -67,28 +67,19 @@ class SampledGraph:
         return self.schema.ends(self.edge_dir)
 
     def csrs(self, config: SamplingConfig) -> list[_core.Csr]:
-        """The rows of each edge type as these options need them: by time, with weights, or plain.
-
-        An edge type without times is not bound by any; one without weights is drawn from uniformly.
-        """
+        """The rows of each edge type as these options need them: by time, with weights, or plain. An edge type without
+        times is not bound by any; one without weights is drawn from uniformly."""
         if config.temporal is not None:
             return [t.csr if t.by_time is None else t.csr_by_time for t in self.topologies]
         return [t.csr if config.weighted else t.csr_unweighted for t in self.topologies]
 
     def seed_time(self, node_type: int, nodes: Tensor) -> Tensor:
-        """The nodes' own times, ``[n]``: what a temporal sample starts from unless told otherwise.
-
-        Raises:
-            ValueError: If nodes of this type have no time.
-            IndexError: If a node is outside the graph; names the first.
-        """
+        """The nodes' own times, ``[n]``, from which a temporal sample starts by default; raises ValueError if nodes of
+        this type have no time, IndexError if a node is outside the graph."""
         time = self.node_time[node_type] if self.node_time else None
         if time is None:
             name = self.schema.node_types[node_type]
             what = "the times are those of edges" if self.time_level == "edge" else f"{name!r} nodes have no time"
             raise ValueError(f"input_time is not given and {what}: give one time per seed")
-        bad = ((nodes < 0) | (nodes >= len(time))).nonzero()
-        if len(bad):
-            at = int(bad[0])
-            raise IndexError(f"seeds[{at}] = {int(nodes[at])} is outside [0, {len(time)})")
+        require_in_range("seeds", nodes, len(time))
         return time[nodes]

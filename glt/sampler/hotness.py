@@ -1,26 +1,30 @@
-"""Hotness of nodes from batches that were made, or from degrees alone.
+"""Hotness says how often a node is read: one number per node, comparable within a node type. Partitioners place nodes
+and fill caches by it.
 
-Hotness says how often a node is read: one number per node, comparable within a node type. Partitioners place nodes and
-fill caches by it. There are three sources. :meth:`glt.sampler.NeighborSampler.sample_prob` computes it from the graph,
-the seeds and the options of a sampler. :func:`hotness_from_counts` counts in batches, whatever made them.
-:func:`hotness_from_degrees` knows neither seeds nor fan-outs.
+:meth:`glt.sampler.NeighborSampler.sample_prob` computes it from the graph, the seeds and the options of a sampler;
+:func:`hotness_from_counts` counts in batches, whatever made them; :func:`hotness_from_degrees` knows neither seeds nor
+fan-outs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data.arrays import as_ids
+from glt._checks import check_at_least
+from glt.data.arrays import as_ids, require_in_range
 from glt.data.schema import NodeType, Schema
 from glt.sampler.config import SamplingConfig
 from glt.sampler.graph import SampledGraph
+
+if TYPE_CHECKING:
+    from glt.sampler.neighbor_sampler import NeighborSampler
 
 _CHUNK = 1 << 24  # edges counted at a time
 
@@ -140,13 +144,8 @@ _EPOCH: Final = 2**32 - 2  # of the keys of these batches: none that a loader re
 
 @dataclass(frozen=True)
 class EdgeFacts:
-    """What the edges of one type have to do with each other: a bit per edge, ``[ceil(num_edges / 64)]`` uint64.
-
-    Attributes:
-        repeated: Edges whose ends are those of an earlier one; None if there are none.
-        mutual: Edges with a reverse of edge type ``back``; None if there are none.
-        back: Position of an edge type.
-    """
+    """How the edges of one type relate to each other, a bit per edge, ``[ceil(num_edges / 64)]`` uint64, None if there
+    are none: ``repeated`` have the ends of an earlier one, ``mutual`` a reverse of edge type ``back``."""
 
     repeated: np.ndarray | None
     mutual: np.ndarray | None
@@ -154,10 +153,8 @@ class EdgeFacts:
 
 
 def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int) -> list[EdgeFacts]:
-    """By edge type. Of several types that run the other way, the one that has most of the reverses counts.
-
-    Needs 4 bytes per edge of one edge type and 4 per node and thread meanwhile.
-    """
+    """By edge type. Of several types that run the other way, the one that has most of the reverses counts. Needs 4
+    bytes per edge of one edge type and 4 per node and thread meanwhile."""
     found: list[EdgeFacts] = []
     for r, (expanded, neighbor) in enumerate(graph.ends):
         bits = np.empty((csrs[r].num_edges + 63) // 64, np.uint64)
@@ -175,37 +172,39 @@ def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int)
     return found
 
 
-def doubts_on_host(
-    graph: SampledGraph,
-    csrs: Sequence[_core.Csr],
-    config: SamplingConfig,
-    facts: Sequence[EdgeFacts],
-    num_threads: int,
-    hop: int,
-    found: Sequence[np.ndarray],
-) -> list[np.ndarray]:
-    """Adds up what all edges contribute at one hop: see :meth:`glt.sampler.device.DeviceHotness.doubts`.
+class HostHotness:
+    """Passes probabilities along edges and samples batches on the CPU, as :class:`glt.sampler.device.DeviceHotness`
+    does on a GPU; the result does not depend on ``num_threads``."""
 
-    Args:
-        graph, csrs, config: What is sampled from, and how; no times.
-        facts: Of :func:`find_facts`.
-        num_threads: Threads; the result does not depend on it.
-    """
-    counts = [list(map(int, each)) for each in config.num_neighbors]
-    doubt = [np.zeros(n, np.int64) for n in graph.num_nodes]
-    for r, (expanded, neighbor) in enumerate(graph.ends):
-        way_back: dict[str, Any] = {}
-        if facts[r].mutual is not None:
-            way_back = {"mutual": facts[r].mutual, "back": csrs[facts[r].back]}
-            way_back["back_neighbors"] = counts[facts[r].back]
-        _core.add_doubt(
-            csrs[r], counts[r], config.weighted, config.replace, hop, found[expanded], found[neighbor],
-            doubt[neighbor], repeated=facts[r].repeated, num_threads=num_threads, **way_back,
-        )  # fmt: skip
-    return doubt
+    def __init__(
+        self, graph: SampledGraph, config: SamplingConfig, facts: Sequence[EdgeFacts], num_threads: int
+    ) -> None:
+        self.graph, self.config, self.facts, self.num_threads = graph, config, facts, num_threads
+        self.csrs = graph.csrs(config)
+        self.counts = [list(map(int, each)) for each in config.num_neighbors]
+        self._batch = _core.Batch(list(graph.num_nodes), list(graph.ends))
+
+    def doubts(self, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
+        config, counts, csrs = self.config, self.counts, self.csrs
+        doubt = [np.zeros(n, np.int64) for n in self.graph.num_nodes]
+        for r, (expanded, neighbor) in enumerate(self.graph.ends):
+            fact = self.facts[r]
+            options: dict[str, Any] = {"repeated": fact.repeated, "num_threads": self.num_threads}
+            if fact.mutual is not None:
+                options |= {"mutual": fact.mutual, "back": csrs[fact.back], "back_neighbors": counts[fact.back]}
+            draws = csrs[r], counts[r], config.weighted, config.replace, hop
+            _core.add_doubt(*draws, found[expanded], found[neighbor], doubt[neighbor], **options)
+        return doubt
+
+    def sample(self, seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
+        config, batch = self.config, self._batch
+        batch.start(seeds, False, config.disjoint, None)
+        options: dict[str, Any] = {"replace": config.replace, "batch_key": batch_key, "num_threads": self.num_threads}
+        batch.sample(self.csrs, self.counts, **options)
+        return [torch.from_numpy(batch.nodes(t)) for t in range(len(self.graph.num_nodes))]
 
 
-def computed(
+def compute_hotness(
     graph: SampledGraph,
     config: SamplingConfig,
     seeds: Sequence[np.ndarray],
@@ -213,17 +212,13 @@ def computed(
     batch_size: int,
     doubts: Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
 ) -> list[np.ndarray]:
-    """Computes probabilities from the graph.
+    """Computes probabilities from the graph by node type, ``[num_nodes]`` float32; options without times.
 
     Args:
-        graph, config: What is sampled from, and how; no times.
         seeds: By node type, ids below ``num_nodes``.
         num_nodes: By node type, at least that of the graph: nodes beyond have no edges.
         batch_size: Seeds in a batch, at least 1.
-        doubts: ``doubts(hop, found)``: :func:`doubts_on_host`, or a GPU's.
-
-    Returns:
-        By node type, ``[num_nodes]`` float32.
+        doubts: ``doubts(hop, found)``: of :class:`HostHotness`, or a GPU's.
     """
     num_seeds = sum(map(len, seeds))
     trees = min(batch_size, num_seeds) if config.disjoint else 1
@@ -247,12 +242,8 @@ def computed(
 
 
 def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[np.ndarray]:
-    """Returns seeds in any of the forms of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type.
-
-    Raises:
-        IndexError: If a seed is outside the graph; names the first.
-        KeyError, TypeError, ValueError: If they do not fit the types.
-    """
+    """Returns seeds in any of the forms of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type; raises
+    IndexError if one is outside the graph, KeyError, TypeError or ValueError if they do not fit the types."""
     if hasattr(seeds, "node") and hasattr(seeds, "input_type"):  # PyG's NodeSamplerInput
         seeds = seeds.node if seeds.input_type is None else {seeds.input_type: seeds.node}
     elif isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
@@ -263,22 +254,17 @@ def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[
         if getattr(given, "dtype", None) in (torch.bool, np.bool_) and given.shape != (num_nodes[t],):
             shape = list(given.shape)
             raise ValueError(f"{name} is a mask of shape {shape}: expected one bool per node, [{num_nodes[t]}]")
-        ids = np.empty(0, np.int64) if given is None else as_ids(given, name).numpy()
-        bad = np.flatnonzero((ids < 0) | (ids >= num_nodes[t]))
-        if bad.size:
-            raise IndexError(f"{name}[{bad[0]}] = {ids[bad[0]]} is outside [0, {num_nodes[t]})")
-        found.append(ids)
+        ids = torch.empty(0, dtype=torch.int64) if given is None else as_ids(given, name)
+        require_in_range(name, ids, num_nodes[t])
+        found.append(ids.numpy())
     if not any(map(len, found)):
         raise ValueError("seeds is empty: expected the ids of at least one seed")
     return found
 
 
 def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
-    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own.
-
-    Raises:
-        KeyError, TypeError, ValueError: If it does not fit the types, or is less than the graph has.
-    """
+    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own. Raises
+    KeyError, TypeError or ValueError if it does not fit the types, or is less than the graph has."""
     counts = []
     for t, given in enumerate(graph.schema.per_node_type("num_nodes", num_nodes)):
         own = graph.num_nodes[t]
@@ -292,31 +278,14 @@ def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
 
 
 def enough_batches(probs: Sequence[np.ndarray]) -> int:
-    """Returns how many batches to sample: four times as many nodes as there are, which takes about as long as the
-    computation, or a million, which takes no time; but not fewer than 64 nor more than 1024 batches."""
+    """Returns how many batches to sample: for four times as many nodes as there are, which takes about as long as the
+    computation, or a million, which takes no time; 64 to 1024."""
     per_batch = sum(float(prob.sum(dtype=np.float64)) for prob in probs)
     num_sampled = max(4 * sum(map(len, probs)), 1 << 20)
     return int(np.clip(num_sampled / max(per_batch, 1), _FEWEST, _MOST))
 
 
-def sampled_on_host(
-    graph: SampledGraph, csrs: Sequence[_core.Csr], config: SamplingConfig, num_threads: int
-) -> Callable[[list[tuple[int, np.ndarray]], int], list[Tensor]]:
-    """Returns what samples batches for :func:`corrected`."""
-    batch = _core.Batch(list(graph.num_nodes), list(graph.ends))
-
-    def sampled(seeds: list[tuple[int, np.ndarray]], batch_key: int) -> list[Tensor]:
-        batch.start(seeds, False, config.disjoint, None)
-        batch.sample(
-            csrs, [list(each) for each in config.num_neighbors], replace=config.replace, batch_key=batch_key,
-            num_threads=num_threads,
-        )  # fmt: skip
-        return [torch.from_numpy(batch.nodes(t)) for t in range(len(graph.num_nodes))]
-
-    return sampled
-
-
-def corrected(
+def correct_hotness(
     probs: Sequence[np.ndarray],
     graph: SampledGraph,
     seeds: Sequence[np.ndarray],
@@ -324,15 +293,9 @@ def corrected(
     num_batches: int,
     sampled: Callable[[list[tuple[int, np.ndarray]], int], Sequence[Tensor]],
 ) -> list[np.ndarray]:
-    """Weighs :func:`computed` probabilities and the counts of sampled batches against each other.
-
-    Args:
-        probs: By node type, ``[num_nodes]``.
-        num_batches: Batches to sample, at least 2. Their draws depend on nothing else.
-        sampled: ``sampled(seeds, batch_key)``: the nodes of a batch by node type, int64, counted where they are.
-
-    The others are those of :func:`computed`.
-    """
+    """Weighs probabilities of :func:`compute_hotness` and the counts in ``num_batches`` batches, at least 2, against
+    each other; the draws depend on nothing else. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node
+    type, int64, counted where they are."""
     counts: list[Tensor] | None = None
     for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):
         inside = [(t, ids[ids < graph.num_nodes[t]]) for t, ids in enumerate(chosen)]
@@ -353,7 +316,6 @@ def corrected(
 
 
 def _batches_of(seeds: Sequence[np.ndarray], batch_size: int) -> Iterator[list[np.ndarray]]:
-    """Whole batches of shuffled seeds of all types, epoch after epoch."""
     bounds = np.cumsum([0, *map(len, seeds)])
     size = min(batch_size, int(bounds[-1]))
     epoch = 0
@@ -381,3 +343,42 @@ def _weighed(prob: np.ndarray, share: np.ndarray, num_batches: int) -> np.ndarra
     strength = 1 / spread - 1
     mixed = (strength * prob + num_batches * share) / (strength + num_batches)
     return np.where(chance > 0, mixed, prob).astype(np.float32)
+
+
+class LocalHotness:
+    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`. Kept from call to call: what edges have to do with each
+    other."""
+
+    def __init__(self) -> None:
+        self._facts: list[EdgeFacts] | None = None
+
+    def probabilities(
+        self, sampler: NeighborSampler, seeds: Any, num_nodes: Any, batch_size: int, num_batches: int | None
+    ) -> Tensor | dict[NodeType, Tensor]:
+        graph, config = sampler.graph, sampler.config
+        if sampler.is_temporal:
+            raise ValueError(
+                f"sample_prob with time_attr = {sampler.time_attr!r}: which edges are early enough depends on the "
+                "seed; use glt.sampler.hotness_from_counts(loader, num_nodes)"
+            )
+        if any(topology.book is not None for topology in graph.topologies):
+            raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
+        check_at_least("batch_size", batch_size, 1)
+        if num_batches is not None:
+            check_at_least("num_batches", num_batches, 0)
+        if num_batches == 1:
+            raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
+        counts = counts_of_nodes(num_nodes, graph)
+        given = seeds_by_type(seeds, graph.schema, counts)
+        if self._facts is None:
+            self._facts = find_facts(graph, sampler.csrs, sampler.num_threads)
+        on_device = sampler.accelerator is not None and config.num_hops <= _core.most_hotness_hops
+        host = None if on_device else HostHotness(graph, config, self._facts, sampler.num_threads)
+        doubts, sample = sampler.on_device.hotness(config, self._facts) if host is None else (host.doubts, host.sample)
+        probs = compute_hotness(graph, config, given, counts, batch_size, doubts)
+        if num_batches is None:
+            num_batches = enough_batches(probs)
+        if num_batches > 0:
+            probs = correct_hotness(probs, graph, given, batch_size, num_batches, sample)
+        tensors = [torch.from_numpy(prob) for prob in probs]
+        return graph.schema.by_node_type(tensors) if graph.schema.is_hetero else tensors[0]

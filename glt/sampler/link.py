@@ -10,23 +10,36 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from glt.data.schema import EdgeType, Schema
-from glt.sampler import config as conflicts
+from glt import _core
+from glt.data.arrays import pooled_empty, require_in_range
+from glt.data.schema import EdgeType, Schema, reverse_relation
+from glt.sampler.config import GIVEN, refuse_conflicts
+from glt.sampler.negatives import (
+    Endpoint,
+    LocalCheck,
+    earliest_node,
+    linked_to_all,
+    negative_rounds,
+    run_rounds,
+)
 
 if TYPE_CHECKING:
-    from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+    from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
+
+    from glt.sampler.neighbor_sampler import NeighborSampler
+    from glt.sampler.output import Finish
 
 
 @dataclass
 class LinkBatch:
-    """What a link batch is sampled around, and its answer to "where are my links?": known before any hop.
+    """What a link batch is sampled around, and where its links are, known before any hop.
 
     Attributes:
         seeds: Node ids by position of their type: ``(node type, [n] int64)``. Not disjoint: each node once, ascending.
             Disjoint: sources, destinations, negatives, as they come; trees are numbered over the whole list.
         seed_time: Time of each tree ``[number of trees]``, int64; None without times.
-        example: Disjoint: the seed link (or triplet) that each tree belongs to ``[number of trees]``, int64; a negative
-            pair j belongs to link ``j % B``. None otherwise.
+        example: Disjoint: the seed link (or triplet) of each tree ``[number of trees]``, int64; a negative pair j
+            belongs to link ``j % B``. None otherwise.
         links: By PyG's names for the batch's fields: ``edge_label_index [2, B + negatives]``, ``edge_label`` and
             ``edge_label_time``; or of triplets ``src_index [B]``, ``dst_pos_index [B]``, ``dst_neg_index`` ``[B]`` or
             ``[B, k]``, ``seed_time``. Local ids; absent where PyG has None.
@@ -38,17 +51,16 @@ class LinkBatch:
     links: dict[str, Tensor] = field(default_factory=dict)
 
     def metadata(self, input_id: Tensor | None, neg_sampling: NegativeSampling | None) -> tuple[Tensor | None, ...]:
-        """The same as PyG's samplers put it into ``SamplerOutput.metadata``."""
+        """The links as PyG's samplers put them into ``SamplerOutput.metadata``."""
         triplet = neg_sampling is not None and neg_sampling.is_triplet()
         names = TRIPLET if triplet else BINARY
         return (input_id, *(self.links.get(name) for name in names))
 
 
+# fields of a batch of links, in the order of PyG's metadata
 BINARY = ("edge_label_index", "edge_label", "edge_label_time")
-"""Fields of a batch of links, in the order of PyG's metadata."""
 
-TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
-"""Fields of a batch of triplets, in the order of PyG's metadata."""
+TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")  # the same of triplets
 
 
 def link_batch(
@@ -58,19 +70,9 @@ def link_batch(
     neg_sampling: NegativeSampling | None = None,
     negatives: tuple[Tensor | None, Tensor] | None = None,
 ) -> LinkBatch:
-    """Turns seed edges and negatives into the start of a batch.
-
-    Args:
-        index: The seed edges.
-        ends: Positions of the node types of source and destination.
-        disjoint: A tree per end of each seed edge.
-        neg_sampling: What ``negatives`` are.
-        negatives: Sources (None for triplets) and destinations, slot by slot; see
-            :func:`glt.sampler.negatives.negative_rounds`.
-
-    Raises:
-        ValueError: If there are times but the batch is not disjoint.
-    """
+    """Turns seed edges and negatives, as of :func:`glt.sampler.negatives.negative_rounds` (sources None for triplets),
+    into the start of a batch; ``ends`` are the positions of both node types. Raises ValueError if there are times but
+    the batch is not disjoint."""
     time = index.time
     if time is not None and not disjoint:
         raise ValueError("the seed edges have times but disjoint = False: only trees can each have a time")
@@ -126,7 +128,7 @@ def _trees(
 
 
 def _labels(label: Tensor | None, num_pos: int, num_links: int) -> Tensor | None:
-    """Labels of links, those of negatives being zero. Without negatives there are labels only where some were given."""
+    """Labels of links, 0 for negatives. Without negatives there are labels only if some were given."""
     if num_links == num_pos:
         return label
     if label is None:
@@ -137,14 +139,8 @@ def _labels(label: Tensor | None, num_pos: int, num_links: int) -> Tensor | None
 def exclusions(
     index: EdgeSamplerInput, edge_type: int, schema: Schema, edge_dir: str, exclude: str | EdgeType | None
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """The edges that a link batch must not sample: the seed edges as given (negatives are no edges anyway).
-
-    Args:
-        index: The seed edges.
-        edge_type: Position of their type.
-        edge_dir: ``'in'`` or ``'out'``.
-        exclude: ``'self'``; ``'reverse'``: and their reverses, of the type that :func:`reverse_edge_type` finds; an
-            edge type: the same, naming it; None.
+    """The edges that a link batch must not sample: the seed edges as given and, unless ``exclude`` is ``'self'``, their
+    reverses, of the type that it names or :func:`find_reverse` finds.
 
     Returns:
         By position of the edge type, pairs ``(expanded nodes, neighbours)``, int64.
@@ -154,7 +150,7 @@ def exclusions(
     src, dst = index.row.long(), index.col.long()
     pairs = {edge_type: [(src, dst)]}
     if exclude != "self":
-        reverse = reverse_edge_type(schema, edge_type, None if exclude == "reverse" else exclude)
+        reverse = find_reverse(schema, edge_type, None if exclude == "reverse" else exclude)
         pairs.setdefault(reverse, []).append((dst, src))
     found = {}
     for each, edges in pairs.items():
@@ -163,12 +159,10 @@ def exclusions(
     return found
 
 
-def reverse_edge_type(schema: Schema, edge_type: int, named: str | EdgeType | None = None) -> int:
-    """Position of the type that holds the reverses of an edge type.
-
-    That is the one named; else, of the types that run the other way, the one called ``rev_`` more or less, or the only
-    one. An edge type between equal node types that has no such partner is its own reverse (as is the type of a
-    homogeneous graph).
+def find_reverse(schema: Schema, edge_type: int, named: str | EdgeType | None = None) -> int:
+    """Position of the type that holds the reverses of an edge type: the one named; else, of the types that run the
+    other way, the one called ``rev_`` more or less, or the only one. An edge type between equal node types without such
+    a partner is its own reverse.
 
     Raises:
         ValueError: If there is none or a choice, or the named one does not run the other way; says what there is.
@@ -184,9 +178,8 @@ def reverse_edge_type(schema: Schema, edge_type: int, named: str | EdgeType | No
             )
         return at
     others = [at for at in swapped if at != edge_type]
-    partner = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
     for at in others:
-        if schema.edge_types[at][1] == partner:
+        if schema.edge_types[at][1] == reverse_relation(relation):
             return at
     if len(others) == 1 and source != target:
         return others[0]
@@ -202,28 +195,20 @@ def reverse_edge_type(schema: Schema, edge_type: int, named: str | EdgeType | No
 # What users say of negatives, in PyG's words.
 
 
-# What torch adds numbers of, and finds the least of.
-_SUMMABLE: Final = (
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bfloat16, torch.float16,
-    torch.float32, torch.float64,
-)  # fmt: skip
+# Dtypes that torch adds and finds the least of.
+_SUMMABLE: Final = tuple(
+    getattr(torch, name) for name in "bool uint8 int8 int16 int32 int64 bfloat16 float16 float32 float64".split()
+)
 
 
 def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> NegativeSampling | None:
-    """Returns what to draw, or None.
-
-    Args:
-        given: ``'binary'``, ``'triplet'``, a dict or PyG's ``NegativeSampling``; None: nothing.
-        ratio: PyG's old name for an amount of binary negatives; 0: nothing.
-        batch_size: Seed edges per batch.
-
-    Raises:
-        TypeError, ValueError: If that is something else; says what was expected.
-    """
+    """Returns what to draw, or None for nothing; ``ratio`` is PyG's old name for an amount of binary negatives. Raises
+    TypeError or ValueError, saying what was expected, if ``given`` is not ``'binary'``, ``'triplet'``, a dict or PyG's
+    ``NegativeSampling``, or the amount makes too many in a batch."""
     from torch_geometric.sampler import NegativeSampling  # sampling processes do without torch_geometric
 
     if ratio is not None:
-        conflicts.refuse(neg_sampling=given, neg_sampling_ratio=ratio)
+        refuse_conflicts(neg_sampling=given, neg_sampling_ratio=ratio)
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio >= 0:
             raise ValueError(f"neg_sampling_ratio = {ratio!r}: expected a number of negatives per seed edge, 0 or more")
         given = {"mode": "binary", "amount": ratio} if ratio else None
@@ -243,15 +228,8 @@ def checked_negatives(given: Any, ratio: Any = None, batch_size: int = 1) -> Neg
 
 
 def require_summable(label: Tensor, *also: torch.dtype) -> None:
-    """Refuses labels of seed edges that cannot go up by one, as they may have to where 0 is the label of negatives.
-
-    Args:
-        label: ``edge_label``.
-        also: Dtypes that the caller adds one to by itself, beside those that torch does.
-
-    Raises:
-        TypeError: If they are of another dtype.
-    """
+    """Raises TypeError unless labels can go up by one, as they may have to where 0 is the label of negatives. The
+    caller itself adds one to the dtypes in ``also``."""
     known = (*_SUMMABLE, *also)
     if label.dtype not in known:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in known)
@@ -262,11 +240,8 @@ def require_summable(label: Tensor, *also: torch.dtype) -> None:
 
 
 def require_amount(amount: Any, batch_size: int) -> None:
-    """Refuses an amount of negatives per positive that is no number above 0, or makes too many in a batch.
-
-    Raises:
-        TypeError, ValueError: Then.
-    """
+    """Raises TypeError or ValueError unless the amount of negatives per positive is a number above 0, and not too many
+    in a batch."""
     if isinstance(amount, bool) or not isinstance(amount, int | float):
         raise TypeError(f"amount of neg_sampling = {amount!r}: expected a number of negatives per seed edge")
     if math.isnan(amount) or not 0 < amount * batch_size < 2**31:
@@ -274,3 +249,154 @@ def require_amount(amount: Any, batch_size: int) -> None:
             f"amount of neg_sampling = {amount:g}: expected a number above 0, and below 2^31 negatives in a batch of "
             f"{batch_size}"
         )
+
+
+# Link batches in this process: negatives checked against the whole graph, then one sample around all ends.
+
+
+class LocalLinks:
+    """Turns seed edges into batches. Each method is given the sampler; the endpoints of negatives are kept."""
+
+    def __init__(self) -> None:
+        self._endpoints: tuple[NegativeSampling, EdgeType | None, tuple[Endpoint, Endpoint]] | None = None
+
+    def check(
+        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
+    ) -> tuple[int, int]:
+        """Refuses seed edges that do not fit the graph or the sampler, with IndexError, KeyError or ValueError; returns
+        the positions of the node types of both ends."""
+        schema, num_nodes = sampler.graph.schema, sampler.graph.num_nodes
+        if (index.input_type is not None) != schema.is_hetero:
+            kind = "an edge type" if schema.is_hetero else "None, the graph being homogeneous"
+            raise ValueError(f"input_type = {index.input_type!r}: expected {kind}")
+        refuse_conflicts(edge_label_time=index.time, time_attr=GIVEN if sampler.is_temporal else None)
+        source, _, target = index.input_type or schema.edge_types[0]
+        ends = schema.node_index(source), schema.node_index(target)
+        require_in_range("edge_label_index[0, {}]", index.row, num_nodes[ends[0]])
+        require_in_range("edge_label_index[1, {}]", index.col, num_nodes[ends[1]])
+        if neg_sampling is not None:
+            require_amount(neg_sampling.amount, 1)
+            self._ends_of(sampler, neg_sampling, index.input_type, ends)
+        edge_type, exclude = _edge_type(sampler, index), sampler.config.exclude_edges
+        if edge_type is not None and exclude not in (None, "self"):
+            find_reverse(schema, edge_type, None if exclude == "reverse" else exclude)
+        elif exclude not in (None, "self"):
+            swapped = [t for t in schema.edge_types if (t[0], t[2]) == (target, source)]
+            if swapped:  # which might hold the reverses: they would be left in silently
+                raise ValueError(
+                    f"exclude_edges = {exclude!r}: {index.input_type} is no edge type of the graph, so that it is not "
+                    f"known whether {swapped} hold its reverses; "
+                    "add the type, if without edges, or leave exclude_edges out"
+                )
+        return ends
+
+    def require_negatives(
+        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
+    ) -> None:
+        """Raises ValueError, naming the source, if one is linked to every destination: no triplet can be made of it."""
+        edge_type = _edge_type(sampler, index)
+        if neg_sampling is None or not neg_sampling.is_triplet() or edge_type is None:
+            return
+        weight, row = neg_sampling.dst_weight, index.row.long().numpy()
+        drawable = None if weight is None else weight.detach().cpu().nonzero().view(-1).numpy()
+        found = linked_to_all(sampler.graph.topologies[edge_type], row, drawable)
+        if len(found):
+            raise ValueError(
+                f"neg_sampling is 'triplet' and edge_label_index[0] holds {len(found)} source nodes that have an edge "
+                f"to every destination, the first of them {found[0]}, of {int((row == found[0]).sum())} seed edges: "
+                "there is no negative for them (PyG would train on an edge as a negative). Leave their seed edges out, "
+                "or use neg_sampling='binary', which draws sources too"
+            )
+
+    def begin(
+        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None, batch_key: int
+    ) -> Finish:
+        """Begins a link batch, whose negatives are found now; see :meth:`NeighborSampler.begin_from_edges`."""
+        ends = self.check(sampler, index, neg_sampling)
+        negatives = None if neg_sampling is None else self._negatives(sampler, index, ends, neg_sampling, batch_key)
+        batch = link_batch(index, ends, sampler.disjoint, neg_sampling, negatives)
+        excluded = _exclusions(sampler, index)
+        sampled = sampler.begin_or_sample(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
+
+        def finish_with_links() -> SamplerOutput | HeteroSamplerOutput:
+            out = sampled()
+            if batch.example is not None and isinstance(out.batch, dict):
+                out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
+            elif batch.example is not None:
+                out.batch = _examples(batch.example, out.batch)
+            if sampler.accelerator is not None:
+                device = sampler.on_device.device
+                batch.links = {name: value.to(device, non_blocking=True) for name, value in batch.links.items()}
+            out.metadata = batch.metadata(index.input_id, neg_sampling)
+            return out
+
+        return finish_with_links
+
+    def _ends_of(
+        self,
+        sampler: NeighborSampler,
+        neg_sampling: NegativeSampling,
+        input_type: EdgeType | None,
+        ends: tuple[int, int],
+    ) -> tuple[Endpoint, Endpoint]:
+        known = self._endpoints
+        if known is None or known[0] is not neg_sampling or known[1] != input_type:
+            src, dst = (
+                Endpoint.of(side, sampler.graph.num_nodes[end], neg_sampling, earliest_node(time))
+                for side, end, time in zip(("src", "dst"), ends, _times(sampler, ends), strict=True)
+            )
+            known = self._endpoints = neg_sampling, input_type, (src, dst)
+        return known[2]
+
+    def _negatives(
+        self,
+        sampler: NeighborSampler,
+        index: EdgeSamplerInput,
+        ends: tuple[int, int],
+        neg_sampling: NegativeSampling,
+        batch_key: int,
+    ) -> tuple[Tensor | None, Tensor]:
+        require_amount(neg_sampling.amount, len(index.row))
+        graph, edge_type = sampler.graph, _edge_type(sampler, index)
+        src, dst = self._ends_of(sampler, neg_sampling, index.input_type, ends)
+        late = None if index.time is None else index.time.long().numpy()
+        rounds = negative_rounds(batch_key, neg_sampling, src, dst, index.row.long().numpy(), late)
+        times = _times(sampler, ends)
+        if sampler.accelerator is None:
+            csr = None if edge_type is None else graph.topologies[edge_type].csr
+            run_rounds(rounds, LocalCheck(csr, graph.edge_dir, *(None if t is None else t.numpy() for t in times)))
+        else:
+            sampler.on_device.finish_negatives(rounds, edge_type, times)
+        return None if neg_sampling.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
+
+
+def _examples(example: Tensor, tree: Tensor) -> Tensor:
+    """The seed edge that each tree belongs to, in the dtype and on the device of ``tree``."""
+    if tree.device.type != "cpu":
+        return torch.index_select(example.to(tree.device, tree.dtype, non_blocking=True), 0, tree)
+    return torch.index_select(example.to(tree.dtype), 0, tree, out=pooled_empty((len(tree),), tree.dtype))
+
+
+def _edge_type(sampler: NeighborSampler, index: EdgeSamplerInput) -> int | None:
+    """Position of the type of the seed edges; None where the graph has no edges of that type."""
+    if index.input_type is None:
+        return 0
+    types = sampler.graph.schema.edge_types
+    return types.index(tuple(index.input_type)) if tuple(index.input_type) in types else None
+
+
+def _times(sampler: NeighborSampler, ends: tuple[int, int]) -> list[Tensor | None]:
+    """Times of the nodes at both ends, where sampling obeys times of nodes."""
+    by_node = sampler.is_temporal and sampler.graph.time_level == "node"
+    return [sampler.graph.node_time[end] if by_node else None for end in ends]
+
+
+def _exclusions(sampler: NeighborSampler, index: EdgeSamplerInput) -> list[_core.Exclusions | None] | None:
+    graph, edge_type, exclude = sampler.graph, _edge_type(sampler, index), sampler.config.exclude_edges
+    if exclude is None or edge_type is None:
+        return None
+    pairs = exclusions(index, edge_type, graph.schema, graph.edge_dir, exclude)
+    return [
+        _core.Exclusions(pairs[at][0].numpy(), pairs[at][1].numpy()) if at in pairs else None
+        for at in range(len(graph.schema.edge_types))
+    ]

@@ -1,4 +1,4 @@
-"""Negative examples that are no edges: what to draw, round after round, whoever it is that knows the edges."""
+"""Negative examples that are no edges: what to draw, round after round, wherever the edges are looked up."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from torch_geometric.sampler import NegativeSampling
 
 
-MAX_ATTEMPTS = 1 << 16
-"""Draws per negative before it is given up, with an error."""
+MAX_ATTEMPTS = 1 << 16  # draws per negative before it is given up, with an error
 
 _WINDOW = 1 << 10  # attempts asked for together, at most
 _ROOM = 1 << 22  # slots that go on after n attempts without luck: this many / n^2
@@ -29,11 +28,10 @@ _SIDES = {"src": 0, "dst": 1}
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One end of the edge type whose negatives are drawn.
+    """One end of the edge type whose negatives are drawn: ``'src'`` or ``'dst'``, among ``num_nodes`` of the whole
+    graph.
 
     Attributes:
-        side: ``'src'`` or ``'dst'``.
-        num_nodes: Nodes to draw from, in the whole graph.
         weight_sum: Inclusive prefix sums of integer weights ``[num_nodes]``, uint64. None: all nodes alike.
         earliest: The node of the smallest time and that time, or None where nodes have no time.
     """
@@ -51,16 +49,12 @@ class Endpoint:
         neg_sampling: NegativeSampling | None = None,
         earliest: tuple[int, int] | None = None,
     ) -> Endpoint:
-        """Reads the weights of this side from PyG's configuration.
-
-        Raises:
-            ValueError: If there is not one weight per node, one is negative or not finite, or all are zero.
-        """
+        """Reads the weights of this side from PyG's configuration; raises ValueError if there is not one per node, one
+        is negative or not finite, or all are zero."""
         weight: Tensor | None = getattr(neg_sampling, f"{side}_weight", None)
         return cls(side, num_nodes, None if weight is None else weight_sum(weight, num_nodes, side), earliest)
 
     def draw(self, batch_key: int, slots: np.ndarray, attempt: int, out: np.ndarray) -> None:
-        """Writes the candidate of each slot: a function of the arguments alone."""
         _core.negative_draws(batch_key, _SIDES[self.side], slots, attempt, self.num_nodes, self.weight_sum, out)
 
 
@@ -92,12 +86,8 @@ def earliest_node(time: Tensor | None) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Pairs that one round asks about.
-
-    Attributes:
-        src, dst: Node ids ``[n]``, int64.
-        src_until, dst_until: Latest times that the nodes may have ``[n]``, int64; None: any.
-    """
+    """Pairs that one round asks about: node ids, and the latest times that the nodes may have (None: any), ``[n]``
+    int64."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -109,16 +99,16 @@ class NegativeRounds:
     """The negatives of one batch, found in rounds: ask for candidates, say which of them hold, until none is open.
 
     Negative ``slot`` is the first attempt of that slot which is no edge of the graph (of the whole graph, whatever the
-    edge's time) and no later than the seed. Attempts are functions of (batch key, side, slot, attempt), so the
-    answer depends neither on how many are asked for together, nor on who checks them, nor on the other slots.
-    That is rejection sampling: a pair is uniform over the non-edges (or proportional to the product of its nodes'
-    weights); the destination of a triplet is so over the nodes to which its source has no edge. A source without
-    such a node is an error, not an edge that passes for a negative, as it does in PyG: with the whole graph at hand
-    loaders look for them when they are made (:mod:`glt.sampler.negatives`), others find them as they are drawn.
+    edge's time) and no later than the seed. Attempts are functions of (batch key, side, slot, attempt), so the answer
+    depends neither on how many are asked for together, nor on where they are checked, nor on the other slots. That is
+    rejection sampling: a pair is uniform over the non-edges (or proportional to the product of its nodes' weights); the
+    destination of a triplet is so over the nodes to which its source has no edge. A source without such a node is an
+    error, where PyG makes an edge pass for a negative: loaders with the whole graph at hand look for such sources when
+    they are made (:func:`linked_to_all`), others find them as they are drawn.
 
-    Time, where both nodes and seeds have one, differs from PyG, which takes the earliest node after five draws, edge
-    or not. Here :data:`MAX_ATTEMPTS` draws come first. Then, or at once where the seed is older than every node of an
-    end, the earliest node is taken there, provided that the pair is no edge.
+    Time differs from PyG, which takes the earliest node after five draws, edge or not. Here :data:`MAX_ATTEMPTS` draws
+    come first. Then, or at once where the seed is older than every node of an end, the earliest node is taken there,
+    provided that the pair is no edge.
 
     The loop is the caller's, because a distributed check has to wait for owners::
 
@@ -197,14 +187,8 @@ class NegativeRounds:
         return node.ravel(), np.tile(np.maximum(until, time), window)
 
     def accept(self, valid: np.ndarray) -> None:
-        """Takes the answer: which candidates are no edges, and in time.
-
-        Args:
-            valid: ``[n]``, bool, in the order of :meth:`candidates`.
-
-        Raises:
-            ValueError: If a slot is out of attempts; names the source node of a triplet.
-        """
+        """Takes the answer: which candidates are no edges, and in time: ``[n]``, bool. Raises ValueError if a slot is
+        out of attempts; names the source node of a triplet."""
         assert self._asked is not None, "candidates() comes first"
         slots, attempt, asked = self._asked
         self._asked = None
@@ -223,15 +207,9 @@ class NegativeRounds:
         self._groups.append((rest, attempt + window))
 
     def answer(self, src: np.ndarray, dst: np.ndarray, gave_up: int = -1) -> None:
-        """Takes all negatives at once, from whoever went through all attempts of each slot.
-
-        Args:
-            src, dst: ``[num_slots]``, int64.
-            gave_up: The lowest slot that is out of attempts, or -1.
-
-        Raises:
-            ValueError: If there is one; names the source node of a triplet.
-        """
+        """Takes all negatives ``[num_slots]``, int64, at once, from a caller that went through all attempts of each
+        slot. Raises ValueError if ``gave_up``, the lowest slot that is out of attempts, is not -1; names the source
+        node of a triplet."""
         if gave_up >= 0:
             raise ValueError(self._gave_up(gave_up, self._is_timed))
         if self.source is None:
@@ -259,13 +237,8 @@ class NegativeRounds:
 
 
 class LocalCheck:
-    """Which candidates are no edges, and in time, where the whole graph is at hand.
-
-    Args:
-        csr: The edges, or None where there are none.
-        edge_dir: ``'in'``: rows of ``csr`` are destinations; ``'out'``: sources.
-        src_time, dst_time: Time of every node of an end ``[num_nodes]``, int64, or None.
-    """
+    """Which candidates are no edges, and in time, where the whole graph is at hand. ``csr`` is None where there are no
+    edges; times are of every node of an end ``[num_nodes]``, int64."""
 
     def __init__(
         self,
@@ -304,15 +277,11 @@ def negative_rounds(
     row: np.ndarray,
     time: np.ndarray | None = None,
 ) -> NegativeRounds:
-    """Begins the negatives of a batch.
-
-    Args:
-        row: Sources of the positives ``[B]``, int64.
-        time: Times of the positives ``[B]``, int64, or None.
+    """Begins the negatives of positives with sources ``row [B]`` and times ``[B]``, int64.
 
     Returns:
         Rounds of ``ceil(B * amount)`` slots. Binary: slot j has the time of positive ``j % B``. Triplets with k
-        negatives each: slot ``i * k + j`` is the j-th of positive i.
+            negatives each: slot ``i * k + j`` is the j-th of positive i.
     """
     num_slots = num_negatives(neg_sampling, len(row))
     if neg_sampling.is_triplet():
@@ -324,8 +293,7 @@ def negative_rounds(
     )
 
 
-def finish(rounds: NegativeRounds, check: Callable[[Candidates], np.ndarray]) -> NegativeRounds:
-    """Runs all rounds against a check that answers at once."""
+def run_rounds(rounds: NegativeRounds, check: Callable[[Candidates], np.ndarray]) -> NegativeRounds:
     while not rounds.done:
         rounds.accept(check(rounds.candidates()))
     return rounds
@@ -338,18 +306,11 @@ _PAIRS = 1 << 20  # looked up together
 
 
 def linked_to_all(topology: Topology, sources: np.ndarray, drawable: np.ndarray | None = None) -> np.ndarray:
-    """Finds the sources that are linked to every destination.
+    """Finds the ``sources`` that are linked to every destination, or to all that are ``drawable``; ascending, and none
+    where no destination counts.
 
     Such a source is among the neighbours of the destination that has the fewest, or has as many edges as there are
     destinations: that leaves few candidates, mostly none, and only they are looked at.
-
-    Args:
-        topology: All edges, with a row for every node.
-        sources: Which sources are of interest ``[n]``, int64.
-        drawable: The destinations that count ``[m]``, int64; None: all.
-
-    Returns:
-        Those sources, ascending; none where no destination counts.
     """
     num_destinations = topology.size[1]
     targets = np.arange(num_destinations) if drawable is None else drawable

@@ -21,244 +21,25 @@ from torch_geometric.sampler import (
 )
 
 from glt import _core
-from glt.data import arrays as pool
+from glt._checks import check_at_least, check_one_of
 from glt.data.arrays import as_ids
 from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
-from glt.sampler import config as conflicts
-from glt.sampler import hotness as sample_prob
-from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type
+from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
 from glt.sampler.device import DeviceSampling, sampling_device
 from glt.sampler.graph import SampledGraph
-from glt.sampler.link import exclusions, link_batch, require_amount, reverse_edge_type
-from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, linked_to_all, negative_rounds
+from glt.sampler.hotness import BATCH_SIZE, LocalHotness
+from glt.sampler.link import LocalLinks
 from glt.sampler.order import check_random_seed, draw_random_seed
-from glt.sampler.output import Finish, NeighborOutput, bidirectional, once, require_distinct_reverses, sampler_output
+from glt.sampler.output import (
+    Finish,
+    NeighborOutput,
+    bidirectional,
+    call_once,
+    require_distinct_reverses,
+    sampler_output,
+)
 from glt.sampler.sources import Source, sampled_graph
-
-# How likely nodes are to be in a batch of a sampler of this process; see :mod:`glt.sampler.hotness`.
-
-
-class LocalHotness:
-    """Answers :meth:`NeighborSampler.sample_prob`. Each call is given the sampler; kept is which edges turn back."""
-
-    def __init__(self) -> None:
-        self._facts: list[sample_prob.EdgeFacts] | None = None
-
-    def probabilities(
-        self, sampler: NeighborSampler, seeds: Any, num_nodes: Any, batch_size: int, num_batches: int | None
-    ) -> Tensor | dict[NodeType, Tensor]:
-        """See :meth:`NeighborSampler.sample_prob`."""
-        if sampler.is_temporal:
-            raise ValueError(
-                f"sample_prob with time_attr = {sampler.time_attr!r}: which edges are early enough depends on the "
-                "seed; use glt.sampler.hotness_from_counts(loader, num_nodes)"
-            )
-        if any(topology.book is not None for topology in sampler.graph.topologies):
-            raise ValueError("sample_prob of a partition's graph: expected the whole graph, whose nodes all have rows")
-        for name, value, low in (("batch_size", batch_size, 1), ("num_batches", num_batches, 0)):
-            if value is None and low == 0:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ValueError(f"{name} = {value!r}: expected an integer of at least {low}")
-        if num_batches == 1:
-            raise ValueError("num_batches = 1: expected 0 (no correction) or at least 2, to tell error from chance")
-        schema = sampler.graph.schema
-        counts = sample_prob.counts_of_nodes(num_nodes, sampler.graph)
-        given = sample_prob.seeds_by_type(seeds, schema, counts)
-        doubts, sampled = self._steps(sampler)
-        probs = sample_prob.computed(sampler.graph, sampler.config, given, counts, batch_size, doubts)
-        if num_batches is None:
-            num_batches = sample_prob.enough_batches(probs)
-        if num_batches > 0:
-            probs = sample_prob.corrected(probs, sampler.graph, given, batch_size, num_batches, sampled)
-        tensors = [torch.from_numpy(prob) for prob in probs]
-        return schema.by_node_type(tensors) if schema.is_hetero else tensors[0]
-
-    def _steps(self, sampler: NeighborSampler) -> tuple[Any, Any]:
-        """Who passes on probabilities and who samples batches: a GPU, where the sampler has one."""
-        graph, config, num_threads = sampler.graph, sampler.config, sampler.num_threads
-        if self._facts is None:
-            self._facts = sample_prob.find_facts(graph, sampler.csrs, num_threads)
-        if sampler.accelerator is not None and config.num_hops <= _core.most_hotness_hops:
-            return sampler.on_device.hotness(config, self._facts)
-        doubts = partial(sample_prob.doubts_on_host, graph, sampler.csrs, config, self._facts, num_threads)
-        return doubts, sample_prob.sampled_on_host(graph, sampler.csrs, config, num_threads)
-
-
-# Link batches in this process: negatives checked against the whole graph, then one sample around all ends.
-
-
-class LocalLinks:
-    """Turns seed edges into batches. Each method is given the sampler; kept is what negatives are drawn from."""
-
-    def __init__(self) -> None:
-        self._endpoints: tuple[NegativeSampling, EdgeType | None, tuple[Endpoint, Endpoint]] | None = None
-
-    def check(
-        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
-    ) -> tuple[int, int]:
-        """Refuses seed edges that do not fit the graph or the sampler.
-
-        Returns:
-            Positions of the node types of source and destination.
-
-        Raises:
-            IndexError: If an end is outside the graph; names the first.
-            KeyError: If there is no such node type.
-            ValueError: If the type, the times, the weights of negatives or the edges to exclude do not fit.
-        """
-        graph = sampler.graph
-        if (index.input_type is not None) != graph.schema.is_hetero:
-            kind = "an edge type" if graph.schema.is_hetero else "None, the graph being homogeneous"
-            raise ValueError(f"input_type = {index.input_type!r}: expected {kind}")
-        conflicts.refuse(
-            edge_label_time=index.time, time_attr=conflicts.GIVEN if sampler.is_temporal else None
-        )  # fmt: skip
-        source, _, target = index.input_type or graph.schema.edge_types[0]
-        ends = graph.schema.node_index(source), graph.schema.node_index(target)
-        for row, node, end in ((0, index.row, ends[0]), (1, index.col, ends[1])):
-            size = graph.num_nodes[end]
-            bad = ((node < 0) | (node >= size)).nonzero()
-            if len(bad):
-                at = int(bad[0])
-                raise IndexError(f"edge_label_index[{row}, {at}] = {int(node[at])} is outside [0, {size})")
-        if neg_sampling is not None:
-            require_amount(neg_sampling.amount, 1)
-            self._ends_of(sampler, neg_sampling, index.input_type, ends)
-        edge_type, exclude = _edge_type(sampler, index), sampler.config.exclude_edges
-        if edge_type is not None and exclude not in (None, "self"):
-            reverse_edge_type(graph.schema, edge_type, None if exclude == "reverse" else exclude)
-        elif exclude not in (None, "self"):
-            swapped = [t for t in graph.schema.edge_types if (t[0], t[2]) == (target, source)]
-            if swapped:  # which might hold the reverses: they would be left in silently
-                raise ValueError(
-                    f"exclude_edges = {exclude!r}: {index.input_type} is no edge type of the graph, so that it is not "
-                    f"known whether {swapped} hold its reverses; "
-                    "add the type, if without edges, or leave exclude_edges out"
-                )
-        return ends
-
-    def require_negatives(
-        self, sampler: NeighborSampler, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None
-    ) -> None:
-        """Refuses seed edges whose source is linked to every destination: no triplet can be made of them.
-
-        Raises:
-            ValueError: If there is one; names the source.
-        """
-        edge_type = _edge_type(sampler, index)
-        if neg_sampling is None or not neg_sampling.is_triplet() or edge_type is None:
-            return
-        weight, row = neg_sampling.dst_weight, index.row.long().numpy()
-        drawable = None if weight is None else weight.detach().cpu().nonzero().view(-1).numpy()
-        found = linked_to_all(sampler.graph.topologies[edge_type], row, drawable)
-        if len(found):
-            raise ValueError(
-                f"neg_sampling is 'triplet' and edge_label_index[0] holds {len(found)} source nodes that have an edge "
-                f"to every destination, the first of them {found[0]}, of {int((row == found[0]).sum())} seed edges: "
-                "there is no negative for them (PyG would train on an edge as a negative). Leave their seed edges out, "
-                "or use neg_sampling='binary', which draws sources too"
-            )
-
-    def begin(
-        self,
-        sampler: NeighborSampler,
-        index: EdgeSamplerInput,
-        neg_sampling: NegativeSampling | None,
-        batch_key: int,
-    ) -> Finish:
-        """Begins a link batch, whose negatives are found now; see :meth:`NeighborSampler.begin_from_edges`."""
-        ends = self.check(sampler, index, neg_sampling)
-        negatives = None if neg_sampling is None else self._negatives(sampler, index, ends, neg_sampling, batch_key)
-        batch = link_batch(index, ends, sampler.disjoint, neg_sampling, negatives)
-        excluded = _exclusions(sampler, index)
-        sampled = sampler.begin_or_sample(batch.seeds, batch.seed_time, batch_key=batch_key, exclusions=excluded)
-
-        def with_links() -> SamplerOutput | HeteroSamplerOutput:
-            out = sampled()
-            if batch.example is not None and isinstance(out, HeteroSamplerOutput):
-                out.batch = {key: _examples(batch.example, tree) for key, tree in out.batch.items()}
-            elif batch.example is not None:
-                out.batch = _examples(batch.example, out.batch)
-            if sampler.accelerator is not None:
-                device = sampler.on_device.device
-                batch.links = {name: value.to(device, non_blocking=True) for name, value in batch.links.items()}
-            out.metadata = batch.metadata(index.input_id, neg_sampling)
-            return out
-
-        return with_links
-
-    def _ends_of(
-        self,
-        sampler: NeighborSampler,
-        neg_sampling: NegativeSampling,
-        input_type: EdgeType | None,
-        ends: tuple[int, int],
-    ) -> tuple[Endpoint, Endpoint]:
-        """What negatives are drawn from; the sums of weights are kept from batch to batch."""
-        known = self._endpoints
-        if known is None or known[0] is not neg_sampling or known[1] != input_type:
-            src, dst = (
-                Endpoint.of(side, sampler.graph.num_nodes[end], neg_sampling, earliest_node(time))
-                for side, end, time in zip(("src", "dst"), ends, _times(sampler, ends), strict=True)
-            )
-            known = self._endpoints = neg_sampling, input_type, (src, dst)
-        return known[2]
-
-    def _negatives(
-        self,
-        sampler: NeighborSampler,
-        index: EdgeSamplerInput,
-        ends: tuple[int, int],
-        neg_sampling: NegativeSampling,
-        batch_key: int,
-    ) -> tuple[Tensor | None, Tensor]:
-        require_amount(neg_sampling.amount, len(index.row))
-        graph, edge_type = sampler.graph, _edge_type(sampler, index)
-        src, dst = self._ends_of(sampler, neg_sampling, index.input_type, ends)
-        late = None if index.time is None else index.time.long().numpy()
-        rounds = negative_rounds(batch_key, neg_sampling, src, dst, index.row.long().numpy(), late)
-        times = _times(sampler, ends)
-        if sampler.accelerator is None:
-            csr = None if edge_type is None else graph.topologies[edge_type].csr
-            finish(rounds, LocalCheck(csr, graph.edge_dir, *(None if t is None else t.numpy() for t in times)))
-        else:
-            sampler.on_device.finish_negatives(rounds, edge_type, times)
-        return None if neg_sampling.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
-
-
-def _examples(example: Tensor, tree: Tensor) -> Tensor:
-    """The seed edge that each tree belongs to, in the dtype of ``tree``, where that is."""
-    if tree.device.type != "cpu":
-        return torch.index_select(example.to(tree.device, tree.dtype, non_blocking=True), 0, tree)
-    return torch.index_select(example.to(tree.dtype), 0, tree, out=pool.empty((len(tree),), tree.dtype))
-
-
-def _edge_type(sampler: NeighborSampler, index: EdgeSamplerInput) -> int | None:
-    """Position of the type of the seed edges; None where the graph has no edges of that type."""
-    if index.input_type is None:
-        return 0
-    types = sampler.graph.schema.edge_types
-    return types.index(tuple(index.input_type)) if tuple(index.input_type) in types else None
-
-
-def _times(sampler: NeighborSampler, ends: tuple[int, int]) -> list[Tensor | None]:
-    """Times of the nodes at both ends, where there are any to obey."""
-    by_node = sampler.is_temporal and sampler.graph.time_level == "node"
-    return [sampler.graph.node_time[end] if by_node else None for end in ends]
-
-
-def _exclusions(sampler: NeighborSampler, index: EdgeSamplerInput) -> list[_core.Exclusions | None] | None:
-    graph, edge_type, exclude = sampler.graph, _edge_type(sampler, index), sampler.config.exclude_edges
-    if exclude is None or edge_type is None:
-        return None
-    pairs = exclusions(index, edge_type, graph.schema, graph.edge_dir, exclude)
-    return [
-        _core.Exclusions(pairs[at][0].numpy(), pairs[at][1].numpy()) if at in pairs else None
-        for at in range(len(graph.schema.edge_types))
-    ]
-
 
 DIRECTIONS = {"forward": "in", "backward": "out"}
 
@@ -327,17 +108,19 @@ class NeighborSampler(BaseSampler):
         device: Accelerator | torch.device | int | str | None = None,
     ) -> None:
         subgraph_type = getattr(subgraph_type, "value", subgraph_type)
-        conflicts.refuse(
-            subgraph_type=subgraph_type, directed=directed, disjoint=disjoint, temporal_strategy=temporal_strategy,
-            time_attr=time_attr, weight_attr=weight_attr, sample_direction=sample_direction,
-        )  # fmt: skip
-        if temporal_strategy not in TEMPORAL_STRATEGIES:
-            raise ValueError(f"temporal_strategy = {temporal_strategy!r}: expected one of {list(TEMPORAL_STRATEGIES)}")
-        if sample_direction not in DIRECTIONS:
-            raise ValueError(f"sample_direction = {sample_direction!r}: expected one of {list(DIRECTIONS)}")
+        refuse_conflicts(
+            subgraph_type=subgraph_type,
+            directed=directed,
+            disjoint=disjoint,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            sample_direction=sample_direction,
+        )
+        check_one_of("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
+        check_one_of("sample_direction", sample_direction, DIRECTIONS)
+        check_at_least("num_threads", num_threads, 1)
         self.random_seed = check_random_seed(draw_random_seed() if random_seed is None else random_seed)
-        if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
-            raise ValueError(f"num_threads = {num_threads!r}: expected an integer of at least 1")
         self.num_threads = num_threads
         self.time_attr, self.weight_attr = time_attr, weight_attr
         self._backward = sample_direction == "backward"
@@ -362,8 +145,7 @@ class NeighborSampler(BaseSampler):
         self.accelerator = sampling_device(device, self.graph)
         if self.accelerator is not None:
             _ = self.on_device  # says now what it cannot do
-        self.keep_orig_edges = False
-        """PyG's switch: bidirectional batches keep the sampled edges too, as ``orig_row`` and ``orig_col``."""
+        self.keep_orig_edges = False  # PyG's switch: bidirectional batches keep the sampled edges as orig_row, orig_col
         self._reset()
 
     def _reset(self) -> None:
@@ -373,11 +155,8 @@ class NeighborSampler(BaseSampler):
         self._links, self._hotness = LocalLinks(), LocalHotness()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            k: v
-            for k, v in self.__dict__.items()
-            if k not in ("_spare", "_lock", "_num_calls", "_links", "_hotness", "on_device")
-        }
+        made_anew = ("_spare", "_lock", "_num_calls", "_links", "_hotness", "on_device")
+        return {name: value for name, value in self.__dict__.items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -385,19 +164,16 @@ class NeighborSampler(BaseSampler):
 
     @property
     def csrs(self) -> list[_core.Csr]:
-        """Native rows of each edge type, as they are sampled."""
         return self.graph.csrs(self.config)
 
     @cached_property
     def on_device(self) -> DeviceSampling:
-        """The kernels that sample where there is an accelerator."""
         graphs, place = self.graph.graphs, self.accelerator
         assert place is not None, "the sampler samples on the CPU"
         return DeviceSampling(self.graph, self.config, place.device, lambda r: graphs[r].placed(place))
 
     @property
     def device(self) -> torch.device:
-        """Where batches are."""
         return torch.device("cpu") if self.accelerator is None else self.accelerator.device
 
     @property
@@ -450,11 +226,11 @@ class NeighborSampler(BaseSampler):
         key = self._next_key() if batch_key is None else batch_key
         seeds = as_ids(seeds, "seeds")
         if self.accelerator is not None:
-            return NeighborOutput(*self.on_device.sample_one_hop(self.config, seeds, num_neighbors, at, key))
-        hop = _core.OneHop(
-            self.csrs[at], seeds.numpy(), num_neighbors, self.config.replace, key, 0, edge_type=at,
-            with_edge=self.config.with_edge, num_threads=self.num_threads, name="seeds",
-        )  # fmt: skip
+            rows = self.on_device.sample_rows(at, seeds, num_neighbors=num_neighbors, hop=0, batch_key=key)
+            return NeighborOutput(rows[1], rows[0], rows[2])
+        draws = num_neighbors, self.config.replace, key, 0
+        options: dict[str, Any] = {"with_edge": self.config.with_edge, "num_threads": self.num_threads, "name": "seeds"}
+        hop = _core.OneHop(self.csrs[at], seeds.numpy(), *draws, edge_type=at, **options)
         count = torch.empty(len(seeds), dtype=torch.uint32)
         nbr = torch.empty(hop.num_edges, dtype=torch.int64)
         edge = torch.empty_like(nbr) if self.config.with_edge else None
@@ -483,13 +259,13 @@ class NeighborSampler(BaseSampler):
         return self.begin_from_nodes(index, batch_key=batch_key)()
 
     def begin_from_nodes(self, index: NodeSamplerInput, *, batch_key: int | None = None) -> Finish:
-        """Begins a batch of :meth:`sample_from_nodes`. A GPU is told now what to do, and waited for by who calls what
-        this returns: it need not be idle in between, if the next batch is begun before one is ended.
+        """Begins a batch of :meth:`sample_from_nodes`. A GPU starts on it now, and need not be idle in between if the
+        next batch is begun before this one is ended.
 
         Returns:
-            What returns the batch, or raises; to be called once, on the same CUDA stream. On the CPU all is done then:
-            seeds must stay as they are. One that is dropped uncalled waits for its kernels, and the next batch needs
-            memory of its own anew.
+            What waits for the batch and returns it, or raises; to be called once, on the same CUDA stream. On the CPU
+                all is done in that call: seeds must stay as they are. If it is never called, it waits for its kernels
+                when it is dropped.
         """
         if index.input_type is None and self.is_hetero:
             raise ValueError(f"input_type is None: expected one of {list(self.graph.schema.node_types)}")
@@ -534,12 +310,12 @@ class NeighborSampler(BaseSampler):
         return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)()
 
     def begin_or_sample(self, *given: Any, **options: Any) -> Finish:
-        """:meth:`begin`; but a subclass's own :meth:`sample`, if it has one, is called when the batch is ended, with
-        those of the options that are not None."""
+        """:meth:`begin`, unless a subclass has a :meth:`sample` of its own: that is called when the batch is ended,
+        with those of the options that are not None."""
         if not is_replaced(self, "sample"):
             return self.begin(*given, **options)
         asked = {name: value for name, value in options.items() if value is not None}
-        return once(partial(self.sample, *given, **asked))
+        return call_once(partial(self.sample, *given, **asked))
 
     def begin(
         self,
@@ -549,22 +325,15 @@ class NeighborSampler(BaseSampler):
         batch_key: int | None = None,
         exclusions: list[_core.Exclusions | None] | None = None,
     ) -> Finish:
-        """Begins what node and link sampling have in common.
-
-        Args:
-            seeds, seed_time, batch_key, exclusions: As of :meth:`sample`.
-
-        Returns:
-            What returns PyG's output, without ``metadata``; see :meth:`begin_from_nodes`.
-        """
+        """Begins a batch of :meth:`sample`, as :meth:`begin_from_nodes`."""
         config, graph = self.config, self.graph
         key = self._next_key() if batch_key is None else batch_key
         if self.accelerator is None:
-            finish = once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions))
+            finish = call_once(partial(self._sample_on_host, config, seeds, seed_time, key, exclusions))
         else:
             finish = self.on_device.launch(config, seeds, seed_time, key, exclusions)
 
-        def facing_as_asked() -> SamplerOutput | HeteroSamplerOutput:
+        def finish_as_asked() -> SamplerOutput | HeteroSamplerOutput:
             out = finish()
             if self._backward:
                 out = _forward_facing(out, graph)
@@ -572,7 +341,7 @@ class NeighborSampler(BaseSampler):
                 out = bidirectional(out, self.keep_orig_edges)
             return out
 
-        return facing_as_asked
+        return finish_as_asked
 
     def _sample_on_host(
         self,
@@ -589,20 +358,25 @@ class NeighborSampler(BaseSampler):
         try:
             batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
             batch.sample(
-                self.csrs, [list(counts) for counts in config.num_neighbors], replace=config.replace, batch_key=key,
-                last=config.last, exclusions=exclusions, num_threads=self.num_threads,
-            )  # fmt: skip
+                self.csrs,
+                [list(counts) for counts in config.num_neighbors],
+                replace=config.replace,
+                batch_key=key,
+                last=config.last,
+                exclusions=exclusions,
+                num_threads=self.num_threads,
+            )
             if config.subgraph_type == "induced":
                 batch.induce(self.csrs, self.num_threads)
         except MemoryError as error:
             raise MemoryError(config.no_room(sum(len(s) for _, s in seeds))) from error
-        out = sampler_output(batch, graph.schema, graph.edge_dir, config, graph.id_dtype)
+        out = sampler_output(batch, graph, config)
         with self._lock:
             self._spare.append(batch)
         return out
 
     def _sample(self, seed: Any, seed_time: Any = None, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
-        """What PyG's own samplers call one another by, such as its ``BidirectionalNeighborSampler``."""
+        """PyG's own samplers call one another by this name, such as its ``BidirectionalNeighborSampler``."""
         if not isinstance(seed, dict):
             return self.sample([(0, seed.to(torch.int64))], seed_time)
         times = None if seed_time is None else torch.cat([seed_time[t] for t in seed])
@@ -648,7 +422,7 @@ class NeighborSampler(BaseSampler):
         seeds: Any,
         num_nodes: Any = None,
         *,
-        batch_size: int = sample_prob.BATCH_SIZE,
+        batch_size: int = BATCH_SIZE,
         num_batches: int | None = None,
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimates how likely each node is to be in a batch: what partitioners place nodes and fill caches by.
@@ -657,17 +431,16 @@ class NeighborSampler(BaseSampler):
         drawn without replacement, and what is sampled around them. Every node that can be reached gets a probability
         above 0, every other 0. Equal arguments give equal results, whatever ``num_threads`` and ``random_seed``.
 
-        Probabilities are computed along the edges, hop by hop, as if edges led to a node independently of each other,
-        but for paths that turn back, which are left out. That is close where many nodes are drawn from (within 2% of
-        the expected size of a batch on Slashdot) and too much where short cycles are followed whole (12% on Cora).
-        Successive draws by weight are taken to be exponential clocks, but for one and two draws, which are exact.
-        ``num_batches`` batches are then sampled, and correct this as far as they contradict it; see
-        :mod:`glt.sampler.hotness`.
+        Probabilities are computed along the edges, hop by hop, as if edges led to a node independently of each other;
+        paths that turn back are left out. That is close where many nodes are drawn from (within 2% of the expected size
+        of a batch on Slashdot) and too much where short cycles are followed whole (12% on Cora). Successive draws by
+        weight are taken to be exponential clocks, but for one and two draws, which are exact. ``num_batches`` batches
+        are then sampled, and correct this as far as they contradict it.
 
         Args:
             seeds: All seeds of an epoch: ids ``[n]``, a bool mask, or a PyG ``NodeSamplerInput``; in a heterogeneous
-                graph a dict by node type, whose seeds are shuffled together, or a pair ``(node type, ids)``.
-                Duplicates count as often as they come.
+                graph a dict by node type, whose seeds are shuffled together, or a pair ``(node type, ids)``. Duplicates
+                count as often as they come.
             num_nodes: Number of nodes of the graph, or a dict by node type; nodes beyond those of the sampler's graph
                 have no edges. Default: as many as that has.
             batch_size: Seeds in a batch; all of them where there are fewer.
@@ -675,10 +448,8 @@ class NeighborSampler(BaseSampler):
                 Default: 64 to 1024, such that about four times as many nodes are sampled as there are, or a million.
 
         Returns:
-            ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type.
-
-        On a GPU, up to 16 hops, edges are gone through and batches sampled there; probabilities are those of the CPU to
-        1e-6, since logarithms differ in their last bits.
+            ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type. On a GPU, used up to 16 hops, they are
+            those of the CPU to 1e-6, since logarithms differ in their last bits.
 
         Memory: ``4 * (hops + 1) + 8`` bytes per node. The first call finds out which paths turn back, with 4 bytes per
         edge of one edge type; one or two bits per edge are kept.
@@ -712,7 +483,7 @@ _METHODS = {name: getattr(NeighborSampler, name) for name in ("sample", "sample_
 
 
 def is_replaced(sampler: NeighborSampler, name: str) -> bool:
-    """Tells whether a method is a subclass's own, or a mock's: then what begins batches must call it."""
+    """Whether a method is a subclass's own, or a mock's: then what begins batches must call it."""
     return getattr(getattr(sampler, name), "__func__", None) is not _METHODS[name]
 
 

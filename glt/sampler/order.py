@@ -1,4 +1,4 @@
-"""Loaders that say where they stand, and go on from there in another process."""
+"""Which seeds make up which batch, where a loader stands, and how another goes on from there."""
 
 from __future__ import annotations
 
@@ -12,20 +12,15 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt._checks import check_at_least
 
 # Where a loader stands: which batch of which epoch its user is handed next.
 
 
 @dataclass(frozen=True)
-class Begun:
-    """An iteration of a loader, as it begins.
-
-    Attributes:
-        iteration: Counts from 1. It tells two passes through the same epoch apart.
-        epoch: Which one.
-        first: Index of its first batch: 0, but in an iteration that resumes.
-        num_batches: Of the whole epoch; None if nobody knows before its end.
-    """
+class Iteration:
+    """An iteration of a loader, as it begins: ``iteration`` counts from 1, ``first`` is the index of its first batch,
+    ``num_batches`` that of the whole epoch (None: not known before its end)."""
 
     iteration: int
     epoch: int
@@ -34,7 +29,7 @@ class Begun:
 
 
 class Position:
-    """Follows the user through batches and epochs: what they have in hand counts, not what is sampled ahead of them."""
+    """Follows the user through batches and epochs by the batches handed out, not by those sampled ahead."""
 
     def __init__(self) -> None:
         self.iteration = 0  # the newest; an older one that still goes on no longer counts
@@ -43,43 +38,36 @@ class Position:
 
     @property
     def next_batch(self) -> tuple[int, int]:
-        """Epoch and index of the batch that comes next: of an iteration that was left early, the one it was left at."""
+        """Epoch and index of the next batch: of an iteration that was left early, the one it was left at."""
         return self._current or self._next
 
     def set_epoch(self, epoch: int) -> None:
-        """Lets the next iteration be that of ``epoch``, whole.
-
-        Raises:
-            ValueError: If ``epoch`` is no integer in [0, 2^31).
-        """
         check_epoch(epoch)
         self._next, self._current = (epoch, 0), None
 
     def resume(self, epoch: int, first: int) -> None:
-        """Lets the next iteration be ``epoch`` from batch ``first`` on. One that runs ends, or no longer counts."""
+        """Makes the next iteration begin with batch ``first`` of ``epoch``. One that runs ends, or no longer counts."""
         self.iteration += 1
         self._next, self._current = (epoch, first), None
 
-    def begin(self, num_batches: int | None) -> Begun:
+    def begin(self, num_batches: int | None) -> Iteration:
         """Begins the next iteration; the one after it will be the next epoch, wherever this one ends."""
         epoch, first = self._next
         self.iteration += 1
         self._next = (epoch + 1, 0)
-        begun = Begun(self.iteration, epoch, first, num_batches)
+        begun = Iteration(self.iteration, epoch, first, num_batches)
         self._move(begun, first)
         return begun
 
-    def deliver(self, begun: Begun, index: int) -> None:
-        """Takes note that the user is handed batch ``index``."""
+    def deliver(self, begun: Iteration, index: int) -> None:
         if begun.iteration == self.iteration:
             self._move(begun, index + 1)
 
-    def end(self, begun: Begun) -> None:
-        """Takes note that there are no more batches."""
+    def end(self, begun: Iteration) -> None:
         if begun.iteration == self.iteration:
             self._current = None
 
-    def _move(self, begun: Begun, index: int) -> None:
+    def _move(self, begun: Iteration, index: int) -> None:
         has_more = begun.num_batches is None or index < begun.num_batches
         self._current = (begun.epoch, index) if has_more else None
 
@@ -100,8 +88,8 @@ class BatchIndex:
     Attributes:
         input_id: Positions of the seeds in the loader's input, ``[batch size]``, int64.
         epoch, index: Which batch of which epoch.
-        random_seed: Of the loader that the batch is for. It comes with the batch, and not only with the process that
-            makes it, since a loader that resumes takes over the seed of the run before.
+        random_seed: Of the loader; it comes with the batch since a loader that resumes takes over the seed of the run
+            before.
     """
 
     input_id: Tensor
@@ -120,7 +108,7 @@ class BatchIndex:
 
 @dataclass(frozen=True)
 class SeedOrder:
-    """The batches of every epoch as a function of these values alone, in whatever process they are asked for.
+    """The batches of every epoch as a function of these values alone, in whatever process.
 
     Args:
         num_seeds: Length of the loader's input.
@@ -140,8 +128,7 @@ class SeedOrder:
     random_seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
+        check_at_least("batch_size", self.batch_size, 1)
         check_random_seed(self.random_seed)
 
     def __len__(self) -> int:
@@ -164,7 +151,7 @@ class SeedOrder:
 
 
 def check_random_seed(random_seed: int) -> int:
-    """Returns ``random_seed``, or raises naming it and what was expected."""
+    """Returns ``random_seed`` in [0, 2^63), or raises TypeError or ValueError."""
     try:
         seed = operator.index(random_seed)
     except TypeError:  # arrays and tensors of something else than one integer, too
@@ -188,8 +175,8 @@ _FIELDS = ("version", "epoch", "next_batch", "random_seed", "order_crc32", "load
 class Resumable:
     """What local and distributed loaders share: epochs, and states to resume from.
 
-    A batch is a function of the loader's options, its seeds, ``random_seed``, epoch and index. So a state holds the
-    last three, and of the others only enough to refuse a loader that differs in them.
+    A batch is a function of the loader's options, its seeds, ``random_seed``, epoch and index. A state holds the last
+    three, and of the others enough to refuse a loader that differs.
 
     Attributes:
         random_seed: Seed of shuffling and sampling, in force from the next iteration on.
@@ -203,24 +190,22 @@ class Resumable:
         raise NotImplementedError
 
     def _num_batches(self) -> int | None:
-        """Batches per epoch; None if nobody knows before its end."""
+        """Batches per epoch; None: not known before its end."""
         raise NotImplementedError
 
     def _take_seed(self, random_seed: int) -> None:
-        """Makes ``random_seed`` that of the iterations to come."""
         raise NotImplementedError
 
     def _order_crc32(self, next_batch: int) -> int | None:
-        """Checksum of the seeds of the batches before ``next_batch``, where their order is not glt's to tell."""
+        """Checksum of the seeds of the batches before ``next_batch``, where the order is the user's."""
         return None
 
     def _expect_order(self, next_batch: int, crc32: int | None) -> None:
-        """Lets the next iteration make sure that the batches before its first have that checksum."""
+        """Makes the next iteration check that the batches before its first have that checksum."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``, in [0, 2^31); later ones count up from there. Without it, from 0.
-
-        It begins with the first batch, whatever state was loaded before.
+        """Makes the next iteration that of ``epoch``, in [0, 2^31), from its first batch on; later ones count up from
+        there. Without it, from 0.
 
         Raises:
             ValueError: If ``epoch`` is no such number.
@@ -231,14 +216,14 @@ class Resumable:
         """Returns where this loader stands, for :meth:`load_state_dict` of one with the same options.
 
         It may be asked for at any time, also inside of a loop over the batches: the one in hand counts as delivered,
-        those that are sampled ahead do not. After the last batch of an epoch the next one is due from its start. With
-        several iterators of a local loader at once, it speaks of the newest. Trainers have states of their own: each
-        saves its own, and they need not stand at the same batch.
+        those that are sampled ahead do not. After the last batch of an epoch the next one is due from its start. Of
+        several iterators of a local loader, the newest counts. Each trainer saves its own state, and they need not
+        stand at the same batch.
 
         Returns:
             A dict of values that JSON keeps, as does ``torch.save``: ``version``; ``epoch`` and ``next_batch``;
-            ``random_seed``; ``order_crc32``, a checksum of the order so far if it comes from a ``sampler`` of yours,
-            else None; ``loader``: what must agree.
+                ``random_seed``; ``order_crc32``, a checksum of the order so far if it comes from a ``sampler`` of
+                yours, else None; ``loader``: what must agree.
 
         Raises:
             ValueError: If batches come out of order (``in_order=False``): none can be said to be next.
@@ -256,9 +241,9 @@ class Resumable:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another loader stood: the next iteration yields the batches that it had left.
 
-        They are equal to the bit to those it would have made, and so are the following epochs; that holds in any mode,
-        with any number of workers. ``random_seed`` becomes that of the state; ``len()`` stays that of a whole epoch.
-        An iteration that runs meanwhile ends, or no longer counts.
+        They, and the following epochs, are equal to the bit to those it would have made, in any mode, with any number
+        of workers. ``random_seed`` becomes that of the state; ``len()`` stays that of a whole epoch. An iteration that
+        runs meanwhile ends, or no longer counts.
 
         Args:
             state: From :meth:`state_dict` of a loader of the same kind, with the same seeds and options.
@@ -288,13 +273,13 @@ class Resumable:
 
 
 def as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields as they are when they have been written as JSON and read again: tuples are lists."""
+    """Returns the fields as JSON gives them back: tuples are lists."""
     out: dict[str, Any] = json.loads(json.dumps(fields))
     return out
 
 
 def crc32_of(tensors: Mapping[str, Tensor | None]) -> int:
-    """A checksum of named tensors on the CPU, their dtypes and shapes; those that are None are as good as absent."""
+    """A checksum of named CPU tensors, their dtypes and shapes; None is as good as absent."""
     crc32 = 0
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -330,7 +315,6 @@ def _require_integer(name: str, state: dict[str, Any]) -> None:
 
 
 def _require_equal(state: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Refuses the state of a loader that makes other batches, or whose seeds are others."""
     theirs = as_json(state["loader"])
     for name in [*mine, *(name for name in theirs if name not in mine)]:
         if name not in theirs or name not in mine or theirs[name] != mine[name]:

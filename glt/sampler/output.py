@@ -1,9 +1,9 @@
-"""A native batch as PyG's sampler output."""
+"""Native batches as PyG's sampler output."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,15 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt import _core
-from glt.data.schema import EdgeType, Schema
+from glt.data.schema import EdgeType, Schema, reverse_edge_type
 from glt.sampler.config import SamplingConfig
+from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
+from glt.sampler.graph import SampledGraph
 
-Finish = Callable[[], SamplerOutput | HeteroSamplerOutput]
-"""Ends a batch that was begun: waits for it and returns it, or raises what was wrong with it. For one call."""
+Finish = Callable[[], SamplerOutput | HeteroSamplerOutput]  # waits for a batch that was begun; to be called once
 
 
-def once(finish: Finish) -> Finish:
+def call_once(finish: Finish) -> Finish:
     """Returns what calls ``finish`` the first time and raises RuntimeError after that, as batches on a GPU do."""
     left = [finish]
 
@@ -33,76 +34,64 @@ def once(finish: Finish) -> Finish:
 
 
 def sampler_output(
-    batch: _core.Batch, schema: Schema, edge_dir: str, config: SamplingConfig, id_dtype: torch.dtype = torch.int64
+    batch: _core.Batch, graph: SampledGraph, config: SamplingConfig
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """Hands a finished batch over: the tensors own its memory, and the batch takes no call but ``start``.
-
-    Args:
-        batch: Sampled, and induced where the options ask for it.
-        schema, edge_dir: Of the graph. Edges run neighbour -> expanded node, so along out-edges a batch holds the
-            reverses, under the reverse types (:func:`reverse_edge_type`).
-        config: The options that it was sampled with.
-        id_dtype: Dtype of the result.
-
-    Returns:
-        Dicts with every type of the schema, or single tensors when homogeneous. Bidirectional edges are not made here.
-    """
-    # Like PyG, no counts per hop of induced edges: they belong to none.
-    counts = None
-    if config.subgraph_type != "induced":
-        counts = (
-            [batch.num_sampled_nodes(t) for t in range(len(schema.node_types))],
-            [batch.num_sampled_edges(r) for r in range(len(schema.edge_types))],
-        )
+    """Hands a finished batch over: the tensors own its memory, and the batch takes no call but ``start``."""
+    counts = hop_counts(batch, graph, config)
     nodes, edges = batch.hand_over()
-    node, tree = [torch.from_numpy(ids) for ids, _ in nodes], [_tensor(trees) for _, trees in nodes]
-    ends = [(e[0], e[1]) for e in (torch.from_numpy(both) for both, _ in edges)]
     return typed_output(
-        node, tree, ends, [_tensor(ids) for _, ids in edges], counts, schema, edge_dir, config, id_dtype
+        graph,
+        config,
+        [(torch.from_numpy(ids), _tensor(trees)) for ids, trees in nodes],
+        [(ends[0], ends[1], _tensor(ids)) for ends, ids in ((torch.from_numpy(both), ids) for both, ids in edges)],
+        counts,
     )
 
 
-def typed_output(
-    node: list[Tensor],
-    tree: list[Tensor | None],
-    ends: list[tuple[Tensor, Tensor]],
-    edge: list[Tensor | None],
-    counts: tuple[list[list[int]], list[list[int]]] | None,
-    schema: Schema,
-    edge_dir: str,
-    config: SamplingConfig,
-    id_dtype: torch.dtype,
-) -> SamplerOutput | HeteroSamplerOutput:
-    """Names what a batch holds.
+Counts = tuple[list[list[int]], list[list[int]]]
 
-    Args:
-        node, tree: Of each node type; trees are None unless disjoint.
-        ends: ``(row, col)`` of each edge type.
-        edge: Edge ids of each edge type, None without ``with_edge``.
-        counts: Nodes per hop of each node type and edges per hop of each edge type, or None.
-        schema, edge_dir, config, id_dtype: As for :func:`sampler_output`.
+
+def hop_counts(batch: _core.Batch | DeviceBatch, graph: SampledGraph, config: SamplingConfig) -> Counts | None:
+    """Nodes per hop of each node type and edges per hop of each edge type; like PyG, None of induced edges."""
+    if config.subgraph_type == "induced":
+        return None
+    node_types, edge_types = range(len(graph.schema.node_types)), range(len(graph.schema.edge_types))
+    return [batch.num_sampled_nodes(t) for t in node_types], [batch.num_sampled_edges(r) for r in edge_types]
+
+
+def typed_output(
+    graph: SampledGraph, config: SamplingConfig, nodes: Sequence[Nodes], edges: Sequence[Edges], counts: Counts | None
+) -> SamplerOutput | HeteroSamplerOutput:
+    """Names what a batch holds: dicts with every type of the schema, or single tensors when homogeneous, in the dtype
+    of the graph's ids; bidirectional edges are not made here.
+
+    Edges run neighbour -> expanded node, so along out-edges a batch holds the reverses, under the reverse types
+    (:func:`~glt.data.schema.reverse_edge_type`). ``nodes`` are ids, and trees where disjoint, by node type; ``edges``
+    rows, columns, and ids with ``with_edge``, by edge type; ``counts`` those of :func:`hop_counts`.
     """
-    if id_dtype != torch.int64:
-        node, ends = [t.to(id_dtype) for t in node], [(row.to(id_dtype), col.to(id_dtype)) for row, col in ends]
-        tree, edge = (
-            [None if t is None else t.to(id_dtype) for t in tree],
-            [None if t is None else t.to(id_dtype) for t in edge],
-        )
+    schema, dtype = graph.schema, graph.id_dtype
+    node, tree = _columns(nodes, 2, dtype)
+    row, col, edge = _columns(edges, 3, dtype)
     num_nodes, num_edges = (None, None) if counts is None else counts
     if not schema.is_hetero:
         return SamplerOutput(
-            node=node[0], row=ends[0][0], col=ends[0][1], edge=edge[0], batch=tree[0],
-            num_sampled_nodes=num_nodes and num_nodes[0], num_sampled_edges=num_edges and num_edges[0],
-        )  # fmt: skip
-    names = schema.edge_types if edge_dir == "in" else tuple(map(reverse_edge_type, schema.edge_types))
+            node=node[0],
+            row=row[0],
+            col=col[0],
+            edge=edge[0],
+            batch=tree[0],
+            num_sampled_nodes=num_nodes and num_nodes[0],
+            num_sampled_edges=num_edges and num_edges[0],
+        )
+    names = schema.edge_types if graph.edge_dir == "in" else tuple(map(reverse_edge_type, schema.edge_types))
 
-    def by_edge_type(values: list[Any]) -> dict[EdgeType, Any]:
+    def by_edge_type(values: Sequence[Any]) -> dict[EdgeType, Any]:
         return dict(zip(names, values, strict=True))
 
     return HeteroSamplerOutput(
         node=schema.by_node_type(node),
-        row=by_edge_type([row for row, _ in ends]),
-        col=by_edge_type([col for _, col in ends]),
+        row=by_edge_type(row),
+        col=by_edge_type(col),
         edge=by_edge_type(edge) if config.with_edge else None,
         batch=schema.by_node_type(tree) if config.disjoint else None,
         num_sampled_nodes=None if num_nodes is None else schema.by_node_type(num_nodes),
@@ -110,18 +99,13 @@ def typed_output(
     )
 
 
-def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
-    """The type of an edge type's reverses, by GLT's rule: ``rev_`` before the relation, or no longer; the same type
-    where both ends are of one node type."""
-    source, relation, target = edge_type
-    if source != target:
-        relation = relation.removeprefix("rev_") if relation.startswith("rev_") else f"rev_{relation}"
-    return target, relation, source
+def _columns(rows: Sequence[tuple[Any, ...]], num_columns: int, dtype: torch.dtype) -> list[list[Any]]:
+    return [[None if row[c] is None else row[c].to(dtype) for row in rows] for c in range(num_columns)]
 
 
 def require_distinct_reverses(schema: Schema, edge_dir: str) -> None:
-    """Raises ValueError if, along out-edges, batches would hold two edge types under one name, as those of a graph that
-    was made undirected twice."""
+    """Raises ValueError if, along out-edges, batches would hold two edge types under one name, as of a graph that was
+    made undirected twice."""
     names: dict[EdgeType, EdgeType] = {}
     for edge_type in schema.edge_types if edge_dir == "out" else ():
         name = reverse_edge_type(edge_type)
@@ -145,8 +129,8 @@ def bidirectional(
 ) -> SamplerOutput | HeteroSamplerOutput:
     """As PyG's ``out.to_bidirectional``, with the CPU's result on every device.
 
-    Of edges that become one, PyG keeps the id that is written last. On a GPU that is any of them, so that the edges of
-    a homogeneous sample with ids take the way over the CPU; those of several types keep no ids.
+    Of edges that become one, PyG keeps the id that is written last, on a GPU any of them: homogeneous samples with ids
+    go over the CPU; those of several types keep no ids.
     """
     if isinstance(out, HeteroSamplerOutput) or out.edge is None or not out.row.is_cuda:
         return out.to_bidirectional(keep_orig_edges=keep_orig_edges)

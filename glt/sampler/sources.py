@@ -20,13 +20,8 @@ Source: TypeAlias = Graph | Dataset | Data | HeteroData | tuple[FeatureStore, Gr
 def sampled_graph(
     source: Source | SampledGraph, *, edge_dir: str, time_attr: str | None, weight_attr: str | None
 ) -> SampledGraph:
-    """Returns ``source`` as samplers see it.
-
-    Args:
-        source: A PyG ``Data`` or ``HeteroData``, a pair (feature store, graph store), a glt ``Dataset`` or ``Graph``.
-        edge_dir: For PyG's data and stores, which have no direction of their own.
-        time_attr: Attribute with the times of nodes or of edges, int64. A dataset has times of one name.
-        weight_attr: Attribute with the weights of edges; of a dataset, the weights that it was built with.
+    """Returns ``source`` as samplers see it. ``edge_dir`` is for PyG's data and stores, which have no direction of
+    their own; a dataset has times of one name, and the weights that it was built with.
 
     Raises:
         IndexError, KeyError, TypeError, ValueError: If the source or an attribute does not fit; names it.
@@ -85,6 +80,11 @@ def _of_dataset(dataset: Dataset, time_attr: str | None, weight_attr: str | None
         for tables in dataset.node_tables
     )
     return SampledGraph(
-        dataset.schema, dataset.edge_dir, dataset.num_nodes_of, topologies, level, node_time,
+        dataset.schema,
+        dataset.edge_dir,
+        dataset.num_nodes_of,
+        topologies,
+        level,
+        node_time,
         graphs=tuple(dataset.graphs),
-    )  # fmt: skip
+    )

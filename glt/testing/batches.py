@@ -51,16 +51,18 @@ class SmallGraph:
         """Returns a PyG ``Data`` with ``edge_index``, ``x``, ``y`` and ``edge_attr``."""
         from torch_geometric.data import Data
 
-        return Data(
-            x=self.x, edge_index=self.edge_index, edge_attr=self.edge_attr, y=self.y, num_nodes=self.num_nodes
-        )  # fmt: skip
+        return Data(x=self.x, edge_index=self.edge_index, edge_attr=self.edge_attr, y=self.y, num_nodes=self.num_nodes)
 
     def to_dataset(self, edge_dir: str = "in") -> Dataset:
         """Returns the same as a :class:`glt.data.Dataset`."""
         return Dataset.from_arrays(
-            self.edge_index, self.num_nodes, node_features=self.x, node_labels=self.y, edge_features=self.edge_attr,
+            self.edge_index,
+            self.num_nodes,
+            node_features=self.x,
+            node_labels=self.y,
+            edge_features=self.edge_attr,
             edge_dir=edge_dir,
-        )  # fmt: skip
+        )
 
 
 def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:
@@ -71,16 +73,8 @@ def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:
 
 
 def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> SmallGraph:
-    """A graph with everything that breaks samplers: isolated nodes, hubs, self-loops and duplicate edges.
-
-    A fifth of the nodes is isolated; the others' degrees follow a power law in both directions, and about one edge in
-    ten is a self-loop, one in ten the copy of another.
-
-    Args:
-        num_nodes: At least 1.
-        num_edges: Edges in total, in random order.
-        seed: Another seed, another graph.
-    """
+    """A graph with everything that breaks samplers: a fifth of the nodes isolated, the others' degrees by a power law
+    in both directions, about one edge in ten a self-loop, one in ten the copy of another; edges in random order."""
     rng = np.random.default_rng(seed)
     connected = rng.permutation(num_nodes)[: max(1, num_nodes - num_nodes // 5)]
     source, target = (

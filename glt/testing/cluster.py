@@ -17,7 +17,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import SystemRandom
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -30,15 +29,8 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Census:
-    """What a process holds.
-
-    Attributes:
-        children: Pids of its child processes, with their command lines.
-        fds: What its open descriptors point to.
-        num_threads: Its threads, native ones too.
-        ports: TCP ports on which it listens.
-        rss_bytes: Its resident memory.
-    """
+    """What a process holds: child processes with their command lines, what open descriptors point to, threads (native
+    ones too), TCP ports on which it listens, and resident memory."""
 
     children: dict[int, str]
     fds: list[str]
@@ -80,17 +72,14 @@ def _read(path: Path) -> str:
 
 
 def _mapped_elsewhere(pids: Container[int]) -> str:
-    """The memory maps of all living processes but these: other programs of this host use ``/dev/shm`` too."""
+    """The memory maps of all other living processes: other programs of this host use ``/dev/shm`` too."""
     others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) not in pids)
     return "\n".join(_read(entry / "maps") for entry in others)
 
 
 def free_port() -> int:
-    """Returns a TCP port of this host that nobody uses right now.
-
-    Where there is room, it lies below those that the kernel gives to connections: until it is opened nobody gets it by
-    chance.
-    """
+    """Returns a TCP port of this host that is free now, if there is room below those that the kernel gives to
+    connections."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     random = SystemRandom()  # not torch's or the test's, which is the same in every run
     candidates = [random.randrange(10_000, lowest) for _ in range(50)] if lowest > 12_000 else []
@@ -106,12 +95,7 @@ def free_port() -> int:
 
 @dataclass
 class Trainer:
-    """What the function of a trainer is given.
-
-    Attributes:
-        rank, world_size: Its place.
-        port: A free port, the same for all trainers of the cluster.
-    """
+    """What the function of a trainer is given: its place, and a free port, the same for all trainers of the cluster."""
 
     rank: int
     world_size: int
@@ -131,15 +115,8 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trainer ended.
-
-    Attributes:
-        value: What its function returned.
-        error_type: Name of the class of the exception that it raised; None if it raised none.
-        error: The text of that exception.
-        traceback: Its traceback, as text.
-        at_s: When, on the clock of ``time.monotonic``, which all processes of a host share.
-    """
+    """How a trainer ended: what its function returned, or the class, text and traceback of the exception that it
+    raised, and when, on the clock of ``time.monotonic``, which all processes of a host share."""
 
     value: Any = None
     error_type: str | None = None
@@ -159,10 +136,8 @@ def _load(data: bytes) -> Any:
 
 
 class Cluster:
-    """Runs ``function(trainer, *args)`` in ``world_size`` processes.
-
-    The processes are forked from a server that has imported torch, so that they start at once. As a context manager it
-    ends whatever is left of them, by force.
+    """Runs ``function(trainer, *args)`` in ``world_size`` processes, forked from a server that has imported torch. As a
+    context manager it kills what is left of them.
 
     Args:
         world_size: Number of trainers.
@@ -212,7 +187,6 @@ class Cluster:
         return self._log(rank).read_text(errors="replace")
 
     def say(self, rank: int, value: Any = None) -> None:
-        """Tells a trainer something."""
         self._connections[rank].send_bytes(_dump(value))
 
     def hear(self, rank: int, timeout_s: float = 120.0) -> Any:
@@ -230,7 +204,6 @@ class Cluster:
         return self._said[rank].pop(0)
 
     def kill(self, rank: int, sig: signal.Signals = signal.SIGKILL) -> None:
-        """Sends a signal to a trainer."""
         pid = self.processes[rank].pid
         assert pid is not None
         os.kill(pid, sig)
@@ -284,7 +257,7 @@ class Cluster:
 
     def leftovers(self) -> list[str]:
         """What the trainers left behind: processes that descend from them, and new entries in ``/dev/shm``, but for
-        those that CUDA keeps there itself."""
+        CUDA's own."""
         descendants = self._descendants()
         found = [f"process {pid}: {command}" for pid, command in descendants.items()]
         new = sorted(set(os.listdir("/dev/shm")) - self._shm_before)
@@ -301,7 +274,6 @@ class Cluster:
             time.sleep(_POLL_S)
 
     def _descendants(self) -> dict[int, str]:
-        """Programs that trainers have started: they carry the cluster's mark in their environment."""
         mark = f"{_MARK}={self._mark}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
@@ -332,9 +304,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()
 
 
@@ -348,7 +318,6 @@ def _main(
     function: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
-    """The program of a trainer."""
     os.environ[_MARK] = mark
     with open(log, "w") as file:
         os.dup2(file.fileno(), 1)

@@ -125,8 +125,8 @@ def check_typed_batch(
         batch: The batch of a loader along in-edges.
         data: The whole graph.
         num_hops: Length of the fan-outs.
-        bidirectional: Whether the batch holds reverses too: they have the ids of the edges that they reverse, and
-            edges of types whose name begins with ``rev_`` follow the order of those types.
+        bidirectional: Whether the batch holds reverses too, with the ids of the edges that they reverse; edges of
+            ``rev_`` types then follow the order of those types.
         **times: ``time_attr``: the attribute that the batch obeys; ``seed_time``: time of each seed, if not its own.
 
     Raises:

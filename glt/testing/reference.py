@@ -1,8 +1,6 @@
 """The sampling law in plain Python, one draw and one edge at a time: slow, short, and equal to the native core bit for
-bit.
-
-A homogeneous batch is :func:`reference_batch`; everything else, :func:`reference_typed_batch`.
-"""
+bit, because every decision compares integers. :func:`reference_batch` samples a homogeneous batch,
+:func:`reference_typed_batch` any other."""
 
 from __future__ import annotations
 
@@ -202,9 +200,13 @@ def reference_batch(
     key = reference_key(random_seed, epoch, index)
     batch = reference_typed_batch(1, [edges], [(0, seeds)], [num_neighbors], key=key, replace=replace)
     return ReferenceBatch(
-        batch.node[0], batch.row[0], batch.col[0], batch.edge[0], batch.num_sampled_nodes[0],
+        batch.node[0],
+        batch.row[0],
+        batch.col[0],
+        batch.edge[0],
+        batch.num_sampled_nodes[0],
         batch.num_sampled_edges[0],
-    )  # fmt: skip
+    )
 
 
 def reference_typed_batch(
@@ -261,13 +263,16 @@ def reference_typed_batch(
                 excluded = (exclusions[r] if exclusions else None) or ()
                 draw_key = _derive_key(key, _TREE, 0, root) if disjoint else key
                 picks = reference_picks(
-                    partial(_draw, draw_key, hop, r, center), len(there), num_neighbors[r][hop], replace,
+                    partial(_draw, draw_key, hop, r, center),
+                    len(there),
+                    num_neighbors[r][hop],
+                    replace,
                     excluded={i for i, at in enumerate(there) if (center, int(e.neighbor[at])) in excluded},
                     weight=None if e.weight is None else integer_weights([float(e.weight[at]) for at in there]),
                     time=None if e.time is None else [int(e.time[at]) for at in there],
                     seed_time=None if e.time is None or seed_time is None else int(seed_time[root]),
                     last=last and e.time is not None,
-                )  # fmt: skip
+                )
                 for position in picks:
                     found = int(e.neighbor[there[position]])
                     identity = (root if disjoint else 0, found)
@@ -289,7 +294,7 @@ def reference_typed_batch(
 
     return ReferenceTypedBatch(
         arrays(node), arrays(tree), arrays(row), arrays(col), arrays(edge), node_counts, edge_counts
-    )  # fmt: skip
+    )
 
 
 def _rows_of(edges: ReferenceEdges, by_time: bool) -> dict[int, list[int]]:
@@ -304,6 +309,5 @@ def _rows_of(edges: ReferenceEdges, by_time: bool) -> dict[int, list[int]]:
 
 
 def _draw(key: int, hop: int, edge_type: int, node: int, number: int, bound: int) -> int:
-    """Draw ``number`` of an expanded node, in [0, ``bound``)."""
     words = philox((node & 0xFFFFFFFF, node >> 32, number // 2, edge_type << 16 | hop << 8), key)
     return (words[number % 2 * 2 + 1] << 32 | words[number % 2 * 2]) * bound >> 64

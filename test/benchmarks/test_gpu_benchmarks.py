@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 from benchmarks.gpu.__main__ import PARTS
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=280)
+    return forked.run(command, ROOT, os.environ, 280)
 
 
 def test_every_part_runs_at_toy_size() -> None:
@@ -79,7 +80,7 @@ assert asked[:3] == [0.0] * 3 and min(asked[3:]) > 0, asked  # as long as their 
 
 def test_epochs_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FEW_EPOCHS, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=100)
+    done = forked.run(command, ROOT, os.environ, 100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "GPU, zero copy: no measured epoch in the time given" in done.stdout
 
@@ -99,7 +100,7 @@ training.compare(report, torch.device("cpu"), Limits(folder=Path(sys.argv[1])), 
 
 def test_batches_that_pass_in_pieces_are_not_timed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SMALL_CHANNEL, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=100)
+    done = forked.run(command, ROOT, os.environ, 100)
     assert done.returncode == 1 and "'CPU, 1 workers': " in done.stderr, done.stdout + done.stderr
     assert "passed in pieces" in done.stderr and "larger channel_size" in done.stderr
 

@@ -4,11 +4,12 @@ import threading
 
 import pytest
 import torch
+from gpus import needs_gpu
 
 from glt.channel import LocalChannel, ShmChannel
 from glt.channel.local import DeviceChannel
 from glt.channel.message import MessageKind, MessageLayout, device_view, encode_message, error_message, read_message
-from glt.data.device import Accelerator, missing_for_cuda
+from glt.data.device import Accelerator
 from glt.distributed.loader.base import DeviceCopies, take_over
 from glt.errors import RemoteError
 
@@ -114,8 +115,7 @@ def test_errors_and_what_is_there_already_are_not_copied():
     assert copies.start(nothing) is nothing
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 @pytest.mark.parametrize("pinned", [False, True])
 def test_copies_to_a_gpu_follow_their_event(pinned):
     """Not yet run. The ring is filled again as soon as a copy is done, while the trainer is behind."""
@@ -136,8 +136,7 @@ def test_copies_to_a_gpu_follow_their_event(pinned):
     channel.close()
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 def test_a_local_channel_for_a_gpu_is_pinned():
     channel = LocalChannel(2, pinned=True)
     channel.send(TENSORS)

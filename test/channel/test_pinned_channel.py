@@ -2,31 +2,28 @@
 
 import pytest
 import torch
+from fake_cuda import FakeCuda
+from gpus import needs_gpu
 
 from glt.channel import ShmChannel, shm
 from glt.data.device import missing_for_cuda
-from glt.data.pinned import PinnedMemory, PinnedPages
+from glt.data.pinned import PinnedMemory
 
 
 def test_the_memory_is_pinned_until_the_channel_closes(monkeypatch):
-    registered = {}
-    pages = PinnedPages(
-        lambda address, num_bytes, device: registered.update({address: num_bytes}),
-        lambda address, device: registered.pop(address),
-        lambda device: None,
-    )
+    cuda = FakeCuda()
     monkeypatch.setattr(
-        shm, "PinnedMemory", lambda tensor, device, name, writable: PinnedMemory(tensor, device, name, pages)
+        shm, "PinnedMemory", lambda tensor, device, name, writable: PinnedMemory(tensor, device, name, cuda.pages)
     )
     for drop in (ShmChannel.close, lambda channel: None):
         channel = ShmChannel("64KB")
         channel.pin()
-        assert sum(registered.values()) >= 64 << 10
+        assert sum(cuda.registered.values()) >= 64 << 10
         channel.send({"x": torch.ones(3)})
         received = channel.receive(10).tensors["x"]
         drop(channel)
         del channel
-        assert not registered
+        assert not cuda.registered
         assert received.tolist() == [1.0] * 3
 
 
@@ -38,8 +35,7 @@ def test_without_a_gpu_it_says_what_is_missing():
     channel.close()
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 def test_messages_of_a_pinned_channel_are_copied_to_a_gpu():
     """Not yet run."""
     channel = ShmChannel("1MB")

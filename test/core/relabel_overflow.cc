@@ -12,8 +12,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/buffer.h"
+#include "core/block_pool.h"
 #include "core/check.h"
+#include "core/memory.h"
 #define private public
 #include "core/relabel.h"
 #undef private

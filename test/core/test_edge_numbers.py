@@ -13,7 +13,7 @@ def numbered(tmp_path, rows, owner, offset, dtype=np.int32, chunk_edges=64, num_
     told: list[int] = []
     _core.number_edges(
         rows, owner, offset, *(file.rows for file in files), np.dtype(dtype).itemsize, chunk_edges,
-        num_threads=num_threads, tick=told.append,
+        num_threads=num_threads, progress=told.append,
     )  # fmt: skip
     for file in files:
         file.close()

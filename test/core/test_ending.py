@@ -43,10 +43,10 @@ def frontier():
             batch.frontier(0)
         yield
 
-def count_rows(num_threads=1, tick=None):
+def count_rows(num_threads=1, progress=None):
     indptr = np.empty(5001, np.int64)
     while True:
-        _core.count_rows(rows, rows, position, owner, owner, 1, indptr, num_threads=num_threads, tick=tick)
+        _core.count_rows(rows, rows, position, owner, owner, 1, indptr, num_threads=num_threads, progress=progress)
         yield
 
 def told():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from covering import covering
 
 from glt import _core
 
@@ -14,8 +15,7 @@ def table_of(num_rows, width, dtype=np.uint8, seed=0):
     return values.astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [1, 3])
+@covering(width=[1, 3], dtype=DTYPES)
 def test_every_dtype(dtype, width):
     table, ids = table_of(50, width, dtype), np.random.default_rng(1).integers(0, 50, 333)
     out = np.zeros((333, width), dtype)
@@ -27,9 +27,7 @@ STREAMED_BYTES = 17 << 20  # from 16 MiB on, some processors write past their ca
 WIDTHS = [1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 31, 32, 48, 63, 64, 65, 100, 127, 128, 512, 1000, 1024, 4000]
 
 
-@pytest.mark.parametrize("row_bytes", WIDTHS)
-@pytest.mark.parametrize("num_threads", [1, 4])
-@pytest.mark.parametrize("out_bytes", [1 << 20, STREAMED_BYTES])
+@covering(row_bytes=WIDTHS, num_threads=[1, 4], out_bytes=[1 << 20, STREAMED_BYTES])
 def test_every_width_and_nothing_beside_it(row_bytes, num_threads, out_bytes):
     """Guard rows around the output stay."""
     n = out_bytes // row_bytes if row_bytes > 48 else 40_000
@@ -40,9 +38,7 @@ def test_every_width_and_nothing_beside_it(row_bytes, num_threads, out_bytes):
     assert (room[[0, -1]] == 255).all()
 
 
-@pytest.mark.parametrize("offset", [0, 1, 8, 15, 32, 63])
-@pytest.mark.parametrize("width", [16, 100, 512, 515])
-@pytest.mark.parametrize("out_bytes", [1 << 20, STREAMED_BYTES])
+@covering(offset=[0, 1, 8, 15, 32, 63], width=[16, 100, 512, 515], out_bytes=[1 << 20, STREAMED_BYTES])
 def test_output_and_table_at_any_address(offset, width, out_bytes):
     n = out_bytes // width
     memory = np.full(n * width + 192, 255, np.uint8)
@@ -65,12 +61,13 @@ def test_tables_of_any_number_of_dimensions(shape):
     assert np.array_equal(out, table[ids])
 
 
-@pytest.mark.parametrize(
-    ("row_bytes", "n"), [(4, 3000), (8, 3000), (48, 3000), (512, 3000), (512, 17_000), (500, 17_000)]
+@covering(
+    size=[(4, 3000), (8, 3000), (48, 3000), (512, 3000), (512, 17_000), (500, 17_000)],
+    offset=[0, 8],
+    num_threads=[1, 3],
 )
-@pytest.mark.parametrize("offset", [0, 8])
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_positions_scatter_and_row_of_translates(row_bytes, n, offset, num_threads):
+def test_positions_scatter_and_row_of_translates(size, offset, num_threads):
+    row_bytes, n = size
     rng = np.random.default_rng(4)
     table = table_of(1000, row_bytes)
     row_of = rng.permutation(1000).astype(np.uint32)
@@ -87,8 +84,7 @@ def test_positions_scatter_and_row_of_translates(row_bytes, n, offset, num_threa
     assert np.array_equal(out, expected)
 
 
-@pytest.mark.parametrize("num_threads", [1, 4])
-@pytest.mark.parametrize("bad", [-1, 100, 2**63 - 1])
+@covering(bad=[-1, 100, 2**63 - 1], num_threads=[1, 4])
 def test_ids_without_a_row_are_named_and_nothing_is_written_beside_the_output(bad, num_threads):
     table, ids = table_of(100, 512), np.zeros(5000, np.int64)
     ids[4999] = bad

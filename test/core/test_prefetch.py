@@ -24,7 +24,7 @@ def functions_of(source, cxx):
 @pytest.mark.parametrize(
     ("source", "name", "least"),
     [
-        ("node_set.cc", "find_or_add", 6),  # before and in the loop, of three kinds of tables
+        ("relabel.cc", "find_or_add", 6),  # before and in the loop, of three kinds of tables
         ("hotness.cc", "add_doubt", 12),  # of three arrays, with 32 and 64 bits, one thread and several
         ("sample.cc", "sample_rows", 3),  # columns, and edge ids where there are some
     ],

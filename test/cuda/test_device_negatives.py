@@ -15,7 +15,7 @@ from glt.data.device import missing_for_cuda
 from glt.sampler import negatives
 from glt.sampler.device import DeviceNegatives
 from glt.sampler.device_batch import PlacedRows
-from glt.sampler.negatives import Endpoint, LocalCheck, NegativeRounds, earliest_node, finish
+from glt.sampler.negatives import Endpoint, LocalCheck, NegativeRounds, earliest_node, run_rounds
 
 ORDERS = ["forward", "backward", "shuffled"]
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ def both(device, seed, **options):
     kernels = DeviceNegatives(device, **options)
     for key in (seed, seed + 1):
         first, second = (NegativeRounds(key, *ends, num, source, late) for _ in range(2))
-        expected = outcome(first, lambda r: finish(r, LocalCheck(topology.csr, topology.edge_dir, *times)))
+        expected = outcome(first, lambda r: run_rounds(r, LocalCheck(topology.csr, topology.edge_dir, *times)))
         assert outcome(second, lambda r: kernels.finish(r, rows, topology.edge_dir, *times)) == expected
 
 
@@ -107,7 +107,7 @@ def test_rows_longer_than_a_block_and_no_edges_at_all():
     assert set(rounds.dst.tolist()) == {1999}, "the only one that is no edge"
     free = [NegativeRounds(5, Endpoint("src", 7), Endpoint("dst", 9), 20) for _ in range(2)]
     kernels.finish(free[0], None, "in", None, None)
-    finish(free[1], LocalCheck(None, "in"))
+    run_rounds(free[1], LocalCheck(None, "in"))
     assert free[0].dst.tolist() == free[1].dst.tolist() and free[0].src.tolist() == free[1].src.tolist()
 
 

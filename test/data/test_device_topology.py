@@ -4,12 +4,13 @@ import pickle
 
 import pytest
 import torch
+from fake_cuda import FakeCuda
+from gpus import needs_gpu
 
 import glt.data.graph
 from glt.data import Graph, Topology
-from glt.data.device import missing_for_cuda
 from glt.data.graph import DeviceTopology
-from glt.data.pinned import SMALL_BYTES, PinnedPages, process_pages
+from glt.data.pinned import SMALL_BYTES, process_pages
 
 CPU = torch.device("cpu")
 EDGES = torch.tensor([[0, 1, 2, 2, 3, 0], [1, 2, 0, 1, 2, 3]])
@@ -20,48 +21,30 @@ def topology():
     return Topology(EDGES, 4, edge_weight=torch.rand(6), edge_time=torch.tensor([5, 4, 3, 2, 1, 0]))
 
 
-class Registrations:
-    def __init__(self, refuse_after=100):
-        self.addresses, self.left = {}, refuse_after
-        self.pages = PinnedPages(
-            self.register, lambda address, device: self.addresses.pop(address), lambda device: None
-        )
-
-    def register(self, address, num_bytes, device):
-        self.left -= 1
-        if self.left < 0:
-            raise RuntimeError("cudaErrorMemoryAllocation")
-        self.addresses[address] = num_bytes
-
-    def covers(self, tensor):
-        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-        return any(a <= begin and end <= a + size for a, size in self.addresses.items())
-
-
 def columns(placed):
     return [placed.indices, placed.edge_ids, *placed.weights, *(c for c in placed.by_time if c is not None)]
 
 
 def test_zero_copy_pins_the_columns_where_they_are(topology):
-    cuda = Registrations()
+    cuda = FakeCuda()
     placed = DeviceTopology(topology, CPU, "ZERO_COPY", cuda.pages)
     assert placed.indices is topology.indices and placed.by_time.time is topology.by_time.time
     assert all(cuda.covers(column) for column in columns(placed))
     placed.close()
     placed.close()
-    assert not cuda.addresses
+    assert not cuda.registered
 
 
 def test_a_refusal_gives_back_what_was_pinned(topology):
-    cuda = Registrations(refuse_after=1)
+    cuda = FakeCuda(refuse_after=1)
     large = Topology(torch.randint(0, 4, (2, 10_000)), 4)  # each column has pages of its own
     with pytest.raises(RuntimeError, match=r"pinning 40000 bytes of the edge_ids of Topology\(.*cudaErrorMemory"):
         DeviceTopology(large, CPU, "ZERO_COPY", cuda.pages)
-    assert not cuda.addresses
+    assert not cuda.registered
 
 
 def test_device_memory_pins_nothing_and_shares_columns(topology):
-    cuda = Registrations(refuse_after=0)
+    cuda = FakeCuda(refuse_after=0)
     placed = DeviceTopology(topology, CPU, "CUDA", cuda.pages)
     assert torch.equal(placed.indptr, topology.indptr) and torch.equal(placed.indices, topology.indices)
     assert torch.equal(placed.by_time.edge_ids, topology.by_time.edge_ids)
@@ -98,8 +81,7 @@ def test_with_a_gpu_it_keeps_where_the_mode_says(topology, monkeypatch):
     assert (graph.mode, graph.device) == ("CUDA", 0) and graph.csr.num_edges == 6
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 @pytest.mark.parametrize("mode", ["CUDA", "ZERO_COPY"])
 @pytest.mark.parametrize("num_edges", [6, 9_000_000])
 def test_on_a_gpu(mode, num_edges):

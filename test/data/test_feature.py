@@ -54,7 +54,7 @@ def test_bad_arguments_are_named():
         (lambda: feature[torch.tensor([5])], IndexError, r"ids\[0\] = 5 is row 5 of 5"),
         (lambda: feature[torch.tensor([-1])], IndexError, r"ids\[0\] = -1"),
         (lambda: feature[torch.tensor([1.0])], TypeError, "ids has dtype torch.float32: expected integer ids"),
-        (lambda: feature[torch.tensor([[1]])], ValueError, r"ids has shape \(1, 1\): expected one dimension"),
+        (lambda: feature[torch.tensor([[1]])], ValueError, r"ids has shape \[1, 1\]: expected one dimension"),
         (lambda: feature.gather(torch.tensor([1]), torch.zeros(1, 2).half()), TypeError, "out has dtype torch.float16"),
         (lambda: feature.gather(torch.tensor([1]), torch.zeros(1, 3)), ValueError, "out has rows of 12 bytes"),
         (lambda: feature.gather(torch.tensor([1]), torch.zeros(0, 2)), ValueError, "out has 0 rows: expected"),

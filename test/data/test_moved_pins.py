@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
+from fake_cuda import PAGE, FakeCuda
+from gpus import DEVICES, needs_gpu
 from torch import Tensor
 
 import glt
 from glt.data import Dataset, Feature, Graph, Topology, tiered_rows
-from glt.data.device import Accelerator, missing_for_cuda
+from glt.data.device import Accelerator
 from glt.data.graph import DeviceTopology
 from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages, process_pages
 from glt.data.tiered_rows import TieredRows
@@ -22,15 +24,6 @@ from glt.sampler.device import DeviceSampling
 from glt.testing import random_graph
 
 CPU = torch.device("cpu")
-PAGE = mmap.PAGESIZE
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
-DEVICES = ["host", GPU]
 IDS = torch.arange(40)
 
 
@@ -109,14 +102,10 @@ def test_rows_are_pinned_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_table_is_pinned_as_a_whole_where_some_rows_are_cold(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA, which a list plays, would refuse ``x.cuda()`` of one that is pinned in part."""
-    driver = Driver()
+    driver = FakeCuda()
 
     def pinned(part: Tensor, device: torch.device, name: str, **more: Any) -> PinnedMemory:
         return PinnedMemory(part, CPU, name, driver.pages, **more)
-
-    def is_pinned(tensor: Tensor) -> bool:
-        begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-        return any(address <= begin and end <= address + size for address, size in driver.registered.items())
 
     monkeypatch.setattr(tiered_rows, "PinnedMemory", pinned)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
@@ -125,7 +114,7 @@ def test_a_table_is_pinned_as_a_whole_where_some_rows_are_cold(monkeypatch: pyte
     for step in range(2):
         rows.device = torch.device("cuda", 0)
         rows._bind()
-        assert is_pinned(x) and len(driver.registered) == 1
+        assert driver.covers(x) and len(driver.registered) == 1
         rows.device = CPU
         assert torch.equal(rows.gather(torch.arange(len(x)), explain=lambda *_: None), x)
         if step == 0:
@@ -216,24 +205,9 @@ def test_hotness_of_a_sampler_that_goes_on() -> None:
     assert (after[100:] > 0).sum() == 0
 
 
-class Driver:
-    """Registers like CUDA, never a page twice."""
-
-    def __init__(self) -> None:
-        self.registered: dict[int, int] = {}
-        self.pages = PinnedPages(self.register, self.unregister, lambda device: None)
-
-    def register(self, address: int, num_bytes: int, device: int) -> None:
-        assert not any(a < address + num_bytes and address < a + n for a, n in self.registered.items())
-        self.registered[address] = num_bytes
-
-    def unregister(self, address: int, device: int) -> None:
-        del self.registered[address]
-
-
 def test_memory_that_comes_to_be_where_moved_memory_was_is_pinned_itself() -> None:
     """CUDA knows it as the old, whose pages it has."""
-    driver = Driver()
+    driver = FakeCuda()
     memory = mmap.mmap(-1, 4 * PAGE)  # who holds it stands for whoever is given the address next
     first = torch.frombuffer(memory, dtype=torch.uint8)
     address = first.data_ptr()
@@ -254,7 +228,7 @@ def test_what_cuda_does_not_let_go_of_where_memory_was_is_told_once_and_forgotte
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever had it pinned, or comes next, need not fail for it."""
-    driver = Driver()
+    driver = FakeCuda()
 
     def refused(address: int, device: int) -> None:
         raise RuntimeError("cudaErrorHostMemoryNotRegistered")
@@ -275,7 +249,7 @@ def test_what_cuda_does_not_let_go_of_where_memory_was_is_told_once_and_forgotte
 
 
 def test_a_topology_that_moved_gives_its_pages_back() -> None:
-    driver = Driver()
+    driver = FakeCuda()
     topology = Topology(random_graph(50, 400).edge_index, 50)
     placed = DeviceTopology(topology, CPU, "ZERO_COPY", driver.pages)
     assert driver.registered and not placed.has_moved
@@ -285,8 +259,7 @@ def test_a_topology_that_moved_gives_its_pages_back() -> None:
     assert not driver.registered
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 def test_nothing_stays_registered_where_memory_was() -> None:
     x = torch.rand(SMALL_BYTES // 4, 2)
     feature = Feature(x, device=0)

@@ -1,50 +1,23 @@
 """Pinned memory: pages are registered once, for as long as anybody needs them; CUDA itself is played by a list."""
 
 import gc
-import mmap
 import os
 
 import numpy as np
 import pytest
 import torch
+from fake_cuda import PAGE, FakeCuda
 
 from glt.data import pinned as pinned_memory
 from glt.data.device import missing_for_cuda
 from glt.data.pinned import SMALL_BYTES, PinnedMemory, PinnedPages
 
-PAGE = mmap.PAGESIZE
 CPU = torch.device("cpu")
 
 
-class Driver:
-    """Registers like CUDA: whole pages, and never a page twice."""
-
-    def __init__(self, refuse_at=None):
-        self.pages, self.sizes, self.refuse_at, self.synchronized = {}, {}, refuse_at, []
-
-    def register(self, address, num_bytes, device):
-        assert address % PAGE == num_bytes % PAGE == 0 and num_bytes > 0
-        if address == self.refuse_at:
-            raise RuntimeError("cudaHostRegister of 4096 bytes: cudaErrorMemoryAllocation, out of memory")
-        for page in range(address, address + num_bytes, PAGE):
-            assert page not in self.pages, "registered twice"
-            self.pages[page] = address
-        self.sizes[address] = (num_bytes, device)
-
-    def unregister(self, address, device):
-        num_bytes, registered_by = self.sizes.pop(address)
-        assert device == registered_by
-        for page in range(address, address + num_bytes, PAGE):
-            del self.pages[page]
-
-
-def pages_of(driver, chunk_pages=1000):
-    return PinnedPages(driver.register, driver.unregister, driver.synchronized.append, chunk_pages * PAGE)
-
-
 def test_whole_pages_around_what_was_asked_for():
-    driver = Driver()
-    pages = pages_of(driver)
+    driver = FakeCuda()
+    pages = driver.pages
     held = pages.acquire(10 * PAGE + 100, PAGE, 0)
     assert driver.sizes == {10 * PAGE: (2 * PAGE, 0)} and pages.num_bytes == 2 * PAGE
     pages.release(held)
@@ -52,8 +25,8 @@ def test_whole_pages_around_what_was_asked_for():
 
 
 def test_large_memory_is_registered_in_chunks():
-    driver = Driver()
-    pages = pages_of(driver, chunk_pages=4)
+    driver = FakeCuda(chunk_pages=4)
+    pages = driver.pages
     held = pages.acquire(16 * PAGE, 10 * PAGE, 1)
     assert driver.sizes == {16 * PAGE: (4 * PAGE, 1), 20 * PAGE: (4 * PAGE, 1), 24 * PAGE: (2 * PAGE, 1)}
     pages.release(held)
@@ -61,52 +34,52 @@ def test_large_memory_is_registered_in_chunks():
 
 
 def test_overlaps_and_duplicates_are_counted():
-    driver = Driver()
-    pages = pages_of(driver)
+    driver = FakeCuda()
+    pages = driver.pages
     middle = pages.acquire(20 * PAGE, 4 * PAGE, 0)
     around = pages.acquire(18 * PAGE, 10 * PAGE, 1)  # before, over and after
     again = pages.acquire(20 * PAGE, 4 * PAGE, 0)
-    assert sorted(driver.pages) == [page * PAGE for page in range(18, 28)]
+    assert sorted(driver.held) == [page * PAGE for page in range(18, 28)]
     pages.release(middle)
     pages.release(again)
-    assert len(driver.pages) == 10, "still used by what lies around"
+    assert len(driver.held) == 10, "still used by what lies around"
     pages.release(around)
-    assert not driver.pages
+    assert not driver.held
     neighbours = [pages.acquire(5 * PAGE + 10, 20, 0), pages.acquire(5 * PAGE + 50, PAGE, 0)]  # share a page
-    assert sorted(driver.pages) == [5 * PAGE, 6 * PAGE]
+    assert sorted(driver.held) == [5 * PAGE, 6 * PAGE]
     pages.release(neighbours[0])
-    assert sorted(driver.pages) == [5 * PAGE, 6 * PAGE]
+    assert sorted(driver.held) == [5 * PAGE, 6 * PAGE]
     pages.release(neighbours[1])
-    assert not driver.pages
+    assert not driver.held
 
 
 def test_other_devices_that_read_there_are_waited_for_before_pages_go():
-    driver = Driver()
-    pages = pages_of(driver)
+    driver = FakeCuda()
+    pages = driver.pages
     ours, theirs = pages.acquire(10 * PAGE, PAGE, 0), pages.acquire(10 * PAGE, PAGE, 1)
     pages.release(ours)
-    assert driver.synchronized == [] and driver.pages
+    assert driver.synchronized == [] and driver.held
     pages.release(theirs)
-    assert driver.synchronized == [1] and not driver.pages  # of its own device, unregister waits itself
+    assert driver.synchronized == [1] and not driver.held  # of its own device, unregister waits itself
 
 
 def test_a_refusal_leaves_nothing_registered_but_what_was():
-    driver = Driver(refuse_at=22 * PAGE)
-    pages = pages_of(driver, chunk_pages=4)
+    driver = FakeCuda(chunk_pages=4, refuse_at=22 * PAGE)
+    pages = driver.pages
     before = pages.acquire(17 * PAGE, PAGE, 0)
     with pytest.raises(RuntimeError, match="out of memory"):
         pages.acquire(16 * PAGE, 10 * PAGE, 0)
-    assert sorted(driver.pages) == [17 * PAGE]
+    assert sorted(driver.held) == [17 * PAGE]
     driver.refuse_at = None
     held = pages.acquire(16 * PAGE, 10 * PAGE, 0)
-    assert len(driver.pages) == 10
+    assert len(driver.held) == 10
     pages.release(before)
     pages.release(held)
-    assert not driver.pages
+    assert not driver.held
 
 
 def test_what_fails_to_unregister_does_not_keep_the_others():
-    driver = Driver()
+    driver = FakeCuda()
 
     def unregister(address, device):
         if address == 16 * PAGE:
@@ -121,7 +94,7 @@ def test_what_fails_to_unregister_does_not_keep_the_others():
 
 
 def test_an_owner_that_is_collected_in_the_middle_of_a_call_is_given_back_after_it():
-    driver, held = Driver(), []
+    driver, held = FakeCuda(), []
 
     def register(address, num_bytes, device):
         while held:
@@ -131,69 +104,69 @@ def test_an_owner_that_is_collected_in_the_middle_of_a_call_is_given_back_after_
     pages = PinnedPages(register, driver.unregister, driver.synchronized.append)
     held.append(pages.acquire(10 * PAGE, PAGE, 0))
     around = pages.acquire(9 * PAGE, 3 * PAGE, 0)
-    assert sorted(driver.pages) == [9 * PAGE, 10 * PAGE, 11 * PAGE]
+    assert sorted(driver.held) == [9 * PAGE, 10 * PAGE, 11 * PAGE]
     pages.release(around)
-    assert not driver.pages
+    assert not driver.held
 
 
 def test_memory_of_a_tensor_is_pinned_until_it_is_closed_or_collected():
-    driver = Driver()
-    pages = pages_of(driver)
+    driver = FakeCuda()
+    pages = driver.pages
     tensor = torch.zeros(3 * PAGE, dtype=torch.uint8)
     first, last = tensor.data_ptr() // PAGE * PAGE, (tensor.data_ptr() + 3 * PAGE - 1) // PAGE * PAGE
     with PinnedMemory(tensor, CPU, pages=pages) as memory:
         assert memory.nbytes == 3 * PAGE
-        assert (min(driver.pages), max(driver.pages)) == (first, last)
-    assert not driver.pages
+        assert (min(driver.held), max(driver.held)) == (first, last)
+    assert not driver.held
     memory.close()  # twice is once
     view = tensor.view(torch.int16).view(-1, 2)[:, ::2][10:20]
     memory = PinnedMemory(view, CPU, pages=pages)
     assert memory.nbytes == 9 * 4 + 2
-    assert min(driver.pages) == (tensor.data_ptr() + 40) // PAGE * PAGE
+    assert min(driver.held) == (tensor.data_ptr() + 40) // PAGE * PAGE
     del memory
     gc.collect()
-    assert not driver.pages
-    assert PinnedMemory(torch.zeros(0, 5), CPU, pages=pages).nbytes == 0 and not driver.pages
+    assert not driver.held
+    assert PinnedMemory(torch.zeros(0, 5), CPU, pages=pages).nbytes == 0 and not driver.held
 
 
 def test_of_a_part_of_a_tensor_the_whole_is_pinned_but_of_a_mapped_file(tmp_path):
     """CUDA refuses copies of memory of which a part is registered; a second map nobody copies."""
-    driver = Driver()
-    pages = pages_of(driver)
+    driver = FakeCuda()
+    pages = driver.pages
     table = torch.zeros(8 * PAGE, dtype=torch.uint8)
     with PinnedMemory(table[7 * PAGE :], CPU, pages=pages, whole=table) as memory:
         assert memory.nbytes == PAGE and memory.tensor.data_ptr() == table[7 * PAGE :].data_ptr()
-        assert table.data_ptr() // PAGE * PAGE in driver.pages and len(driver.pages) in (8, 9)
-    assert not driver.pages
+        assert table.data_ptr() // PAGE * PAGE in driver.held and len(driver.held) in (8, 9)
+    assert not driver.held
     np.save(tmp_path / "rows.npy", table.numpy())
     mapped = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
     with PinnedMemory(mapped[7 * PAGE :], CPU, pages=pages, whole=mapped) as memory:
-        assert memory.tensor.data_ptr() // PAGE * PAGE in driver.pages and len(driver.pages) in (1, 2)
-    assert not driver.pages
+        assert memory.tensor.data_ptr() // PAGE * PAGE in driver.held and len(driver.held) in (1, 2)
+    assert not driver.held
 
 
 def test_of_a_file_that_is_mapped_privately_its_own_pages_are_pinned(tmp_path):
     rows = np.arange(4000, dtype=np.int64).reshape(1000, 4)
     np.save(tmp_path / "rows.npy", rows)
-    driver = Driver()
-    pages = pages_of(driver)
+    driver = FakeCuda()
+    pages = driver.pages
     tensor = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
     with PinnedMemory(tensor[100:, 1:3], CPU, pages=pages) as memory:
         assert memory.tensor.data_ptr() != tensor[100:, 1:3].data_ptr()
         assert torch.equal(memory.tensor, tensor[100:, 1:3])
-        assert memory.tensor.data_ptr() // PAGE * PAGE in driver.pages
-        assert tensor.data_ptr() // PAGE * PAGE not in driver.pages
-    assert not driver.pages
+        assert memory.tensor.data_ptr() // PAGE * PAGE in driver.held
+        assert tensor.data_ptr() // PAGE * PAGE not in driver.held
+    assert not driver.held
     tensor[500, 2] = -1  # in this process alone: GPUs are to read it too
     with PinnedMemory(tensor, CPU, pages=pages) as memory:
-        assert memory.tensor is tensor and tensor.data_ptr() // PAGE * PAGE in driver.pages
-    assert not driver.pages
+        assert memory.tensor is tensor and tensor.data_ptr() // PAGE * PAGE in driver.held
+    assert not driver.held
 
 
 def test_a_driver_that_refuses_read_only_maps_gets_the_private_one(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(4000))
     tensor = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c"))
-    driver = Driver()
+    driver = FakeCuda()
 
     def register(address, num_bytes, device):
         if address != tensor.data_ptr() // PAGE * PAGE:
@@ -203,33 +176,33 @@ def test_a_driver_that_refuses_read_only_maps_gets_the_private_one(tmp_path):
     with PinnedMemory(
         tensor, CPU, pages=PinnedPages(register, driver.unregister, driver.synchronized.append)
     ) as memory:
-        assert memory.tensor is tensor and driver.pages
-    assert not driver.pages
+        assert memory.tensor is tensor and driver.held
+    assert not driver.held
 
 
 def test_memory_that_looks_pinned_is_counted_unless_it_is_torchs(monkeypatch):
     """CUDA says of registered pages what it says of torch's: who skipped them would lose them with the first user, and
     have nothing of what lies behind them."""
-    driver = Driver()
-    pages = pages_of(driver)
+    driver = FakeCuda()
+    pages = driver.pages
     monkeypatch.setattr(pinned_memory, "process_pages", lambda: pages)
     monkeypatch.setattr(pinned_memory, "cuda_device", lambda device, name: torch.device("cuda", 0))
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() // PAGE * PAGE in driver.pages)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() // PAGE * PAGE in driver.held)
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     tensor = torch.zeros(SMALL_BYTES + 10 * PAGE, dtype=torch.uint8)
     first, second = PinnedMemory(tensor[: SMALL_BYTES + 100], 0), PinnedMemory(tensor[200:], 0)
     assert first.tensor.data_ptr() == tensor.data_ptr()
     last = (tensor.data_ptr() + len(tensor) - 1) // PAGE * PAGE
-    assert last in driver.pages, "not only what both have"
+    assert last in driver.held, "not only what both have"
     first.close()
-    assert second.tensor.data_ptr() // PAGE * PAGE in driver.pages
+    assert second.tensor.data_ptr() // PAGE * PAGE in driver.held
     second.close()
-    assert not driver.pages
+    assert not driver.held
     small = torch.arange(10)
     memory = PinnedMemory(small, 0)
-    assert torch.equal(memory.tensor, small) and memory.tensor is not small and not driver.pages
+    assert torch.equal(memory.tensor, small) and memory.tensor is not small and not driver.held
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
-    assert PinnedMemory(small, 0).tensor is small and PinnedMemory(tensor, 0).tensor is tensor and not driver.pages
+    assert PinnedMemory(small, 0).tensor is small and PinnedMemory(tensor, 0).tensor is tensor and not driver.held
 
 
 @pytest.mark.skipif(missing_for_cuda() is None, reason="needs a machine without a GPU")
@@ -240,22 +213,22 @@ def test_without_a_gpu_it_says_what_is_missing():
 
 def test_a_refusal_names_the_memory_and_what_to_do():
     tensor = torch.zeros(PAGE, dtype=torch.uint8)
-    pages = pages_of(Driver(refuse_at=tensor.data_ptr() // PAGE * PAGE))
+    pages = FakeCuda(refuse_at=tensor.data_ptr() // PAGE * PAGE).pages
     with pytest.raises(RuntimeError, match=r"pinning 4096 bytes of rows: .*out of memory.*share_memory_"):
         PinnedMemory(tensor, CPU, "rows", pages=pages)
 
 
 def test_a_forked_child_leaves_the_registrations_of_its_parent_alone():
-    driver = Driver()
-    pages = pages_of(driver)
+    driver = FakeCuda()
+    pages = driver.pages
     memory = PinnedMemory(torch.zeros(100), CPU, pages=pages)
     pages._lock.acquire()  # as if another thread were registering: the child must not wait for it
     child = os.fork()
     if child == 0:
         memory.close()
-        os._exit(0 if driver.pages else 1)
+        os._exit(0 if driver.held else 1)
     pages._lock.release()
     assert os.waitpid(child, 0)[1] == 0
-    assert driver.pages
+    assert driver.held
     memory.close()
-    assert not driver.pages
+    assert not driver.held

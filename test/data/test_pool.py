@@ -22,7 +22,7 @@ def minor_faults() -> int:
 )
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (300, 0, 5), (1000, 129), (40, 50, 60)])
 def test_it_is_an_empty_tensor_like_any_other(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    tensor = pool.empty(shape, dtype)
+    tensor = pool.pooled_empty(shape, dtype)
     assert tensor.dtype == dtype and tensor.shape == shape and tensor.is_contiguous()
     assert tensor.numel() == 0 or tensor.data_ptr() % 64 == 0
     tensor.fill_(1)
@@ -32,7 +32,7 @@ def test_it_is_an_empty_tensor_like_any_other(dtype: torch.dtype, shape: tuple[i
 @pytest.mark.parametrize("nbytes", [200_000, 12_000_000])
 def test_a_steady_state_has_no_page_faults(nbytes: int) -> None:
     def step(i: int) -> torch.Tensor:
-        tensor = pool.empty((nbytes - i % 7 * 4096,), torch.uint8)  # batches differ a little
+        tensor = pool.pooled_empty((nbytes - i % 7 * 4096,), torch.uint8)  # batches differ a little
         tensor.fill_(i % 256)
         return tensor[100:200]
 
@@ -145,7 +145,7 @@ def test_tensors_alive_at_exit_do_no_harm() -> None:
         "import torch, threading\n"
         "from glt.data import arrays as pool\n"
         "from glt.channel import ShmChannel\n"
-        "kept = [pool.empty((100_000,), torch.float32) for _ in range(3)]\n"
+        "kept = [pool.pooled_empty((100_000,), torch.float32) for _ in range(3)]\n"
         "channel = ShmChannel('1MB')\n"
         "channel.send({'x': torch.ones(5), 'y': torch.ones(900_000)}); batch = channel.receive(5)\n"
     )

@@ -13,7 +13,7 @@ import torch
 
 from glt.data import Topology
 from glt.data import graph as device_topology
-from glt.data.device import waited_for
+from glt.data.device import wait_when_dropped
 from glt.data.graph import DeviceTopology
 from glt.data.tiered_rows import TieredRows
 
@@ -61,7 +61,7 @@ def test_the_gpu_is_waited_for_before_the_memory_goes(waits: Waits, in_a_cycle: 
     owner = Owner()
     gone = owner.memory.gone
     waits.memory = lambda: None if gone else "there"
-    waited_for(owner, GPU)
+    wait_when_dropped(owner, GPU)
     if in_a_cycle:
         owner.itself = owner  # type: ignore[attr-defined]
     del owner
@@ -70,10 +70,10 @@ def test_the_gpu_is_waited_for_before_the_memory_goes(waits: Waits, in_a_cycle: 
 
 
 def test_the_host_and_a_process_without_cuda_wait_for_nothing(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert waited_for(Owner(), CPU) is None
+    assert wait_when_dropped(Owner(), CPU) is None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     owner = Owner()
-    waited_for(owner, GPU)
+    wait_when_dropped(owner, GPU)
     del owner
     assert waits.found == []
 
@@ -86,7 +86,7 @@ def test_what_the_gpu_reports_then_is_a_warning(
 
     monkeypatch.setattr(torch.cuda, "synchronize", failed)
     owner = Owner()
-    waited_for(owner, GPU)
+    wait_when_dropped(owner, GPU)
     del owner
     assert "memory is given back on cuda:0, which reports: cudaErrorIllegalAddress" in caplog.text
 
@@ -116,7 +116,7 @@ def test_rows_that_are_bound_again_after_they_were_closed(waits: Waits) -> None:
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_edges(waits: Waits, monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
-    monkeypatch.setattr(device_topology, "brought", lambda tensor, device: tensor.clone())
+    monkeypatch.setattr(device_topology, "copy_to_device", lambda tensor, device: tensor.clone())
     placed = DeviceTopology(Topology(torch.tensor([[0, 1], [1, 2]]), 3), GPU, "CUDA")
     waits.memory = weakref.ref(placed.indices)
     waits.found.clear()
@@ -128,12 +128,12 @@ def test_edges(waits: Waits, monkeypatch: pytest.MonkeyPatch, is_closed: bool) -
 
 AT_EXIT = """
 import torch
-from glt.data.device import waited_for
+from glt.data.device import wait_when_dropped
 
 torch.cuda.is_initialized = lambda: True
 torch.cuda.synchronize = lambda device: print("waited")
 owner = type("Owner", (), {})()
-waited_for(owner, torch.device("cuda", 0))
+wait_when_dropped(owner, torch.device("cuda", 0))
 """
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from gpus import needs_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glt.data import Feature, WindowGather
-from glt.data.device import missing_for_cuda
 from glt.data.partition_book import PartitionBook
 
 
@@ -65,8 +65,7 @@ def test_bad_ids_are_named_by_their_place_in_the_batch():
         WindowGather(plain).gather([torch.zeros(1, dtype=torch.int64, device="meta")])
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 def test_on_a_gpu():
     """Not yet run."""
     feature = Feature(torch.randn(5000, 25), split_ratio=0.2, device=0)

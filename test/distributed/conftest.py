@@ -10,6 +10,9 @@ import pyg_contract
 import pytest
 from dist_typed_world import TypedWorld, write_typed_world
 from dist_world import World, write_world
+from two_hosts import hosts
+
+__all__ = ["hosts"]
 
 
 @pytest.fixture(scope="session")

@@ -17,12 +17,11 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 import glt
 from glt import _core
 from glt.data import Topology
-from glt.data.schema import Schema
+from glt.data.schema import Schema, reverse_edge_type
 from glt.distributed.engine.sampler import BatchStart
 from glt.partition import RandomPartitioner
 from glt.sampler.link import exclusions, link_batch
-from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, finish, negative_rounds
-from glt.sampler.output import reverse_edge_type
+from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, negative_rounds, run_rounds
 from glt.testing.cluster import Trainer
 
 NUM_NODES = {"user": 90, "item": 60, "tag": 7, "ghost": 0}
@@ -269,7 +268,7 @@ def start_links(
         csr = world.topologies()[SCHEMA.edge_index(case.seed_type)].csr
         at = None if late is None else late.numpy()
         rounds = negative_rounds(key, drawn, *drawn_from, edges[0].numpy(), at)
-        finish(rounds, LocalCheck(csr, world.edge_dir, *(None if of is None else of.numpy() for of in time)))
+        run_rounds(rounds, LocalCheck(csr, world.edge_dir, *(None if of is None else of.numpy() for of in time)))
         negatives = None if drawn.is_triplet() else torch.from_numpy(rounds.src), torch.from_numpy(rounds.dst)
     disjoint = flags.get("disjoint", False) or temporal
     made = link_batch(index, ends, disjoint, drawn, negatives)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,16 @@ def write_world(
         edge_assign_strategy="by_dst" if edge_dir == "in" else "by_src", **options,
     ).partition()  # fmt: skip
     return World(root / "parts", num_parts, edge_dir, x, y, edge_attr)
+
+
+@contextmanager
+def standalone_job(path: Path, name: str = "graph") -> Iterator[glt.distributed.DistGraph]:
+    """Makes this process a job of its own over partitions; gives the graph."""
+    glt.distributed.initialize(part_config=path)
+    try:
+        yield glt.distributed.DistGraph(name)
+    finally:
+        glt.distributed.finalize()
 
 
 def seeds_of(rank: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -37,6 +38,13 @@ def eventually(condition: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def wait_for_drains() -> None:
+    """Waits for the threads on which loaders of this process end."""
+    for thread in threading.enumerate():
+        if thread.name == "glt-drain":
+            thread.join(100)
 
 
 def _stretch() -> float:

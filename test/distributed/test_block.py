@@ -11,8 +11,8 @@ from dist_world import World
 from torch_geometric.nn import SAGEConv
 
 import glt
+from glt.distributed.graph.blocks import to_block
 from glt.distributed.graph.graph import DistGraph
-from glt.distributed.graph.loaders import to_block
 from glt.distributed.job.worlds import StandaloneWorld
 
 

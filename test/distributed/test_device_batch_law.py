@@ -17,23 +17,14 @@ from batch_law import reference as plain_reference
 from dist_typed_world import SCHEMA, Case, TypedWorld, reference, snapshot
 from dist_world import World, options, seeds_of
 from dist_world import snapshot as plain_snapshot
+from gpus import DEVICES
 from test_typed_batch_law import CASES, LINKS, NODE_TIMES, OPTIONS, assert_same
 
 import glt
-from glt.data.device import missing_for_cuda
 from glt.distributed.engine.dataset import joined
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch
 from glt.testing.cluster import Cluster, Trainer
-
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
-DEVICES = ["host", GPU]
 
 
 def run(
@@ -148,7 +139,7 @@ def run_disturbed(trainer: Trainer, path: Path) -> list[list[dict]]:
     def end_and_go_on(sampling: DeviceSampling, batch: DeviceBatch) -> None:
         end(sampling, batch)
         if sampling._config.temporal is None:
-            sampling.sample(sampling._config, [(0, torch.tensor([0]))], None, 0)
+            sampling.launch(sampling._config, [(0, torch.tensor([0]))], None, 0)()
 
     DeviceSampling.end = end_and_go_on  # type: ignore[method-assign]
     return run_plain(trainer, path, "host")

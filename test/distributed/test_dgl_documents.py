@@ -103,12 +103,10 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = torch.randint(800, (8000,), generator=rng)
     target = (source + NUM_CLASSES * torch.randint(200, (8000,), generator=rng)) % 800  # of the same community
     target[::8] = torch.randint(800, (1000,), generator=rng)
-    data = Data(
-        x=torch.nn.functional.one_hot(label).float() + torch.randn(800, NUM_CLASSES, generator=rng),
-        y=label, edge_index=torch.stack([source, target]),
-    )  # fmt: skip
-    place = torch.rand(800, generator=rng)
-    data.train_mask, data.val_mask = place < 0.3, (place >= 0.3) & (place < 0.6)
+    x = torch.nn.functional.one_hot(label).float() + torch.randn(800, NUM_CLASSES, generator=rng)
+    data = Data(x=x, y=label, edge_index=torch.stack([source, target]))
+    drawn = torch.rand(800, generator=rng)
+    data.train_mask, data.val_mask = drawn < 0.3, (drawn >= 0.3) & (drawn < 0.6)
     out = tmp_path_factory.mktemp("documents") / "4part_data"
     glt.distributed.partition_graph(
         data, "communities", 2, out, part_method="random", balance_ntypes=data.train_mask, balance_edges=False
@@ -122,10 +120,8 @@ def run(parts: Path, *launch: str) -> list[list[str]]:
     """Runs the script; returns what each trainer printed, by rank."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("GLT_ROLE", "GLT_MASTER"))}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, [Path(glt.__file__).parents[1]]))}
-    done = subprocess.run(
-        [sys.executable, *launch, "train_dist.py", "ip_config.txt", str(parts / "communities.json")],
-        cwd=parts.parent, env=env, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    command = [sys.executable, *launch, "train_dist.py", "ip_config.txt", str(parts / "communities.json")]
+    done = subprocess.run(command, cwd=parts.parent, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-5000:]
     return sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("RESULT"))
 

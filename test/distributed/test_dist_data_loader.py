@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch_geometric.nn as pyg
 from dist_typed_world import FOLLOWS, RATES, TypedWorld
-from dist_world import World
+from dist_world import World, standalone_job
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
+from glt.distributed.graph.blocks import Block, to_block
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import (
-    Block,
     DistDataLoader,
     EdgeDataLoader,
     GlobalUniform,
@@ -25,31 +24,24 @@ from glt.distributed.graph.loaders import (
     MultiLayerNeighborSampler,
     NodeDataLoader,
     PerSourceUniform,
-    to_block,
 )
-from glt.distributed.job.initialize import finalize, initialize
 from glt.distributed.tensors.tensor import DistTensor
 
 SEEDS = torch.arange(5, 300, 4)
 
 
-def opened(path: Path) -> DistGraph:
-    initialize(part_config=path)
-    return DistGraph("small")
-
-
 @pytest.fixture
 def small(world: Callable[..., World]) -> Iterator[tuple[DistGraph, World]]:
     made = world(2, "in", "xye")
-    yield opened(made.path), made
-    finalize()
+    with standalone_job(made.path) as graph:
+        yield graph, made
 
 
 @pytest.fixture
 def typed(typed_world: Callable[..., TypedWorld]) -> Iterator[tuple[DistGraph, TypedWorld]]:
     made = typed_world(2, "in")
-    yield opened(made.path), made
-    finalize()
+    with standalone_job(made.path) as graph:
+        yield graph, made
 
 
 class Sage(torch.nn.Module):
@@ -229,9 +221,10 @@ def test_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
     graph, _ = small
     num_nodes, num_edges, edge_type = graph.num_nodes(), graph.num_edges(), ("node", "to", "node")
     makers: list[tuple[Any, ...]] = [
-        (torch.bool, "node", num_nodes, NodeDataLoader), (torch.uint8, "node", num_nodes, NodeDataLoader),
+        (torch.bool, "node", num_nodes, NodeDataLoader),
+        (torch.uint8, "node", num_nodes, NodeDataLoader),
         (torch.bool, edge_type, num_edges, EdgeDataLoader),
-    ]  # fmt: skip
+    ]
     for dtype, kind, num, make in makers:
         mask = DistTensor((num,), dtype, part=kind)
         mask[SEEDS] = torch.ones(len(SEEDS), dtype=dtype)
@@ -243,26 +236,29 @@ def test_masks_that_servers_keep(small: tuple[DistGraph, World]) -> None:
 
 def test_what_does_not_fit_is_named(small: tuple[DistGraph, World]) -> None:
     graph, _ = small
-    for error, words, call in (
-        (TypeError, "graph is a int", lambda: NodeDataLoader(3, SEEDS, [2])),
-        (ValueError, "num_workers = -1", lambda: NodeDataLoader(graph, SEEDS, [2], num_workers=-1)),
-        (ValueError, "subgraph_type = 'induced' with blocks",
-         lambda: NodeDataLoader(graph, SEEDS, [2], blocks=True, subgraph_type="induced")),
-        (ValueError, "directed = False with blocks",
-         lambda: NodeDataLoader(graph, SEEDS, [2], blocks=True, directed=False)),
-        (TypeError, "blocks = 'yes'", lambda: NodeDataLoader(graph, SEEDS, [2], blocks="yes")),
+    both, workers = MultiLayerNeighborSampler([2], replace=True), graph.world.worker_options(1)
+    nodes: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (TypeError, "graph is a int", {"graph": 3}),
+        (ValueError, "num_workers = -1", {"num_workers": -1}),
+        (ValueError, "subgraph_type = 'induced' with blocks", {"blocks": True, "subgraph_type": "induced"}),
+        (ValueError, "directed = False with blocks", {"blocks": True, "directed": False}),
+        (TypeError, "blocks = 'yes'", {"blocks": "yes"}),
+        (TypeError, "num_neighbors is given", {"num_neighbors": [3]}),
+        (ValueError, "num_workers = 1 with worker_options", {"num_workers": 1, "worker_options": workers}),
+        (ValueError, "replace = False with MultiLayerNeighborSampler", {"sampler": both, "replace": False}),
+    ]
+    for error, words, given in nodes:
+        with pytest.raises(error, match=words):
+            NodeDataLoader(**{"graph": graph, "nodes": SEEDS, "sampler": [2], **given})
+    calls: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (ValueError, r"sampler = \[\] with blocks", lambda: EdgeDataLoader(graph, SEEDS, [], blocks=True)),
-        (TypeError, "num_neighbors is given", lambda: NodeDataLoader(graph, SEEDS, [2], num_neighbors=[3])),
-        (ValueError, "num_workers = 1 with worker_options",
-         lambda: NodeDataLoader(graph, SEEDS, [2], num_workers=1, worker_options=graph.world.worker_options(1))),
-        (ValueError, "replace = False with MultiLayerNeighborSampler",
-         lambda: NodeDataLoader(graph, SEEDS, MultiLayerNeighborSampler([2], replace=True), replace=False)),
         (ValueError, r"edges has shape \[6000, 2\]", lambda: EdgeDataLoader(graph, graph.edata["edge_attr"], [2])),
-        (ValueError, r"fanouts = \[\]", lambda: NodeDataLoader(graph, SEEDS, MultiLayerNeighborSampler([]))),
         (IndexError, r"edge_ids\[0\] = 9000", lambda: EdgeDataLoader(graph, [9000], [2])),
+        (ValueError, r"fanouts = \[\]", lambda: MultiLayerNeighborSampler([])),
         (TypeError, "collate_fn = None", lambda: DistDataLoader(SEEDS, 2)),
         (TypeError, "dataset is a int", lambda: DistDataLoader(3, 2, collate_fn=len)),
         (ValueError, "queue_size = 0", lambda: DistDataLoader(SEEDS, 2, collate_fn=len, queue_size=0)),
-    ):  # fmt: skip
+    ]
+    for error, words, call in calls:
         with pytest.raises(error, match=words):
             call()

@@ -31,18 +31,22 @@ def open_graph(path: Path, part: int = 0) -> DistGraph:
 
 @pytest.fixture(params=PARTS, ids=lambda p: f"{p[0]} by {p[1]}")
 def small(request: pytest.FixtureRequest, world: Callable[..., World]) -> World:
-    return world(request.param[0], request.param[1], "xye")
+    return world(*request.param, "xye")
 
 
-def test_counts_and_types(small: World) -> None:
-    graph = open_graph(small.path, small.num_parts - 1)
+@pytest.fixture
+def graph(small: World) -> DistGraph:
+    return open_graph(small.path, small.num_parts - 1)
+
+
+def test_counts_and_types(graph: DistGraph) -> None:
     assert (graph.num_nodes(), graph.num_edges(), graph.is_hetero) == (NUM_NODES, NUM_EDGES, False)
     assert (graph.ntypes, graph.etypes, graph.rank()) == (["node"], [("node", "to", "node")], 0)
     graph.barrier()
 
 
-def test_ends_of_edges(small: World) -> None:
-    graph, ends = open_graph(small.path), small.graph.edge_index
+def test_ends_of_edges(graph: DistGraph, small: World) -> None:
+    ends = small.graph.edge_index
     ids = torch.randint(NUM_EDGES, (500,), generator=torch.Generator().manual_seed(1))
     assert torch.equal(graph.find_edges(ids), ends[:, ids])
     u, v = graph.find_edges([5])
@@ -63,8 +67,8 @@ def test_edges_without_a_book_are_found(world: Callable[..., World]) -> None:
         assert torch.equal(book.edge_owners(ids), owners), "by_dst: edges are with their destinations"
 
 
-def test_degrees_in_both_directions(small: World) -> None:
-    graph, ends = open_graph(small.path), small.graph.edge_index
+def test_degrees_in_both_directions(graph: DistGraph, small: World) -> None:
+    ends = small.graph.edge_index
     whole_in, whole_out = (torch.bincount(ends[side], minlength=NUM_NODES) for side in (1, 0))
     assert torch.equal(graph.in_degrees(), whole_in)
     assert torch.equal(graph.out_degrees(), whole_out)
@@ -76,8 +80,8 @@ def test_degrees_in_both_directions(small: World) -> None:
             degrees([3, NUM_NODES])
 
 
-def test_pairs(small: World) -> None:
-    graph, ends = open_graph(small.path), small.graph.edge_index
+def test_pairs(graph: DistGraph, small: World) -> None:
+    ends = small.graph.edge_index
     rng = torch.Generator().manual_seed(3)
     source = torch.cat([ends[0, ::50], torch.randint(NUM_NODES, (300,), generator=rng)])
     target = torch.cat([ends[1, ::50], torch.randint(NUM_NODES, (300,), generator=rng)])
@@ -100,11 +104,9 @@ def test_a_mask_is_of_all_nodes_or_edges(world: Callable[..., World]) -> None:
     assert torch.equal(graph.in_degrees(nodes.to(torch.uint8)), graph.in_degrees(nodes))
     assert torch.equal(graph.find_edges(edges.to(torch.uint8)), graph.find_edges(edges))
     book = graph.get_partition_book()
-    for ask, length in (
-        (graph.in_degrees, NUM_NODES), (graph.out_degrees, NUM_NODES), (book.node_owners, NUM_NODES),
-        (lambda mask: graph.sample_neighbors(mask, 2), NUM_NODES), (graph.find_edges, NUM_EDGES),
-        (graph.edge_subgraph, NUM_EDGES), (book.edge_owners, NUM_EDGES),
-    ):  # fmt: skip
+    of_nodes = (graph.in_degrees, graph.out_degrees, book.node_owners, lambda mask: graph.sample_neighbors(mask, 2))
+    of_edges = (graph.find_edges, graph.edge_subgraph, book.edge_owners)
+    for ask, length in [*((each, NUM_NODES) for each in of_nodes), *((each, NUM_EDGES) for each in of_edges)]:
         for wrong in (length - 1, length + 1):
             with pytest.raises(ValueError, match=f"is a mask of {wrong} elements: expected {length}, one for each id"):
                 ask(torch.zeros(wrong, dtype=torch.bool))
@@ -142,8 +144,8 @@ def one_hop(ends: Tensor, seeds: Tensor, fanout: int, edge_dir: str, replace: bo
 
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
-def test_a_hop_is_that_of_the_whole_graph(small: World, edge_dir: str) -> None:
-    graph, ends = open_graph(small.path), small.graph.edge_index
+def test_a_hop_is_that_of_the_whole_graph(graph: DistGraph, small: World, edge_dir: str) -> None:
+    ends = small.graph.edge_index
     seeds = torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(4))[:200]
     for fanout, replace in ((5, False), (3, True), (-1, False), (0, False)):
         found = graph.sample_neighbors(seeds, fanout, edge_dir, replace, random_seed=17)
@@ -157,15 +159,14 @@ def test_a_hop_is_that_of_the_whole_graph(small: World, edge_dir: str) -> None:
     assert torch.equal(graph.sample_neighbors(seeds, 2, edge_dir).e_id, first.e_id)
 
 
-def test_equal_seeds_are_sampled_once(small: World) -> None:
-    graph = open_graph(small.path)
+def test_equal_seeds_are_sampled_once(graph: DistGraph) -> None:
     once = graph.sample_neighbors([9, 4, 30], 4, random_seed=1)
     assert torch.equal(graph.sample_neighbors([9, 4, 9, 30, 4], 4, random_seed=1).e_id, once.e_id)
     assert graph.sample_neighbors(torch.empty(0, dtype=torch.int64), 4).num_edges == 0
 
 
-def test_the_graph_of_some_edges(small: World) -> None:
-    graph, ends = open_graph(small.path), small.graph.edge_index
+def test_the_graph_of_some_edges(graph: DistGraph, small: World) -> None:
+    ends = small.graph.edge_index
     ids = torch.tensor([4000, 3, 77, 3])
     found = graph.edge_subgraph(ids)
     assert torch.equal(found.n_id[found.edge_index], ends[:, ids]) and torch.equal(found.e_id, ids)
@@ -173,8 +174,7 @@ def test_the_graph_of_some_edges(small: World) -> None:
     assert torch.equal(graph.edge_subgraph(ids, relabel_nodes=False).edge_index, ends[:, ids])
 
 
-def test_owners(small: World) -> None:
-    graph = open_graph(small.path)
+def test_owners(graph: DistGraph, small: World) -> None:
     book = graph.get_partition_book()
     parts = [book.nodes_of(part) for part in range(small.num_parts)]
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(NUM_NODES))
@@ -189,8 +189,7 @@ def test_owners(small: World) -> None:
         book.nodes_of(9)
 
 
-def test_data_that_partitions_have(small: World) -> None:
-    graph = open_graph(small.path)
+def test_data_that_partitions_have(graph: DistGraph, small: World) -> None:
     assert list(graph.ndata) == ["x", "y"] and list(graph.edata) == ["edge_attr"]
     ids = torch.tensor([599, 0, 17, 17])
     assert torch.equal(graph.ndata["x"][ids], small.x[ids]) and torch.equal(graph.ndata["feat"][ids], small.x[ids])
@@ -202,16 +201,14 @@ def test_data_that_partitions_have(small: World) -> None:
         graph.ndata["z"]
 
 
-def test_data_is_written_for_all_and_files_stay(small: World) -> None:
-    graph = open_graph(small.path)
+def test_data_is_written_for_all_and_files_stay(graph: DistGraph, small: World) -> None:
     graph.ndata["x"][torch.tensor([3, 500])] = torch.full((2, small.x.shape[1]), -1.0)
     other = DistGraph("again", world=graph.world)
     assert (other.ndata["x"][torch.tensor([3, 500])] == -1).all()
     assert torch.equal(open_graph(small.path).ndata["x"][torch.arange(NUM_NODES)], small.x)
 
 
-def test_names_are_assigned_and_deleted(small: World) -> None:
-    graph = open_graph(small.path)
+def test_names_are_assigned_and_deleted(graph: DistGraph) -> None:
     made = DistTensor((NUM_NODES, 2), torch.float32, "h", part="node", world=graph.world)
     graph.ndata["h"] = made
     assert graph.ndata["h"] is made and "h" in graph.ndata and len(graph.ndata) == 3
@@ -232,8 +229,8 @@ def test_names_are_assigned_and_deleted(small: World) -> None:
 def test_a_relabelled_graph(tmp_path: Path) -> None:
     made = write_world(tmp_path, 3, "in", "xye", relabel=True)
     graph, ends = open_graph(made.path), made.graph.edge_index
-    nodes, edges = (torch.from_numpy(np.asarray(load_id_map(made.path, t).original)).long()
-                    for t in ("node", ("node", "to", "node")))  # fmt: skip
+    maps = [load_id_map(made.path, t).original for t in ("node", ("node", "to", "node"))]
+    nodes, edges = (torch.from_numpy(np.asarray(each)).long() for each in maps)
     assert torch.equal(nodes[graph.find_edges(torch.arange(NUM_EDGES))], ends[:, edges])
     assert torch.equal(graph.in_degrees(), torch.bincount(ends[1], minlength=NUM_NODES)[nodes])
     assert torch.equal(graph.out_degrees(), torch.bincount(ends[0], minlength=NUM_NODES)[nodes])
@@ -322,10 +319,14 @@ def test_weighted_hops(typed: TypedWorld) -> None:
 def test_wrong_arguments_are_named(world: Callable[..., World]) -> None:
     graph = open_graph(world(2).path)
     for wrong, match in (
-        ({"edge_dir": "both"}, "edge_dir = 'both'"), ({"replace": 1}, "replace = 1"), ({"prob": "w"}, "no weights"),
-        ({"fanout": -2}, "fanout = -2"), ({"fanout": 2.5}, "fanout = 2.5"), ({"seeds": [-1]}, r"seeds\[0\] = -1"),
+        ({"edge_dir": "both"}, "edge_dir = 'both'"),
+        ({"replace": 1}, "replace = 1"),
+        ({"prob": "w"}, "no weights"),
+        ({"fanout": -2}, "fanout = -2"),
+        ({"fanout": 2.5}, "fanout = 2.5"),
+        ({"seeds": [-1]}, r"seeds\[0\] = -1"),
         ({"seeds": {"node": [0]}}, "being homogeneous"),
-    ):  # fmt: skip
+    ):
         with pytest.raises((ValueError, TypeError, IndexError), match=match):
             graph.sample_neighbors(**{"seeds": [0], "fanout": 2, **wrong})
     with pytest.raises(TypeError, match="name = 3"):

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from covering import covering
 from dist_typed_world import FOLLOWS, RATES, TypedWorld, write_typed_world
 from dist_typed_world import NUM_NODES as TYPED
+from dist_world import standalone_job
 from torch import Tensor, nn
 
-from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.inference import infer_layerwise
-from glt.distributed.job.initialize import finalize, initialize
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import require_world
 from glt.partition import RandomPartitioner
@@ -34,53 +34,74 @@ class Graph:
         self.x = torch.randn(NUM_NODES, 6, generator=generator)
         self.weight = torch.rand(NUM_EDGES, generator=generator) + 0.1
         self.attr = torch.randn(NUM_EDGES, 3, generator=generator)
-        self.relabel, self.path = num_parts > 1, root / "parts"
-        partitioner = RandomPartitioner(
-            self.path, num_parts, NUM_NODES, self.edge_index, node_feat=self.x, edge_feat=self.attr,
-            edge_attrs={"weight": self.weight}, edge_assign_strategy="by_dst", relabel=self.relabel,
-        )  # fmt: skip
-        maps = partitioner.partition(return_mapping=True) if self.relabel else None
-        if maps is None:
-            partitioner.partition()
-        self.edges = torch.arange(NUM_EDGES) if maps is None else torch.as_tensor(maps[2]).long()
+        self.path = root / "parts"
+        given: dict[str, Any] = {
+            "node_feat": self.x,
+            "edge_feat": self.attr,
+            "edge_attrs": {"weight": self.weight},
+            "edge_assign_strategy": "by_dst",
+        }
+        make = RandomPartitioner(self.path, num_parts, NUM_NODES, self.edge_index, relabel=num_parts > 1, **given)
+        self.edges = torch.arange(NUM_EDGES)
+        if num_parts == 1:
+            make.partition()
+        else:
+            self.edges = torch.as_tensor(make.partition(return_mapping=True)[2]).long()
 
     def of_parts(self, rows: Tensor) -> Tensor:
         """Rows by edge in the order of the partitions' ids."""
         return rows[self.edges]
 
 
-@pytest.fixture(scope="module", params=[1, 3])
-def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    return Graph(tmp_path_factory.mktemp("edges"), request.param)
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Graph]:
+    """By number of partitions; three are relabelled."""
+    return {n: Graph(tmp_path_factory.mktemp("edges"), n) for n in (1, 3)}
 
 
 @pytest.fixture
-def here(parts: Graph) -> Iterator[Graph]:
-    initialize(part_config=parts.path)
-    yield parts
-    finalize()
+def here(request: pytest.FixtureRequest, graphs: dict[int, Graph]) -> Iterator[Graph]:
+    """A job of this process over three partitions, or as many as a test gives as ``here``."""
+    made = graphs[getattr(request, "param", 3)]
+    with standalone_job(made.path):
+        yield made
+
+
+any_parts = pytest.mark.parametrize("here", [1, 3], indirect=True)
 
 
 def rows(got: Any, count: int = NUM_NODES) -> Tensor:
     return got[torch.arange(count)]
 
 
-@pytest.mark.parametrize("options", [{}, {"improved": True}, {"add_self_loops": False}, {"jk": "cat"}])
-def test_weights_of_gcn(options: dict[str, Any], here: Graph) -> None:
+GCN_OPTIONS = {"plain": {}, "improved": {"improved": True}, "no loops": {"add_self_loops": False}, "jk": {"jk": "cat"}}
+
+
+@covering(options=GCN_OPTIONS, num_parts=[1, 3], given=["name", "tensor", "stored"])
+def test_weights_of_gcn(options: str, num_parts: int, given: str, graphs: dict[int, Graph]) -> None:
     torch.manual_seed(1)
-    model = pyg.GCN(6, 8, 3, 5, **options).eval()
+    here = graphs[num_parts]
+    model = pyg.GCN(6, 8, 3, 5, **GCN_OPTIONS[options]).eval()
     expected = model(here.x, here.edge_index, edge_weight=here.weight).detach()
-    stored = DistGraph("graph").edata["weight"]
-    for given in ("weight", here.of_parts(here.weight), stored):
-        got = infer_layerwise(model, edge_weight=given, batch_size=40)
-        torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(rows(infer_layerwise(model)), expected, atol=1e-2), "weights make a difference"
+    with standalone_job(here.path) as graph:
+        weight = {"name": "weight", "tensor": here.of_parts(here.weight), "stored": graph.edata["weight"]}[given]
+        torch.testing.assert_close(
+            rows(infer_layerwise(model, edge_weight=weight, batch_size=40)), expected, rtol=1e-4, atol=1e-5
+        )
+        assert not torch.allclose(rows(infer_layerwise(model)), expected, atol=1e-2), "weights make a difference"
 
 
-@pytest.mark.parametrize("make", [
-    lambda: pyg.GAT(6, 8, 2, 4, heads=2, edge_dim=3),
-    lambda: pyg.PNA(6, 8, 2, 4, aggregators=["mean", "max"], scalers=["identity"], deg=torch.ones(9), edge_dim=3),
-])  # fmt: skip
+PNA: dict[str, Any] = {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": torch.ones(9)}
+
+
+@any_parts
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pyg.GAT(6, 8, 2, 4, heads=2, edge_dim=3),
+        lambda: pyg.PNA(6, 8, 2, 4, edge_dim=3, **PNA),
+    ],
+)
 def test_features_of_edges(make: Callable[[], nn.Module], here: Graph) -> None:
     torch.manual_seed(2)
     model = make().eval()
@@ -89,6 +110,7 @@ def test_features_of_edges(make: Callable[[], nn.Module], here: Graph) -> None:
     torch.testing.assert_close(rows(got), expected, rtol=1e-4, atol=1e-5)
 
 
+@any_parts
 def test_layers_take_what_they_have_parameters_for(here: Graph, tmp_path: Path) -> None:
     torch.manual_seed(3)
     first, second, plain = pyg.GraphConv(6, 8), pyg.GINEConv(nn.Linear(8, 8), edge_dim=3), pyg.SAGEConv(8, 8)
@@ -121,6 +143,7 @@ def test_layers_take_what_they_have_parameters_for(here: Graph, tmp_path: Path) 
     assert gcn._cached_edge_index is None and not gcn._forward_pre_hooks
 
 
+@any_parts
 def test_degrees_that_are_not_known_are_refused(here: Graph) -> None:
     conv = pyg.GCNConv(6, 4)
 
@@ -144,9 +167,10 @@ def test_degrees_that_are_not_known_are_refused(here: Graph) -> None:
             return own_weights(x, edge_index)
 
     for layer, given in (
-        (Own(), None), (Changed(lambda ends, weight: (ends, 2 * weight)), "weight"),
+        (Own(), None),
+        (Changed(lambda ends, weight: (ends, 2 * weight)), "weight"),
         (Changed(lambda ends, weight: (ends[:, 1:], weight[1:])), "weight"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match="GCNConv was called with other edges or weights"):
             infer_layerwise([layer], edge_weight=given)
     whole = conv(here.x.double().float(), here.edge_index, here.weight).detach()
@@ -167,7 +191,7 @@ def test_what_does_not_fit_is_named(here: Graph) -> None:
         (weighted, {"edge_attr": "edge_attr"}, ValueError, "edge_attr is given, and no layer of the model takes it"),
         (pyg.GraphSAGE(6, 4, 1), {"edge_weight": "weight"}, ValueError, "edge_weight is given, and no layer"),
         ([torch.relu], {"edge_weight": "weight"}, ValueError, "edge_weight is given, and no layer"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(error, match=words):
             infer_layerwise(model, **given)
     assert not [name for name in require_world().stats()[0]["tensors"] if name.startswith("inference")]
@@ -186,10 +210,8 @@ def hetero_layers() -> list[Any]:
             return {"item": self.conv((x["user"], x["item"]), edge_index[RATES], edge_weight_dict[RATES])}
 
     def conv() -> pyg.HeteroConv:
-        return pyg.HeteroConv({
-            RATES: pyg.GraphConv((-1, -1), 8),
-            FOLLOWS: pyg.GATv2Conv((-1, -1), 8, edge_dim=2, add_self_loops=False),
-        })  # fmt: skip
+        follows = pyg.GATv2Conv((-1, -1), 8, edge_dim=2, add_self_loops=False)
+        return pyg.HeteroConv({RATES: pyg.GraphConv((-1, -1), 8), FOLLOWS: follows})
 
     return [conv(), conv(), Own()]
 
@@ -210,22 +232,20 @@ def test_types(num_parts: int, tmp_path: Path) -> None:
     x = {t: torch.randn(count, 5) for t, count in TYPED.items()}
     layers = hetero_layers()
     expected = hetero_expected(layers, made, x, weight, attr)
-    initialize(part_config=made.path)
-    try:
-        data: Any = require_world().data
-        edges = {
-            t: torch.arange(made.edge_index[t].size(1)) if num_parts == 1 else data.edge_map[t]
-            for t in (RATES, FOLLOWS)
-        }
-        originals = {t: torch.arange(n) if num_parts == 1 else data.node_map[t] for t, n in TYPED.items()}
-        mine = {t: each[torch.as_tensor(originals[t]).long()] for t, each in x.items()}
+    with standalone_job(made.path) as graph:
+        data: Any = graph.world.data
+        node_map = None if num_parts == 1 else data.node_map
+        edge_map = None if num_parts == 1 else data.edge_map
+        mine = {t: each if node_map is None else each[torch.as_tensor(node_map[t]).long()] for t, each in x.items()}
+        weight_of, attr_of = (
+            each if edge_map is None else each[torch.as_tensor(edge_map[t]).long()]
+            for t, each in ((RATES, weight), (FOLLOWS, attr))
+        )
         kept = DistTensor((700,), name="kept", part=RATES)
-        kept[torch.arange(700)] = weight[torch.as_tensor(edges[RATES]).long()]
+        kept[torch.arange(700)] = weight_of
+        options: dict[str, Any] = {"edge_attr": {FOLLOWS: attr_of}, "between": torch.relu, "batch_size": 25}
         for given in ("w", {RATES: "w"}, {RATES: kept}):
-            got = infer_layerwise(
-                layers, mine, edge_weight=given, edge_attr={FOLLOWS: attr[torch.as_tensor(edges[FOLLOWS]).long()]},
-                between=torch.relu, batch_size=25,
-            )  # fmt: skip
+            got = infer_layerwise(layers, mine, edge_weight=given, **options)
             assert set(got) == {"item"}
             torch.testing.assert_close(rows(got["item"], 60).relu(), expected, rtol=1e-4, atol=1e-4)
         for given, error, words in (
@@ -236,5 +256,3 @@ def test_types(num_parts: int, tmp_path: Path) -> None:
         ):
             with pytest.raises(error, match=words):
                 infer_layerwise(layers, mine, edge_weight=given)
-    finally:
-        finalize()

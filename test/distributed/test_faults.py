@@ -17,10 +17,15 @@ import pytest
 import torch
 from dist_world import NUM_NODES, World, join, options, write_world
 from promptness import expect_prompt
+from two_hosts import device_of, enter, switch
 
 import glt
+from glt import _deadlines
+from glt._deadlines import HANDSHAKE_S
 from glt.errors import PartitionError
 from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
+
+SILENCE_S = 3.0
 
 
 def endless(trainer: Trainer, path: Path, mode: str, given: dict[str, Any] | None = None) -> None:
@@ -93,6 +98,55 @@ def test_a_killed_trainer_is_named_and_its_workers_end(world: Callable[..., Worl
         cluster.expect_nothing_left()
 
 
+def endless_until_lost(trainer: Trainer, path: Path, mode: str, hosts: tuple[str, str] | None) -> None:
+    """Says that it has lost the other trainer when its loader has ended. With shorter deadlines than users have."""
+    _deadlines.STUCK_S, _deadlines.CUT_S = SILENCE_S, SILENCE_S
+    given = {}
+    if hosts is not None:
+        enter(hosts[trainer.rank])
+        os.environ["TP_SOCKET_IFNAME"] = os.environ["GLOO_SOCKET_IFNAME"] = device_of(hosts[trainer.rank])
+        given["master_addr"] = "10.199.0.1"
+    try:
+        endless(trainer, path, mode, given)
+    finally:
+        trainer.say("ended")
+
+
+def test_a_stopped_trainer_is_named(world: Callable[..., World]) -> None:
+    """Its connections stay open, and rows that were asked of it would be waited for until rpc_timeout."""
+    with Cluster(2, endless_until_lost, world(2).path, "collocated", None) as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        start = time.monotonic()
+        cluster.kill(1, signal.SIGSTOP)
+        assert cluster.hear(0) == "ended"
+        expect_prompt(time.monotonic() - start, "to notice, and to end", SILENCE_S + 10)
+        cluster.processes[0].join(60)
+        assert not cluster.processes[0].is_alive()
+        cluster.kill(1)
+        survivor = cluster.outcomes()[0]
+        assert survivor.error_type == "PeerLost" and "trainer 1 (host" in survivor.error, survivor
+        assert f"pid {cluster.processes[1].pid}) has given no sign of life for 3 s" in survivor.error, survivor
+        cluster.expect_nothing_left()
+
+
+@pytest.mark.parametrize("mode", ["collocated", "mp"])
+def test_a_cut_between_trainers(hosts: tuple[str, str], world: Callable[..., World], mode: str) -> None:
+    with Cluster(2, endless_until_lost, world(2).path, mode, hosts) as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        start = time.monotonic()
+        switch(hosts, "down")
+        for rank in range(2):
+            assert cluster.hear(rank) == "ended"
+        expect_prompt(time.monotonic() - start, "to notice, and to end", SILENCE_S + 10)
+        for rank, outcome in enumerate(cluster.outcomes()):
+            assert outcome.error_type == "PeerLost", outcome
+            assert f"trainer {1 - rank} (host" in outcome.error, outcome
+            assert f"pid {cluster.processes[1 - rank].pid})" in outcome.error, outcome
+        cluster.expect_nothing_left()
+
+
 def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> None:
     with Cluster(2, endless, private_world.path, "mp") as cluster:
         for rank in range(2):
@@ -104,6 +158,19 @@ def test_a_feature_file_cut_short_under_the_workers(private_world: World) -> Non
         after([other, own], start)
         assert own.error_type == "WorkerDied" and "exit code -7" in own.error and "bus error" in own.error, own
         assert other.error_type == "PeerLost" and "of trainer 1" in other.error, other
+        cluster.expect_nothing_left()
+
+
+def test_a_feature_file_cut_short_under_a_collocated_trainer(private_world: World) -> None:
+    """It samples in the process of the trainer, which dies with it."""
+    with Cluster(2, endless, private_world.path, "collocated") as cluster:
+        for rank in range(2):
+            cluster.hear(rank)
+        start = time.monotonic()
+        os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
+        other, _ = cluster.outcomes()
+        after([other], start)
+        assert other.error_type == "PeerLost" and "trainer 1" in other.error, other
         cluster.expect_nothing_left()
 
 
@@ -230,9 +297,10 @@ def test_a_port_in_use_is_named_on_every_rank(world: Callable[..., World]) -> No
         per_rank: list[dict[str, Any]] = [{"options": {"master_port": port}}] * 2
         with Cluster(2, create, world(2).path, per_rank) as cluster:
             outcomes = cluster.outcomes()
-            after(outcomes, max(cluster.hear(rank) for rank in range(2)))
+            start = max(cluster.hear(rank) for rank in range(2))
             for outcome in outcomes:
                 assert outcome.error_type == "RendezvousError" and str(port) in outcome.error, outcome
+                expect_prompt(outcome.at_s - start, "to give up a port that does not answer", HANDSHAKE_S + 10)
 
 
 @pytest.mark.parametrize(

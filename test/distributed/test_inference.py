@@ -11,29 +11,45 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from covering import covering
 from dist_typed_world import FOLLOWS, RATES, TypedWorld
 from dist_typed_world import NUM_NODES as TYPED
-from dist_world import NUM_NODES, World, write_world
+from dist_world import NUM_NODES, World, standalone_job, write_world
 from torch import Tensor, nn
 
 from glt.distributed.graph.inference import infer_layerwise
-from glt.distributed.graph.layers import MappedRows
-from glt.distributed.job.initialize import finalize, initialize
+from glt.distributed.graph.layer_rows import MappedRows
 from glt.distributed.tensors.embedding import DistEmbedding
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import require_world
+from glt.partition import RandomPartitioner
 
 
-@pytest.fixture(scope="module", params=[1, 3])
-def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return write_world(tmp_path_factory.mktemp("infer"), request.param, tables="x", relabel=request.param == 3)
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, World]:
+    """By number of partitions; three are relabelled."""
+    root = tmp_path_factory.mktemp("infer")
+    return {n: write_world(root / str(n), n, tables="x", relabel=n == 3) for n in (1, 3)}
 
 
 @pytest.fixture
-def here(parts: World) -> Iterator[World]:
-    initialize(part_config=parts.path)
-    yield parts
-    finalize()
+def here(request: pytest.FixtureRequest, worlds: dict[int, World]) -> Iterator[World]:
+    """A job of this process; a test gives other numbers of partitions than three as ``here``."""
+    made = worlds[getattr(request, "param", 3)]
+    with standalone_job(made.path):
+        yield made
+
+
+any_parts = pytest.mark.parametrize("here", [1, 3], indirect=True)
+
+
+def whole(got: Any) -> Tensor:
+    """All rows of a result."""
+    return got[torch.arange(NUM_NODES)]
+
+
+def expect_close(got: Any, expected: Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def inputs(here: World) -> tuple[Tensor, Tensor]:
@@ -62,18 +78,22 @@ BASIC: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BASIC)
-def test_models_of_pyg(kind: str, here: World) -> None:
+@covering(kind=BASIC, num_parts=[1, 3], batch_size=[170, 4096], spills=[False, True])
+def test_models_of_pyg(
+    kind: str, num_parts: int, batch_size: int, spills: bool, worlds: dict[int, World], tmp_path: Path
+) -> None:
     torch.manual_seed(1)
-    x, edge_index = inputs(here)
-    model = warmed(BASIC[kind](x.size(1)), x, edge_index)
-    got = infer_layerwise(model, batch_size=170)
-    assert isinstance(got, DistTensor) and model.training and all(each.training for each in model.modules())
-    expected = model.eval()(x, edge_index)
-    torch.testing.assert_close(got[torch.arange(NUM_NODES)], expected, rtol=1e-4, atol=1e-5)
-    assert list(require_world().stats()[0]["tensors"]) == ["inference"], "intermediate outputs are gone"
+    with standalone_job(worlds[num_parts].path):
+        x, edge_index = inputs(worlds[num_parts])
+        model = warmed(BASIC[kind](x.size(1)), x, edge_index)
+        got = infer_layerwise(model, batch_size=batch_size, spill_dir=tmp_path if spills else None)
+        assert isinstance(got, Tensor if spills else DistTensor) and all(each.training for each in model.modules())
+        expect_close(whole(got), model.eval()(x, edge_index))
+        kept = list(require_world().stats()[0]["tensors"]) + [each.name for each in tmp_path.iterdir()]
+        assert kept == ["inference.npy" if spills else "inference"], "intermediate outputs are gone"
 
 
+@any_parts
 def test_a_list_of_layers_with_a_given_x(here: World) -> None:
     """A function, a convolution that counts degrees, and a module that has one."""
     torch.manual_seed(2)
@@ -88,7 +108,7 @@ def test_a_list_of_layers_with_a_given_x(here: World) -> None:
 
     _, edge_index = inputs(here)
     x, first, second, last = torch.randn(NUM_NODES, 6), pyg.SAGEConv(6, 8), pyg.GCNConv(8, 8), Last()
-    whole = last(second(first(x, edge_index).relu(), edge_index).relu(), edge_index)  # and has cached its weights
+    expected = last(second(first(x, edge_index).relu(), edge_index).relu(), edge_index)  # and has cached its weights
     cached = last.conv._cached_edge_index
     kept = DistTensor(x.shape, name="in", part="node", world=require_world())
     original = original_of(here)
@@ -96,10 +116,10 @@ def test_a_list_of_layers_with_a_given_x(here: World) -> None:
     layers = [lambda x, edge_index: first(x, edge_index), second, last]
     for given in (kept, x[original]):
         got = infer_layerwise(layers, given, between=torch.relu, batch_size=100, name="out")
-        torch.testing.assert_close(got[torch.arange(NUM_NODES)], whole, rtol=1e-4, atol=1e-5)
+        expect_close(whole(got), expected)
     assert last.conv._cached_edge_index is cached and second._cached_edge_index is None
     by_part = infer_layerwise(layers, kept, between=torch.relu, original_ids=False, name="out")
-    torch.testing.assert_close(by_part[torch.arange(NUM_NODES)], whole[original], rtol=1e-4, atol=1e-5)
+    expect_close(whole(by_part), expected[original])
 
 
 def original_of(here: World) -> Tensor:
@@ -109,16 +129,13 @@ def original_of(here: World) -> Tensor:
     return ids if data.node_map is None else data.map_to_original(ids)
 
 
-def test_outputs_in_mapped_files(here: World, tmp_path: Path) -> None:
-    torch.manual_seed(3)
+def test_files_of_a_run_that_was_killed_are_replaced(here: World, tmp_path: Path) -> None:
     x, edge_index = inputs(here)
     model = pyg.GCN(x.size(1), 8, 3, 5, jk="max").eval()
     (tmp_path / "inference.layer0.npy").write_bytes(b"left by a run that was killed")
     for _ in range(2):
-        got = infer_layerwise(model, batch_size=128, spill_dir=tmp_path)
-        torch.testing.assert_close(got, model(x, edge_index), rtol=1e-4, atol=1e-5)
+        expect_close(infer_layerwise(model, batch_size=128, spill_dir=tmp_path), model(x, edge_index))
     assert [each.name for each in tmp_path.iterdir()] == ["inference.npy"]
-    assert "inference" not in require_world().stats()[0]["tensors"]
 
 
 def test_a_disk_that_is_full_is_named(here: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,24 +149,18 @@ def test_a_disk_that_is_full_is_named(here: World, tmp_path: Path, monkeypatch: 
 
 
 def test_loops_and_edges_that_come_twice(tmp_path: Path) -> None:
-    from glt.partition import RandomPartitioner
-
     torch.manual_seed(4)
     num_nodes = 30
-    edge_index = torch.randint(num_nodes, (2, 120))
-    edge_index = torch.cat([edge_index, edge_index[:, :20], torch.arange(5).repeat(2, 2)], 1)
+    ends = torch.randint(num_nodes, (2, 120))
+    ends = torch.cat([ends, ends[:, :20], torch.arange(5).repeat(2, 2)], 1)
     x = torch.randn(num_nodes, 4)
-    RandomPartitioner(
-        tmp_path / "parts", 2, num_nodes, edge_index, node_feat=x, edge_assign_strategy="by_dst"
-    ).partition()  # fmt: skip
-    initialize(part_config=tmp_path / "parts")
-    try:
-        for given in ({}, {"improved": True}, {"add_self_loops": False}):
-            model = pyg.GCN(4, 8, 2, 3, **given).eval()
+    given: dict[str, Any] = {"node_feat": x, "edge_assign_strategy": "by_dst"}
+    RandomPartitioner(tmp_path / "parts", 2, num_nodes, ends, **given).partition()
+    with standalone_job(tmp_path / "parts"):
+        for options in ({}, {"improved": True}, {"add_self_loops": False}):
+            model = pyg.GCN(4, 8, 2, 3, **options).eval()
             got = infer_layerwise(model, batch_size=7)
-            torch.testing.assert_close(got[torch.arange(num_nodes)], model(x, edge_index), rtol=1e-4, atol=1e-5)
-    finally:
-        finalize()
+            expect_close(got[torch.arange(num_nodes)], model(x, ends))
 
 
 def hetero_layer(out: int, with_tags: bool = False) -> pyg.HeteroConv:
@@ -166,47 +177,36 @@ def test_types(num_parts: int, typed_world: Callable[..., TypedWorld], tmp_path:
     made = typed_world(num_parts, "in")
     x = {t: torch.randn(count, 5) for t, count in TYPED.items()}
     layers = [hetero_layer(8, with_tags=True), hetero_layer(8), hetero_layer(3)]
-    whole = x
+    expected = x
     for at, layer in enumerate(layers):
-        whole = layer(whole, made.edge_index)
-        whole = whole if at == 2 else {t: each.relu() for t, each in whole.items()}
-    initialize(part_config=made.path)
-    try:
+        expected = layer(expected, made.edge_index)
+        expected = expected if at == 2 else {t: each.relu() for t, each in expected.items()}
+    with standalone_job(made.path):
         for spill_dir in (None, tmp_path):
             got = infer_layerwise(layers, x, between=torch.relu, batch_size=25, spill_dir=spill_dir)
             assert set(got) == {"item", "user"}
             for node_type, each in got.items():
-                rows = each[torch.arange(TYPED[node_type])]
-                torch.testing.assert_close(rows, whole[node_type].detach(), rtol=1e-4, atol=1e-5)
+                expect_close(each[torch.arange(TYPED[node_type])], expected[node_type].detach())
         assert sorted(require_world().stats()[0]["tensors"]) == ["inference.item", "inference.user"]
         assert sorted(each.name for each in tmp_path.iterdir()) == ["inference.item.npy", "inference.user.npy"]
         stored = infer_layerwise([StoredOnly()], batch_size=40)
         assert set(stored) == {t for t in made.node_feat if TYPED[t]}
         for node_type, each in stored.items():
             assert torch.equal(each[torch.arange(TYPED[node_type])], 2 * made.node_feat[node_type])
+        behind = [lambda x, ends: layers[1](layers[0](x, ends), ends)]
         for given, error, words in (
             ({"model": [pyg.GCNConv(3, 3)]}, NotImplementedError, "GCNConv is for one type"),
             ({"model": pyg.GAT(3, 3, 1)}, NotImplementedError, "a model of torch_geometric.nn.models is for one type"),
             ({"x": x["user"]}, TypeError, "expected a dict by node type"),
             ({"x": {"user": x["item"]}}, ValueError, r"x\['user'\] has shape \[60, 5\]: expected a row for each of 90"),
             ({"x": {"users": x["user"]}}, ValueError, "x has 'users': expected node types"),
-            (
-                {"model": [lambda x, edge_index: {"nobody": x["user"]}], "x": x},
-                ValueError,
-                r"made rows of \['nobody'\]",
-            ),
+            ({"model": [lambda x, _: {"other": x["user"]}]}, ValueError, r"made rows of \['other'\]"),
             ({"x": {}, "model": [lambda x, _: x]}, ValueError, "the last layer has outputs for no node type"),
-            ({"model": [lambda x, edge_index: 3], "x": x}, ValueError, "a layer made a int: expected a dict"),
-            (
-                {"model": [lambda x, edge_index: layers[1](layers[0](x, edge_index), edge_index)], "x": x},
-                ValueError,
-                "layer 0 has a convolution behind another",
-            ),
+            ({"model": [lambda x, _: 3]}, ValueError, "a layer made a int: expected a dict"),
+            ({"model": behind}, ValueError, "layer 0 has a convolution behind another"),
         ):
             with pytest.raises(error, match=words):
-                infer_layerwise(**{"model": layers, "batch_size": 9, **given})
-    finally:
-        finalize()
+                infer_layerwise(**{"model": layers, "x": x, "batch_size": 9, **given})
 
 
 class StoredOnly(nn.Module):
@@ -218,6 +218,12 @@ class Several(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.convs = nn.ModuleList([pyg.SAGEConv(4, 4), pyg.SAGEConv(4, 4)])
+
+
+class WithMore(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs, self.lin = nn.ModuleList([pyg.SAGEConv(4, 4)]), nn.Linear(4, 2)
 
 
 class Behind(nn.Module):
@@ -234,24 +240,18 @@ class Beside(Behind):
         return self.first(x, edge_index).sigmoid() * self.second(x, edge_index)
 
 
+class OwnForward(pyg.GraphSAGE):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
+        return -super().forward(x, edge_index)
+
+
+@any_parts
 def test_convolutions_beside_each_other_are_one_layer(here: World) -> None:
     _, edge_index = inputs(here)
     x, model = torch.randn(NUM_NODES, 4), Beside()
     got = infer_layerwise([model], x[original_of(here)], batch_size=9)
-    torch.testing.assert_close(got[torch.arange(NUM_NODES)], model(x, edge_index), rtol=1e-4, atol=1e-5)
-    by_convs = infer_layerwise(Several(), x, between=torch.relu, batch_size=9)
-    assert by_convs.shape == (NUM_NODES, 4)
-
-
-class WithMore(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs, self.lin = nn.ModuleList([pyg.SAGEConv(4, 4)]), nn.Linear(4, 2)
-
-
-class OwnForward(pyg.GraphSAGE):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
-        return -super().forward(x, edge_index)
+    expect_close(whole(got), model(x, edge_index))
+    assert infer_layerwise(Several(), x, between=torch.relu, batch_size=9).shape == (NUM_NODES, 4)
 
 
 def test_a_model_of_ddp(here: World) -> None:
@@ -259,11 +259,14 @@ def test_a_model_of_ddp(here: World) -> None:
     try:
         x, edge_index = inputs(here)
         model = pyg.GraphSAGE(x.size(1), 8, 2, 3).eval()
-        got = infer_layerwise(nn.parallel.DistributedDataParallel(model))
-        torch.testing.assert_close(got[torch.arange(NUM_NODES)], model(x, edge_index), rtol=1e-4, atol=1e-5)
-        assert torch.equal(infer_layerwise([pyg.GatedGraphConv(x.size(1), 1)])[:0], torch.empty(0, x.size(1)))
+        expect_close(whole(infer_layerwise(nn.parallel.DistributedDataParallel(model))), model(x, edge_index))
+        assert infer_layerwise([pyg.GatedGraphConv(x.size(1), 1)]).shape == (NUM_NODES, x.size(1))
     finally:
         torch.distributed.destroy_process_group()
+
+
+SAGE = [pyg.SAGEConv(4, 4)]
+FAR = "looks further than one hop"
 
 
 @pytest.mark.parametrize(
@@ -272,50 +275,44 @@ def test_a_model_of_ddp(here: World) -> None:
         (pyg.Linear(3, 3), {}, TypeError, "model is a Linear: expected a model of torch_geometric"),
         ([], {}, ValueError, "model has no layers"),
         ([3], {}, TypeError, "layer 0 is a int"),
-        ([pyg.ChebConv(4, 4, 2)], {}, ValueError, "ChebConv looks further than one hop"),
-        ([pyg.GatedGraphConv(4, 2)], {}, ValueError, "GatedGraphConv looks further than one hop"),
-        ([pyg.GPSConv(4, pyg.SAGEConv(4, 4))], {}, ValueError, "GPSConv looks further than one hop"),
-        ([pyg.DirGNNConv(pyg.SAGEConv(4, 4))], {}, ValueError, "DirGNNConv looks further than one hop"),
-        ([pyg.WLConv()], {}, ValueError, "WLConv looks further than one hop"),
+        ([pyg.ChebConv(4, 4, 2)], {}, ValueError, f"ChebConv {FAR}"),
+        ([pyg.GatedGraphConv(4, 2)], {}, ValueError, f"GatedGraphConv {FAR}"),
+        ([pyg.GPSConv(4, pyg.SAGEConv(4, 4))], {}, ValueError, f"GPSConv {FAR}"),
+        ([pyg.DirGNNConv(pyg.SAGEConv(4, 4))], {}, ValueError, f"DirGNNConv {FAR}"),
+        ([pyg.WLConv()], {}, ValueError, f"WLConv {FAR}"),
         ([pyg.SGFormerAttention(4)], {}, ValueError, "SGFormerAttention looks at all rows"),
         (Several(), {}, ValueError, "between is None, and what Several's forward does between its convs is not known"),
         ([Behind()], {"batch_size": 9}, ValueError, "layer 0 has a convolution behind another"),
         (WithMore(), {}, ValueError, r"model has 'lin\.weight', which is in none of its convs"),
         (OwnForward(4, 4, 2), {}, ValueError, "OwnForward has a forward of its own"),
         ([pyg.SAGEConv(4, 4, flow="target_to_source")], {}, ValueError, "SAGEConv has flow"),
-        (
-            pyg.GraphSAGE(4, 4, 2, norm="layer_norm"),
-            {},
-            ValueError,
-            r"LayerNorm\(mode='graph'\) looks at all rows",
-        ),
+        (pyg.GraphSAGE(4, 4, 2, norm="layer_norm"), {}, ValueError, r"LayerNorm\(mode='graph'\) looks at all rows"),
         (pyg.GCN(4, 4, 2, norm="pair_norm"), {}, ValueError, "PairNorm looks at all rows"),
         (pyg.GCN(4, 4, 2), {"between": torch.relu}, ValueError, "GCN has its own activation"),
-        ([pyg.SAGEConv(4, 4)], {"between": 3}, TypeError, "between = 3"),
-        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(3, 4)}, ValueError, r"x has shape \[3, 4\]: expected a row for each"),
-        ([pyg.SAGEConv(4, 4)], {"x": torch.tensor(1.0)}, ValueError, r"x has shape \[\]"),
-        ([pyg.SAGEConv(4, 4)], {"x": [1]}, TypeError, "x is a list"),
-        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(NUM_NODES, 4, device="meta")}, ValueError, "on the meta device"),
-        ([pyg.SAGEConv(4, 4)], {"x": torch.zeros(NUM_NODES, 4).to_sparse()}, TypeError, "x is a torch.sparse_coo"),
-        ([pyg.SAGEConv(4, 4)], {"device": "nowhere"}, ValueError, "device = 'nowhere': expected a device"),
-        ([pyg.SAGEConv(4, 4)], {"spill_dir": 3}, TypeError, "spill_dir = 3: expected the path"),
-        ([pyg.SAGEConv(4, 4)], {"batch_size": 0}, ValueError, "batch_size = 0"),
-        ([pyg.SAGEConv(4, 4)], {"num_workers": -1}, ValueError, "num_workers = -1"),
-        ([pyg.SAGEConv(4, 4)], {"name": "a/b"}, ValueError, "name = 'a/b'"),
-        ([pyg.SAGEConv(4, 4)], {"spill_dir": "/nowhere"}, ValueError, "spill_dir = '/nowhere' is no directory"),
+        (SAGE, {"between": 3}, TypeError, "between = 3"),
+        (SAGE, {"x": torch.zeros(3, 4)}, ValueError, r"x has shape \[3, 4\]: expected a row for each"),
+        (SAGE, {"x": torch.tensor(1.0)}, ValueError, r"x has shape \[\]"),
+        (SAGE, {"x": [1]}, TypeError, "x is a list"),
+        (SAGE, {"x": torch.zeros(NUM_NODES, 4, device="meta")}, ValueError, "on the meta device"),
+        (SAGE, {"x": torch.zeros(NUM_NODES, 4).to_sparse()}, TypeError, "x is a torch.sparse_coo"),
+        (SAGE, {"device": "nowhere"}, ValueError, "device = 'nowhere': expected a device"),
+        (SAGE, {"spill_dir": 3}, TypeError, "spill_dir = 3: expected the path"),
+        (SAGE, {"spill_dir": "/nowhere"}, ValueError, "spill_dir = '/nowhere' is no directory"),
+        (SAGE, {"batch_size": 0}, ValueError, "batch_size = 0"),
+        (SAGE, {"num_workers": -1}, ValueError, "num_workers = -1"),
+        (SAGE, {"name": "a/b"}, ValueError, "name = 'a/b'"),
         ([lambda x, edge_index: x[:1]], {}, ValueError, r"a layer made \[1, 4\] of"),
     ],
 )
 def test_what_cannot_be_right_is_refused(
     model: Any, given: dict[str, Any], error: type[Exception], words: str, here: World
 ) -> None:
-    if "x" not in given:
-        given = {**given, "x": torch.zeros(NUM_NODES, 4)}
     with pytest.raises(error, match=words):
-        infer_layerwise(model, **given)
+        infer_layerwise(model, **{"x": torch.zeros(NUM_NODES, 4), **given})
     assert not require_world().stats()[0]["tensors"]
 
 
+@any_parts
 def test_tensors_that_others_have_made_are_not_replaced(here: World) -> None:
     embedding = DistEmbedding(NUM_NODES, 4, name="mine")
     before = embedding.weight[:]
@@ -325,11 +322,11 @@ def test_tensors_that_others_have_made_are_not_replaced(here: World) -> None:
             infer_layerwise([layer], given, name="mine")
     assert torch.equal(embedding.weight[:], before)
     _, edge_index = inputs(here)
-    whole = layer(before[original_of(here).argsort()], edge_index)
+    expected = layer(before[original_of(here).argsort()], edge_index)
     for _ in range(2):
         got = infer_layerwise([layer], embedding)
         found = DistTensor.find("inference")  # which may be held: it is an earlier result
-        torch.testing.assert_close(found[:], whole, rtol=1e-4, atol=1e-5)
+        expect_close(found[:], expected)
     del got, found
 
 
@@ -342,7 +339,7 @@ def test_modules_that_are_hidden_in_functions(here: World) -> None:
     got = infer_layerwise([lambda x, ends: drop(norm(conv(x, ends)))], batch_size=90)
     assert norm.training and drop.training
     norm.eval()
-    torch.testing.assert_close(got[torch.arange(NUM_NODES)], norm(conv(x, edge_index)), rtol=1e-4, atol=1e-5)
+    expect_close(whole(got), norm(conv(x, edge_index)))
     for hidden, words in (
         (pyg.GCNConv(x.size(1), 4), "a layer calls GCNConv, which it does not have as a module"),
         (pyg.ChebConv(x.size(1), 4, 2), "ChebConv looks further than one hop"),
@@ -358,20 +355,18 @@ def test_rows_that_are_not_alike_are_refused(here: World, tmp_path: Path) -> Non
         widths = iter([3, 1])
         with pytest.raises(ValueError, match=r"a layer made .*1.* of a batch, and .*3.* before: expected the same"):
             infer_layerwise([lambda x, _, w=widths: x[:, : next(w)]], batch_size=400, spill_dir=spill_dir)
-    MappedRows.make(tmp_path / "rows.npy", (5, 2), torch.float32)
+    MappedRows.create(tmp_path / "rows.npy", (5, 2), torch.float32)
     with pytest.raises(ValueError, match=r"rows\.npy has float32 \[5, 2\], as another trainer has made it"):
-        MappedRows.make(tmp_path / "rows.npy", (5, 3), torch.float32)
+        MappedRows.create(tmp_path / "rows.npy", (5, 3), torch.float32)
     with pytest.raises(TypeError, match=r"outputs are torch\.bfloat16, which \.npy files do not have"):
         infer_layerwise([lambda x, ends: x.bfloat16()], spill_dir=tmp_path)
 
 
 def test_without_features(tmp_path: Path) -> None:
-    here = write_world(tmp_path, 1, tables="")
-    initialize(part_config=here.path)
-    try:
-        with pytest.raises(ValueError, match="x is None, and no features are stored"):
-            infer_layerwise([pyg.SAGEConv(4, 4)])
-    finally:
-        finalize()
+    with (
+        standalone_job(write_world(tmp_path, 1, tables="").path),
+        pytest.raises(ValueError, match="x is None, and no features are stored"),
+    ):
+        infer_layerwise(SAGE)
     with pytest.raises(RuntimeError, match="in no world yet"):
-        infer_layerwise([pyg.SAGEConv(4, 4)])
+        infer_layerwise(SAGE)

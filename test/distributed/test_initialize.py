@@ -14,20 +14,19 @@ import torch.distributed as dist
 from dist_world import NUM_NODES, World
 
 import glt
-from glt.distributed.job.host_server import hear_port, tell_port, telling_failures
-from glt.distributed.job.place import Host, JobPlace, JobRole, find_this_host, local_addresses, read_place
+from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
+from glt.distributed.job.host_server import publish_port, publishing_failures, wait_for_port
+from glt.distributed.job.hosts import Host, find_this_host, local_addresses
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.wire.rendezvous import TimedStore
+from glt.distributed.wire.store import TimedStore
 from glt.distributed.world import current_world
 from glt.errors import RendezvousError
 from glt.partition.format.part_config import write_part_config
 
 SERVED = {"GLT_NUM_SERVERS": "4", "GLT_NUM_TRAINERS": "8", "GLT_MASTER_ADDR": "10.0.0.1", "GLT_MASTER_PORT": "30050"}
-TORCHRUN = {
-    "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
-    "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500",
-}  # fmt: skip
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
+TORCHRUN |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
 
 @pytest.fixture
@@ -40,20 +39,23 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     glt.distributed.finalize()
 
 
-def test_places() -> None:
-    assert read_place({}) == JobPlace(JobRole.STANDALONE, 0, 1, 1)
-    assert read_place({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}).role is JobRole.STANDALONE
-    server = read_place({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3", "GLT_PARTITION": "1"})
-    assert (server.role, server.rank, server.partition, server.num_servers) == (JobRole.SERVER, 3, 1, 4)
-    assert read_place({**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3"}).partition is None
-    trainer = read_place({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"})
-    assert (trainer.role, trainer.rank, trainer.num_trainers, trainer.master) == (
-        JobRole.TRAINER, 5, 8, ("10.0.0.1", 30050),
-    )  # fmt: skip
-    peer = read_place(TORCHRUN)
-    assert (peer.role, peer.rank, peer.num_servers, peer.host_index, peer.is_first_on_host) == (
-        JobRole.PEER, 5, 2, 1, False,
-    )  # fmt: skip
+SERVER = {**SERVED, "GLT_ROLE": "server", "GLT_SERVER_RANK": "3"}
+AT = "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, JobEnvironment(JobRole.STANDALONE, 0, 1, 1)),
+        ({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}, JobEnvironment(JobRole.STANDALONE, 0, 1, 1)),
+        ({**SERVER, "GLT_PARTITION": "1"}, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050), partition=1)),
+        (SERVER, JobEnvironment(JobRole.SERVER, 3, 8, 4, (AT, 30050), partition=None)),
+        ({**TORCHRUN, **SERVED, "GLT_ROLE": "trainer"}, JobEnvironment(JobRole.TRAINER, 5, 8, 4, (AT, 30050))),
+        (TORCHRUN, JobEnvironment(JobRole.PEER, 5, 8, 2, (AT, None), 1, False)),
+    ],
+)
+def test_environments(env: dict[str, str], expected: JobEnvironment) -> None:
+    assert read_environment(env) == expected
 
 
 @pytest.mark.parametrize(
@@ -71,9 +73,9 @@ def test_places() -> None:
         ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, "the same number of trainers on each host"),
     ],
 )
-def test_places_that_make_no_sense(env: dict[str, str], match: str) -> None:
+def test_environments_that_make_no_sense(env: dict[str, str], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        read_place(env)
+        read_environment(env)
 
 
 def test_this_host_is_found_or_its_addresses_named() -> None:
@@ -88,14 +90,14 @@ def test_this_host_is_found_or_its_addresses_named() -> None:
 
 def test_where_server_0_is_is_told_or_why_it_is_not() -> None:
     store = TimedStore(dist.HashStore())
-    tell_port(store, 4711)
-    assert hear_port(store, 1.0) == 4711
-    with pytest.raises(PermissionError), telling_failures(store):
+    publish_port(store, 4711)
+    assert wait_for_port(store, 1.0) == 4711
+    with pytest.raises(PermissionError), publishing_failures(store):
         raise PermissionError("no ports for you")
     with pytest.raises(RendezvousError, match="could not be made: PermissionError: no ports for you"):
-        hear_port(store, 1.0)
+        wait_for_port(store, 1.0)
     with pytest.raises(RendezvousError, match=r"has opened no server within 0.1 s"):
-        hear_port(TimedStore(dist.HashStore()), 0.1)
+        wait_for_port(TimedStore(dist.HashStore()), 0.1)
 
 
 @pytest.mark.usefixtures("alone")
@@ -154,10 +156,13 @@ def test_the_name_is_that_of_the_part_config(
 @pytest.mark.usefixtures("alone")
 def test_wrong_arguments_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for given, kind in (
-        ({"num_workers": -1}, ValueError), ({"num_workers": "2"}, TypeError), ({"rpc_timeout": 0}, ValueError),
-        ({"part_config": tmp_path / "none"}, FileNotFoundError), ({"ip_config": tmp_path / "none"}, FileNotFoundError),
+        ({"num_workers": -1}, ValueError),
+        ({"num_workers": "2"}, TypeError),
+        ({"rpc_timeout": 0}, ValueError),
+        ({"part_config": tmp_path / "none"}, FileNotFoundError),
+        ({"ip_config": tmp_path / "none"}, FileNotFoundError),
         ({"part_config": tmp_path}, glt.errors.PartitionError),
-    ):  # fmt: skip
+    ):
         with pytest.raises(kind):
             glt.distributed.initialize(**given)
         assert current_world() is None
@@ -180,10 +185,11 @@ def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[.
     for num_parts in (1, 2):
         glt.distributed.initialize(part_config=world(num_parts).path)
         graph = glt.distributed.DistGraph("small")
+        nodes, given = torch.arange(0, NUM_NODES, 3), {"with_edge": True, "collect_features": True}
+        options = graph.world.worker_options(0)
         with glt.distributed.DistNeighborLoader(
-            graph.world.data, [4, 3], torch.arange(0, NUM_NODES, 3), batch_size=50, random_seed=3, with_edge=True,
-            collect_features=True, worker_options=graph.world.worker_options(0),
-        ) as loader:  # fmt: skip
+            graph.world.data, [4, 3], nodes, 50, random_seed=3, worker_options=options, **given
+        ) as loader:
             found.append([(batch.n_id.clone(), batch.e_id.clone(), batch.x.clone()) for batch in loader])
         glt.distributed.finalize()
         assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("glt-")]
@@ -193,15 +199,15 @@ def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[.
 
 
 def test_a_barrier_that_is_refused_was_none() -> None:
-    """Its number is not used up: the next one would wait for a barrier that no other trainer comes to."""
+    """Its number is not used up: the next one would wait for a meeting that nobody holds."""
     standalone = StandaloneWorld()
     served = ServedWorld.__new__(ServedWorld)  # refuses before it asks anyone
-    served._lock, served._num_begun = threading.Lock(), 0
+    served._lock, served._num_entered = threading.Lock(), 0
     for world in (standalone, served):
         for wrong, error in ((-1, ValueError), (0.0, ValueError), ("soon", TypeError), (True, TypeError)):
             with pytest.raises(error, match="timeout_s = "):
                 world.barrier(wrong)  # type: ignore[arg-type]
-    assert served._num_begun == 0
+    assert served._num_entered == 0
     standalone.barrier(1.0)
     standalone.barrier()
     standalone.close()

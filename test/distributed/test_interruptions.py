@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 import torch
 from dist_world import World, join, options
-from promptness import eventually, expect_prompt
+from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
-from glt.distributed.loader import deployment as collocated
-from glt.distributed.wire import liveness as linger
-from glt.distributed.wire import rendezvous
+from glt.distributed.loader import collocated
+from glt.distributed.wire import hub
 from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 
@@ -39,9 +38,9 @@ def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float,
     loader.itself = loader
     next(iter(loader))
     backend = loader._backend
-    locks: list[Any] = [rendezvous._lock, collocated._lock]
+    locks: list[Any] = [hub._lock, collocated._lock]
     if mode == "collocated":
-        locks += [backend._channel._changed, backend._loop._lock]
+        locks += [backend._channel._changed, backend._producer.sampler.loop._lock]
     found = []
 
     def collect() -> None:
@@ -60,8 +59,7 @@ def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float,
     thread.join(60)
     assert found, "the collection waits for a lock that its own thread holds"
     gc.enable()
-    for each in list(linger._lingering):
-        each.join(100)
+    wait_for_drains()
     eventually(lambda: not take_census().children)
     return found[0], take_census().children
 
@@ -85,7 +83,7 @@ def collect_on_its_own_thread(trainer: Trainer, path: Path) -> list[str]:
     loader = make(trainer, join(trainer, path), "collocated")
     loader.itself = loader
     next(iter(loader))
-    loop = loader._backend._loop
+    loop = loader._backend._producer.sampler.loop
     gc.disable()
     del loader
 
@@ -97,8 +95,7 @@ def collect_on_its_own_thread(trainer: Trainer, path: Path) -> list[str]:
     del loop
     future.result(60)
     gc.enable()
-    for each in list(linger._lingering):
-        each.join(100)
+    wait_for_drains()
     eventually(lambda: not threads_of_glt())
     return threads_of_glt()
 
@@ -170,7 +167,7 @@ def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
         trainer.hear()
         raise MemoryError("no room")
 
-    for part in ("DistNeighborSampler", "ConcurrentEventLoop"):
+    for part in ("sampler_of", "ConcurrentEventLoop"):
         whole = getattr(collocated, part)
         setattr(collocated, part, refuse)
         with pytest.raises(MemoryError, match="no room"):

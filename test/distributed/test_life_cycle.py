@@ -18,10 +18,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from dist_world import World, join, options, snapshot
-from promptness import eventually, expect_prompt
+from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
-from glt.distributed.wire import liveness as linger
+from glt import _deadlines
 from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 STATS = {
@@ -218,8 +218,7 @@ def forget(trainer: Trainer, path: Path, mode: str) -> dict[int, str]:
     next(iter(loader))
     del loader
     gc.collect()
-    for thread in list(linger._lingering):
-        thread.join(100)
+    wait_for_drains()
     eventually(lambda: not take_census().children)
     return take_census().children
 
@@ -251,7 +250,7 @@ def test_loaders_may_end_in_another_order_on_each_rank(world: Callable[..., Worl
 
 def leave_while_another_needs_it(trainer: Trainer, path: Path, mode: str) -> int:
     """The first trainer is done long before the second, which reads a partition through it."""
-    linger._GRACE_S = 0.1
+    _deadlines.DRAIN_S = 0.1
     data = join(trainer, path)
     num_batches = 0
     with make(trainer, data, mode, num_seeds=10 if trainer.rank == 0 else 600) as loader:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-import torch.distributed as dist
 from dist_world import World, options
 from promptness import expect_prompt
 
 import glt
-from glt.distributed.wire import liveness, rendezvous
-from glt.distributed.wire.liveness import Watch
-from glt.errors import RendezvousError
 from glt.testing.cluster import Cluster, Trainer, free_port
 
 
@@ -27,7 +20,6 @@ def create_as(trainer: Trainer, path: Path, places: list[tuple[int, int, str]], 
     world_size, rank, group_name = places[trainer.rank]
     glt.distributed.init_worker_group(world_size, rank, group_name)
     data = glt.distributed.DistDataset().load(path, rank % 2)
-    rendezvous._READ_S = 0.5  # trainer 0 would wait longer for the rank that never comes to read why it failed
     given = options(trainer, "collocated", **({} if port is None else {"master_port": port}))
     trainer.say(time.monotonic())
     with glt.distributed.DistNeighborLoader(
@@ -78,19 +70,3 @@ def test_a_second_job_on_the_port_of_a_first_does_not_join_it(world: Callable[..
         for rank in range(2):
             first.say(rank)
         assert first.results() == [5, 5]  # undisturbed
-
-
-def test_a_long_wait_says_early_whom_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Who fails before it creates a loader, while it loads its partition for example, tells nobody."""
-    monkeypatch.setattr(liveness, "HINT_S", 0.0)
-    store = dist.TCPStore("localhost", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
-    with (
-        caplog.at_level(logging.WARNING, logger="glt.distributed.wire.liveness"),
-        pytest.raises(RendezvousError, match=r"rank \[1\] did not join within 0\.2 s"),
-    ):
-        Watch(store, "job-0").wait_for({"trainer/1": 1}, "join", 0.2)
-    assert [record.getMessage() for record in caplog.records] == [
-        "job-0: trainers of rank [1] did not join yet; waiting for up to 0.2 s"
-    ]

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dist_world import standalone_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from glt.data.partition_book import PartitionBook
-from glt.distributed import DistDataset, DistGraph, edge_split, finalize, initialize, node_split
+from glt.distributed import DistDataset, edge_split, node_split
 from glt.distributed.graph.split import SelectedIds, default_homes
 from glt.distributed.job.worlds import StandaloneWorld
 from glt.distributed.world import enter, leave
@@ -89,11 +90,8 @@ def test_masks_and_ids_of_all_kinds_mean_the_same():
     mask = torch.rand(30, generator=torch.Generator().manual_seed(0)) < 0.5
     ids, book = mask.nonzero().view(-1), PartitionBook.of_ranges([0, 10, 30])
     expected = node_split(mask, book, rank=1, num_trainers=2)
-    backwards = ids.flip(0)
-    for given_ in (
-        mask.numpy(), mask.to(torch.uint8), ids, backwards, backwards.to(torch.int32), ids.tolist(), ids.numpy(),
-        {"node": mask}["node"],
-    ):  # fmt: skip
+    masks, backwards = (mask.numpy(), mask.to(torch.uint8)), ids.flip(0)
+    for given_ in (*masks, ids, backwards, backwards.to(torch.int32), ids.tolist(), ids.numpy()):
         assert torch.equal(node_split(given_, book, rank=1, num_trainers=2), expected)
     assert torch.equal(node_split(mask, {"a": book}, rank=1, num_trainers=2), expected)
     assert torch.equal(node_split(mask, {"a": book, "b": None}, "a", rank=1, num_trainers=2), expected)
@@ -202,61 +200,64 @@ def test_masks_of_a_graph_that_servers_have(tmp_path):
     edges = torch.randint(0, 40, (2, 60), generator=torch.Generator().manual_seed(0))
     data = Data(edge_index=edges, num_nodes=40, train_mask=mask, kind=kind)
     orig_nids, orig_eids = partition_graph(data, "toy", 2, tmp_path / "out", part_method="random", return_mapping=True)
-    initialize()
-    try:
-        g = DistGraph("toy", part_config=tmp_path / "out" / "toy.json")
+    with standalone_job(tmp_path / "out" / "toy.json", "toy") as g:
         assert orig_nids[node_split(g.ndata["train_mask"])].sort().values.tolist() == list(range(0, 40, 3))
         for book in (None, g.get_partition_book()):
             shares = [node_split(g.ndata["train_mask"], book, rank=r, num_trainers=3) for r in range(3)]
             assert orig_nids[torch.cat(shares)].sort().values.tolist() == list(range(0, 40, 3))
             shares = [edge_split(g.edata["kind"], book, rank=r, num_trainers=3) for r in range(3)]
             assert orig_eids[torch.cat(shares)].sort().values.tolist() == list(range(0, 60, 2))
-    finally:
-        finalize()
 
 
-@pytest.mark.parametrize(
-    ("nodes", "error", "message"),
-    [
-        (torch.ones(9, dtype=torch.bool), ValueError, "nodes is a mask of 9: expected one value for each of 10"),
-        (torch.full((10,), 2, dtype=torch.uint8), ValueError, r"nodes\[0\] = 2: expected a mask of zeros and ones"),
-        (torch.tensor([0, 10]), IndexError, r"nodes\[1\] = 10 is outside \[0, 10\)"),
-        ([3, 4, 3], ValueError, "nodes holds 3 twice"),
-        (torch.ones(10), TypeError, "nodes is float32: expected a mask of bools, or integer ids"),
-        (torch.ones(2, 5, dtype=torch.bool), ValueError, r"nodes has shape \[2, 5\]: expected one dimension"),
-        ("train", TypeError, "nodes is str: expected a mask"),
-    ],
-)
-def test_what_selects_nothing_is_an_error_that_names_it(nodes, error, message):
-    with pytest.raises(error, match=message):
-        node_split(nodes, PartitionBook.of_ranges([0, 10]), rank=0, num_trainers=1)
+RANGES = PartitionBook.of_ranges([0, 10])
+ONE = {"partition_book": RANGES, "rank": 0, "num_trainers": 1}
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"num_trainers": 2}, RuntimeError, "this process is no trainer that is known: call .*initialize"),
+        (
+            {"nodes": torch.ones(9, dtype=torch.bool)},
+            ValueError,
+            "nodes is a mask of 9: expected one value for each of 10",
+        ),
+        ({"nodes": torch.full((10,), 2).byte()}, ValueError, r"nodes\[0\] = 2: expected a mask of zeros and ones"),
+        ({"nodes": torch.tensor([0, 10])}, IndexError, r"nodes\[1\] = 10 is outside \[0, 10\)"),
+        ({"nodes": [3, 4, 3]}, ValueError, "nodes holds 3 twice"),
+        ({"nodes": torch.ones(10)}, TypeError, "nodes is float32: expected a mask of bools, or integer ids"),
+        ({"nodes": torch.ones(2, 5).bool()}, ValueError, r"nodes has shape \[2, 5\]: expected one dimension"),
+        ({"nodes": "train"}, TypeError, "nodes is str: expected a mask"),
+        (
+            {"rank": None, "num_trainers": 2},
+            RuntimeError,
+            "this process is no trainer that is known: call .*initialize",
+        ),
         ({"rank": 2, "num_trainers": 2}, ValueError, r"rank = 2 is outside \[0, 2\)"),
-        ({"rank": 0, "num_trainers": 2, "homes": [[0]]}, ValueError, "homes is of 1 trainers: expected 2"),
-        ({"rank": 0, "homes": [0, 1]}, TypeError, r"homes\[0\] = 0: expected the partitions of that trainer's host"),
-        ({"rank": 0, "homes": [[0], "a"]}, TypeError, r"homes\[1\] = 'a': expected the partitions"),
+        ({"num_trainers": 2, "homes": [[0]]}, ValueError, "homes is of 1 trainers: expected 2"),
+        (
+            {"num_trainers": None, "homes": [0, 1]},
+            TypeError,
+            r"homes\[0\] = 0: expected the partitions of that trainer",
+        ),
+        ({"num_trainers": None, "homes": [[0], "a"]}, TypeError, r"homes\[1\] = 'a': expected the partitions"),
         ({"rank": True, "num_trainers": 2}, TypeError, "rank = True: expected an integer"),
-        ({"rank": 0, "num_trainers": 0}, ValueError, "num_trainers = 0: expected at least 1"),
-        ({"rank": 0, "num_trainers": 1, "force_even": 1}, TypeError, "force_even = 1: expected True or False"),
+        ({"num_trainers": 0}, ValueError, "num_trainers = 0: expected at least 1"),
+        ({"force_even": 1}, TypeError, "force_even = 1: expected True or False"),
         ({"partition_book": None}, RuntimeError, "partition_book is None, and this process has joined no graph"),
-        ({"partition_book": 3, "rank": 0}, TypeError, "partition_book has type int: expected a PartitionBook"),
-        ({"rank": 0, "num_trainers": 1, "node_trainer_ids": [0]}, ValueError, "node_trainer_ids has 1 rows: expected"),
+        ({"partition_book": 3}, TypeError, "partition_book has type int: expected a PartitionBook"),
+        ({"node_trainer_ids": [0]}, ValueError, "node_trainer_ids has 1 rows: expected"),
+        (
+            {"partition_book": {"a": None, "b": None}, "ntype": "x"},
+            KeyError,
+            "partition_book has no node type 'x': expected one of",
+        ),
     ],
 )
-def test_a_place_that_there_is_not_is_an_error(arguments, error, message):
-    arguments = {"partition_book": PartitionBook.of_ranges([0, 10]), **arguments}
+def test_what_does_not_fit_is_an_error_that_names_it(arguments, error, message):
     with pytest.raises(error, match=message):
-        node_split(torch.ones(10, dtype=torch.bool), **arguments)
+        node_split(**{"nodes": torch.ones(10, dtype=torch.bool), **ONE, **arguments})
 
 
-def test_a_type_that_there_is_not(typed):
-    dataset = DistDataset().load(typed / "ranges", 0)
+def test_a_type_must_be_named_where_there_are_several(typed):
     with pytest.raises(KeyError, match="no node type is named: expected one of"):
-        node_split([0], dataset, rank=0, num_trainers=1)
-    with pytest.raises(KeyError, match="partition_book has no node type 'x': expected one of"):
-        node_split([0], {"a": None, "b": None}, "x", rank=0, num_trainers=1)
+        node_split([0], DistDataset().load(typed / "ranges", 0), rank=0, num_trainers=1)

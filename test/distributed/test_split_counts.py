@@ -86,45 +86,41 @@ def test_without_force_even_all_that_can_be_local_is(world):
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_host_that_is_short_gets_the_last_items_of_one_that_has_more():
-    assert split_counts([10, 2], [[0], [1]]) == [[(0, 0, 6)], [(1, 0, 2), (0, 6, 10)]]
-
-
-def test_an_odd_item_stays_where_it_is():
-    assert split_counts([2, 3], [[0], [1]]) == [[(0, 0, 2)], [(1, 0, 3)]]
-
-
-def test_trainers_of_a_host_have_neighbouring_pieces_of_all_its_partitions():
-    assert split_counts([3, 5, 4], [[0, 1], [0, 1], [2]]) == [[(0, 0, 3), (1, 0, 1)], [(1, 1, 5)], [(2, 0, 4)]]
-
-
-def test_fewer_items_than_trainers():
-    assert split_counts([0, 2], [[0], [0], [1], [1]]) == [[], [], [(1, 0, 1)], [(1, 1, 2)]]
-    assert split_counts([0, 0], [[0], [1]], remainder="pad") == [[], []]
-    assert split_counts([0, 1], [[0], [1]], remainder="pad") == [[(1, 0, 1)], [(1, 0, 1)]]
-    assert split_counts([0, 1], [[0], [1]], remainder="drop") == [[], []]
-
-
-def test_what_is_local_to_nobody_evens_out():
-    assert split_counts([4, 1, 5], [[0], [1]], force_even=False) == [[(0, 0, 4), (2, 0, 1)], [(1, 0, 1), (2, 1, 5)]]
+PAD, DROP, UNEVEN = {"remainder": "pad"}, {"remainder": "drop"}, {"force_even": False}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("counts", "homes", "options", "expected"),
     [
-        (([1, -1], [[0]]), r"counts = \[1, -1\]: expected one number of at least 0 per partition"),
-        (([1], []), "homes is empty"),
-        (([1], [[0], [1]]), r"homes\[1\] names partition 1: expected 0 to 0"),
-        (([1, 1], [[0], [0, 1]]), r"homes\[1\] = \[0, 1\] and homes\[0\] = \[0\] share partition 0"),
+        # A host that is short gets the last items of one that has more, and an odd item stays where it is.
+        ([10, 2], [[0], [1]], {}, [[(0, 0, 6)], [(1, 0, 2), (0, 6, 10)]]),
+        ([2, 3], [[0], [1]], {}, [[(0, 0, 2)], [(1, 0, 3)]]),
+        # Trainers of a host have adjacent pieces of all its partitions.
+        ([3, 5, 4], [[0, 1], [0, 1], [2]], {}, [[(0, 0, 3), (1, 0, 1)], [(1, 1, 5)], [(2, 0, 4)]]),
+        # Fewer items than trainers.
+        ([0, 2], [[0], [0], [1], [1]], {}, [[], [], [(1, 0, 1)], [(1, 1, 2)]]),
+        ([0, 0], [[0], [1]], PAD, [[], []]),
+        ([0, 1], [[0], [1]], PAD, [[(1, 0, 1)], [(1, 0, 1)]]),
+        ([0, 1], [[0], [1]], DROP, [[], []]),
+        # What is local to none evens out.
+        ([4, 1, 5], [[0], [1]], UNEVEN, [[(0, 0, 4), (2, 0, 1)], [(1, 0, 1), (2, 1, 5)]]),
     ],
 )
-def test_what_cannot_be_divided_is_an_error_that_names_it(arguments, message):
+def test_small_cases(counts, homes, options, expected):
+    assert split_counts(counts, homes, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (([1, -1], [[0]]), {}, r"counts = \[1, -1\]: expected one number of at least 0 per partition"),
+        (([1], []), {}, "homes is empty"),
+        (([1], [[0], [1]]), {}, r"homes\[1\] names partition 1: expected 0 to 0"),
+        (([1, 1], [[0], [0, 1]]), {}, r"homes\[1\] = \[0, 1\] and homes\[0\] = \[0\] share partition 0"),
+        (([1], [[0]]), {"remainder": "lose"}, r"remainder = 'lose': expected one of \['keep', 'drop', 'pad'\]"),
+        (([1], [[0]]), PAD | UNEVEN, "remainder = 'pad' makes all shares equal, but force_even is False"),
+    ],
+)
+def test_what_cannot_be_divided_is_an_error_that_names_it(arguments, options, message):
     with pytest.raises(ValueError, match=message):
-        split_counts(*arguments)
-
-
-def test_remainders_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"remainder = 'lose': expected one of \['keep', 'drop', 'pad'\]"):
-        split_counts([1], [[0]], remainder="lose")
-    with pytest.raises(ValueError, match="remainder = 'pad' makes all shares equal, but force_even is False"):
-        split_counts([1], [[0]], remainder="pad", force_even=False)
+        split_counts(*arguments, **options)

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from glt.distributed.job.initialize import Ending
-from glt.distributed.wire.rendezvous import TimedStore
+from glt.distributed.wire.store import TimedStore
 from glt.errors import RendezvousError
 
 

@@ -10,19 +10,19 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, TypedWorld, write_typed_world
+from dist_world import standalone_job
 from torch import Tensor
 
+from glt.data.schema import reverse_edge_type
+from glt.distributed.graph.blocks import Block
 from glt.distributed.graph.graph import DistGraph
 from glt.distributed.graph.loaders import (
-    Block,
     EdgeDataLoader,
     GlobalUniform,
     MultiLayerFullNeighborSampler,
     NodeDataLoader,
     PerSourceUniform,
 )
-from glt.distributed.job.initialize import finalize, initialize
-from glt.sampler.output import reverse_edge_type
 
 EDGES = torch.arange(0, 700, 9)
 WEIGHT = torch.rand(700, generator=torch.Generator().manual_seed(3))
@@ -37,9 +37,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def graph(made: TypedWorld) -> Iterator[DistGraph]:
-    initialize(part_config=made.path)
-    yield DistGraph("typed")
-    finalize()
+    with standalone_job(made.path) as opened:
+        yield opened
 
 
 def require_layers(blocks: list[Block], batch: Any) -> None:
@@ -75,18 +74,20 @@ def require_layers(blocks: list[Block], batch: Any) -> None:
 
 
 OPTIONS: dict[str, Any] = {
-    "sampler": [4, 3], "batch_size": 20, "shuffle": True, "random_seed": 5, "with_edge": True, "collect_features": True,
-}  # fmt: skip
+    "sampler": [4, 3],
+    "batch_size": 20,
+    "shuffle": True,
+    "random_seed": 5,
+    "with_edge": True,
+    "collect_features": True,
+}
 
 
 @pytest.mark.parametrize("negatives", [None, PerSourceUniform(2), GlobalUniform(1.5)])
 @pytest.mark.parametrize("exclude", [None, "self"])
 def test_blocks_of_edges_are_the_plain_batch(negatives: Any, exclude: str | None, graph: DistGraph) -> None:
-    given = {
-        "edges": {RATES: EDGES}, "negative_sampler": negatives, "exclude": exclude,
-        "edge_label": None if negatives is not None and negatives.is_triplet() else torch.arange(len(EDGES)) % 3 + 1,
-        **OPTIONS,
-    }  # fmt: skip
+    label = None if negatives is not None and negatives.is_triplet() else torch.arange(len(EDGES)) % 3 + 1
+    given = {"edges": {RATES: EDGES}, "negative_sampler": negatives, "exclude": exclude, "edge_label": label, **OPTIONS}
     plain, layers = EdgeDataLoader(graph, **given), EdgeDataLoader(graph, blocks=True, **given)
     ends, seen = graph.find_edges(EDGES, RATES), []
     for batch, parts in zip(plain, layers, strict=True):
@@ -108,7 +109,7 @@ def test_blocks_of_edges_are_the_plain_batch(negatives: Any, exclude: str | None
             assert at.size(1) == int(negatives.amount * len(ids))
             drawn = torch.stack([parts[2]["user"].n_id[at[0]], parts[2]["item"].n_id[at[1]]])
             assert not bool(graph.has_edges_between(drawn[0], drawn[1], RATES).any())
-        if given["edge_label"] is not None:
+        if label is not None:
             assert torch.equal(positive[RATES].edge_label, batch[RATES].edge_label[: len(ids)])
         else:
             assert "edge_label" not in positive[RATES]
@@ -131,37 +132,31 @@ def test_blocks_of_nodes_are_the_plain_batch(made: TypedWorld, graph: DistGraph)
 
 
 def test_reverses_are_excluded(made: TypedWorld, graph: DistGraph) -> None:
-    loader = EdgeDataLoader(
-        graph, {RATES: EDGES}, [-1], 20, exclude="reverse_types", reverse_etypes={RATES: RATED}, blocks=True,
-        with_edge=True,
-    )  # fmt: skip
+    given: dict[str, Any] = {"exclude": "reverse_types", "reverse_etypes": {RATES: RATED}}
+    loader = EdgeDataLoader(graph, {RATES: EDGES}, [-1], 20, blocks=True, with_edge=True, **given)
     for _, positive, (block,) in loader:
-        given = set(map(tuple, graph.find_edges(positive[RATES].input_id, RATES).t().tolist()))
+        seeds = set(map(tuple, graph.find_edges(positive[RATES].input_id, RATES).t().tolist()))
         stored = RATES if made.edge_dir == "in" else reverse_edge_type(RATES)
-        assert not given & set(map(tuple, graph.find_edges(block.e_id[stored], RATES).t().tolist()))
+        assert not seeds & set(map(tuple, graph.find_edges(block.e_id[stored], RATES).t().tolist()))
         back = RATED if made.edge_dir == "in" else reverse_edge_type(RATED)
-        assert not given & set(map(tuple, graph.find_edges(block.e_id[back], RATED).flip(0).t().tolist()))
+        assert not seeds & set(map(tuple, graph.find_edges(block.e_id[back], RATED).flip(0).t().tolist()))
 
 
 def test_a_model_on_blocks_with_edge_values(tmp_path: Path) -> None:
     torch.manual_seed(2)
     x = {t: torch.randn(count, 5) for t, count in NUM_NODES.items()}
     made = write_typed_world(tmp_path, 2, edge_attrs={RATES: {"w": WEIGHT}}, node_feat=x)
-    convs = [
-        pyg.HeteroConv({
-            RATES: pyg.GraphConv((-1, -1), 6), RATED: pyg.SAGEConv((-1, -1), 6),
-            FOLLOWS: pyg.GATv2Conv((-1, -1), 6, edge_dim=2, add_self_loops=False),
-        })
-        for _ in range(2)
-    ]  # fmt: skip
+    convs = []
+    for _ in range(2):
+        follows = pyg.GATv2Conv((-1, -1), 6, edge_dim=2, add_self_loops=False)
+        by_type = {RATES: pyg.GraphConv((-1, -1), 6), RATED: pyg.SAGEConv((-1, -1), 6), FOLLOWS: follows}
+        convs.append(pyg.HeteroConv(by_type))
     whole: dict[str, Tensor] = x
     attr = {FOLLOWS: made.edge_feat[FOLLOWS].float()}
     for conv in convs:
         whole = conv(whole, made.edge_index, edge_weight_dict={RATES: WEIGHT}, edge_attr_dict=attr)
-    initialize(part_config=made.path)
-    try:
+    with standalone_job(made.path) as graph:
         full = MultiLayerFullNeighborSampler(2)
-        graph = DistGraph("typed")
         items = torch.arange(0, 60, 7)
         loader = NodeDataLoader(graph, {"item": items}, full, 4, blocks=True, collect_features=True, with_edge=True)
         by_hand = iter([full.sample(graph, {"item": each}) for each in items.split(4)])
@@ -177,5 +172,3 @@ def test_a_model_on_blocks_with_edge_values(tmp_path: Path) -> None:
             for block, other in ((wide, blocks[0]), (near, blocks[1])):
                 assert torch.equal(block.dst_id["item"].sort().values, other.dst_id["item"].sort().values)
                 assert torch.equal(block.e_id[RATES].sort().values, other.e_id[RATES].sort().values)
-    finally:
-        finalize()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 
 from glt.cli import main
@@ -45,7 +46,10 @@ def run(tmp_path: Path) -> Run:
     def run(code: str, *words: str, before: tuple[str, ...] = (sys.executable,)) -> str:
         (tmp_path / "code.py").write_text(code)
         command = [*before, "code.py", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
+        if code == LOCAL:  # as users start it
+            done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200)
+        else:
+            done = forked.run(command, tmp_path, environment(), 200)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

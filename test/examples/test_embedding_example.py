@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -69,10 +69,8 @@ def margins(folder: Path, options: object) -> tuple[float, float, float]:
 
 
 def printed(*command: str) -> tuple[float, float]:
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = forked.run([sys.executable, *command], ROOT, environment, 280)
     assert done.returncode == 0, done.stdout + done.stderr
     match = re.search(r"edges found: ([0-9.]+), without structure ([0-9.]+), margin", done.stdout)
     assert match is not None, done.stdout + done.stderr

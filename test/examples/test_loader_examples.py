@@ -2,14 +2,15 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_ROOT = ROOT.parent / "shared" / "data"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 LINE = re.compile(r"Epoch: 00, Loss: \d+\.\d{4}, .*: [01]\.\d{4}")
 
 HETERO = ["hetero_node_classification", "--num_neighbors", "3,2", "--hidden_channels", "8"]
@@ -20,13 +21,8 @@ SEAL = ["seal_link_prediction", "--num_neighbors", "3,2", "--hidden_channels", "
 
 
 def first_epoch(example: str, *flags: str | Path) -> None:
-    done = subprocess.run(
-        [sys.executable, f"examples/{example}.py", "--epochs", "1", *map(str, flags)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = forked.run(
+        [sys.executable, f"examples/{example}.py", "--epochs", "1", *map(str, flags)], ROOT, ENVIRONMENT, 120
     )
     assert done.returncode == 0, done.stderr
     assert LINE.search(done.stdout), done.stdout

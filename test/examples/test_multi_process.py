@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -16,19 +17,13 @@ from glt.testing.cluster import Cluster, Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA_ROOT = ROOT.parent / "shared" / "data"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 FAST = ["--num_neighbors", "4,4", "--hidden_channels", "16"]
 NUM_TRAINERS = 3
 
 
 def run(*flags: str | Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "examples/multi_process/train.py", *map(str, flags)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return forked.run([sys.executable, "examples/multi_process/train.py", *map(str, flags)], ROOT, ENVIRONMENT, 240)
 
 
 def test_three_trainers_share_one_graph(toy_npz):

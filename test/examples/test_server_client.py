@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,14 +15,8 @@ FAST = ["--epochs", "1", "--num_neighbors", "4,4", "--hidden_channels", "16"]
 
 
 def run(*flags: str | Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "examples/server_client/run_local.py", *map(str, flags)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    command = [sys.executable, "examples/server_client/run_local.py", *map(str, flags)]
+    return forked.run(command, ROOT, os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, 240)
 
 
 def test_two_servers_and_two_clients_train():

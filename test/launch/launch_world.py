@@ -47,10 +47,14 @@ class Launched:
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             self.process = subprocess.Popen(
-                [*before, sys.executable, "-m", "glt", "launch", *map(str, words)], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                [*before, sys.executable, "-m", "glt", "launch", *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
                 env={**os.environ, **(env or {}), **mark_of(self.mark), "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
+            )
         finally:
             signal.signal(signal.SIGINT, handler)
         self.out = self.err = ""

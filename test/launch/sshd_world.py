@@ -74,8 +74,14 @@ class Sshd:
     @property
     def flags(self) -> list[str]:
         """Of ``glt launch`` and ``glt copy``: how to get in."""
-        options = (f"IdentityFile={self.folder}/user", f"UserKnownHostsFile={self.folder}/known", "IdentitiesOnly=yes",
-                   "IdentityAgent=none", "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null")  # fmt: skip
+        options = (
+            f"IdentityFile={self.folder}/user",
+            f"UserKnownHostsFile={self.folder}/known",
+            "IdentitiesOnly=yes",
+            "IdentityAgent=none",
+            "StrictHostKeyChecking=yes",
+            "GlobalKnownHostsFile=/dev/null",
+        )
         words = ["--ssh-port", str(self.port), "--ssh-user", getpass.getuser(), "--connect-timeout", "30"]
         return words + [word for option in options for word in ("--ssh-option", option)]
 

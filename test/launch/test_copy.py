@@ -23,6 +23,8 @@ from glt.partition import RandomPartitioner, load_partition
 from glt.partition.format.layout import part_of
 from glt.partition.inspect import inspect_partitions
 
+pytestmark = pytest.mark.integration
+
 NUM_NODES = 400
 
 
@@ -139,13 +141,22 @@ def test_an_interrupted_copy_does_not_load_and_goes_on(copy: Copy, sshd: Sshd, t
     rsync = shutil.which("rsync")
     (slow / "rsync").write_text(f'#!/bin/sh\nexec {rsync} --bwlimit=4 "$@"\n')  # KB/s
     (slow / "rsync").chmod(0o755)
-    command = [sys.executable, "-m", "glt", "copy", "--hosts", "127.0.0.1", *sshd.flags, "--part-config", root,
-               "--workspace", tmp_path / "to"]  # fmt: skip
+    command = [
+        sys.executable,
+        *"-m glt copy --hosts 127.0.0.1".split(),
+        *sshd.flags,
+        "--part-config",
+        root,
+        "--workspace",
+        tmp_path / "to",
+    ]
     there = tmp_path / "to" / "parts"
     with subprocess.Popen(
-        list(map(str, command)), env={**os.environ, "PATH": f"{slow}:{os.environ['PATH']}"}, stderr=subprocess.PIPE,
+        list(map(str, command)),
+        env={**os.environ, "PATH": f"{slow}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE,
         text=True,
-    ) as process:  # fmt: skip
+    ) as process:
         deadline = time.monotonic() + 60
         while not list(there.rglob("*.npy")):
             assert time.monotonic() < deadline and process.poll() is None

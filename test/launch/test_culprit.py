@@ -39,10 +39,14 @@ def job(launch: Launch, script: Path, *words: object, **do: str) -> Launched:
 def test_who_refuses_to_end_does_not_hold_up_the_news(launch: Launch, script: Path) -> None:
     """Trainer 1 is killed. torchrun stops trainer 0, which takes its time; only then it tells of trainer 1. Meanwhile
     the server fails, by an error that does not look like the loss of a peer."""
-    launched = job(launch, script, "--num-trainers", 2, "--stop-timeout", 3,
-                   DO_server="wait_for_loss('s'); sys.exit('no answer')",
-                   DO_trainer_0="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP,
-                   DO_trainer_1="peers = meet('s'); " + SLEEP)  # fmt: skip
+    launched = job(
+        launch,
+        script,
+        *"--num-trainers 2 --stop-timeout 3".split(),
+        DO_server="wait_for_loss('s'); sys.exit('no answer')",
+        DO_trainer_0="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP,
+        DO_trainer_1="peers = meet('s'); " + SLEEP,
+    )
     lines = launched.wait_for_all("trainer-1@localhost | {", "connected")
     pid = said(lines)["trainer-1@localhost"]["pid"]
     os.kill(pid, signal.SIGKILL)
@@ -53,10 +57,16 @@ def test_who_refuses_to_end_does_not_hold_up_the_news(launch: Launch, script: Pa
 
 def test_who_takes_its_time_to_end_is_not_hidden_by_who_lost_it(launch: Launch, script: Path) -> None:
     """Trainer 1 raises, hangs up as it ends, and ends later than the others; torchrun would have stopped it."""
-    launched = job(launch, script, "--num-trainers", 2,
-                   DO_server=SLEEP, DO_trainer_0="wait_for_loss('t'); raise ConnectionResetError('of trainer 1')",
-                   DO_trainer_1="peers = meet('t'); atexit.register(time.sleep, 1.5); atexit.register(peers[0].close); "
-                                "raise ValueError('mine')")  # fmt: skip
+    launched = job(
+        launch,
+        script,
+        "--num-trainers",
+        2,
+        DO_server=SLEEP,
+        DO_trainer_0="wait_for_loss('t'); raise ConnectionResetError('of trainer 1')",
+        DO_trainer_1="peers = meet('t'); atexit.register(time.sleep, 1.5); atexit.register(peers[0].close); "
+        "raise ValueError('mine')",
+    )
     assert launched.ended() == 1, launched.err
     pids = {who: told["pid"] for who, told in said(launched.out).items()}
     assert f"failed: trainer-1@localhost: pid {pids['trainer-1@localhost']} exited with code 1" in launched.err
@@ -66,17 +76,25 @@ def test_who_takes_its_time_to_end_is_not_hidden_by_who_lost_it(launch: Launch, 
 
 def test_a_loss_that_nobody_explains_is_a_failure(launch: Launch, script: Path) -> None:
     """Server 1 leaves without an error; server 0 is all there is to name."""
-    launched = job(launch, script, "--num-servers", 2, "--num-trainers", 0,
-                   DO_server_0="wait_for_loss('t'); raise ConnectionResetError('of server 1')",
-                   DO_server_1="peers = meet('t')")  # fmt: skip
+    launched = job(
+        launch,
+        script,
+        *"--num-servers 2 --num-trainers 0".split(),
+        DO_server_0="wait_for_loss('t'); raise ConnectionResetError('of server 1')",
+        DO_server_1="peers = meet('t')",
+    )
     assert launched.ended() == 1
     assert "failed: server-0@localhost" in launched.err and "of server 1" in launched.err, launched.err
 
 
 def test_who_fails_while_the_job_is_stopped_is_not_to_blame(launch: Launch, script: Path) -> None:
-    launched = job(launch, script, "--num-servers", 2, "--num-trainers", 0,
-                   DO_server_0="signal.signal(signal.SIGTERM, lambda *a: sys.exit(7)); print('handles it'); " + SLEEP,
-                   DO_server_1=SLEEP)  # fmt: skip
+    launched = job(
+        launch,
+        script,
+        *"--num-servers 2 --num-trainers 0".split(),
+        DO_server_0="signal.signal(signal.SIGTERM, lambda *a: sys.exit(7)); print('handles it'); " + SLEEP,
+        DO_server_1=SLEEP,
+    )
     lines = launched.wait_for_all("handles it", "server-1@localhost | {")
     pid = said(lines)["server-1@localhost"]["pid"]
     os.kill(pid, signal.SIGKILL)

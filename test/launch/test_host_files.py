@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from glt.launch.host_files import prepare, verify
+from glt.launch.check import prepare, verify
 
 
 def test_room_and_rsync_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,8 +23,9 @@ def test_room_and_rsync_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     answer = prepare(asked)
     assert answer["num_missing_bytes"] == 1 << 31
     assert answer["problems"] == [
-        "there is no rsync: install it", f"{tmp_path} has room for 1.50 GiB, and 2.00 GiB are to be sent"
-    ]  # fmt: skip
+        "there is no rsync: install it",
+        f"{tmp_path} has room for 1.50 GiB, and 2.00 GiB are to be sent",
+    ]
 
 
 def test_only_files_of_the_other_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

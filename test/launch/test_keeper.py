@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from glt.distributed.job.place import THIS_HOST
+from glt.distributed.job.hosts import THIS_HOST
 from glt.launch.hosts import Reach
 from glt.launch.keeper import Pipe
 from glt.launch.plan import partition_of, partitions_of_hosts
@@ -95,7 +95,7 @@ def test_partitions_go_to_as_few_hosts_as_there_can_be() -> None:
 def test_the_programs_of_hosts_need_the_standard_library_only() -> None:
     """They are sent to hosts, which may have no glt: an import of ours would fail there, and only there."""
     folder = Path(__file__).parents[2] / "glt" / "launch"
-    for name in ("keeper", "host_check", "host_files"):
+    for name in ("keeper", "check"):
         for line in (folder / f"{name}.py").read_text().partition("_PROBE = ")[0].splitlines():
             if line.startswith(("import ", "from ")):
                 assert line.split()[1].split(".")[0] in sys.stdlib_module_names, (name, line)

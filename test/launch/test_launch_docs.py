@@ -7,7 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
-from glt.launch import command_copy, command_launch
+from glt.launch import command as command_launch
+from glt.launch import copy as command_copy
 
 TEXT = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", TEXT, re.S)

@@ -14,6 +14,8 @@ import pytest
 from cable_world import HERE, THERE, Cable
 from launch_world import PATHS, Launched, marked
 
+pytestmark = pytest.mark.integration
+
 Launch = Callable[..., Launched]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "embeddings"
 LONG = ("--epochs", 100_000)
@@ -25,8 +27,17 @@ def workspace(cable: Cable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hosts")
     prepare = [sys.executable, EXAMPLE / "prepare.py", "--output_dir", folder / "line", "--num_parts", "2"]
     subprocess.run(prepare, check=True, timeout=120)
-    copy = ["glt", "copy", "--hosts", f"{HERE},{THERE}", *cable.server.flags, "--part-config", folder / "line/parts",
-            "--workspace", folder / "job", "--rel-data-path", "line/parts", "--script-folder", EXAMPLE]  # fmt: skip
+    copy = [
+        *"glt copy --hosts".split(),
+        f"{HERE},{THERE}",
+        *cable.server.flags,
+        "--part-config",
+        folder / "line/parts",
+        "--workspace",
+        folder / "job",
+        *"--rel-data-path line/parts --script-folder".split(),
+        EXAMPLE,
+    ]
     command = [*cable.before, sys.executable, "-m", *map(str, copy)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -40,10 +51,19 @@ class HostsJob:
 
     def __init__(self, launch: Launch, cable: Cable, workspace: Path, num_trainers: int, *words: object) -> None:
         self.launched = launch(
-            "--hosts", f"{HERE},{THERE}", *cable.server.flags, *PATHS, "--workspace", workspace,
-            "--num-trainers", num_trainers, "--part-config", "line/parts", "--lost-timeout", 5, "--stop-timeout", 3,
-            "--num-omp-threads", 1, "embeddings/train.py", "--dir", "line", *words, before=cable.before,
-        )  # fmt: skip
+            "--hosts",
+            f"{HERE},{THERE}",
+            *cable.server.flags,
+            *PATHS,
+            "--workspace",
+            workspace,
+            "--num-trainers",
+            num_trainers,
+            *"--part-config line/parts --lost-timeout 5 --stop-timeout 3 --num-omp-threads 1".split(),
+            *"embeddings/train.py --dir line".split(),
+            *words,
+            before=cable.before,
+        )
         self.mark = f"{workspace}/line/parts", "GLT_PART_CONFIG"
 
     def pid_of(self, trainer: int) -> int:

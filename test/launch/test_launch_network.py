@@ -6,16 +6,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from cable_world import HERE, NOWHERE, THERE, Cable
 from launch_world import PATHS, SLEEP, Launched, said
+
+pytestmark = pytest.mark.integration
 
 Launch = Callable[..., Launched]
 
 
 def test_a_host_that_nobody_answers_for(launch: Launch, cable: Cable, script: Path) -> None:
     begin = time.monotonic()
-    launched = launch("--hosts", f"{HERE},{NOWHERE}", *cable.server.flags, *PATHS, "--connect-timeout", 10, script,
-                      before=cable.before)  # fmt: skip
+    launched = launch(
+        "--hosts",
+        f"{HERE},{NOWHERE}",
+        *cable.server.flags,
+        *PATHS,
+        "--connect-timeout",
+        10,
+        script,
+        before=cable.before,
+    )
     assert launched.ended() == 3
     assert time.monotonic() - begin < 60
     assert f"host {NOWHERE}: ssh does not reach it" in launched.err and f"host {HERE}" not in launched.err
@@ -24,9 +35,16 @@ def test_a_host_that_nobody_answers_for(launch: Launch, cable: Cable, script: Pa
 
 def test_a_cut_cable(launch: Launch, cable: Cable, script: Path) -> None:
     """The launcher names the host and stops the other; on the host that is cut off, processes end by themselves."""
-    launched = launch("--hosts", f"{HERE},{THERE}", *cable.server.flags, *PATHS, "--lost-timeout", 8, "--stop-timeout",
-                      2, "--num-trainers", 0, "--extra-envs", f"DO_server={SLEEP}", script,
-                      before=cable.before)  # fmt: skip
+    launched = launch(
+        "--hosts",
+        f"{HERE},{THERE}",
+        *cable.server.flags,
+        *PATHS,
+        *"--lost-timeout 8 --stop-timeout 2 --num-trainers 0 --extra-envs".split(),
+        f"DO_server={SLEEP}",
+        script,
+        before=cable.before,
+    )
     lines = "".join(launched.wait_for('"role": "server"') for _ in range(2))
     pids = [each["pid"] for each in said(lines).values()]
     assert sorted(said(lines)) == [f"server-0@{HERE}", f"server-1@{THERE}"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from glt.distributed.job.place import Host, parse_hosts, read_hosts
-from glt.launch.agent import _told
-from glt.launch.command_launch import command_of
+from glt.distributed.job.hosts import Host, parse_hosts, read_hosts
+from glt.launch.agent import recorded_error
+from glt.launch.command import command_of
 from glt.launch.hosts import Reach
 from glt.launch.job import Console, Failure, first_of
 
@@ -29,13 +29,26 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a 0", "line 1: 'a 0': expected ADDRESS"), ("a 1 2", "a PORT"), ("a\nb 99999", "line 2"), ("", "no host"),
-        ("-oX=y", "neither the name"), ("a;b", "neither the name"), ("a\na 5", "names a twice"), ("u@h", "neither"),
-        ("Node\nnode", "names node twice"), ("::1\n0:0:0:0:0:0:0:1", "names ::1 twice"), ("999.1.1.1", "neither"),
-        ("1.2.3", "neither"), ("a \N{ARABIC-INDIC DIGIT THREE}", "a PORT"), ("[::1]", "neither"), ("a:22", "neither"),
-        ("a\x0cb", "line 1"), ("a,b", "neither"), ("# only", "no host"),
+        ("a 0", "line 1: 'a 0': expected ADDRESS"),
+        ("a 1 2", "a PORT"),
+        ("a\nb 99999", "line 2"),
+        ("", "no host"),
+        ("-oX=y", "neither the name"),
+        ("a;b", "neither the name"),
+        ("a\na 5", "names a twice"),
+        ("u@h", "neither"),
+        ("Node\nnode", "names node twice"),
+        ("::1\n0:0:0:0:0:0:0:1", "names ::1 twice"),
+        ("999.1.1.1", "neither"),
+        ("1.2.3", "neither"),
+        ("a \N{ARABIC-INDIC DIGIT THREE}", "a PORT"),
+        ("[::1]", "neither"),
+        ("a:22", "neither"),
+        ("a\x0cb", "line 1"),
+        ("a,b", "neither"),
+        ("# only", "no host"),
     ],
-)  # fmt: skip
+)
 def test_hosts_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(ValueError, match=expected):
@@ -95,32 +108,36 @@ def test_who_is_to_blame() -> None:
 TRACEBACK = "Traceback (most recent call last):"
 
 
+CONTEXT = f"{TRACEBACK}\nConnectionResetError: [Errno 104] x\n\nDuring handling ... occurred:\n{TRACEBACK}"
+GLOO = "[rank0]: RuntimeError: [x/gloo/pair.cc:5] Connection closed by peer [127.0.0.1]:4"
+WATCHDOG = "  what():  [Rank 1] Watchdog caught collective operation timeout"
+
+
 @pytest.mark.parametrize(
-    ("lines", "code", "expected"),
+    ("text", "code", "expected"),
     [
-        ((TRACEBACK, '  File "x"', "glt.errors.PeerLost: trainer 1 is gone", "bye"), 1, True),
-        (("[rank0]: " + TRACEBACK, '[rank0]:   File "x"', "[rank0]: RuntimeError: [x/gloo/pair.cc:5] Connection closed "
-          "by peer [127.0.0.1]:4"), 1, True),
-        ((TRACEBACK, "ConnectionResetError: [Errno 104] x", "", "During handling ... occurred:", TRACEBACK,
-          "ValueError: mine", "note: Connection reset by peer"), 1, False),
-        ((TRACEBACK, "torch.distributed.DistNetworkError: x"), 1, True),
-        ((TRACEBACK, "ValueError: mine"), 1, False), ((), 3, False),
-        (("terminate called after throwing an instance of 'c10::DistBackendError'", "  what():  [Rank 1] Watchdog "
-          "caught collective operation timeout"), -6, True),
-        (("  what():  mine",), -6, False), ((TRACEBACK, "BrokenPipeError: x"), -9, False),
+        (f'{TRACEBACK}\n  File "x"\nglt.errors.PeerLost: trainer 1 is gone\nbye', 1, True),
+        (f'[rank0]: {TRACEBACK}\n[rank0]:   File "x"\n{GLOO}', 1, True),
+        (f"{CONTEXT}\nValueError: mine\nnote: Connection reset by peer", 1, False),
+        (f"{TRACEBACK}\ntorch.distributed.DistNetworkError: x", 1, True),
+        (f"{TRACEBACK}\nValueError: mine", 1, False),
+        ("", 3, False),
+        (f"terminate called after throwing an instance of 'c10::DistBackendError'\n{WATCHDOG}", -6, True),
+        ("  what():  mine", -6, False),
+        (f"{TRACEBACK}\nBrokenPipeError: x", -9, False),
     ],
-)  # fmt: skip
-def test_who_lost_a_peer(lines: tuple[str, ...], code: int, expected: bool) -> None:
-    assert Failure("a", 1, code, "", lines).has_lost_a_peer is expected
+)
+def test_who_lost_a_peer(text: str, code: int, expected: bool) -> None:
+    assert Failure("a", 1, code, "", tuple(text.splitlines())).has_lost_a_peer is expected
 
 
 def test_what_a_trainer_recorded(tmp_path: Path) -> None:
     """As torch's ``@record`` writes it; else, and of a file that was cut short, nothing, and the time is now."""
     file = tmp_path / "error.json"
     file.write_text('{"message": {"message": "ValueError: no", "extraInfo": {"timestamp": "17"}}}')
-    assert _told(file) == ("ValueError: no", 17.0)
+    assert recorded_error(file) == ("ValueError: no", 17.0)
     file.write_text('{"message": {"mess')
     begin = time.time()
     for path in (file, tmp_path / "none"):
-        told, raised_s = _told(path)
+        told, raised_s = recorded_error(path)
         assert told == "" and begin <= raised_s <= time.time()

@@ -56,17 +56,24 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = torch.arange(NUM_NODES)
     label = (here >= NUM_NODES // 2).long()
     data = Data(
-        x=torch.nn.functional.one_hot(label).float(), y=label, edge_index=torch.stack([here, (here + 1) % NUM_NODES]),
+        x=torch.nn.functional.one_hot(label).float(),
+        y=label,
+        edge_index=torch.stack([here, (here + 1) % NUM_NODES]),
         train_mask=here % 2 == 0,
-    )  # fmt: skip
+    )
     glt.distributed.partition_graph(data, "ring", 2, folder / "parts", part_method="random")
     (folder / "train.py").write_text(TRAIN)
     return folder
 
 
 def test_a_training_job(launch: Launch, job: Path) -> None:
-    launched = launch("--num-servers", 2, "--num-trainers", 2, "--workspace", job, "--part-config", "parts/ring.json",
-                      "python3 train.py")  # fmt: skip
+    launched = launch(
+        *"--num-servers 2 --num-trainers 2 --workspace".split(),
+        job,
+        "--part-config",
+        "parts/ring.json",
+        "python3 train.py",
+    )
     assert launched.ended() == 0, launched.out + launched.err
     results = sorted(line.partition("RESULT ")[2] for line in launched.out.splitlines() if "RESULT" in line)
     assert results == ["0 2 50 50 50 True", "1 2 50 50 50 True"]

@@ -22,9 +22,16 @@ def test_processes_are_given_the_contract(launch: Launch, script: Path, tmp_path
     (parts / "manifest.json").write_text('{"num_parts": 2, "run_id": "x"}')
     arguments = ["a b", "it's", 'say "$HOME"', "`id`", "two\nlines", "", "--", "--nnodes=9", "-x", "*"]
     launched = launch(
-        "--num_servers", 2, "--num_trainers", 2, "--num_workers", 3, "--part_config", parts, "--extra_envs", "A=b c",
-        "--extra_envs", "GLT_MINE=$x", script, *arguments, env={"GLT_TEST_KEPT": "1"},
-    )  # fmt: skip
+        *"--num_servers 2 --num_trainers 2 --num_workers 3 --part_config".split(),
+        parts,
+        "--extra_envs",
+        "A=b c",
+        "--extra_envs",
+        "GLT_MINE=$x",
+        script,
+        *arguments,
+        env={"GLT_TEST_KEPT": "1"},
+    )
     assert launched.ended() == 0, launched.err
     found = said(launched.out)
     assert sorted(found) == [f"{role}-{rank}@localhost" for role in ("server", "trainer") for rank in (0, 1)]
@@ -71,8 +78,9 @@ def test_no_line_is_lost_or_torn(launch: Launch, script: Path) -> None:
     ],
 )
 def test_a_failure_is_named(launch: Launch, script: Path, do: dict[str, str], who: str, how: str, status: int) -> None:
-    launched = launch("--num-servers", 2, "--num-trainers", 2, script,
-                      env={"DO_server": SLEEP, "DO_trainer": SLEEP} | do)  # fmt: skip
+    launched = launch(
+        "--num-servers", 2, "--num-trainers", 2, script, env={"DO_server": SLEEP, "DO_trainer": SLEEP} | do
+    )
     assert launched.ended() == status, launched.err
     pid = said(launched.out)[f"{who}@localhost"]["pid"]
     assert f"glt launch: failed: {who}@localhost: pid {pid} {how}" in launched.err
@@ -98,8 +106,9 @@ def test_a_signal_stops_everything_even_what_refuses(launch: Launch, script: Pat
     )
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    launched = launch("--stop-timeout", 1, script,
-                      env={"DO_server": SLEEP, "DO_trainer": stay, "TMPDIR": str(temporary)})  # fmt: skip
+    launched = launch(
+        "--stop-timeout", 1, script, env={"DO_server": SLEEP, "DO_trainer": stay, "TMPDIR": str(temporary)}
+    )
     launched.wait_for("ready")
     begin = time.monotonic()
     launched.process.send_signal(signal.SIGTERM)
@@ -131,16 +140,18 @@ def test_a_reader_that_goes_away_ends_the_job(launch: Launch, script: Path) -> N
 def test_a_full_disk_ends_the_job(launch: Launch, script: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    launched = launch("--num-trainers", 0, script, env={"DO_server": SLEEP},
-                      before=("sh", "-c", 'exec "$@" >/dev/full', "sh"))  # fmt: skip
+    launched = launch(
+        "--num-trainers", 0, script, env={"DO_server": SLEEP}, before=("sh", "-c", 'exec "$@" >/dev/full', "sh")
+    )
     assert launched.ended() == 141 and "output cannot be written" in launched.err
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
 def test_what_is_closed_is_not_needed(launch: Launch, script: Path, tmp_path: Path, closed: str) -> None:
     do = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
-    launched = launch("--num-trainers", 0, script, env={"DO_server": do},
-                      before=("sh", "-c", f'exec "$@" {closed}', "sh"))  # fmt: skip
+    launched = launch(
+        "--num-trainers", 0, script, env={"DO_server": do}, before=("sh", "-c", f'exec "$@" {closed}', "sh")
+    )
     assert launched.ended() == 0 and (tmp_path / "ran").exists() and "Traceback" not in launched.err
 
 
@@ -175,8 +186,9 @@ def test_a_job_may_be_limited_in_time(launch: Launch, script: Path) -> None:
 
 
 def test_a_dry_run_starts_nothing(launch: Launch, script: Path) -> None:
-    launched = launch("--num-trainers", 2, "--dry-run", "--hosts", "h1,h2", "--workspace", "/w",
-                      f"python3 '{script}' --x 'a b'")  # fmt: skip
+    launched = launch(
+        "--num-trainers", 2, "--dry-run", "--hosts", "h1,h2", "--workspace", "/w", f"python3 '{script}' --x 'a b'"
+    )
     assert launched.ended() == 0, launched.err
     lines = launched.out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["server-0@h1", "torchrun@h1", "server-1@h2", "torchrun@h2"]

@@ -21,7 +21,7 @@ import pytest
 from launch_world import SCRIPT, SLEEP, expect_none_marked, mark_of
 from test_launch_docs import BLOCKS
 
-from glt.distributed.job.place import JobPlace, JobRole, read_place
+from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
 from glt.testing.cluster import free_port
 
 # As much of srun as the recipe uses: a task on each node, each with its number before its lines; one that fails ends
@@ -78,12 +78,25 @@ def recipe(language: str, begin: str) -> str:
 def sbatch(folder: Path, env: dict[str, str], **more: str) -> tuple[int, str]:
     """Runs the batch script as SLURM does on two nodes, ends what it leaves, and returns its exit status and output."""
     first = free_pair()
-    env |= {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "nodes[1-2]", "SLURM_SUBMIT_DIR": str(folder), **more,
-            "SLURM_CPUS_PER_TASK": "16", "SLURM_JOB_ID": str(1_000_000 + (first - 20000) // 2)}  # fmt: skip
+    env |= {
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_NODELIST": "nodes[1-2]",
+        "SLURM_SUBMIT_DIR": str(folder),
+        **more,
+        "SLURM_CPUS_PER_TASK": "16",
+        "SLURM_JOB_ID": str(1_000_000 + (first - 20000) // 2),
+    }
     (folder / "job.sh").write_text(recipe("sh", "#!/bin/bash").replace("TRAINERS=4", "TRAINERS=2"))
     with (folder / "out").open("w+") as out:
-        job = subprocess.Popen(["bash", "job.sh"], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out,
-                               stderr=out, start_new_session=True)  # fmt: skip
+        job = subprocess.Popen(
+            ["bash", "job.sh"],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
         try:
             status = job.wait(200)
         finally:
@@ -107,11 +120,11 @@ def free_pair() -> int:
             return first
 
 
-def places(said: str) -> list[JobPlace]:
+def places(said: str) -> list[JobEnvironment]:
     """What glt takes each process for, from what that says it was given; lines of several may run together."""
     begins = [match.start() for match in re.finditer(r'{"role"', said)]
     told = [json.JSONDecoder().raw_decode(said, at)[0] for at in begins]
-    found = [read_place(each["env"] | ({"RANK": each["rank"]} if each["rank"] else {})) for each in told]
+    found = [read_environment(each["env"] | ({"RANK": each["rank"]} if each["rank"] else {})) for each in told]
     return sorted(found, key=lambda place: (place.role.value, place.rank))
 
 
@@ -121,8 +134,8 @@ def test_slurm(folder: Path, env: dict[str, str]) -> None:
     found = places(said)
     master = found[0].master
     assert master[0] == "127.0.0.1" and master[1] is not None and 20000 <= master[1] < 30000
-    servers = [JobPlace(JobRole.SERVER, rank, 4, 2, master) for rank in range(2)]
-    assert found == [*servers, *(JobPlace(JobRole.TRAINER, rank, 4, 2, master) for rank in range(4))]
+    servers = [JobEnvironment(JobRole.SERVER, rank, 4, 2, master) for rank in range(2)]
+    assert found == [*servers, *(JobEnvironment(JobRole.TRAINER, rank, 4, 2, master) for rank in range(4))]
     assert f'"GLT_PART_CONFIG": "{folder}/parts"' in said
 
 
@@ -149,8 +162,8 @@ def test_kubernetes(folder: Path, env: dict[str, str]) -> None:
         said += process.communicate(timeout=200)[0]
         assert process.returncode == 0
     master = ("127.0.0.1", int(ports["30050"]))
-    servers = [JobPlace(JobRole.SERVER, rank, 8, 2, master) for rank in range(2)]
-    assert places(said) == [*servers, *(JobPlace(JobRole.TRAINER, rank, 8, 2, master) for rank in range(8))]
+    servers = [JobEnvironment(JobRole.SERVER, rank, 8, 2, master) for rank in range(2)]
+    assert places(said) == [*servers, *(JobEnvironment(JobRole.TRAINER, rank, 8, 2, master) for rank in range(8))]
 
 
 def expect_found_by_name(service: dict[str, Any], job: dict[str, Any]) -> None:

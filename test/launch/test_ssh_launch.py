@@ -14,6 +14,8 @@ from sshd_world import Sshd, need_sshd
 
 import glt
 
+pytestmark = pytest.mark.integration
+
 Launch = Callable[..., Launched]
 HOSTS = ("127.0.0.1", "127.0.0.2")
 
@@ -35,8 +37,17 @@ def test_a_job_of_two_hosts(launch: Launch, sshd: Sshd, script: Path, tmp_path: 
     """Everything arrives as it was given, also through the shell of the host; ranks and addresses are right."""
     (tmp_path / "hosts").write_text("127.0.0.1 31234 # the first\n\n127.0.0.2\n")
     arguments = ["a  b", "it's", 'say "$HOME" `id` \\', "two\nlines", "", "--", "*", "~"]
-    launched = launch("--ip-config", tmp_path / "hosts", *sshd.flags, *PATHS, "--workspace", script.parent,
-                      *envs(DO_X="$y 'z'\n"), script.name, *arguments)  # fmt: skip
+    launched = launch(
+        "--ip-config",
+        tmp_path / "hosts",
+        *sshd.flags,
+        *PATHS,
+        "--workspace",
+        script.parent,
+        *envs(DO_X="$y 'z'\n"),
+        script.name,
+        *arguments,
+    )
     assert launched.ended() == 0, launched.err
     found = said(launched.out)
     assert sorted(found) == [f"{role}-{at}@{host}" for role in ("server", "trainer") for at, host in enumerate(HOSTS)]
@@ -59,8 +70,15 @@ def test_a_failure_on_another_host_is_named(launch: Launch, sshd: Sshd, script: 
 
 
 def test_a_launcher_that_is_killed_leaves_nothing_there(launch: Launch, sshd: Sshd, script: Path) -> None:
-    launched = launch("--hosts", ",".join(HOSTS), *sshd.flags, *PATHS, "--num-trainers", 0, "--stop-timeout", 1,
-                      *envs(DO_server="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP), script)  # fmt: skip
+    launched = launch(
+        "--hosts",
+        ",".join(HOSTS),
+        *sshd.flags,
+        *PATHS,
+        *"--num-trainers 0 --stop-timeout 1".split(),
+        *envs(DO_server="signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP),
+        script,
+    )
     pids = servers(launched)
     launched.process.kill()
     launched.process.wait()
@@ -69,8 +87,16 @@ def test_a_launcher_that_is_killed_leaves_nothing_there(launch: Launch, sshd: Ss
 
 
 def test_a_lost_connection_is_named(launch: Launch, sshd: Sshd, script: Path) -> None:
-    launched = launch("--hosts", ",".join(HOSTS), *sshd.flags, *PATHS, "--num-trainers", 0,
-                      *envs(DO_server="print('ready'); " + SLEEP), script)  # fmt: skip
+    launched = launch(
+        "--hosts",
+        ",".join(HOSTS),
+        *sshd.flags,
+        *PATHS,
+        "--num-trainers",
+        0,
+        *envs(DO_server="print('ready'); " + SLEEP),
+        script,
+    )
     pids = servers(launched)
     keeper = parent(pids[1])
     os.kill(parent(keeper), signal.SIGKILL)  # the session of sshd
@@ -88,8 +114,14 @@ def test_hosts_that_cannot_be_used_are_named_and_nothing_starts(launch: Launch, 
         assert f"host {host}: there is no file {script.parent}/no.py" in launched.err
     launched = launch("--hosts", HOSTS[0], *sshd.flags, "--python", "/no/python", script)
     assert launched.ended() == 3 and "there is no /no/python there" in launched.err, launched.err
-    launched = launch("--hosts", HOSTS[0], *sshd.flags, *PATHS, "--ssh-option", "IdentityFile=/dev/null",
-                      "--ssh-user", "nobody", script)  # fmt: skip
+    launched = launch(
+        "--hosts",
+        HOSTS[0],
+        *sshd.flags,
+        *PATHS,
+        *"--ssh-option IdentityFile=/dev/null --ssh-user nobody".split(),
+        script,
+    )
     assert launched.ended() == 3 and "denied" in launched.err, launched.err
 
 

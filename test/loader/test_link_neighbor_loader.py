@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from equal_batches import same
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader
 from torch_geometric.sampler import NegativeSampling
@@ -38,19 +39,6 @@ def hetero_data(seed=0):
 
 
 HETERO = hetero_data()
-
-
-def same(a, b):
-    """Whether two batches are equal, attribute by attribute."""
-    a, b = a.to_dict(), b.to_dict()
-    assert a.keys() == b.keys()
-    for store, values in a.items():
-        ours, theirs = (values, b[store]) if isinstance(values, dict) else ({store: values}, {store: b[store]})
-        assert ours.keys() == theirs.keys()
-        for key, value in ours.items():
-            fits = torch.equal(value, theirs[key]) if isinstance(value, torch.Tensor) else value == theirs[key]
-            assert fits, (store, key)
-    return True
 
 
 def pairs(edges):
@@ -231,7 +219,7 @@ def test_datasets_give_the_batches_of_their_data():
     dataset = Dataset.from_pyg(HETERO)
     assert len(LinkNeighborLoader(dataset, [1], ("user", "item"), batch_size=100)) == 5
     assert len(LinkNeighborLoader(dataset, [1], (KNOWS, torch.zeros(2, 7, dtype=torch.long)), batch_size=5)) == 2
-    with pytest.raises(ValueError, match="edge_label_index is None: expected an edge type"):
+    with pytest.raises(ValueError, match="edge_label_index has no edge type, but is None: expected"):
         LinkNeighborLoader(dataset, [1])
     with pytest.raises(ValueError, match=r"names edge type \('user', 'likes', 'item'\): expected one of"):
         LinkNeighborLoader(dataset, [1], ("user", "likes", "item"))
@@ -298,12 +286,12 @@ LINK = torch.tensor([[0, 1], [2, 3]])
     [
         ({"edge_label_index": torch.tensor([[0, 200], [1, 1]])}, IndexError, r"index\[0, 1\] = 200 is outside"),
         ({"edge_label_index": torch.tensor([[0, 1], [-1, 1]])}, IndexError, r"index\[1, 0\] = -1 is outside"),
-        ({"edge_label": torch.ones(3)}, ValueError, "edge_label has 3 rows: expected one per seed edge, 2"),
-        ({"input_id": torch.ones(3)}, ValueError, "input_id has 3 rows"),
+        ({"edge_label": torch.ones(3)}, ValueError, "edge_label has 3 elements: expected one per seed, 2"),
+        ({"input_id": torch.ones(3)}, ValueError, "input_id has 3 elements"),
         ({"edge_label_time": torch.ones(2)}, ValueError, "'edge_label_time' is set and 'time_attr' is not set"),
         ({"time_attr": "y"}, ValueError, "'time_attr' is set and 'edge_label_time' is not set"),
         ({"time_attr": "y", "edge_label_time": torch.ones(2)}, TypeError, "edge_label_time has dtype torch.float32"),
-        ({"time_attr": "y", "edge_label_time": torch.ones(3, dtype=int)}, ValueError, "edge_label_time has 3 rows"),
+        ({"time_attr": "y", "edge_label_time": torch.ones(3, dtype=int)}, ValueError, r"_time has shape \[3\]"),
         ({"neg_sampling": {"mode": "binary", "src_weight": torch.ones(3)}}, ValueError, "src_weight of neg_sampl"),
         ({"neg_sampling": "triplet", "edge_label": torch.ones(2)}, ValueError, "'edge_label' needs to be undefined"),
         ({"exclude_edges": "all"}, ValueError, "exclude_edges = 'all': expected one of"),

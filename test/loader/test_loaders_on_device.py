@@ -8,6 +8,8 @@ from unittest import mock
 
 import pytest
 import torch
+from equal_batches import same
+from gpus import DEVICES, needs_gpu
 from host_loaders import HOMO, fed_loader, loader, threads, threads_of_earlier_tests_have_ended  # noqa: F401
 
 from glt.data import Dataset
@@ -20,14 +22,6 @@ from glt.sampler.device_batch import DeviceBatch
 from glt.testing.hetero import random_hetero_graph
 
 HETERO = random_hetero_graph(seed=4)
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
-DEVICES = ["host", GPU]
 OPTIONS = [
     {},
     {"replace": True, "disjoint": True},
@@ -36,18 +30,6 @@ OPTIONS = [
     {"subgraph_type": "induced"},
     {"subgraph_type": "bidirectional"},
 ]
-
-
-def assert_equal(got, expected):
-    """Batches of PyG, one of them on a device."""
-    assert [store._key for store in got.stores] == [store._key for store in expected.stores]
-    for one, other in zip(got.stores, expected.stores, strict=True):
-        assert set(one.keys()) == set(other.keys())
-        for key, value in other.items():
-            if isinstance(value, torch.Tensor):
-                assert one[key].dtype == value.dtype and torch.equal(one[key].cpu(), value), key
-            else:
-                assert one[key] == value, key
 
 
 def compare(make, device, **more):
@@ -59,7 +41,7 @@ def compare(make, device, **more):
         for got, expected in zip(batches, on_cpu, strict=True):
             if device == "cuda":
                 assert all(value.is_cuda for store in got.stores for value in store.values() if torch.is_tensor(value))
-            assert_equal(got, expected)
+            same(got, expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -155,7 +137,7 @@ def test_a_state_goes_on_in_the_middle_of_an_epoch():
     rest = list(again)
     assert len(rest) == 6
     for got, known in zip(rest, expected[4:], strict=True):
-        assert_equal(got, known)
+        same(got, known)
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -435,8 +417,7 @@ def test_without_a_gpu_it_says_what_is_missing(device):
         Dataset.from_pyg(HOMO).with_mode("CUDA")
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}")
+@needs_gpu
 def test_a_gpus_loader_leaves_no_memory_pinned():
     """Not yet run."""
     before = process_pages().num_bytes

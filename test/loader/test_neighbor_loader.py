@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
+from equal_batches import same
 from torch.utils.data import BatchSampler, SequentialSampler, SubsetRandomSampler
 from torch_geometric.data import Data
 from torch_geometric.loader import ImbalancedSampler
@@ -28,14 +29,6 @@ def stop(loader):
     """Ends persistent workers: left to the garbage collector, which ends their queues first, each takes 5 s to go."""
     if loader.persistent_workers:
         loader._iterator._shutdown_workers()
-
-
-def same(a, b):
-    """Whether two batches are equal, attribute by attribute."""
-    assert a.keys() == b.keys()
-    for key, value in a:
-        assert torch.equal(value, b[key]) if isinstance(value, torch.Tensor) else value == b[key], key
-    return True
 
 
 @pytest.mark.parametrize("replace", [False, True])

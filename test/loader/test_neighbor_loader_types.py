@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from equal_batches import same
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NumNeighbors
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
@@ -32,15 +33,6 @@ OPTIONS = [
     {"time_attr": "edge_time", "input_time": torch.arange(40)},
     {"disjoint": True, "subgraph_type": "bidirectional"},
 ]
-
-
-def same(a, b):
-    """Whether two batches are equal, store by store."""
-    for one, other in zip(a.stores, b.stores, strict=True):
-        assert one._key == other._key and list(one.keys()) == list(other.keys())
-        for key, value in one.items():
-            assert torch.equal(value, other[key]) if isinstance(value, torch.Tensor) else value == other[key], key
-    return True
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

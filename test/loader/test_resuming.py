@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from equal_batches import plain
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 
 from glt.loader import LinkNeighborLoader, NeighborLoader, SubGraphLoader
@@ -30,10 +31,6 @@ def make(kind="node", **given):
             DATA, [3, 2], DATA.edge_index[:, :100], torch.arange(100), neg_sampling="binary", **options
         )
     return (SubGraphLoader if kind == "subgraph" else NeighborLoader)(DATA, [3, 2], SEEDS, **options)
-
-
-def plain(batch):
-    return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in batch}
 
 
 def written(state):
@@ -141,7 +138,7 @@ def test_a_batch_that_fails_was_not_delivered():
 PROGRAM = """
 import json, sys
 sys.path.insert(0, {here!r})
-from test_resuming import plain, rest
+from test_resuming import rest
 print(json.dumps(rest(json.loads(sys.stdin.read()), 2)))
 """
 

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 import torch
 import torch_geometric.sampler
+from equal_batches import plain
 
 import glt
 from glt.loader import LinkNeighborLoader, NeighborLoader
@@ -19,15 +20,6 @@ HOMO = random_graph(120, 900, seed=5).to_data()
 USERS = ("user", torch.arange(30))
 EDGE_TYPE = DATA.edge_types[0]
 LINKS = (EDGE_TYPE, DATA[EDGE_TYPE].edge_index[:, :40])
-
-
-def plain(data):
-    """All of a batch, by store."""
-    return {
-        (store._key, name): value.tolist() if isinstance(value, torch.Tensor) else value
-        for store in data.stores
-        for name, value in store.items()
-    }
 
 
 def of_nodes(data=DATA, seeds=USERS, **given):

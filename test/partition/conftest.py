@@ -3,8 +3,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from partition_world import World
+from peer_world import unpack
 
 from glt.partition import RandomPartitioner
+
+
+@pytest.fixture(scope="session")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directories of other libraries; not to be changed."""
+    return unpack(tmp_path_factory.mktemp("peers"))
 
 
 @pytest.fixture

@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from glt.partition import (
-    AssignedPartitioner,
-    FrequencyPartitioner,
-    RandomPartitioner,
-    partition_distributed,
-)
+from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, partition_distributed
 from glt.partition.format.load import load_id_map
 from glt.testing.cluster import Trainer
 

@@ -17,8 +17,8 @@ def stop(*_, **__) -> None:
     signal.pause()
 
 
-def stop_within(*args, tick=None, **options) -> None:
-    sort_edges(*args, tick=stop, **options)
+def stop_within(*args, progress=None, **options) -> None:
+    sort_edges(*args, progress=stop, **options)
 
 
 sort_edges, write_manifest = _core.sort_edges, Manifest.write

@@ -24,8 +24,8 @@ class LocalExchange(Exchange):
     """Everything of an exchange but the wire."""
 
     def __init__(self, board: _Board, rank: int) -> None:
-        self.rank, self.world_size = rank, board.barrier.parties
-        self.stage = "the beginning"
+        self.rank, self.world_size, self.round_bytes = rank, board.barrier.parties, 1 << 20
+        self.stage, self._role = "the beginning", "partitioning rank"
         self._board = board
         self._is_over = False
         self._peers = []
@@ -39,6 +39,9 @@ class LocalExchange(Exchange):
         fails = [each for _, each in self._board.sent]
         self._board.barrier.wait()
         return received, fails
+
+    def _meet(self) -> None:
+        pass
 
     def _leave(self) -> None:
         pass
@@ -60,4 +63,9 @@ def in_ranks(world_size: int, call: Callable[[LocalExchange], Any]) -> list[Any]
 
 def use_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes ``partition_distributed(group=exchange)`` use that exchange."""
-    monkeypatch.setattr(run, "Exchange", lambda group, timeout_s: group)
+
+    def use(exchange: LocalExchange, timeout_s: float, round_bytes: int) -> LocalExchange:
+        exchange.round_bytes = round_bytes
+        return exchange
+
+    monkeypatch.setattr(run, "Exchange", use)

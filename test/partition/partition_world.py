@@ -2,7 +2,8 @@
 
 import importlib.util
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from glt.data.schema import HOMOGENEOUS
+from glt.errors import PartitionError
 from glt.partition import (
     EdgePart,
     FennelPartitioner,
@@ -26,6 +28,23 @@ from glt.partition import (
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="needs pymetis")
 BY_ADJACENCY = [FennelPartitioner, pytest.param(MetisPartitioner, marks=needs_metis)]
 PARTITIONERS = [RandomPartitioner, *BY_ADJACENCY]
+
+
+def by_error(names: tuple[str, ...], cases: dict[type[Exception], list[tuple[Any, ...]]]) -> pytest.MarkDecorator:
+    """Parametrizes a test by ``names`` and ``error``; cases are listed by the error that they raise."""
+    rows = [(*case, error) for error, several in cases.items() for case in several]
+    return pytest.mark.parametrize((*names, "error"), rows)
+
+
+def assert_damage_is_named(path: Path, name: str, load: Callable[[], Any]) -> None:
+    """A file whose last byte differs, and one that is not there, are refused by name; the file is gone then."""
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(PartitionError, match=f"{re.escape(name)} was altered or comes from another run"):
+        load()
+    path.unlink()
+    with pytest.raises(PartitionError, match=f"{re.escape(name)} is missing"):
+        load()
 
 
 @dataclass

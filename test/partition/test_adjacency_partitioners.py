@@ -104,9 +104,15 @@ def test_every_node_has_one_owner_within_the_bound_and_always_the_same(
 
     def make():
         return partitioner(
-            root, num_parts, counts, edge_index, edge_assign_strategy=strategy, imbalance=imbalance,
-            balance_ntypes=labels, balance_edges=balance_edges,
-        )  # fmt: skip
+            root,
+            num_parts,
+            counts,
+            edge_index,
+            edge_assign_strategy=strategy,
+            imbalance=imbalance,
+            balance_ntypes=labels,
+            balance_edges=balance_edges,
+        )
 
     first, again = make(), make()
     owners = all_owners(first)

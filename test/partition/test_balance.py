@@ -34,9 +34,13 @@ def test_random_spreads_every_label_up_to_one_node(
         for _ in range(num_tables)
     ]
     partitioner = RandomPartitioner(
-        tmp_path_factory.getbasetemp() / "never written", num_parts, num_nodes, NO_EDGES, random_seed=random_seed,
+        tmp_path_factory.getbasetemp() / "never written",
+        num_parts,
+        num_nodes,
+        NO_EDGES,
+        random_seed=random_seed,
         balance_ntypes=tables if num_tables > 1 else tables[0],
-    )  # fmt: skip
+    )
     owner = partitioner.assign_nodes(0, num_nodes)
     counts = np.bincount(owner, minlength=num_parts)
     assert counts.max() - counts.min() <= 1

@@ -24,7 +24,7 @@ from glt.partition import (
     RandomPartitioner,
     read_part_config,
 )
-from glt.partition.command import METHODS
+from glt.partition.methods import METHODS
 from glt.sampler import NeighborSampler
 
 pa = pytest.importorskip("pyarrow")
@@ -76,12 +76,12 @@ def test_flags_of_tables_name_columns(tmp_path, capsys):
     edges |= {"w": arguments["edge_weight"], "t": arguments["edge_time"], "kind": arguments["edge_attrs"]["kind"]}
     pq.write_table(pa.table(nodes), tmp_path / "n.parquet")
     pq.write_table(pa.table(edges), tmp_path / "e.parquet")
-    flags = [
-        "--src", "u", "--dst", "v", "--edge-feat", "g,h", "--edge-weight", "w", "--edge-time", "t", "--edge-attr",
-        "kind:int64", "--nodes", tmp_path / "n.parquet", "--node-feat", "a,b,c:float32", "--node-label", "y",
-        "--node-attr", "train_mask", "--node-attr", "year", "--edge-dir", "out", "--seed", 4, "--chunk-size", 7,
-    ]  # fmt: skip
-    assert glt_partition(tmp_path / "e.parquet", "--out", tmp_path / "out/parts", "--num-parts", 3, *flags) == 0
+    flags = (
+        "--src u --dst v --edge-feat g,h --edge-weight w --edge-time t --edge-attr kind:int64 --edge-dir out --seed 4"
+    )
+    flags += " --node-feat a,b,c:float32 --node-label y --node-attr train_mask --node-attr year --chunk-size 7"
+    given = [*flags.split(), "--nodes", tmp_path / "n.parquet"]
+    assert glt_partition(tmp_path / "e.parquet", "--out", tmp_path / "out/parts", "--num-parts", 3, *given) == 0
     assert Manifest.read(tmp_path / "out/parts").run_id == run_id(tmp_path / "wanted", arguments)
     assert run_id(tmp_path / "again", arguments) in capsys.readouterr().out
 
@@ -108,10 +108,8 @@ def test_methods_are_the_partitioners(tmp_path, capsys):
     relabelled = RandomPartitioner(tmp_path / "s", 2, **arguments, relabel=True).partition()
     assert Manifest.read(tmp_path / "r").run_id == relabelled.run_id
     pytest.importorskip("pymetis")
-    assert (
-        glt_partition(source, "--out", tmp_path / "m", "--num-parts", 2, *["--method", "metis"], "--objtype", "vol")
-        == 0
-    )
+    flags = ["--num-parts", 2, "--method", "metis", "--objtype", "vol"]
+    assert glt_partition(source, "--out", tmp_path / "m", *flags) == 0
     metis = MetisPartitioner(tmp_path / "n", 2, **arguments, edge_assign_strategy="by_dst", objtype="vol").partition()
     assert Manifest.read(tmp_path / "m").run_id == metis.run_id
     assert "MetisPartitioner: 50 nodes" in capsys.readouterr().out
@@ -137,8 +135,8 @@ def test_hotness_is_that_of_degrees_or_of_equal_pieces_of_the_seeds(tmp_path, ca
         ).partition()
         assert Manifest.read(tmp_path / name).run_id == wanted.run_id
     refused(capsys, 2, ["add --hotness"], source, "--out", tmp_path / "no", *common)
-    refused(capsys, 2, ["--seeds colour: no nodes have that"], source, "--out", tmp_path / "no", *common, *flags[:3],
-            "colour", *flags[4:])  # fmt: skip
+    flags[3] = "colour"
+    refused(capsys, 2, ["--seeds colour: no nodes have that"], source, "--out", tmp_path / "no", *common, *flags)
 
 
 def test_inputs_that_are_not_there_or_have_no_rows(tmp_path, capsys):
@@ -174,8 +172,8 @@ def test_a_report_of_types(tmp_path, capsys):
 
 @pytest.mark.parametrize("target", ["/proc/x", "/proc/x/y", "/dev/null/x"])
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(capsys, target):
-    refused(capsys, 2, [f"output_dir {target} cannot be created: /", "choose a place"], "no such input", "--out",
-            target, "--num-parts", 2)  # fmt: skip
+    words = [f"output_dir {target} cannot be created: /", "choose a place"]
+    refused(capsys, 2, words, "no such input", "--out", target, "--num-parts", 2)
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path, capsys, monkeypatch):
@@ -186,19 +184,23 @@ def test_what_cannot_be_done_is_one_line(tmp_path, capsys, monkeypatch):
     refused(capsys, 2, ["nothing", "found none"], tmp_path / "nothing", *out)
     refused(capsys, 2, ["path is empty"], "", *out)  # not the working directory
     refused(capsys, 2, ["num_parts = 0"], source, "--out", tmp_path / "parts", "--num-parts", 0)
-    refused(capsys, 2, ["imbalance = 0.1 is not for --method random", "metis, fennel"], source, *out,
-            "--imbalance", 0.1)  # fmt: skip
-    refused(capsys, 2, ["'lots'", "512KB"], source, *out, "--cache-memory", "lots")
-    refused(capsys, 2, ["--balance colour", "label, train_mask, year"], source, *out, "--balance", "colour")
-    refused(capsys, 2, ["needs --owners"], source, *out, "--method", "assigned")
-    refused(capsys, 2, ["--owners a: expected TYPE"], source, *out, "--method", "assigned", "--owners", "a",
-            "--owners", "b")  # fmt: skip
-    refused(capsys, 2, ["--seeds is for --hotness seeds"], source, *out, "--seeds", "train_mask")
-    refused(capsys, 2, ["needs --seeds and --num-neighbors"], source, *out, "--hotness", "seeds")
-    refused(capsys, 2, ["--scratch", "is not a directory"], source, *out, "--scratch", tmp_path / "no")
-    refused(capsys, 2, ["edges", "does not apply"], source, *out, "--src", "a")
-    refused(capsys, 2, ["--seeds few.npy holds 1 seeds for --num-parts 2", "--hotness degree"], source, *out,
-            "--hotness", "seeds", "--num-neighbors", "2", "--seeds", "few.npy")  # fmt: skip
+    for flags, *words in (
+        ("--imbalance 0.1", "imbalance = 0.1 is not for --method random", "metis, fennel"),
+        ("--cache-memory lots", "'lots'", "512KB"),
+        ("--balance colour", "--balance colour", "label, train_mask, year"),
+        ("--method assigned", "needs --owners"),
+        ("--method assigned --owners a --owners b", "--owners a: expected TYPE"),
+        ("--seeds train_mask", "--seeds is for --hotness seeds"),
+        ("--hotness seeds", "needs --seeds and --num-neighbors"),
+        (f"--scratch {tmp_path}/no", "--scratch", "is not a directory"),
+        ("--src a", "edges", "does not apply"),
+        (
+            "--hotness seeds --num-neighbors 2 --seeds few.npy",
+            "--seeds few.npy holds 1 seeds for --num-parts 2",
+            "--hotness degree",
+        ),
+    ):
+        refused(capsys, 2, words, source, *out, *flags.split())
     (tmp_path / "file").touch()
     refused(capsys, 2, ["output_dir", "is not empty"], source, "--out", tmp_path, "--num-parts", 2)
     refused(capsys, 2, ["output_dir", "is a file"], source, "--out", tmp_path / "file", "--num-parts", 2)
@@ -252,10 +254,8 @@ def test_what_fails_on_the_way_leaves_nothing(tmp_path, capsys, monkeypatch, err
 def test_a_method_that_is_not_there_is_said_to_be_missing(tmp_path, capsys, monkeypatch):
     source = arrays_in(tmp_path / "in", plain())
     monkeypatch.setitem(sys.modules, METHODS["metis"].module, None)
-    refused(
-        capsys, 2, ["this glt has no MetisPartitioner"], source, "--out", tmp_path / "o", "--num-parts", 2, "--method",
-        "metis",
-    )  # fmt: skip
+    flags = ["--out", tmp_path / "o", "--num-parts", 2, "--method", "metis"]
+    refused(capsys, 2, ["this glt has no MetisPartitioner"], source, *flags)
 
 
 def test_a_graph_may_be_given_its_name(tmp_path, capsys):

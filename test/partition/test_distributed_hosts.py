@@ -59,10 +59,15 @@ class Hosts:
         """Starts a rank on each; the second may wait at a stage for good, and says so."""
         for at, (name, stage) in enumerate(zip(self.names, ("", second_stops_at), strict=True)):
             environment = os.environ | {
-                "MASTER_ADDR": "10.231.7.1", "MASTER_PORT": "29500", "RANK": str(at), "WORLD_SIZE": "2",
-                "LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": name, "OMP_NUM_THREADS": "1",
+                "MASTER_ADDR": "10.231.7.1",
+                "MASTER_PORT": "29500",
+                "RANK": str(at),
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": "0",
+                "GLOO_SOCKET_IFNAME": name,
+                "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": os.pathsep.join(sys.path),
-            }  # fmt: skip
+            }
             script = [sys.executable, str(HERE / "host_run.py"), str(self.target(at)), str(timeout_s), stage]
             self.ranks.append(
                 subprocess.Popen(
@@ -129,7 +134,10 @@ def test_a_rank_that_is_killed_on_another_host_is_missed_at_once(hosts: Hosts) -
     hosts.ranks[1].kill()
     status, _, err = hosts.result(0)
     assert status == 1 and time.monotonic() - begin < 30  # the deadline is half an hour
-    assert "PeerLost: rank 0 of 2 lost other ranks at the caches of nodes of type 'node': the connection" in err
+    assert (
+        "PeerLost: partitioning rank 0 of 2 lost other ranks at the caches of nodes of type 'node': the connection"
+        in err
+    )
     assert "see their output for the cause, and run all of them again" in err
     assert not list(hosts.root.rglob("manifest.json")) and not list(hosts.target(0).parent.iterdir())
 
@@ -142,5 +150,5 @@ def test_a_cable_that_is_cut_is_missed_at_the_deadline(hosts: Hosts) -> None:
     status, _, err = hosts.result(0)
     assert status == 1
     # The stage is left open: on a machine that stands still for 5 s it is another one.
-    assert "PeerLost: rank 0 of 2 " in err and "within timeout_s = 5 s" in err
+    assert "PeerLost: partitioning rank 0 of 2 " in err and "within timeout_s = 5 s" in err
     assert not list(hosts.root.rglob("manifest.json")) and not list(hosts.target(0).parent.iterdir())

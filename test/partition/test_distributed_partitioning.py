@@ -9,9 +9,9 @@ from distributed_run import PARTITIONERS, Job, files_under, random_graph, run_jo
 from partition_world import hetero_world
 
 from glt.partition import RandomPartitioner, load_partition
-from glt.partition.graph_input import GraphInput
-from glt.partition.sharded.run import disk_bytes, forecast_of, outline
-from glt.partition.sharded.slices import EDGE_TABLES, NODE_TABLES, GraphSlice, _num_rows
+from glt.partition.graph_input import EDGE_TABLES, NODE_TABLES, GraphInput
+from glt.partition.sharded.run import disk_bytes, outline
+from glt.partition.sharded.slices import GraphSlice, rows_of
 from glt.testing.cluster import Cluster
 
 
@@ -92,23 +92,11 @@ def test_the_forecast_is_that_of_the_whole_graph(tmp_path: Path, relabel: bool) 
     partitioner = RandomPartitioner(tmp_path / "parts", **given)
     part = slice_of(given, 1, 3)
     tables = {name: part.get(name) for name in NODE_TABLES + EDGE_TABLES}
-    rows = [_num_rows(tables, node_type) for node_type in given["num_nodes"]]
+    rows = [rows_of(tables, node_type) for node_type in given["num_nodes"]]
     num_edges = np.array([[each.num_edges, 0, 0] for each in partitioner.graph.edges]).T
-    names = (
-        "node_feat",
-        "edge_feat",
-        "node_label",
-        "edge_weight",
-        "edge_time",
-        "node_time",
-        "node_attrs",
-        "edge_attrs",
-    )
-    graph = GraphInput.of(
-        "out", given["num_nodes"], part["edge_index"], *(tables[name] for name in names), num_rows=rows
-    )
+    graph = GraphInput.of(given["num_nodes"], part["edge_index"], num_rows=rows, **tables)
     slices = GraphSlice(graph, np.array([rows, rows, rows]), num_edges)
-    assert forecast_of(partitioner, outline(slices)) == partitioner.forecast()
+    assert partitioner.forecast_of(outline(slices)) == partitioner.forecast()
     of_two, of_one = disk_bytes(partitioner, slices, [0]), disk_bytes(partitioner, slices, [1])
     assert 2 * of_one > of_two > 1.5 * of_one > 0  # 2 of 4 partitions, and the same books
 

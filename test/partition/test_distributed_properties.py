@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from local_exchange import LocalExchange, in_ranks, use_threads
 
 from glt.partition import AssignedPartitioner, FrequencyPartitioner, RandomPartitioner, partition_distributed
-from glt.partition.hotness import WholeHotness
+from glt.partition.methods.hotness import WholeHotness
 from glt.partition.methods.partitioners import assign_by_hotness
 from glt.partition.sharded.slices import SlicedHotness
 
@@ -61,12 +61,17 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
         return np.array([0, *inner, size])
 
     return {
-        "kind": kind, "world_size": world_size, "round_bytes": draw(st.sampled_from([1, 100, 1 << 20])), "plain": plain,
+        "kind": kind,
+        "world_size": world_size,
+        "round_bytes": draw(st.sampled_from([1, 100, 1 << 20])),
+        "plain": plain,
         "sliced": [
-            (per_node, bounds(num_nodes)), (per_edge, bounds(num_edges)), (owners, bounds(num_nodes)),
+            (per_node, bounds(num_nodes)),
+            (per_edge, bounds(num_edges)),
+            (owners, bounds(num_nodes)),
             (hotness, bounds(num_nodes)),
         ],
-    }  # fmt: skip
+    }
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -85,9 +90,14 @@ def test_the_bytes_of_one_machine(drawn: dict[str, Any]) -> None:
                 for name, value in tables.items()
             }
             return partition_distributed(
-                partitioner, root / "ranks", **plain, **mine, group=exchange, round_bytes=drawn["round_bytes"],
+                partitioner,
+                root / "ranks",
+                **plain,
+                **mine,
+                group=exchange,
+                round_bytes=drawn["round_bytes"],
                 num_threads=1,
-            )  # fmt: skip
+            )
 
         wanted = partitioner(root / "one", **plain, **whole, num_threads=1).partition()
         assert in_ranks(drawn["world_size"], rank_of) == [wanted] * drawn["world_size"]
@@ -103,7 +113,7 @@ def test_many_nodes_are_placed_by_the_same_sample() -> None:
 
     def rank_of(exchange: LocalExchange) -> np.ndarray:
         mine = tuple(cut(hot, bounds, exchange.rank))
-        return assign_by_hotness(SlicedHotness(exchange, mine, False, np.diff(bounds), 1 << 20), nodes, 4, 3, 0)
+        return assign_by_hotness(SlicedHotness(exchange, mine, False, np.diff(bounds)), nodes, 4, 3, 0)
 
     wanted = assign_by_hotness(WholeHotness(hot), nodes, 4, 3, 0)
     for found in in_ranks(3, rank_of):
@@ -140,8 +150,11 @@ def test_slices_that_do_not_fit_on_all_ranks(
 ) -> None:
     use_threads(monkeypatch)
     given: dict[str, Any] = {
-        "num_parts": 2, "num_nodes": 10, "edge_index": np.zeros((2, 3), np.int64), "node_feat": np.ones((5, 1)),
-    }  # fmt: skip
+        "num_parts": 2,
+        "num_nodes": 10,
+        "edge_index": np.zeros((2, 3), np.int64),
+        "node_feat": np.ones((5, 1)),
+    }
 
     def rank_of(exchange: LocalExchange) -> Any:
         return partition_distributed(partitioner, tmp_path / "parts", **(given | changed), group=exchange)
@@ -171,9 +184,12 @@ def test_slices_that_do_not_fit(
 ) -> None:
     use_threads(monkeypatch)
     given: dict[str, Any] = {
-        "num_parts": 2, "num_nodes": 10, "edge_index": np.zeros((2, 3), np.int64), "probs": [np.ones(5)] * 2,
+        "num_parts": 2,
+        "num_nodes": 10,
+        "edge_index": np.zeros((2, 3), np.int64),
+        "probs": [np.ones(5)] * 2,
         "node_feat": np.ones((5, 1)),
-    }  # fmt: skip
+    }
 
     def rank_of(exchange: LocalExchange) -> Any:
         arguments = given | (changed if exchange.rank == 1 else {})
@@ -202,9 +218,15 @@ def test_no_rank_has_the_hotness_of_all_nodes_for_all_partitions(
 
     def rank_of(exchange: LocalExchange) -> Any:
         return partition_distributed(
-            RandomPartitioner, tmp_path / "parts", 8, num_nodes, np.zeros((2, 0), np.int64),
-            node_feat=np.ones((num_nodes // 2, 1)), hotness=[hot[exchange.rank]] * 8, group=exchange,
-        )  # fmt: skip
+            RandomPartitioner,
+            tmp_path / "parts",
+            8,
+            num_nodes,
+            np.zeros((2, 0), np.int64),
+            node_feat=np.ones((num_nodes // 2, 1)),
+            hotness=[hot[exchange.rank]] * 8,
+            group=exchange,
+        )
 
     in_ranks(2, rank_of)
     # Of 8 partitions a rank hears of 4, 8 bytes for each node; and rows of features.

@@ -11,7 +11,7 @@ from glt import _core
 from glt.partition import RandomPartitioner, load_partition
 from glt.partition.format.book import Book
 from glt.partition.format.files import scratch_file
-from glt.partition.format.writer import PartitionWriter, SortMemory, write_graph
+from glt.partition.methods.writer import PartitionWriter, SortMemory, write_graph
 
 NUM_NODES, NUM_EDGES, HUB_EDGES = 3000, 40_000, 15_000
 
@@ -131,7 +131,7 @@ def test_an_interrupt_ends_the_native_passes(tmp_path, graph):
         owner = np.zeros(NUM_NODES, np.uint8)
         position = np.arange(NUM_NODES, dtype=np.uint32)
         edges = partitioner.graph.edges[0]
-        _core.count_rows(edges.row_ids, edges.col_ids, position, owner, owner, 1, indptr, tick=interrupt)
+        _core.count_rows(edges.row_ids, edges.col_ids, position, owner, owner, 1, indptr, progress=interrupt)
     assert len(writer_calls) == 1
 
 

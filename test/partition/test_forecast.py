@@ -33,10 +33,17 @@ def test_the_size_of_a_larger_result_and_of_its_scratch_file(tmp_path, monkeypat
     num_nodes, num_edges = 5000, 50_000
     rng = np.random.default_rng(0)
     partitioner = RandomPartitioner(
-        tmp_path / "parts", 2, num_nodes, rng.integers(0, num_nodes, (2, num_edges)),
-        node_feat=np.zeros((num_nodes, 100), np.float32), edge_weight=np.ones(num_edges, np.float32),
-        edge_time=np.arange(num_edges), edge_feat=np.zeros((num_edges, 3)), num_threads=2, relabel=relabel,
-    )  # fmt: skip
+        tmp_path / "parts",
+        2,
+        num_nodes,
+        rng.integers(0, num_nodes, (2, num_edges)),
+        node_feat=np.zeros((num_nodes, 100), np.float32),
+        edge_weight=np.ones(num_edges, np.float32),
+        edge_time=np.arange(num_edges),
+        edge_feat=np.zeros((num_edges, 3)),
+        num_threads=2,
+        relabel=relabel,
+    )
     partitioner.sort_memory_bytes = 2  # below what users may ask for: the edges pass through a scratch file
     made = []
     room = os.posix_fallocate
@@ -55,11 +62,17 @@ def test_the_size_of_caches_with_their_headers(tmp_path, relabel, cache_ratio):
     num_nodes, num_parts = 400, 16
     rng = np.random.default_rng(0)
     partitioner = RandomPartitioner(
-        tmp_path / "parts", num_parts, num_nodes, rng.integers(0, num_nodes, (2, 1000)),
-        node_feat=np.zeros((num_nodes, 2), np.float32), node_time=np.arange(num_nodes),
-        node_attrs={"mask": rng.random(num_nodes) < 0.5}, hotness=1 + rng.random(num_nodes), cache_ratio=cache_ratio,
+        tmp_path / "parts",
+        num_parts,
+        num_nodes,
+        rng.integers(0, num_nodes, (2, 1000)),
+        node_feat=np.zeros((num_nodes, 2), np.float32),
+        node_time=np.arange(num_nodes),
+        node_attrs={"mask": rng.random(num_nodes) < 0.5},
+        hotness=1 + rng.random(num_nodes),
+        cache_ratio=cache_ratio,
         relabel=relabel,
-    )  # fmt: skip
+    )
     forecast = partitioner.forecast()
     partitioner.partition()
     assert len(list((tmp_path / "parts").glob("part*/cache/node/**/*.npy"))) == (num_parts * 4 if cache_ratio else 0)

@@ -14,7 +14,7 @@ from partition_world import World, assert_union_is_the_input, hetero_world, load
 from scipy.optimize import linear_sum_assignment
 
 from glt.partition import FrequencyPartitioner, Manifest, RandomPartitioner, load_partition
-from glt.partition.hotness import WholeHotness
+from glt.partition.methods.hotness import WholeHotness
 from glt.partition.methods.partitioners import assign_by_hotness
 
 EMPTY = np.zeros((2, 0), np.int64)

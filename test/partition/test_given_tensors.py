@@ -19,10 +19,13 @@ N, E = 30, 90
 def tables() -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     return {
-        "edge_index": torch.randint(N, (2, E), generator=generator), "node_feat": torch.rand(N, 4, generator=generator),
-        "edge_feat": torch.rand(E, 2), "node_label": torch.arange(N), "edge_weight": torch.rand(E),
+        "edge_index": torch.randint(N, (2, E), generator=generator),
+        "node_feat": torch.rand(N, 4, generator=generator),
+        "edge_feat": torch.rand(E, 2),
+        "node_label": torch.arange(N),
+        "edge_weight": torch.rand(E),
         "edge_time": torch.arange(E),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", tables())
@@ -37,9 +40,10 @@ def test_of_the_graph(tmp_path: Path, name: str) -> None:
     assert len(load_partition(tmp_path / "parts", 0).nodes[0].ids) == N // 2
 
 
-@pytest.mark.parametrize(("named", "where"), [
-    ("node_attrs", "mask"), ("edge_attrs", "mask"), ("probs", 1), ("owners", None), ("node_time", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("named", "where"),
+    [("node_attrs", "mask"), ("edge_attrs", "mask"), ("probs", 1), ("owners", None), ("node_time", None)],
+)
 def test_in_dicts_lists_and_what_one_partitioner_alone_has(tmp_path: Path, named: str, where: Any) -> None:
     graph = {key: value for key, value in tables().items() if key == "edge_index"}
     tensor = torch.rand(N if named != "edge_attrs" else E)

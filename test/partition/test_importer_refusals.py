@@ -11,17 +11,12 @@ import pytest
 import torch
 from dgl_writer import write_tensors
 from partition_world import load_all
-from peer_world import NUM_NODES, mapping, unpack, write_pyg
+from peer_world import NUM_NODES, mapping, write_pyg
 from torch_geometric.data import Data
 
 from glt.cli import main
 from glt.errors import PartitionError
 from glt.partition import import_dgl, import_glt, import_pyg
-
-
-@pytest.fixture(scope="module")
-def peers(tmp_path_factory):
-    return unpack(tmp_path_factory.mktemp("peers"))
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from peer_world import (
     hetero_edges,
     inputs,
     mapping,
-    unpack,
     write_pyg,
 )
 from torch_geometric.data import Data, HeteroData
@@ -27,13 +26,25 @@ from glt.partition import Manifest, import_dgl, import_glt, import_pyg, read_par
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory):
-    return unpack(tmp_path_factory.mktemp("peers"))
-
-
-@pytest.fixture(scope="module")
 def given(peers):
     return inputs(peers)
+
+
+@pytest.fixture
+def hetero_maps(peers):
+    """What DGL returned of ``dgl_hetero``."""
+    return {kind: mapping(peers, "dgl_hetero", kind.removeprefix("orig_")) for kind in ("orig_nids", "orig_eids")}
+
+
+def assert_is_dgl_hetero(root, given):
+    assert_union_is_the_input(
+        load_all(root),
+        HETERO_NODES,
+        hetero_edges(given, A_X_B, A_Z_A, B_Y_A),  # DGL sorts relations by name
+        node_feat={"a": given["a_feat"]},
+        node_label={"b": np.arange(9)},
+        edge_weight={A_X_B: np.arange(40.0)},
+    )
 
 
 def owners(root, node_type=0):
@@ -180,27 +191,20 @@ def test_a_directory_of_dgl_keeps_its_name_and_with_relabel_its_part_config(peer
 
 
 @pytest.mark.parametrize("name", ["dgl_hetero", "dgl_hetero_gb"])
-def test_a_heterogeneous_directory_of_dgl(peers, given, tmp_path, name):
-    maps = {kind: mapping(peers, "dgl_hetero", kind.removeprefix("orig_")) for kind in ("orig_nids", "orig_eids")}
-    import_dgl(peers / name, tmp_path / "out", tables={"edge_weight": "w"}, **maps)
-    assert_union_is_the_input(
-        load_all(tmp_path / "out"),
-        HETERO_NODES,
-        hetero_edges(given, A_X_B, A_Z_A, B_Y_A),  # DGL sorts relations by name
-        node_feat={"a": given["a_feat"]},
-        node_label={"b": np.arange(9)},
-        edge_weight={A_X_B: np.arange(40.0)},
-    )
+def test_a_heterogeneous_directory_of_dgl(peers, given, tmp_path, name, hetero_maps):
+    import_dgl(peers / name, tmp_path / "out", tables={"edge_weight": "w"}, **hetero_maps)
+    assert_is_dgl_hetero(tmp_path / "out", given)
 
 
-def test_tables_of_dgl_keep_their_names_or_are_left_out(peers, given, tmp_path):
-    maps = {kind: mapping(peers, "dgl_hetero", kind.removeprefix("orig_")) for kind in ("orig_nids", "orig_eids")}
+def test_tables_of_dgl_keep_their_names_or_are_left_out(peers, given, tmp_path, hetero_maps):
     edges = hetero_edges(given, A_X_B, A_Z_A, B_Y_A)
-    import_dgl(peers / "dgl_hetero", tmp_path / "named", tables={"node_label": "feat", "node_feat": "label"}, **maps)
+    import_dgl(
+        peers / "dgl_hetero", tmp_path / "named", tables={"node_label": "feat", "node_feat": "label"}, **hetero_maps
+    )
     tables = {"node_label": {"a": given["a_feat"]}, "node_feat": {"b": np.arange(9)}}
     tables["edge_attrs"] = {A_X_B: {"w": np.arange(40.0, dtype=np.float32)}}
     assert_union_is_the_input(load_all(tmp_path / "named"), HETERO_NODES, edges, **tables)
-    import_dgl(peers / "dgl_hetero", tmp_path / "bare", leave_out=["w", "feat", "label"], **maps)
+    import_dgl(peers / "dgl_hetero", tmp_path / "bare", leave_out=["w", "feat", "label"], **hetero_maps)
     assert_union_is_the_input(load_all(tmp_path / "bare"), HETERO_NODES, edges)
 
 
@@ -253,11 +257,4 @@ def test_mappings_that_the_pipeline_stored_are_used(peers, given, tmp_path):
                 pieces[name] = whole[name][first : first + end - begin]
             write_tensors(source / f"part{part}/orig_{kind}.dgl", pieces)
     import_dgl(source, tmp_path / "out", tables={"edge_weight": "w"})
-    assert_union_is_the_input(
-        load_all(tmp_path / "out"),
-        HETERO_NODES,
-        hetero_edges(given, A_X_B, A_Z_A, B_Y_A),
-        node_feat={"a": given["a_feat"]},
-        node_label={"b": np.arange(9)},
-        edge_weight={A_X_B: np.arange(40.0)},
-    )
+    assert_is_dgl_hetero(tmp_path / "out", given)

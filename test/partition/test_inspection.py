@@ -9,7 +9,7 @@ from partition_world import hetero_world
 
 from glt.cli import main
 from glt.partition import RandomPartitioner, inspect_partitions, load_partition
-from glt.partition.format.manifest import MAX_VALUES, count_values
+from glt.partition.inspect import MAX_VALUES, count_values
 
 
 @pytest.fixture
@@ -53,9 +53,13 @@ def test_named_tables_are_reported_and_masks_counted(tmp_path):
     mask = np.arange(10) < 4
     edges = np.array([[0, 1], [1, 2]])
     RandomPartitioner(
-        tmp_path / "parts", 2, 10, edges, node_attrs={"train_mask": mask, "label": np.ones((10, 2))},
+        tmp_path / "parts",
+        2,
+        10,
+        edges,
+        node_attrs={"train_mask": mask, "label": np.ones((10, 2))},
         edge_attrs={"kind": np.arange(2)},
-    ).partition()  # fmt: skip
+    ).partition()
     report = inspect_partitions(tmp_path / "parts")
     assert report.nodes[0].tables == {"attribute label": "float64 [2]", "train_mask": "bool []"}
     assert report.edges[0].tables == {"kind": "int64 []"}

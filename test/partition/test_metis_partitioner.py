@@ -22,9 +22,12 @@ def pymetis_owner(num_nodes, edge_index, num_parts, recursive, **options):
     rows, cols = np.nonzero(weight)
     indptr = np.searchsorted(rows, np.arange(num_nodes + 1))
     found = pymetis.part_graph(
-        num_parts, pymetis.CSRAdjacency(indptr, cols), eweights=weight[rows, cols], recursive=recursive,
+        num_parts,
+        pymetis.CSRAdjacency(indptr, cols),
+        eweights=weight[rows, cols],
+        recursive=recursive,
         options=pymetis.Options(**options),
-    )  # fmt: skip
+    )
     return np.array(found.vertex_part), found.edge_cuts
 
 
@@ -60,10 +63,7 @@ def hubs(num_nodes, num_edges, exponent):
     generator = np.random.default_rng(0)
     share = (np.arange(num_nodes) + 1.0) ** -exponent
     return np.stack(
-        [
-            generator.integers(0, num_nodes, num_edges),
-            generator.choice(num_nodes, num_edges, p=share / share.sum()),
-        ]
+        [generator.integers(0, num_nodes, num_edges), generator.choice(num_nodes, num_edges, p=share / share.sum())]
     )
 
 

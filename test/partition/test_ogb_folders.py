@@ -67,9 +67,13 @@ def test_a_folder_of_ogb_in_npz(tmp_path):
     edges = np.array([[0, 1, 5], [1, 2, 0]])
     feat = np.random.default_rng(0).random((6, 2)).astype(np.float16)
     np.savez_compressed(
-        raw / "data.npz", edge_index=np.asfortranarray(edges), node_feat=feat, node_year=np.arange(6)[:, None],
-        num_nodes_list=np.array([6]), num_edges_list=np.array([3]),
-    )  # fmt: skip
+        raw / "data.npz",
+        edge_index=np.asfortranarray(edges),
+        node_feat=feat,
+        node_year=np.arange(6)[:, None],
+        num_nodes_list=np.array([6]),
+        num_edges_list=np.array([3]),
+    )
     label = np.array([[0], [np.nan], [2], [1], [1], [0]], np.float32)
     np.savez(raw / "node-label.npz", node_label=label)
     for name, ids in SPLIT.items():

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import covering
 from test_inputs import EDGES, NODES, edge_columns, node_columns, write
 
 from glt.cli import main
 from glt.partition import FennelPartitioner, RandomPartitioner, read_graph
-from glt.partition.inputs.collected import blank
+from glt.partition.inputs.scratch import blank
 from glt.partition.inputs.tables import EdgeTable, Field, TableFiles, count_lines
 
 pa = pytest.importorskip("pyarrow")
@@ -66,13 +67,11 @@ def describe(root: Path, kind: str, typed: bool, counted: bool) -> Path:
     return path
 
 
-@pytest.mark.parametrize("typed", [False, True])
-@pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz"])
+@covering(typed=[False, True], counted=[False, True], kind=["parquet", "csv", "csv.gz"])
 def test_an_outline_has_the_shapes_dtypes_and_forecast_of_the_graph(tables, tmp_path, kind, counted, typed):
     source = describe(tables, kind, typed, counted)
     whole, outline = (read_graph(source, tmp_path, outline=only) for only in (False, True))
-    assert shapes(outline) == shapes(whole)
+    assert shapes(dict(outline)) == shapes(dict(whole))
     for partitioner in (RandomPartitioner, FennelPartitioner):
         made = [partitioner(tmp_path / "parts", 4, **graph) for graph in (whole, outline)]
         assert made[0].forecast() == made[1].forecast()
@@ -111,9 +110,9 @@ def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
         pq.write_table(pa.table(columns), path, write_statistics=told, row_group_size=2)
         files = TableFiles((path,))
         assert [files.largest(end) for end in ids] == ([9, 70] if told else [None, None])
-        found = EdgeTable("edges", files, {**fields, "feat": None}, {}).outline(tmp_path, with_ids=True)
-        assert found.edge_index.max(1).tolist() == [9, 70] and found.edge_index.shape == (2, 3)
-        assert (found.edge_index[:, -1].tolist() == [4, 70]) != told
+        found = EdgeTable("edges", files, fields, {}).outline(tmp_path, with_ids=True)
+        assert found["edge_index"].max(1).tolist() == [9, 70] and found["edge_index"].shape == (2, 3)
+        assert (found["edge_index"][:, -1].tolist() == [4, 70]) != told
     pq.write_table(pa.table(columns).slice(0, 0), path)
     assert TableFiles((path,)).largest("src") == -1
     write(tmp_path / "e.csv", ids)
@@ -121,8 +120,7 @@ def test_the_largest_id_is_that_of_the_statistics_or_else_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "num_lines"),
-    [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\r\nb\r\n", 2), (b"\n\na\n\n\r\nb\rc", 3), (b"\n", 0)],
+    ("text", "num_lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\r\nb\r\n", 2), (b"\n\na\n\n\r\nb\rc", 3), (b"\n", 0)]
 )
 @pytest.mark.parametrize("block_bytes", [1, 2, 1 << 20])
 def test_lines_are_counted_in_blocks(tmp_path, monkeypatch, text, num_lines, block_bytes):

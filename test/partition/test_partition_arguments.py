@@ -4,6 +4,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from partition_world import by_error
 
 from glt.errors import PartitionError
 from glt.partition import RandomPartitioner, load_partition
@@ -17,70 +18,66 @@ def nested(layout):
         return torch.nested.nested_tensor([torch.ones(2), torch.ones(3), torch.ones(1)], layout=layout)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"num_parts": 0}, ValueError, "num_parts = 0: expected 1 to 65536, the number of partitions"),
-        ({"num_parts": 2.0}, TypeError, r"num_parts = 2\.0: expected an integer"),
-        ({"num_parts": True}, TypeError, "num_parts = True: expected an integer"),
-        ({"num_nodes": 0}, ValueError, "num_nodes = 0: expected 1 to"),
-        ({"num_nodes": None}, TypeError, "num_nodes = None"),
-        ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
-        ({"random_seed": -1}, ValueError, "random_seed = -1: expected 0 to"),
-        ({"random_seed": 2**64}, ValueError, "random_seed = 18446744073709551616"),
-        ({"edge_assign_strategy": "by_edge"}, ValueError, "edge_assign_strategy = 'by_edge': expected 'by_src'"),
-        ({"edge_assign_strategy": None}, ValueError, "edge_assign_strategy = None"),
-        ({"device": torch.device("cuda", 99)}, ValueError, r"device = cuda:99: .*torch.device\('cpu'\)"),
-        ({"device": 99}, ValueError, "device = cuda:99"),
-        ({"device": "meta"}, ValueError, "device = meta"),
-        ({"device": "toaster"}, ValueError, "device = 'toaster'"),
-        ({"edge_index": EDGES.tolist()}, TypeError, "edge_index is a list: expected a dense tensor or array"),
-        ({"edge_index": EDGES.astype(float)}, TypeError, "edge_index is a ndarray of float64"),
-        ({"edge_index": torch.from_numpy(EDGES).to(torch.int16)}, TypeError, "edge_index is a Tensor of torch.int16"),
-        ({"edge_index": torch.eye(3).to_sparse()}, TypeError, "edge_index is a Tensor"),
-        (
-            {"edge_index": EDGES.T},
-            ValueError,
-            r"edge_index has shape \[3, 2\]: expected \[2, num_edges\]; pass",
-        ),
-        ({"edge_index": np.ma.masked_array(EDGES, EDGES > 1)}, TypeError, "edge_index is a MaskedArray"),
-        ({"edge_index": EDGES.view(np.matrix)}, TypeError, "edge_index is a matrix: expected a plain"),
-        ({"node_feat": np.ma.masked_array(EDGES.T, False)}, TypeError, "node_feat is a MaskedArray: .*filled"),
-        ({"hotness": np.ma.masked_array(np.ones(3), False)}, TypeError, "hotness is a MaskedArray: .*filled"),
-        ({"hotness": np.full(3, 1e308)}, ValueError, r"hotness\[0\] = 1e\+308: .*at most 1e\+30"),
-        ({"hotness": np.full(3, np.inf, np.float32)}, ValueError, r"hotness\[0\] = inf: expected finite"),
-        ({"edge_index": EDGES[0]}, ValueError, r"edge_index has shape \[3\]"),
-        ({"edge_index": {}}, TypeError, "num_nodes = 3: expected a dict by node type, since edge_index is a dict"),
-        ({"num_nodes": 2}, IndexError, r"edge_index\[0\]\[2\] = 2 is outside \[0, 2\): pass num_nodes larger"),
-        ({"edge_index": np.array([[0, 1], [-1, 7]])}, IndexError, r"edge_index\[1\]\[0\] = -1 is outside \[0, 3\)"),
-        (
-            {"node_feat": np.zeros((4, 2))},
-            ValueError,
-            r"node_feat has shape \[4, 2\]: expected one row per node",
-        ),
-        ({"node_label": torch.zeros(2)}, ValueError, r"node_label has shape \[2\]: expected one row per node"),
-        ({"edge_feat": np.zeros(())}, ValueError, r"edge_feat has shape \[\]: expected one row per edge"),
-        ({"node_feat": [1, 2, 3]}, TypeError, "node_feat is a list: expected a torch.Tensor or a numpy.ndarray"),
-        ({"node_feat": {"paper": np.zeros(3)}}, TypeError, "node_feat is a dict by type: expected a single value"),
-        ({"node_feat": np.array(["a", "b", "c"])}, TypeError, "node_feat has dtype .*expected a dtype that torch has"),
-        ({"node_feat": np.array([1, None, 3])}, TypeError, "node_feat has dtype dtype\\('O'\\)"),
-        ({"node_feat": np.zeros(3, ">f4")}, TypeError, "node_feat has dtype .*native byte order"),
-        (
-            {"node_feat": torch.zeros(3, 2, 2, 2, 2)},
-            ValueError,
-            r"node_feat has shape \[3, 2, 2, 2, 2\]: expected at most 4 dim",
-        ),
-        ({"edge_feat": np.zeros((3, 1, 1, 1, 1))}, ValueError, r"edge_feat has shape \[3, 1, 1, 1, 1\]: expected at"),
-        (
-            {"node_feat": torch.zeros(3, 2).to(torch.float8_e8m0fnu)},
-            TypeError,
-            "node_feat has dtype torch.float8_e8m0fnu: expected one of bfloat16, bool, ",
-        ),
-        ({"node_feat": torch.eye(3).to_sparse()}, TypeError, "node_feat has layout torch.sparse_coo"),
-        ({"node_feat": nested(torch.strided)}, TypeError, "node_feat is a nested tensor: expected a dense one"),
-        ({"node_feat": nested(torch.jagged)}, TypeError, "node_feat is a nested tensor: expected a dense one"),
-        ({"halo": 1, "attrs": 2}, TypeError, "RandomPartitioner has no argument attrs, halo: expected those of help"),
-    ],
+@by_error(
+    ("options", "message"),
+    {
+        ValueError: [
+            ({"num_parts": 0}, "num_parts = 0: expected 1 to 65536, the number of partitions"),
+            ({"num_nodes": 0}, "num_nodes = 0: expected 1 to"),
+            ({"chunk_size": 0}, "chunk_size = 0"),
+            ({"random_seed": -1}, "random_seed = -1: expected 0 to"),
+            ({"random_seed": 2**64}, "random_seed = 18446744073709551616"),
+            ({"edge_assign_strategy": "by_edge"}, "edge_assign_strategy = 'by_edge': expected 'by_src'"),
+            ({"edge_assign_strategy": None}, "edge_assign_strategy = None"),
+            ({"device": torch.device("cuda", 99)}, r"device = cuda:99: .*torch.device\('cpu'\)"),
+            ({"device": 99}, "device = cuda:99"),
+            ({"device": "meta"}, "device = meta"),
+            ({"device": "toaster"}, "device = 'toaster'"),
+            ({"edge_index": EDGES.T}, r"edge_index has shape \[3, 2\]: expected \[2, num_edges\]; pass"),
+            ({"hotness": np.full(3, 1e308)}, r"hotness\[0\] = 1e\+308: .*at most 1e\+30"),
+            ({"hotness": np.full(3, np.inf, np.float32)}, r"hotness\[0\] = inf: expected finite"),
+            ({"edge_index": EDGES[0]}, r"edge_index has shape \[3\]"),
+            ({"node_feat": np.zeros((4, 2))}, r"node_feat has shape \[4, 2\]: expected one row per node"),
+            ({"node_label": torch.zeros(2)}, r"node_label has shape \[2\]: expected one row per node"),
+            ({"edge_feat": np.zeros(())}, r"edge_feat has shape \[\]: expected one row per edge"),
+            (
+                {"node_feat": torch.zeros(3, 2, 2, 2, 2)},
+                r"node_feat has shape \[3, 2, 2, 2, 2\]: expected at most 4 dim",
+            ),
+            ({"edge_feat": np.zeros((3, 1, 1, 1, 1))}, r"edge_feat has shape \[3, 1, 1, 1, 1\]: expected at"),
+        ],
+        TypeError: [
+            ({"num_parts": 2.0}, r"num_parts = 2\.0: expected an integer"),
+            ({"num_parts": True}, "num_parts = True: expected an integer"),
+            ({"num_nodes": None}, "num_nodes = None"),
+            ({"edge_index": EDGES.tolist()}, "edge_index is a list: expected a dense tensor or array"),
+            ({"edge_index": EDGES.astype(float)}, "edge_index is a ndarray of float64"),
+            ({"edge_index": torch.from_numpy(EDGES).to(torch.int16)}, "edge_index is a Tensor of torch.int16"),
+            ({"edge_index": torch.eye(3).to_sparse()}, "edge_index is a Tensor"),
+            ({"edge_index": np.ma.masked_array(EDGES, EDGES > 1)}, "edge_index is a MaskedArray"),
+            ({"edge_index": EDGES.view(np.matrix)}, "edge_index is a matrix: expected a plain"),
+            ({"node_feat": np.ma.masked_array(EDGES.T, False)}, "node_feat is a MaskedArray: .*filled"),
+            ({"hotness": np.ma.masked_array(np.ones(3), False)}, "hotness is a MaskedArray: .*filled"),
+            ({"edge_index": {}}, "num_nodes = 3: expected a dict by node type, since edge_index is a dict"),
+            ({"node_feat": [1, 2, 3]}, "node_feat is a list: expected a torch.Tensor or a numpy.ndarray"),
+            ({"node_feat": {"paper": np.zeros(3)}}, "node_feat is a dict by type: expected a single value"),
+            ({"node_feat": np.array(["a", "b", "c"])}, "node_feat has dtype .*expected a dtype that torch has"),
+            ({"node_feat": np.array([1, None, 3])}, "node_feat has dtype dtype\\('O'\\)"),
+            ({"node_feat": np.zeros(3, ">f4")}, "node_feat has dtype .*native byte order"),
+            (
+                {"node_feat": torch.zeros(3, 2).to(torch.float8_e8m0fnu)},
+                "node_feat has dtype torch.float8_e8m0fnu: expected one of bfloat16, bool, ",
+            ),
+            ({"node_feat": torch.eye(3).to_sparse()}, "node_feat has layout torch.sparse_coo"),
+            ({"node_feat": nested(torch.strided)}, "node_feat is a nested tensor: expected a dense one"),
+            ({"node_feat": nested(torch.jagged)}, "node_feat is a nested tensor: expected a dense one"),
+            ({"halo": 1, "attrs": 2}, "RandomPartitioner has no argument attrs, halo: expected those of help"),
+        ],
+        IndexError: [
+            ({"num_nodes": 2}, r"edge_index\[0\]\[2\] = 2 is outside \[0, 2\): pass num_nodes larger"),
+            ({"edge_index": np.array([[0, 1], [-1, 7]])}, r"edge_index\[1\]\[0\] = -1 is outside \[0, 3\)"),
+        ],
+    },
 )
 def test_bad_arguments_are_refused_by_name(tmp_path, options, error, message):
     arguments = {"num_parts": 2, "num_nodes": 3, "edge_index": EDGES, **options}

@@ -19,10 +19,15 @@ def homogeneous() -> Data:
     generator = torch.Generator().manual_seed(0)
     edge_index = torch.randint(0, 60, (2, 300), generator=generator)
     return Data(
-        edge_index=edge_index, x=torch.arange(120.0).view(60, 2), y=torch.arange(60) % 5, edge_attr=torch.arange(300),
-        train_mask=torch.arange(60) % 3 == 0, val_mask=torch.arange(60) % 3 == 1, kind=torch.arange(300) % 2,
+        edge_index=edge_index,
+        x=torch.arange(120.0).view(60, 2),
+        y=torch.arange(60) % 5,
+        edge_attr=torch.arange(300),
+        train_mask=torch.arange(60) % 3 == 0,
+        val_mask=torch.arange(60) % 3 == 1,
+        kind=torch.arange(300) % 2,
         num_nodes=60,
-    )  # fmt: skip
+    )
 
 
 def typed() -> HeteroData:
@@ -88,9 +93,15 @@ def test_types_have_mappings_of_their_own(tmp_path):
 @pytest.mark.parametrize("part_method", ["fennel", pytest.param("metis", marks=needs_metis)])
 def test_masks_and_edges_are_balanced(tmp_path, part_method):
     manifest = partition_graph(
-        homogeneous(), "toy", 3, tmp_path / "out", part_method=part_method, balance_ntypes=homogeneous().train_mask,
-        balance_edges=True, imbalance=0.1,
-    )  # fmt: skip
+        homogeneous(),
+        "toy",
+        3,
+        tmp_path / "out",
+        part_method=part_method,
+        balance_ntypes=homogeneous().train_mask,
+        balance_edges=True,
+        imbalance=0.1,
+    )
     (nodes,) = manifest.node_types
     assert [label.label for label in nodes.balanced_labels] == [(0,), (1,)]
     assert all(label.balance_ratio > 0.85 for label in nodes.balanced_labels)
@@ -158,9 +169,18 @@ def test_several_trainers_take_the_pieces_of_a_partition(tmp_path, part_method):
 def test_pieces_of_typed_partitions_and_what_goes_with_whole_ones(tmp_path):
     data, hotness = typed(), {t: np.ones(n) for t, n in typed().num_nodes_dict.items()}
     manifest = partition_graph(
-        data, "toy", 2, tmp_path / "out", part_method="fennel", num_trainers_per_machine=3, imbalance=0.2,
-        balance_ntypes=True, hotness=hotness, cache_ratio=0.2, num_threads=1,
-    )  # fmt: skip
+        data,
+        "toy",
+        2,
+        tmp_path / "out",
+        part_method="fennel",
+        num_trainers_per_machine=3,
+        imbalance=0.2,
+        balance_ntypes=True,
+        hotness=hotness,
+        cache_ratio=0.2,
+        num_threads=1,
+    )
     assert manifest.arguments["num_trainers_per_machine"] == 3 and manifest.arguments["imbalance"] == 0.2
     assert any(sum(entry.forecast.num_cached) for entry in manifest.node_types if entry.forecast), "caches are whole's"
     for part in load_all(tmp_path / "out"):
@@ -199,8 +219,12 @@ def test_pieces_of_typed_partitions_and_what_goes_with_whole_ones(tmp_path):
 )
 def test_what_cannot_be_honoured_is_refused_by_name(tmp_path, arguments, error, message):
     arguments = {
-        "g": homogeneous(), "graph_name": "toy", "num_parts": 2, "out_path": tmp_path / "out", "part_method": "random",
-    } | arguments  # fmt: skip
+        "g": homogeneous(),
+        "graph_name": "toy",
+        "num_parts": 2,
+        "out_path": tmp_path / "out",
+        "part_method": "random",
+    } | arguments
     with pytest.raises(error, match=message):
         partition_graph(**arguments)
     assert not (tmp_path / "out").exists()

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from covering import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_world import World, assert_union_is_the_input, hetero_world, load_all
+from partition_world import World, assert_damage_is_named, assert_union_is_the_input, hetero_world, load_all
 from test_hetero import graphs
 
 from glt.data.schema import HOMOGENEOUS
@@ -98,9 +99,7 @@ def assert_relabelled(root: Path, owners: list[np.ndarray], world: dict[str, Any
     return parts
 
 
-@pytest.mark.parametrize("time_level", ["edge", "node"])
-@pytest.mark.parametrize("strategy", ["by_src", "by_dst"])
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
+@covering(time_level=["edge", "node"], strategy=["by_src", "by_dst"], num_parts=[1, 2, 4])
 def test_partitions_are_the_input_in_new_ids(tmp_path, num_parts, strategy, time_level):
     world = hetero_world(time_level)
     rng = np.random.default_rng(num_parts)
@@ -128,7 +127,7 @@ def test_pieces_of_a_pass_fit_together(tmp_path, monkeypatch):
     world = hetero_world("node")
     owners = [np.arange(count) * 7 % 3 for count in world["num_nodes"].values()]
     write(tmp_path / "whole", owners, 3, world, relabel=True)
-    for name in ("arguments.CHUNK_IDS", "format.writer.CHUNK_IDS", "format.writer.CHUNK_EDGES"):
+    for name in ("format.files.CHUNK_IDS", "methods.writer.CHUNK_IDS", "methods.writer.CHUNK_EDGES"):
         monkeypatch.setattr(f"glt.partition.{name}", 5)
     write(tmp_path / "pieces", owners, 3, world, relabel=True, num_threads=3, sort_memory_bytes=1 << 20)
     assert_relabelled(tmp_path / "pieces", owners, world)
@@ -242,23 +241,15 @@ def test_rows_and_maps_that_do_not_fit_are_named():
         to_original_order(rows, ids, torch.zeros(4, 1))
 
 
-FILES = ["node_map/node.npy", "node_map_inverse/node.npy", "edge_map/node__to__node.npy",
-         "edge_map_inverse/node__to__node.npy"]  # fmt: skip
+MAPS = {"node_map": "node", "edge_map": "node__to__node"}
+FILES = [f"{each}{suffix}/{name}.npy" for each, name in MAPS.items() for suffix in ("", "_inverse")]
 
 
 @pytest.mark.parametrize("path", FILES)
 def test_maps_are_verified(relabelled, path):
-    data = (relabelled / path).read_bytes()
-    (relabelled / path).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(PartitionError, match=f"{path} was altered or comes from another run"):
-        load_partition(relabelled, 0)
-    (relabelled / path).unlink()
-    for load in (
-        load_partition,
-        lambda root, _: load_id_map(root, None if "/node.npy" in path else HOMOGENEOUS.edge_types[0]),
-    ):
-        with pytest.raises(PartitionError, match=f"{path} is missing"):
-            load(relabelled, 0)
+    assert_damage_is_named(relabelled / path, path, lambda: load_partition(relabelled, 0))
+    with pytest.raises(PartitionError, match=f"{path} is missing"):
+        load_id_map(relabelled, None if "/node.npy" in path else HOMOGENEOUS.edge_types[0])
 
 
 @pytest.mark.parametrize("change", ["shifted", "too few", "of nodes only"])

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/cuda_launcher.h"
 #include "cuda/launcher.h"
 #include "emulator.h"
 

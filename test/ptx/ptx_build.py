@@ -18,7 +18,8 @@ CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
 ARCH = "90"
 # The sources whose objects differ in a build with CUDA: these are compiled here. host_launcher.cc has a stand-in in
 # cudart.cc.
-WITH_CUDA = ["device", "module", "cuda_gather", "cuda_pinned", "cuda_rng"]
+WITH_CUDA = ["device_batch", "gather", "module"]
+KERNELS = [*sorted((ROOT / "csrc/cuda").glob("*.cu")), ROOT / "test/cuda/draws.cu"]
 CXX = ["g++", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
 
 
@@ -28,11 +29,16 @@ def why_not() -> str | None:
         return f"needs nvcc: {CUDA}/bin/nvcc does not exist"
     if not shutil.which("g++"):
         return "needs g++"
-    sources = [s for folder in ("core", "cuda", "python") for s in (ROOT / "csrc" / folder).glob("*.cc")]
-    lacking = [s.name for s in sources if not s.name.startswith("cuda_") and not objects_of(s)]
+    lacking = [s.name for s in reused_sources() if not objects_of(s)]
     if lacking:
         return f"needs the objects of `python setup.py build_ext --inplace` in build/obj: {lacking[0]} has no new one"
     return None
+
+
+def reused_sources() -> list[Path]:
+    """Returns the sources whose objects of an ordinary build serve here too."""
+    own = [*(ROOT / "csrc/python" / f"{name}.cc" for name in WITH_CUDA), ROOT / "csrc/cuda/host_launcher.cc"]
+    return [source for source in (ROOT / "csrc").glob("*/*.cc") if source not in own]
 
 
 def objects_of(source: Path) -> list[Path]:
@@ -94,7 +100,7 @@ def build_core(folder: Path) -> tuple[Path, list[str]]:
     includes = [f"-I{ROOT}/csrc", f"-I{CUDA}/include", f"-I{pybind11.get_include()}"]
     includes.append(f"-I{sysconfig.get_paths()['include']}")
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        cuda = list(pool.map(lambda s: compile_cuda(s, folder), sorted((ROOT / "csrc/cuda").glob("*.cu"))))
+        cuda = list(pool.map(lambda s: compile_cuda(s, folder), KERNELS))
         kernels = [kernel for _, found in cuda for kernel in found]
         made = [pool.submit(compile_kernels, part, f"kernels{i}", folder) for i, part in enumerate(halves(kernels))]
         made += [
@@ -103,8 +109,7 @@ def build_core(folder: Path) -> tuple[Path, list[str]]:
         ]
         made += [pool.submit(compile_cpp, HERE / f"{n}.cc", folder, "-O2", *includes) for n in ("emulator", "cudart")]
         objects = [obj for obj, _ in cuda] + [each.result() for each in made]
-    others = [s for part in ("core", "cuda", "python") for s in (ROOT / "csrc" / part).glob("*.cc")]
-    objects += [objects_of(s)[-1] for s in others if s.stem not in (*WITH_CUDA, "host_launcher")]
+    objects += [objects_of(s)[-1] for s in reused_sources()]
     library = folder / "_core.so"
     run("g++", "-shared", "-o", library, *objects, "-lrt", "-lpthread", "-ldl", folder=folder)
     return library, [kernel.name for kernel in kernels]

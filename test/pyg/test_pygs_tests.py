@@ -20,7 +20,10 @@ from not_distributed import NO_LOADER, NOT_ASKED
 HERE = Path(__file__).parent
 SOURCE = os.environ.get("GLT_PYG_TESTS", "")
 
-pytestmark = pytest.mark.skipif(not SOURCE, reason="GLT_PYG_TESTS does not name a clone of PyG")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not SOURCE, reason="GLT_PYG_TESTS does not name a clone of PyG"),
+]
 
 SELECTED = "not test_basic_gnn or inference or trim"  # of the models' tests, those of loaders
 FILES = [

@@ -10,7 +10,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.sampler import SamplingConfig
-from glt.sampler.config import CONFLICTS, GIVEN, refuse
+from glt.sampler.config import CONFLICTS, GIVEN, refuse_conflicts
 
 SCHEMA = Schema(("a", "b"), (("a", "to", "a"), ("a", "to", "b"), ("b", "of", "a")))
 
@@ -108,17 +108,15 @@ def test_enums_of_pyg_stand_for_their_values():
     assert SamplingConfig.checked([1], subgraph_type=SubgraphType.induced).subgraph_type == "induced"
 
 
-@pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda c: f"{c.first} and {c.second}")
+@pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda c: " and ".join(c.options))
 def test_every_conflict_is_refused_naming_both(conflict):
-    values = {
-        conflict.first: "given" if conflict.first_value is GIVEN else conflict.first_value,
-        conflict.second: "given" if conflict.second_value is GIVEN else conflict.second_value,
-    }
-    with pytest.raises(conflict.error, match=f"{conflict.first}'? .*and '?{conflict.second}'? ") as refused:
-        refuse(**values)
+    values = {name: "given" if value is GIVEN else value for name, value in conflict.options.items()}
+    first, second = values
+    with pytest.raises(conflict.error, match=f"{first}'? .*and '?{second}'? ") as refused:
+        refuse_conflicts(**values)
     assert conflict.why in str(refused.value)
-    refuse(**{conflict.first: values[conflict.first]})  # alone, neither is anyone's business
-    refuse(**{conflict.second: values[conflict.second]})
+    for name, value in values.items():  # alone, neither is refused
+        refuse_conflicts(**{name: value})
 
 
 @pytest.mark.parametrize(

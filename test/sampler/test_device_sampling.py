@@ -67,7 +67,7 @@ def test_every_option_gives_what_the_cpu_gives(options, edge_dir):
         expected = sampler.sample([(kind, seeds)], time, batch_key=7)
         kernels = on_host(sampler)
         for _ in range(2):
-            assert_same(kernels.sample(sampler.config, [(kind, seeds)], time, 7), expected)
+            assert_same(kernels.launch(sampler.config, [(kind, seeds)], time, 7)(), expected)
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -77,7 +77,7 @@ def test_one_hop_gives_what_the_cpu_gives(replace):
     for at, edge_type in enumerate(HETERO.edge_types):
         seeds = seeds % sampler.graph.num_nodes[sampler.graph.ends[at][0]]
         expected = sampler.sample_one_hop(seeds, 3, edge_type=edge_type, batch_key=5)
-        nbr, nbr_num, edge = kernels.sample_one_hop(sampler.config, seeds, 3, at, 5)
+        nbr_num, nbr, edge = kernels.sample_rows(at, seeds, num_neighbors=3, hop=0, batch_key=5)
         assert torch.equal(nbr, expected.nbr) and torch.equal(nbr_num, expected.nbr_num)
         assert torch.equal(edge, expected.edge)
 
@@ -86,7 +86,7 @@ def test_ids_keep_the_dtype_of_the_users():
     data = HOMO.clone()
     data.edge_index = data.edge_index.to(torch.int32)
     sampler = NeighborSampler(data, [2], random_seed=1)
-    out = on_host(sampler).sample(sampler.config, [(0, torch.tensor([1, 2]))], None, 3)
+    out = on_host(sampler).launch(sampler.config, [(0, torch.tensor([1, 2]))], None, 3)()
     assert out.node.dtype == out.row.dtype == out.col.dtype == out.edge.dtype == torch.int32
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from covering import covering
 from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
 from torch_geometric.sampler import neighbor_sampler as pyg
 
 from glt.data.schema import HOMOGENEOUS, Schema
-from glt.sampler.link import exclusions, link_batch, reverse_edge_type
+from glt.sampler.link import exclusions, find_reverse, link_batch
 from glt.sampler.negatives import num_negatives
 
 TWO_TYPES = Schema(
@@ -51,9 +52,11 @@ def pyg_batch(monkeypatch, index, disjoint, neg_sampling, negatives):
 CASES = [None, ("binary", 1), ("binary", 2), ("binary", 0.5), ("binary", 2.3), ("triplet", 1), ("triplet", 3)]
 
 
-@pytest.mark.parametrize("input_type", [None, ("user", "buys", "item"), ("user", "knows", "user")], ids=str)
-@pytest.mark.parametrize("mode", ["union", "disjoint", "temporal"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@covering(
+    input_type=[None, ("user", "buys", "item"), ("user", "knows", "user")],
+    mode=["union", "disjoint", "temporal"],
+    case=CASES,
+)
 def test_seeds_and_metadata_are_pygs(monkeypatch, case, mode, input_type):
     neg_sampling = None if case is None else NegativeSampling(*case)
     for num_pos in (1, 6):
@@ -148,7 +151,7 @@ def test_exclusions_follow_the_direction_of_sampling():
 
 def test_the_reverse_type_is_found_or_asked_for():
     def reverse(edge_type, named=None):
-        at = reverse_edge_type(TWO_TYPES, TWO_TYPES.edge_index(edge_type), named)
+        at = find_reverse(TWO_TYPES, TWO_TYPES.edge_index(edge_type), named)
         return TWO_TYPES.edge_types[at][1]
 
     assert reverse(("user", "buys", "item")) == "rev_buys"
@@ -156,11 +159,11 @@ def test_the_reverse_type_is_found_or_asked_for():
     assert reverse(("item", "near", "item")) == "near"
     assert reverse(("user", "likes", "user"), ("user", "knows", "user")) == "knows"
     with pytest.raises(ValueError, match=r"not clear.*'buys'.*'rates'.*name it"):
-        reverse_edge_type(
+        find_reverse(
             Schema(TWO_TYPES.node_types, (TWO_TYPES.edge_types[0], TWO_TYPES.edge_types[6], ("item", "back", "user"))),
             2,
         )
     with pytest.raises(ValueError, match=r"expected 'self', 'reverse' or an edge type from 'item' to 'user'"):
         reverse(("user", "buys", "item"), ("user", "knows", "user"))
     with pytest.raises(ValueError, match="those from 'b' to 'a' are"):
-        reverse_edge_type(Schema(("a", "b"), (("a", "to", "b"),)), 0)
+        find_reverse(Schema(("a", "b"), (("a", "to", "b"),)), 0)

@@ -13,7 +13,7 @@ TRIPLET = {"mode": "triplet", "amount": 2}
 
 
 @pytest.mark.parametrize("layout", ["CSC", "CSR"])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[pytest.mark.full] * (n >= 10)) for n in range(40)])
 def test_the_same_sources_as_a_dense_matrix_tells(layout, seed):
     rng = np.random.default_rng(seed)
     num_sources, num_targets = rng.integers(1, 40, 2)

@@ -15,8 +15,8 @@ from glt.sampler.negatives import (
     LocalCheck,
     NegativeRounds,
     earliest_node,
-    finish,
     negative_rounds,
+    run_rounds,
 )
 from glt.testing import random_graph, reference_key
 
@@ -47,13 +47,13 @@ class Pairs:
 def binary(check, num_src, num_dst, num, key=KEY, src_weight=None, dst_weight=None):
     config = NegativeSampling("binary", 1, src_weight, dst_weight)
     ends = Endpoint.of("src", num_src, config), Endpoint.of("dst", num_dst, config)
-    return finish(NegativeRounds(key, *ends, num), check)
+    return run_rounds(NegativeRounds(key, *ends, num), check)
 
 
 def triplets(check, source, num_dst, key=KEY, dst_weight=None):
     config = NegativeSampling("triplet", 1, None, dst_weight)
     ends = Endpoint("src", 0), Endpoint.of("dst", num_dst, config)
-    return finish(NegativeRounds(key, *ends, len(source), np.asarray(source)), check)
+    return run_rounds(NegativeRounds(key, *ends, len(source), np.asarray(source)), check)
 
 
 def require_uniform(found, expected):
@@ -144,7 +144,7 @@ def test_the_native_check_finds_the_edges(layout):
     source = np.repeat(np.arange(30), 20)
     late = np.arange(600) % 50 + 5
     found, expected = (
-        finish(NegativeRounds(KEY, Endpoint("src", 30), Endpoint("dst", 50, None, (0, 0)), 600, source, late), each)
+        run_rounds(NegativeRounds(KEY, Endpoint("src", 30), Endpoint("dst", 50, None, (0, 0)), 600, source, late), each)
         for each in (check, Pairs(edges, dst_time=time))
     )
     assert np.array_equal(found.dst, expected.dst)
@@ -182,7 +182,7 @@ def test_the_first_non_edge_among_the_attempts_is_taken():
             end.draw(KEY, np.arange(30), attempt, draws[side, attempt])
     check = Pairs([[], []])
     check.edges = {(s, d) for s in range(50) for d in range(50) if (s + d) % 5}
-    found = finish(NegativeRounds(KEY, *ends, 30), check)
+    found = run_rounds(NegativeRounds(KEY, *ends, 30), check)
     for slot in range(30):
         first = next(a for a in range(40) if (draws[0, a, slot] + draws[1, a, slot]) % 5 == 0)
         assert (found.src[slot], found.dst[slot]) == (draws[0, first, slot], draws[1, first, slot])
@@ -227,7 +227,7 @@ def timed(time, seed_time, edges=((), ()), source=None, num_dst=None):
     end = earliest_node(torch.from_numpy(time))
     ends = Endpoint("src", len(time), None, end), Endpoint("dst", len(time), None, end)
     rounds = NegativeRounds(KEY, *ends, len(seed_time), source, np.asarray(seed_time))
-    return finish(rounds, Pairs(np.array(edges, np.int64), time, time))
+    return run_rounds(rounds, Pairs(np.array(edges, np.int64), time, time))
 
 
 def test_no_negative_is_later_than_its_seed():

@@ -485,7 +485,6 @@ class DeviceParts(Partitions):
     def _sampled(self, asked: OneHopRequest) -> tuple[Tensor, Tensor, Tensor | None]:
         excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
         return self.sampling.sample_rows(
-            self.config,
             asked.edge_type,
             asked.nodes,
             num_neighbors=asked.num_neighbors,

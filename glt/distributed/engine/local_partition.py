@@ -435,8 +435,7 @@ class LocalTables:
             place.device,
             num_hot=num_hot,
             hotness=hotness,
-            row_of=row_of,
-            first_id=first_id,
+            ids=(row_of, first_id),
             name=f"{name!r} of partitions {self._parts}",
         )
 

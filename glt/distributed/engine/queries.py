@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,6 @@ from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.requests import HasEdgesRequest, OneHopRequest
-
-# The edges of a partition, found by their ids, and from the end that the partition does not expand.
-
 
 _CHUNK = 1 << 24  # edges that are counted at a time: their ids are widened for it
 
@@ -62,8 +59,8 @@ class EdgeDirectory:
         center = torch.from_numpy(np.asarray(self._centers[row], np.int64))
         ends = self._ends(center, self.topology.indices[torch.from_numpy(position)].long())
         found = is_here[back]
-        place = np.cumsum(is_here) - 1  # of each that is here among those
-        return torch.from_numpy(found), ends[:, torch.from_numpy(place[back[found]])]
+        rank = np.cumsum(is_here) - 1  # among those that are here
+        return torch.from_numpy(found), ends[:, torch.from_numpy(rank[back[found]])]
 
     def ids(self) -> Tensor:
         """Ids of the edges that are here, ascending ``[E]``, int64."""
@@ -216,8 +213,7 @@ class GraphQueries:
         Args:
             part, edge_type: Which partition and which edges.
             nodes: Ids ``[n]``, int64.
-            far: False: nodes that the partition owns, and their rows. True: nodes at the other end of edges, whosever
-                they are.
+            far: False: nodes that the partition owns. True: any nodes, at the other end of its edges.
         """
         directory = self.directory(part, edge_type)
         return (directory.far_degrees if far else directory.near_degrees)(_ids(nodes))
@@ -274,17 +270,16 @@ class GraphQueries:
         return found[0] if len(found) == 1 else torch.cat(found)
 
 
+_CALLS = ("degrees", "find_edges", "has_edges", "sample", "far_edges", "edge_ids", "book")
+
+
 def graph_calls(queries: GraphQueries) -> dict[str, Call]:
-    """What trainers may ask, by name; each takes who asks, its arguments and its keyword arguments."""
-    return {
-        "glt.graph.degrees": lambda who, args, kwargs: queries.degrees(*args, **kwargs),
-        "glt.graph.find_edges": lambda who, args, kwargs: queries.find_edges(*args, **kwargs),
-        "glt.graph.has_edges": lambda who, args, kwargs: queries.has_edges(*args, **kwargs),
-        "glt.graph.sample": lambda who, args, kwargs: queries.sample(*args, **kwargs),
-        "glt.graph.far_edges": lambda who, args, kwargs: queries.far_edges(*args, **kwargs),
-        "glt.graph.edge_ids": lambda who, args, kwargs: queries.edge_ids(*args, **kwargs),
-        "glt.graph.book": lambda who, args, kwargs: queries.book(*args, **kwargs),
-    }
+    """What trainers may ask, by name; each takes the caller, its arguments and its keyword arguments."""
+
+    def answer(query: Callable[..., Any], caller: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return query(*args, **kwargs)
+
+    return {f"glt.graph.{name}": partial(answer, getattr(queries, name)) for name in _CALLS}
 
 
 def _ids(ids: Any) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glt.channel.message import MessageKind, MessageLayout, encode_message, read_message
-from glt.data import arrays as pool
+from glt.data.arrays import pooled_empty
 from glt.errors import MessageError
 from glt.sampler.config import MAX_HOPS
 
@@ -286,7 +286,7 @@ class EarliestRequest:
 def reply_buffer(specs: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the buffer of a reply in recycled memory, and its tensors, to be filled in place."""
     layout = MessageLayout(specs)
-    buffer = pool.empty((layout.nbytes,), torch.uint8)
+    buffer = pooled_empty((layout.nbytes,), torch.uint8)
     layout.write_header(buffer, MessageKind.REPLY)
     return buffer, layout.tensors(buffer)
 

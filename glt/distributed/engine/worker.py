@@ -24,9 +24,8 @@ from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
-from glt.distributed.wire.liveness import Watch
-from glt.distributed.wire.rendezvous import TimedStore, connect
 from glt.distributed.wire.rpc_transport import RpcTransport
+from glt.distributed.wire.store import TimedStore, connect, wait_for_all
 from glt.distributed.wire.transport import Peer
 
 
@@ -106,13 +105,13 @@ class Worker:
         address, port, prefix = spec.store
         store = connect(address, port, prefix, spec.timeout_s)
         store.set(f"peer/{self.me.name}", json.dumps(self.me.to_json()))
-        ranks = {
-            f"peer/{spec.group_name}-{rank}-w{worker}": rank
+        keys = [
+            f"peer/{spec.group_name}-{rank}-w{worker}"
             for rank in range(spec.num_trainers)
             for worker in range(spec.num_workers)
-        }
+        ]
         # Before the transport is opened, which waits for all of them and cannot say who is missing.
-        found = Watch(TimedStore(store), self.me.name).wait_for(ranks, "bring up their workers", spec.timeout_s)
+        found = wait_for_all(TimedStore(store), keys, spec.timeout_s)
         index = spec.rank * spec.num_workers + spec.worker
         transport = RpcTransport(
             self.me,

@@ -38,7 +38,7 @@ class WorkerGroup:
         table: The loader's input, put into shared memory once.
         channel_bytes: Shared memory for batches in flight, over all workers.
         pin_for: A GPU whose CUDA context registers that memory, so that copies from it to GPUs need no staging.
-        check_peers: Called while the workers start, which wait for those of other trainers; raises if one is lost.
+        check_peers: Called in waits, for those of other trainers are waited for then; raises if a trainer is lost.
 
     Raises:
         WorkerDied: If one does not come up; names it.
@@ -56,6 +56,7 @@ class WorkerGroup:
         self.timeout_s: float = spec["timeout_s"]
         self._rank = int(spec["rank"])
         self._has_hinted = False
+        self._check_peers = check_peers
         self._unmeasured: set[int] = set()  # workers whose first batch of the epoch is yet to come
         self._channels: list[ShmChannel] = []
         self._workers: list[SamplingProcess] = []
@@ -64,7 +65,7 @@ class WorkerGroup:
         try:
             for device in devices:
                 self._start({**spec, "device": device, "num_workers": len(devices)}, channel_bytes // len(devices))
-            self._wait_until_ready(check_peers)
+            self._wait_until_ready()
             if pin_for is not None:
                 for channel in self._channels:
                     channel.pin(pin_for)
@@ -79,12 +80,12 @@ class WorkerGroup:
         full = WorkerSpec(**spec, worker=number, seeds_fd=seeds.fd, seeds_bytes=seeds.nbytes, channel=its_channel)
         self._workers.append(self._pool.start(number, asdict(full), (seeds.fd, its_channel["fd"])))
 
-    def _wait_until_ready(self, check_peers: Callable[[], None]) -> None:
+    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.timeout_s
         while starting := [worker for worker in self._workers if not worker.is_ready]:
             # First: what went wrong here is not the fault of others who gave up because of it.
             self._check_alive(deadlines.POLL_S)
-            check_peers()
+            self._check_peers()
             if time.monotonic() > deadline:
                 raise WorkerDied(f"{starting[0].name} was not ready after {self.timeout_s:g} s")
 
@@ -126,6 +127,7 @@ class WorkerGroup:
                     return None
                 self._check_alive()
                 self._check_beats(since)
+                self._check_peers()
             except ChannelClosed:
                 raise WorkerDied(self._workers[number].death()) from None
 

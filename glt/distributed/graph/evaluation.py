@@ -2,114 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import re
-import socket
-import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from time import monotonic
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from glt.errors import PeerLost, RemoteError, RendezvousError
-
-# What trainers tell each other beside their gradients: bounded in time, and an error names who is missing.
-
+from glt._collective import Collective
+from glt.errors import RendezvousError
 
 # A gloo group for each group of another backend, whose collectives have no deadline that names who is late.
 _gloo: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-class TrainerExchange:
-    """Words and tensors among the ranks of a process group, whose calls all ranks make in the same order.
-
-    Nothing is unpickled, and no call waits longer than for the rest of ``timeout_s``.
-
-    Args:
-        group: The process group. Default: that of ``torch.distributed``; without any, this process is alone.
-        timeout_s: For all calls together.
-
-    Attributes:
-        rank, size: Of this process in the group, and of the group.
-    """
-
-    def __init__(self, group: Any, timeout_s: float) -> None:
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-            raise ValueError(f"timeout_s = {timeout_s!r}: expected a number of seconds above 0")
-        self.timeout_s, self._deadline = float(timeout_s), monotonic() + timeout_s
-        self.rank, self.size = 0, 1
-        self._group: Any = None
-        if dist.is_available() and dist.is_initialized():
-            self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-            self._group = _gloo_group(group) if self.size > 1 else None
-
-    def all_told(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """What each trainer says, by rank."""
-        if self.size == 1:
-            return [json.loads(json.dumps(mine))]
-        text = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
-        self._meet()
-        sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
-        self._wait(dist.all_gather(sizes, torch.tensor([len(text)]), group=self._group, async_op=True))
-        longest = max(int(each) for each in sizes)
-        padded = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
-        whole = torch.zeros(longest, dtype=torch.uint8)
-        whole[: len(text)] = text
-        self._wait(dist.all_gather(padded, whole, group=self._group, async_op=True))
-        return [json.loads(each[: int(num)].numpy().tobytes()) for each, num in zip(padded, sizes, strict=True)]
-
-    def send(self, tensors: Sequence[Tensor]) -> None:
-        """Sends tensors to trainer 0."""
-        for tensor in tensors:
-            if tensor.numel():
-                self._wait(dist.isend(_bytes_of(tensor), self._global(0), self._group))
-
-    def receive(self, rank: int, outlines: Sequence[tuple[str, list[int]]]) -> list[Tensor]:
-        """Receives what a trainer sends, of these dtypes and shapes."""
-        tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in outlines]
-        for tensor in tensors:
-            if tensor.numel():
-                self._wait(dist.irecv(_bytes_of(tensor), self._global(rank), self._group))
-        return tensors
-
-    def _global(self, rank: int) -> int:
-        return dist.get_global_rank(self._group, rank)
-
-    def _left(self) -> timedelta:
-        return timedelta(seconds=max(self._deadline - monotonic(), 0.001))
-
-    def _meet(self) -> None:
-        start = monotonic()
-        try:
-            dist.monitored_barrier(self._group, self._left(), wait_all_ranks=True)
-        except RuntimeError as error:
-            # Rank 0 learns who is missing; it then fails, which is what the others learn.
-            named = re.search(r"Ranks? ([0-9, ]+?) failed to pass", str(error))
-            who = f"trainers {named[1]}" if named and self.rank == 0 else "trainer 0, which says who is missing,"
-            raise PeerLost(
-                f"trainer {self.rank} lost or gave up waiting for {who} after {monotonic() - start:.1f} s (timeout_s = "
-                f"{self.timeout_s:g}) when all {self.size} trainers were to meet, for example in gather_metrics: those "
-                "missing have died, see their output, or are still at their batches; then raise timeout_s"
-            ) from error
-
-    def _wait(self, work: Any) -> None:
-        try:
-            work.wait(self._left())
-        except RuntimeError as error:
-            raise PeerLost(
-                f"trainer {self.rank} lost another in the middle of gather_metrics: {error}; see the output of the "
-                "others"
-            ) from error
-
-
 def _gloo_group(group: Any) -> Any:
+    """The group whose trainers gather; None where this process is the only one."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return None
     group = dist.group.WORLD if group is None else group
     if dist.get_backend(group) == "gloo":
         return group
@@ -117,10 +30,6 @@ def _gloo_group(group: Any) -> Any:
         ranks = dist.get_process_group_ranks(group)
         _gloo[group] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     return _gloo[group]
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    return tensor.view(-1).view(torch.uint8)
 
 
 Metric = Callable[[Tensor, Tensor], Any]
@@ -170,19 +79,22 @@ def gather_metrics(
         glt.errors.PeerLost: If not all trainers have come after ``timeout_s``; names those missing.
         glt.errors.RemoteError: If a metric failed on trainer 0.
     """
-    exchange = TrainerExchange(group, timeout_s)
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ValueError(f"timeout_s = {timeout_s!r}: expected a number of seconds above 0")
     error, mine = None, _Mine()
     try:
         mine = _Mine.of(means, count, sums, y_pred, y_true, metrics)
     except (TypeError, ValueError) as raised:
         error = raised  # the others wait for an answer first
-    told = exchange.all_told({**mine.told, "error": None if error is None else f"{type(error).__name__}: {error}"})
-    if error is not None:
-        raise error
-    _require_agreement(told, exchange.rank)
-    result = _united(told)
-    if metrics is not None:
-        result |= _computed(exchange, told, mine, metrics)
+    remedy = "or raise timeout_s where they are still at their batches"
+    with Collective(_gloo_group(group), timeout_s, "trainer", remedy, "gather_metrics") as trainers:
+        told = trainers.gather({**mine.told, "error": None if error is None else f"{type(error).__name__}: {error}"})
+        if error is not None:
+            raise error
+        _require_agreement(told, trainers.rank)
+        result = _united(told)
+        if metrics is not None:
+            result |= _computed(trainers, told, mine, metrics)
     return result
 
 
@@ -307,37 +219,34 @@ def _united(told: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _computed(
-    exchange: TrainerExchange, told: Sequence[dict[str, Any]], mine: _Mine, metrics: Mapping[str, Metric]
+    trainers: Collective, told: Sequence[dict[str, Any]], mine: _Mine, metrics: Mapping[str, Metric]
 ) -> dict[str, float]:
     """What metrics make of the predictions of all trainers, on trainer 0."""
-    answer: dict[str, Any] = {}
-    error: Exception | None = None
-    if exchange.rank:
-        exchange.send(mine.tensors)
-    else:
-        received = [mine.tensors, *(exchange.receive(at, told[at]["tensors"]) for at in range(1, exchange.size))]
-        try:
-            y_pred, y_true = (
-                _concatenated(name, pieces)
-                for name, pieces in zip(("y_pred", "y_true"), zip(*received, strict=True), strict=True)
-            )
-            answer["metrics"] = {name: float(metric(y_pred, y_true)) for name, metric in metrics.items()}
-        except Exception as raised:  # the others wait for an answer
-            error = raised
-            answer["error"] = [
-                f"{type(raised).__module__}.{type(raised).__qualname__}",
-                str(raised),
-                traceback.format_exc(),
-                os.getpid(),
-                socket.gethostname(),
-            ]
-    answer = exchange.all_told(answer)[0]
-    if error is not None:
-        raise error
-    if "error" in answer:
-        type_name, text, trace, pid, host = answer["error"]
-        raise RemoteError(type_name, text, trace, role="trainer", rank=0, pid=pid, host=host)
-    return answer["metrics"]
+    sent = [_bytes_of(tensor).numpy() for tensor in mine.tensors]
+    received = trainers.all_to_all([sent if to == 0 else [] for to in range(trainers.world_size)])
+    answer: dict[str, float] = {}
+    if trainers.rank == 0:
+        pairs = [_tensors(data, each["tensors"]) for data, each in zip(received, told, strict=True)]
+        names_and_pieces = zip(("y_pred", "y_true"), zip(*pairs, strict=True), strict=True)
+        y_pred, y_true = (_concatenated(name, pieces) for name, pieces in names_and_pieces)
+        answer = {name: float(metric(y_pred, y_true)) for name, metric in metrics.items()}
+    found: dict[str, float] = trainers.gather(answer)[0]
+    return found
+
+
+def _tensors(data: np.ndarray, outlines: Sequence[tuple[str, list[int]]]) -> list[Tensor]:
+    """The tensors of these dtypes and shapes, given their bytes one after the other."""
+    tensors, at = [], 0
+    for dtype, shape in outlines:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        tensors.append(tensor)
+        _bytes_of(tensor).copy_(torch.from_numpy(data[at : at + tensor.nbytes]))
+        at += tensor.nbytes
+    return tensors
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _concatenated(name: str, pieces: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,26 +16,21 @@ from glt._checks import check_count, check_flag, check_path
 from glt.data.arrays import as_ids
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType
-from glt.distributed.graph.router import GraphRouter
+from glt.distributed.graph.blocks import unique_in_order
+from glt.distributed.graph.router import GraphRouter, require_ids
 from glt.distributed.job.initialize import open_world
 from glt.distributed.tensors.graph_data import GraphData, GraphDataByType
 from glt.distributed.tensors.tensor import flush_all
 from glt.distributed.world import World
 from glt.sampler.order import check_random_seed, draw_random_seed
 
-# Which partition owns what, as a graph's user sees it.
-
 
 class GraphPartitionBook:
     """Owners of nodes and edges. :func:`node_split` and :func:`edge_split` take it.
 
-    Args:
-        router: To the graph.
-
     Attributes:
-        num_partitions: How many there are.
         is_relabelled: Whether each partition owns a range of ids.
-        schema, manifest, num_nodes_of, num_edges_of, node_books, edge_books: As of a
+        num_partitions, schema, manifest, num_nodes_of, num_edges_of, node_books, edge_books: As of a
             :class:`~glt.distributed.DistDataset`.
     """
 
@@ -75,8 +70,8 @@ class GraphPartitionBook:
         return self._router.edges_of(self.schema.edge_index(etype), partition)
 
     def node_offsets(self, ntype: NodeType | None = None) -> Tensor | None:
-        """Where the ids of each partition begin, and the number of nodes ``[num_partitions + 1]``, int64; None where
-        the graph was not relabelled."""
+        """First id of each partition, and the number of nodes ``[num_partitions + 1]``, int64; None unless the graph
+        was relabelled."""
         offset = self._node_book(ntype).offset
         return None if offset is None else offset.clone()
 
@@ -105,16 +100,16 @@ INT32_MAX = 2**31 - 1
 
 
 class DistGraph:
-    """A partitioned graph, whichever processes have it.
+    """A partitioned graph: in a notebook, under torchrun and with servers.
 
-    It is the same in a notebook, under torchrun and with servers. Ids are those of the partitions: where these were
-    relabelled, ``map_to_original`` of a :class:`DistDataset` and :func:`glt.partition.load_id_map` lead back. Several
-    may be made of one graph; names that one gives to tensors another does not know.
+    Ids are those of the partitions; ``map_to_original`` of a :class:`DistDataset` and
+    :func:`glt.partition.load_id_map` map those of a relabelled graph to the original ones. Names that are given to
+    tensors belong to this object, not to others of the same graph.
 
     Args:
         name: Of the graph.
-        part_config: The partitions: their directory, or the JSON file in it. Needed where :func:`initialize` was not
-            told; where it was, or servers have them, it must name the same ones.
+        part_config: The partitions: their directory, or the JSON file in it. Needed unless :func:`initialize` or the
+            servers name them; it must then name the same ones.
         world: The job. Default: that of this process.
 
     Raises:
@@ -139,8 +134,6 @@ class DistGraph:
         self._router = GraphRouter(self.world)
         self._nodes = {t: GraphData(self.world, "node", at) for at, t in enumerate(self.schema.node_types)}
         self._edges = {t: GraphData(self.world, "edge", at) for at, t in enumerate(self.schema.edge_types)}
-
-    # -- what there is -----------------------------------------------------------------------------------------------
 
     @property
     def is_hetero(self) -> bool:
@@ -194,8 +187,6 @@ class DistGraph:
         flush_all(self.world)
         self.world.barrier(timeout_s)
 
-    # -- structure ---------------------------------------------------------------------------------------------------
-
     def find_edges(self, edge_ids: Any, etype: EdgeType | None = None) -> Tensor:
         """Sources and destinations of edges ``[2, n]``, int64.
 
@@ -229,7 +220,7 @@ class DistGraph:
 
     def _degrees(self, nodes: Any, etype: EdgeType | None, edge_dir: str) -> Tensor:
         at = self.schema.edge_index(etype)
-        num_nodes = self._data.num_nodes_of[self._expanded(at, edge_dir)]
+        num_nodes = self._data.num_nodes_of[self.schema.ends(edge_dir)[at][0]]
         ids = torch.arange(num_nodes) if nodes is None else as_ids(nodes, "nodes", num_nodes)
         return self._router.degrees(at, ids, edge_dir)
 
@@ -245,27 +236,14 @@ class DistGraph:
             IndexError: If there is no such node; names the first.
         """
         at = self.schema.edge_index(etype)
-        ends = [self.schema.node_index(self.schema.edge_types[at][side]) for side in (0, 2)]
-        counts = self._data.num_nodes_of
-        source, target = as_ids(sources, "sources", counts[ends[0]]), as_ids(targets, "targets", counts[ends[1]])
+        source_type, _, target_type = self.schema.edge_types[at]
+        num_sources, num_targets = self.num_nodes(source_type), self.num_nodes(target_type)
+        source, target = as_ids(sources, "sources", num_sources), as_ids(targets, "targets", num_targets)
         if len(source) != len(target):
             raise ValueError(f"{len(source)} sources and {len(target)} targets: expected as many")
-        for name, ids, end in (("sources", source, ends[0]), ("targets", target, ends[1])):
-            self._require_nodes(name, ids, end)
+        require_ids("sources", source, num_sources)
+        require_ids("targets", target, num_targets)
         return self._router.has_edges(at, source, target)
-
-    def _require_nodes(self, name: str, ids: Tensor, node_type: int) -> None:
-        num_nodes = self._data.num_nodes_of[node_type]
-        wrong = ((ids < 0) | (ids >= num_nodes)).nonzero()
-        if len(wrong):
-            at = int(wrong[0])
-            raise IndexError(f"{name}[{at}] = {int(ids[at])} is outside [0, {num_nodes})")
-
-    def _expanded(self, edge_type: int, edge_dir: str) -> int:
-        """The node type whose nodes are expanded along edges in a direction."""
-        return self.schema.ends(edge_dir)[edge_type][0]
-
-    # -- sampling ----------------------------------------------------------------------------------------------------
 
     def sample_neighbors(
         self,
@@ -277,11 +255,11 @@ class DistGraph:
         *,
         random_seed: int | None = None,
     ) -> Data | HeteroData:
-        """Samples edges of nodes: one hop, for samplers of one's own. The loaders do all hops, in other processes.
+        """Samples one hop from nodes, for samplers of one's own; the loaders sample all hops in other processes.
 
-        Nothing depends on how many partitions there are: the sample is a function of the graph, the seeds and the
-        random seed. Edges in the direction that partitions were not assigned by (``'out'`` where they are ``by_dst``)
-        are fetched from all of them, each seed's whole row, before they are sampled.
+        The sample is a function of the graph, the seeds and the random seed, not of the partitions. Edges in the
+        direction that partitions were not assigned by (``'out'`` where they are ``by_dst``) are fetched from all
+        partitions, each seed's whole row, before they are sampled.
 
         Args:
             seeds: Ids ``[n]``, or a mask; of a heterogeneous graph, a dict of such by node type. Equal ones get the
@@ -305,12 +283,16 @@ class DistGraph:
         if not isinstance(edge_dir, str) or edge_dir not in ("in", "out"):
             raise ValueError(f"edge_dir = {edge_dir!r}: expected 'in' or 'out'")
         check_flag("replace", replace)
-        by_type, fanouts = self._seeds_by_type(seeds), self._fanouts(fanout)
+        by_type = self._by_type(seeds, "seeds", self.schema.node_index, self._data.num_nodes_of)
+        for at, ids in by_type.items():
+            require_ids("seeds", ids, self._data.num_nodes_of[at])
+            by_type[at] = unique_in_order(ids)
+        fanouts = self._fanouts(fanout)
         self._require_weights(prob, edge_dir, fanouts)
         key = _core.batch_key(draw_random_seed() if random_seed is None else check_random_seed(random_seed), 0, 0)
         found: dict[EdgeType, tuple[Tensor, Tensor]] = {}
         for at, edge_type in enumerate(self.schema.edge_types):
-            centers, num_neighbors = by_type.get(self._expanded(at, edge_dir)), fanouts[at]
+            centers, num_neighbors = by_type.get(self.schema.ends(edge_dir)[at][0]), fanouts[at]
             if centers is None or num_neighbors is None:
                 continue
             weighted = prob is not None and self._data.manifest.edge_types[at].has_weight
@@ -320,17 +302,15 @@ class DistGraph:
             found[edge_type] = torch.stack(ends), edges.edge
         return self._as_graph(found)
 
-    def _seeds_by_type(self, seeds: Any) -> dict[int, Tensor]:
-        if isinstance(seeds, Mapping):
-            if not self.is_hetero:
-                raise TypeError("seeds are a dict by type: expected ids, the graph being homogeneous")
-            named = [(self.schema.node_index(t), ids, f"seeds[{t!r}]") for t, ids in seeds.items()]
-        else:
-            named = [(self.schema.node_index(None), seeds, "seeds")]  # raises, naming the types, if there are several
-        given = {at: as_ids(ids, name, self._data.num_nodes_of[at]) for at, ids, name in named}
-        for at, ids in given.items():
-            self._require_nodes("seeds", ids, at)
-        return {at: ids if len(ids) < 2 else _unique(ids) for at, ids in given.items()}
+    def _by_type(self, given: Any, name: str, index: Callable[[Any], int], counts: Sequence[int]) -> dict[int, Tensor]:
+        """Ids of a user, by the position of their type."""
+        if not isinstance(given, Mapping):
+            at = index(None)  # raises, naming the types, if there are several
+            return {at: as_ids(given, name, counts[at])}
+        if not self.is_hetero:
+            raise TypeError(f"{name} are a dict by type: expected ids, the graph being homogeneous")
+        named = [(index(type_), ids, f"{name}[{type_!r}]") for type_, ids in given.items()]
+        return {at: as_ids(ids, what, counts[at]) for at, ids, what in named}
 
     def _fanouts(self, fanout: Any) -> list[int | None]:
         if isinstance(fanout, Mapping):
@@ -372,13 +352,7 @@ class DistGraph:
             IndexError: If there is no such edge; names the first.
         """
         check_flag("relabel_nodes", relabel_nodes)
-        if isinstance(edges, Mapping):
-            if not self.is_hetero:
-                raise TypeError("edges are a dict by type: expected ids, the graph being homogeneous")
-            named = [(self.schema.edge_index(t), ids, f"edges[{t!r}]") for t, ids in edges.items()]
-        else:
-            named = [(self.schema.edge_index(None), edges, "edges")]
-        given = {at: as_ids(ids, name, self._data.num_edges_of[at]) for at, ids, name in named}
+        given = self._by_type(edges, "edges", self.schema.edge_index, self._data.num_edges_of)
         found = {
             self.schema.edge_types[at]: (self._router.find_edges(at, ids), ids) for at, ids in sorted(given.items())
         }
@@ -388,9 +362,8 @@ class DistGraph:
     def _as_graph(self, found: Mapping[EdgeType, tuple[Tensor, Tensor]]) -> Data | HeteroData:
         counts = self._data.num_nodes_of
         if not self.is_hetero:
-            ends, ids = found.get(
-                self.schema.edge_types[0], (torch.empty((2, 0), dtype=torch.int64), torch.empty(0).long())
-            )
+            none = torch.empty((2, 0), dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+            ends, ids = found.get(self.schema.edge_types[0], none)
             return Data(edge_index=ends, e_id=ids, num_nodes=counts[0])
         graph = HeteroData()
         for node_type, num_nodes in zip(self.schema.node_types, counts, strict=True):
@@ -402,15 +375,6 @@ class DistGraph:
     def __repr__(self) -> str:
         counts = f"num_nodes={self._data.num_nodes_of}, num_edges={self._data.num_edges_of}"
         return f"DistGraph({self.name!r}, {counts}, {self._data.num_partitions} partitions)"
-
-
-def _unique(ids: Tensor) -> Tensor:
-    """Each id once, in the order in which they first come."""
-    values, back = torch.unique(ids, return_inverse=True)
-    if len(values) == len(ids):
-        return ids
-    first = torch.full((len(values),), len(ids)).scatter_reduce(0, back, torch.arange(len(ids)), "amin")
-    return ids[first.sort().values]
 
 
 def _compacted(graph: Data | HeteroData) -> Data | HeteroData:
@@ -429,6 +393,6 @@ def _compacted(graph: Data | HeteroData) -> Data | HeteroData:
         graph[node_type].n_id, graph[node_type].num_nodes = nodes, len(nodes)
     for edge_type in graph.edge_types:
         ends = graph[edge_type].edge_index
-        places = [torch.searchsorted(graph[edge_type[2 * side]].n_id, ends[side]) for side in (0, 1)]
-        graph[edge_type].edge_index = torch.stack(places)
+        local = [torch.searchsorted(graph[edge_type[2 * side]].n_id, ends[side]) for side in (0, 1)]
+        graph[edge_type].edge_index = torch.stack(local)
     return graph

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,21 +19,12 @@ from torch_geometric.data import HeteroData
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count
-from glt.data.schema import EdgeType, NodeType, Schema
+from glt.data.schema import EdgeType, NodeType
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.graph.layers import (
-    EdgeValues,
-    LayerRows,
-    LayerStack,
-    RowKeeper,
-    checked_device,
-    checked_features,
-    in_degrees,
-    normalized,
-    one_hop_output,
-)
+from glt.distributed.graph.layer_rows import EdgeValues, LayerRows, OutputStore, checked_features
+from glt.distributed.graph.layers import LayerStack, in_degrees, normalized, one_hop_output
 from glt.distributed.graph.split import node_split
-from glt.distributed.job.joint_work import JointWork
+from glt.distributed.job.collective import CollectiveTask
 from glt.distributed.loader.loaders import DistNeighborLoader
 from glt.distributed.tensors.tensor import DistTensor
 from glt.distributed.world import World, require_world
@@ -41,130 +32,9 @@ from glt.errors import GltError
 from glt.partition import load_id_map
 from glt.partition.format.id_map import IdMap
 
-# Batches of layer-wise inference: the edges into some nodes, and what a layer reads of both.
-
+logger = logging.getLogger(__name__)
 
 Rows = dict[NodeType, Any]  # what has a row for each node, by type: LayerRows, DistTensor or Tensor
-
-
-class InferenceBatch(NamedTuple):
-    """A batch with what it needs of all of its nodes and edges.
-
-    Attributes:
-        node_type: Of the seeds.
-        seeds: Their ids; they are the first nodes of their type.
-        edge_index: All edges into them, by the edge type that layers know them by.
-        x: Rows of the nodes, by type.
-        of_edges: Values of the edges by name and, again, by edge type.
-        degrees: Rows of the nodes in the table of degrees, if there is one.
-        earlier: Rows of the seeds in outputs of earlier layers.
-    """
-
-    node_type: NodeType
-    seeds: Tensor
-    edge_index: dict[EdgeType, Tensor]
-    x: dict[NodeType, Tensor]
-    of_edges: dict[str, dict[EdgeType, Tensor]]
-    degrees: Tensor | None
-    earlier: list[Tensor]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a layer reads.
-
-    Attributes:
-        below: What the layer below has made; None: the features in the batches.
-        names: Which values of edges.
-        degrees: The table of degrees.
-        earlier: Outputs of earlier layers, for the model's last step.
-    """
-
-    below: Rows | None = None
-    names: Collection[str] = ()
-    degrees: Any = None
-    earlier: list[Rows] = field(default_factory=list)
-
-
-class BatchesAhead:
-    """The batches of an epoch, each fetched while the one before it is computed.
-
-    Args:
-        loader: Of full neighbourhoods of one hop.
-        node_type: Of its seeds.
-        schema: Of the graph.
-        values: Of edges.
-        wanted: What is fetched beside the batches.
-        thread: Where that is done.
-    """
-
-    def __init__(
-        self, loader: Any, node_type: NodeType, schema: Schema, values: EdgeValues, wanted: Wanted, thread: Executor
-    ) -> None:
-        self._batches, self._node_type, self._schema = iter(loader), node_type, schema
-        self._values, self._wanted, self._thread = values, wanted, thread
-        self._coming: Future[InferenceBatch | None] = thread.submit(self._fetch)
-
-    def next(self, check: Callable[[], None]) -> InferenceBatch | None:
-        """The next batch, None after the last one.
-
-        Args:
-            check: Called now and then while it is waited for; what it raises ends that.
-        """
-        while not wait([self._coming], deadlines.POLL_S).done:
-            check()
-        fetched = self._coming.result()
-        if fetched is not None:
-            self._coming = self._thread.submit(self._fetch)
-        return fetched
-
-    def settle(self) -> None:
-        """Waits until nothing is being fetched; to be called before the loader is used for anything else."""
-        wait([self._coming])
-
-    def _fetch(self) -> InferenceBatch | None:
-        batch = next(self._batches, None)
-        if batch is None:
-            return None
-        wanted, node_type = self._wanted, self._node_type
-        if isinstance(batch, HeteroData):
-            ids = {t: batch[t].n_id for t in batch.node_types}
-            stored = {t: batch[t].x for t in batch.node_types if "x" in batch[t]}
-            names = [t for t in batch.edge_types if "edge_index" in batch[t]]  # as many as the schema has, in its order
-            edges, num_seeds = {t: batch[t] for t in names}, batch[node_type].batch_size
-        else:
-            ids, stored = {node_type: batch.n_id}, {} if batch.get("x") is None else {node_type: batch.x}
-            edges, num_seeds = {self._schema.edge_types[0]: batch}, batch.batch_size
-        if wanted.below is None:
-            x = _stored_x(stored)
-        else:
-            x = {t: wanted.below[t][nodes] for t, nodes in ids.items() if t in wanted.below}
-        seeds = ids[node_type][:num_seeds]
-        return InferenceBatch(
-            node_type,
-            seeds,
-            {t: store.edge_index for t, store in edges.items()},
-            x,
-            self._of_edges(edges),
-            None if wanted.degrees is None else wanted.degrees[ids[node_type]],
-            [each[node_type][seeds] for each in wanted.earlier],
-        )
-
-    def _of_edges(self, edges: dict[EdgeType, Any]) -> dict[str, dict[EdgeType, Tensor]]:
-        if not self._wanted.names:
-            return {}
-        known = dict(zip(self._schema.edge_types, edges, strict=True))  # which are the reverse types of out-edges
-        found = self._values.of(self._wanted.names, {t: edges[name].e_id for t, name in known.items()})
-        return {name: {known[t]: rows for t, rows in by_type.items()} for name, by_type in found.items()}
-
-
-def _stored_x(stored: dict[NodeType, Tensor]) -> dict[NodeType, Tensor]:
-    if not stored:
-        raise ValueError("x is None, and no features are stored with the graph: give x")
-    return stored
-
-
-logger = logging.getLogger(__name__)
 
 
 def infer_layerwise(
@@ -181,36 +51,33 @@ def infer_layerwise(
     spill_dir: str | os.PathLike[str] | None = None,
     original_ids: bool = True,
 ) -> Any:
-    """Computes what a model makes of the whole graph, with all neighbours of each node.
+    """Computes the outputs of a model for all nodes, with all neighbours of each node.
 
-    Each layer is computed for all nodes before the next one, so that no node is computed twice, and a trainer holds no
-    more than two batches in memory, and those that are sampled ahead. The outputs equal those of the full-batch model
-    up to the order of sums, with any number of trainers and partitions. Each trainer computes the nodes near it. All
-    trainers of the job call it, with the same arguments; it returns when all are done. The model is not trained
-    meanwhile: nothing is dropped, and norms use their running statistics.
+    Each layer is computed for all nodes before the next one, so that no node is computed twice, and a trainer holds two
+    batches in memory, and those that are sampled ahead. The outputs equal those of the full-batch model in evaluation
+    mode up to the order of sums, with any number of trainers and partitions. Each trainer computes the nodes near it.
+    All trainers of the job call it, with the same arguments; it returns when all are done.
 
-    What ``GCNConv`` makes of the degrees of nodes is that of the whole graph. With partitions of ``edge_dir='out'``
-    edges point the other way.
+    ``GCNConv`` weighs edges by the degrees of the whole graph. With partitions of ``edge_dir='out'`` edges point the
+    other way.
 
-    A trainer that fails calls off the work of all: within seconds the others raise too, and what was computed is
-    deleted. They may then go on, and call it again.
+    If a trainer fails, the others raise within seconds, and what was computed is deleted. They may then go on, and call
+    it again.
 
     Args:
         model: A ``BasicGNN`` of ``torch_geometric.nn.models``: ``GraphSAGE, GCN, GAT, GIN, PNA, EdgeCNN``, with jumping
             knowledge too. Or a sequence of layers, each a function of ``x [N, F]`` and ``edge_index [2, E]``, whose
-            first rows of output are the seeds'; or a module that has them as ``convs``, and nothing beside: its own
-            ``forward`` is not called, so that ``between`` must be given if there are several. Of a
-            heterogeneous graph layers are functions of dicts, by node type and by edge type, and return a dict by node
-            type, as ``HeteroConv`` does; ``GCNConv`` cannot be among them. Or any of these in
-            ``DistributedDataParallel``.
+            first rows of output are the seeds'; or a module that has them as ``convs``, and no other parameters: its
+            own ``forward`` is not called, so that ``between`` must be given if there are several. Of a heterogeneous
+            graph layers are functions of dicts, by node type and by edge type, and return a dict by node type, as
+            ``HeteroConv`` does; ``GCNConv`` cannot be among them. Or any of these in ``DistributedDataParallel``.
         x: Features by node ``[num_nodes, F]``: a :class:`DistTensor`, a :class:`DistEmbedding`, or a tensor that each
-            trainer has; of a heterogeneous graph, a dict of such by node type. Default: those that are stored with the
-            graph.
-        edge_weight: Weights of the edges ``[num_edges]``, which layers are given as ``edge_weight``, those that have
-            such a parameter: a tensor or a :class:`DistTensor`, by edge id; or the name of a table that is stored with
-            the graph. Of a heterogeneous graph, a dict of such by edge type, or a name, for all types that have such a
-            table; layers are given ``edge_weight_dict``. Weights that a graph was partitioned with for sampling are no
-            table: partition it with them as one of ``edge_attrs``, too.
+            trainer has; of a heterogeneous graph, a dict of such by node type. Default: those stored with the graph.
+        edge_weight: Weights of the edges ``[num_edges]``, for the layers that have a parameter ``edge_weight``: a
+            tensor or a :class:`DistTensor`, by edge id; or the name of a table that is stored with the graph. Of a
+            heterogeneous graph, a dict of such by edge type, or a name, for all types that have such a table; layers
+            are given ``edge_weight_dict``. Weights that a graph was partitioned with for sampling are no table:
+            partition it with them as one of ``edge_attrs``, too.
         edge_attr: Features of the edges ``[num_edges, ...]``, likewise, as ``edge_attr`` or ``edge_attr_dict``. Those
             that the graph was partitioned with are named ``"edge_attr"``.
         between: Applied after all layers but the last, of models other than ``BasicGNN``; for example ``torch.relu``.
@@ -218,12 +85,12 @@ def infer_layerwise(
         batch_size: Nodes at a time.
         num_workers: Processes that sample for this trainer; 0: in the trainer, or one of its server.
         device: Where layers are computed. Default: where the parameters are.
-        name: Of the result, and what those of parts begin with. What an earlier call of the same name returned is
-            replaced; another tensor that this trainer holds is not, which is an error.
-        spill_dir: A directory that all trainers see: outputs go into mapped ``.npy`` files there, and take no memory
-            that is needed otherwise. Default: servers keep them.
-        original_ids: Of relabelled partitions, whether row ``i`` of the result is that of the original node ``i``, and
-            not of node ``i`` of the partitions. The latter needs no map of ids.
+        name: Of the result, and the beginning of the names of layers' outputs. The result of an earlier call of the
+            same name is replaced; another tensor of that name that this trainer holds is an error.
+        spill_dir: A directory that all trainers see: outputs go into mapped ``.npy`` files there instead of the
+            servers' memory.
+        original_ids: Of relabelled partitions: True: row ``i`` of the result is that of the original node ``i``. False:
+            that of node ``i`` of the partitions, which needs no map of ids.
 
     Returns:
         The outputs ``[num_nodes, ...]``, a :class:`DistTensor` of that name; with ``spill_dir`` a tensor that maps
@@ -232,46 +99,179 @@ def infer_layerwise(
 
     Raises:
         RuntimeError: Without :func:`initialize`, or without a graph.
-        TypeError, ValueError, KeyError: If an argument does not fit, or no layer takes it, or trainers have given
-            others; if a layer needs more than one hop, or all rows, so that it would be wrong; names it.
+        TypeError, ValueError, KeyError: If an argument does not fit, no layer takes it, or trainers have given others;
+            if a layer needs more than one hop, or all rows; names it.
         NotImplementedError: If the graph is heterogeneous and the model is not.
         glt.errors.PartitionError: If original ids are wanted, and the partitions' map of ids is not on this host.
         glt.errors.PeerLost: If a trainer has failed, or a trainer or a server is lost meanwhile; names it, and why.
         OSError: If there is no room in ``spill_dir``.
     """
     world = require_world()
-    with ExitStack() as opened, JointWork(world, "infer_layerwise") as joint:
-        stack = LayerStack.of(model, between)
-        of_edges = {"edge_weight": edge_weight, "edge_attr": edge_attr}
-        run = _Run(world, stack, x, of_edges, batch_size, num_workers, device, name, spill_dir, original_ids)
-        opened.push(run.leave)
-        with stack.not_training(), torch.no_grad():
-            return run.result(opened, joint)
-
-
-class _Run:
-    def __init__(
-        self,
-        world: World,
-        stack: LayerStack,
-        x: Any,
-        of_edges: dict[str, Any],
-        batch_size: int,
-        num_workers: int,
-        device: Any,
-        name: str,
-        spill_dir: Any,
-        original_ids: bool,
-    ) -> None:
-        data = world.data
-        if data is None:
+    with ExitStack() as resources, CollectiveTask(world, "infer_layerwise") as task:
+        if world.data is None:
             raise RuntimeError(f"{world} has no graph: give initialize, or DistGraph, a part_config")
         check_count("batch_size", batch_size, 1, 1 << 40)
         check_count("num_workers", num_workers, 0, 1024)
         if not isinstance(name, str) or not name or os.sep in name:
             raise ValueError(f"name = {name!r}: expected text without {os.sep!r}")
+        stack = LayerStack.of(model, between)
+        values = EdgeValues(world, {"edge_weight": edge_weight, "edge_attr": edge_attr})
+        run = _Run(world, stack, x, values, OutputStore(world, name, spill_dir), device, original_ids)
+        resources.push(run.clean_up)
+        batches = _Batches(world, run.num_nodes, values, batch_size, num_workers)
+        resources.callback(batches.close)
+        with stack.evaluating(), torch.no_grad():
+            return run.result(batches, task)
+
+
+class _Batch(NamedTuple):
+    """All edges into some seeds, and rows of its nodes and edges.
+
+    Attributes:
+        node_type: Of the seeds.
+        seeds: Their ids; they are the first nodes of their type.
+        edge_index: The edges, by the edge type that layers know them by.
+        x: Rows of the nodes, by type.
+        edge_values: Rows of the edges by name and edge type.
+        degrees: Rows of the nodes in the table of degrees, if there is one.
+        earlier: Rows of the seeds in outputs of earlier layers.
+    """
+
+    node_type: NodeType
+    seeds: Tensor
+    edge_index: dict[EdgeType, Tensor]
+    x: dict[NodeType, Tensor]
+    edge_values: dict[str, dict[EdgeType, Tensor]]
+    degrees: Tensor | None
+    earlier: list[Tensor]
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """What a layer reads.
+
+    Attributes:
+        below: Outputs of the layer below; None: the features in the batches.
+        edge_values: Names of values of edges.
+        degrees: The table of degrees.
+        earlier: Outputs of earlier layers, for the model's last step.
+    """
+
+    below: Rows | None = None
+    edge_values: Collection[str] = ()
+    degrees: Any = None
+    earlier: list[Rows] = field(default_factory=list)
+
+
+class _Batches:
+    """Batches of this trainer's nodes with all their neighbours, each fetched while the one before it is computed."""
+
+    def __init__(
+        self, world: World, num_nodes: dict[NodeType, int], values: EdgeValues, batch_size: int, num_workers: int
+    ) -> None:
+        assert world.data is not None
+        self._world, self._schema, self._values = world, world.data.schema, values
+        self._batch_size, self._num_workers = batch_size, num_workers
+        self.nodes = {t: node_split(torch.ones(count, dtype=torch.bool), ntype=t) for t, count in num_nodes.items()}
+        self._loaders: dict[tuple[NodeType, bool], DistNeighborLoader] = {}
+        self._thread = ThreadPoolExecutor(1, "glt-inference")
+        self._next: Future[_Batch | None] = Future()
+        self._next.set_result(None)
+
+    def of(self, node_type: NodeType, reads: _Reads, check: Callable[[], None]) -> Iterator[_Batch]:
+        """The batches of an epoch around nodes of a type; ``check`` is called again and again, and may end it."""
+        batches = iter(self._loader(node_type, reads.below is None))
+        fetch = partial(self._fetch, batches, node_type, reads)
+        self._next = self._thread.submit(fetch)
+        while True:
+            while not wait([self._next], deadlines.POLL_S).done:
+                check()
+            batch = self._next.result()
+            if batch is None:
+                return
+            self._next = self._thread.submit(fetch)
+            check()
+            yield batch
+
+    def settle(self) -> None:
+        """Waits until no batch is being fetched: before a loader is used again, or closed."""
+        wait([self._next])
+
+    def close(self) -> None:
+        self.settle()
+        self._thread.shutdown()
+        for loader in self._loaders.values():
+            loader.shutdown()
+
+    def _loader(self, node_type: NodeType, with_x: bool) -> DistNeighborLoader:
+        if (node_type, with_x) not in self._loaders:
+            nodes = self.nodes[node_type]
+            self._loaders[node_type, with_x] = DistNeighborLoader(
+                self._world.data if isinstance(self._world.data, DistDataset) else None,
+                [-1],
+                (node_type, nodes) if self._schema.is_hetero else nodes,
+                self._batch_size,
+                collect_features=with_x,
+                random_seed=0,
+                with_edge=bool(self._values.names),
+                worker_options=self._world.worker_options(self._num_workers),
+            )
+        return self._loaders[node_type, with_x]
+
+    def _fetch(self, batches: Iterator[Any], node_type: NodeType, reads: _Reads) -> _Batch | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        if isinstance(batch, HeteroData):
+            ids = {t: batch[t].n_id for t in batch.node_types}
+            stored = {t: batch[t].x for t in batch.node_types if "x" in batch[t]}
+            names = [t for t in batch.edge_types if "edge_index" in batch[t]]  # as many as the schema has, in its order
+            edges, num_seeds = {t: batch[t] for t in names}, batch[node_type].batch_size
+        else:
+            ids, stored = {node_type: batch.n_id}, {} if batch.get("x") is None else {node_type: batch.x}
+            edges, num_seeds = {self._schema.edge_types[0]: batch}, batch.batch_size
+        if reads.below is not None:
+            stored = {t: reads.below[t][nodes] for t, nodes in ids.items() if t in reads.below}
+        elif not stored:
+            raise ValueError("x is None, and no features are stored with the graph: give x")
+        seeds = ids[node_type][:num_seeds]
+        return _Batch(
+            node_type,
+            seeds,
+            {t: store.edge_index for t, store in edges.items()},
+            stored,
+            self._edge_values(reads.edge_values, edges),
+            None if reads.degrees is None else reads.degrees[ids[node_type]],
+            [each[node_type][seeds] for each in reads.earlier],
+        )
+
+    def _edge_values(self, names: Collection[str], edges: dict[EdgeType, Any]) -> dict[str, dict[EdgeType, Tensor]]:
+        if not names:
+            return {}
+        in_batch = dict(zip(self._schema.edge_types, edges, strict=True))  # which are the reverse types of out-edges
+        found = self._values.of(names, {t: edges[name].e_id for t, name in in_batch.items()})
+        return {name: {in_batch[t]: rows for t, rows in by_type.items()} for name, by_type in found.items()}
+
+
+class _Run:
+    """The layers of one call of :func:`infer_layerwise`, with arguments of that."""
+
+    def __init__(
+        self,
+        world: World,
+        stack: LayerStack,
+        x: Any,
+        values: EdgeValues,
+        store: OutputStore,
+        device: Any,
+        original_ids: bool,
+    ) -> None:
+        data = world.data
+        assert data is not None
         self.world, self.stack, self.schema = world, stack, data.schema
-        self.gcn, self.lazy = stack.gcn_convs(), stack.lazy()
+        self.values, self.store, self.original_ids = values, store, original_ids
+        self.gcn = stack.gcn_convs()
+        self.lazy = [each for each in stack.parameters() if isinstance(each, UninitializedParameter)]
         if self.schema.is_hetero and (self.gcn or stack.is_basic):
             what = "GCNConv" if self.gcn else "a model of torch_geometric.nn.models"
             raise NotImplementedError(
@@ -280,85 +280,60 @@ class _Run:
         self.num_nodes = {t: count for t, count in zip(self.schema.node_types, data.num_nodes_of, strict=True) if count}
         if not self.num_nodes:
             raise ValueError("the graph has no nodes")
-        self.name, self.original_ids = name, original_ids
         self.x: Rows | None = None if x is None else checked_features(x, self.schema, self.num_nodes)
-        self._require_other_names()
-        self.values = EdgeValues(world, of_edges)
-        for given in sorted(self.values.names):
-            if not any(given in takes for takes in stack.takes):
-                raise ValueError(f"{given} is given, and no layer of the model takes it: leave it out")
-        self.batch_size, self.num_workers = batch_size, num_workers
+        for node_type, rows in (self.x or {}).items():
+            if isinstance(rows, DistTensor) and rows.name == store.name + self._suffix("", node_type):
+                raise ValueError(
+                    f"x is named {rows.name!r} as the result would be, which replaces it: give another name"
+                )
+        for name in sorted(values.names):
+            if not any(name in takes for takes in stack.takes):
+                raise ValueError(f"{name} is given, and no layer of the model takes it: leave it out")
         first = next(stack.parameters(), None)
-        self.device = checked_device(device) if device is not None else first.device if first is not None else "cpu"
-        self.keeper = RowKeeper(world, name, spill_dir)
+        self.device = _checked_device(device) if device is not None else first.device if first is not None else "cpu"
         for node_type in self.num_nodes:
-            self.keeper.require_free(self._result_of(node_type))
+            store.require_free(self._suffix("", node_type))
         self.ids: dict[NodeType, IdMap] = {}
         for node_type in self.num_nodes if original_ids else ():
             if data.manifest.node_types[self.schema.node_index(node_type)].offsets is not None:
                 self.ids[node_type] = load_id_map(data.load_args["graph_dir"], node_type, verify=False)
-        self.nodes = {
-            t: node_split(torch.ones(count, dtype=torch.bool), ntype=t) for t, count in self.num_nodes.items()
-        }
-        self.kept: list[LayerRows] = []  # which are deleted in the end
-        self._loaders: dict[tuple[NodeType, bool], DistNeighborLoader] = {}
-        self._ahead: BatchesAhead | None = None
-        self._looked_at: set[tuple[int, NodeType]] = set()  # layers that were seen to look no further than one hop
+        self.kept: list[LayerRows] = []  # deleted in the end
+        self.checked: set[tuple[int, NodeType]] = set()  # layers and types that were found to read one hop only
 
-    def _result_of(self, node_type: NodeType) -> str:
-        return f".{node_type}" if self.schema.is_hetero else ""
+    def _suffix(self, what: str, node_type: NodeType) -> str:
+        """Of the name of rows, ``what`` being "" for the result."""
+        return (f".{what}" if what else "") + (f".{node_type}" if self.schema.is_hetero else "")
 
-    def _require_other_names(self) -> None:
-        for node_type, x in (self.x or {}).items():
-            if isinstance(x, DistTensor) and x.name == self.name + self._result_of(node_type):
-                raise ValueError(f"x is named {x.name!r} as the result would be, which replaces it: give another name")
-
-    def _part_of(self, what: str, node_type: NodeType) -> str:
-        return f".{what}{self._result_of(node_type)}"
-
-    def _told(self) -> str:
-        """What all trainers must have alike."""
+    def _summary(self) -> str:
+        """What must be the same on all trainers."""
         return json.dumps(
             {
-                "name": self.name,
+                "name": self.store.name,
                 "layers": len(self.stack.layers),
                 "original_ids": bool(self.original_ids),
                 "x": None if self.x is None else sorted(self.x),
-                "edges": self.values.told(),
-                "spill_dir": self.keeper.spill_dir is not None,
+                "edges": self.values.summary(),
+                "spill_dir": self.store.spill_dir is not None,
             }
         )
 
-    def result(self, opened: ExitStack, joint: JointWork) -> Any:
-        """Computes all layers, with the other trainers.
-
-        Args:
-            opened: Closes what is opened here, once the others know how it went.
-            joint: Where they meet.
-        """
-        joint.barrier(self._told())
-        parts = [
-            each
-            for t in self.num_nodes
-            for each in (
-                self._result_of(t),
-                self._part_of("degrees", t),
-                *(self._part_of(f"layer{at}", t) for at in range(len(self.stack.layers))),
-            )
-        ]
-        self.keeper.begin(parts, joint.barrier)
-        made = self._compute(opened, joint)
-        if not made:
+    def result(self, batches: _Batches, task: CollectiveTask) -> Any:
+        """Computes all layers, with the other trainers."""
+        task.barrier(self._summary())
+        names = ["", "degrees", *(f"layer{at}" for at in range(len(self.stack.layers)))]
+        self.store.clear([self._suffix(what, t) for t in self.num_nodes for what in names], task.barrier)
+        outputs = self._compute(batches, task)
+        if not outputs:
             raise ValueError("the last layer has outputs for no node type: does x have the types that layers read?")
-        self._forget(made.values())
-        found = {t: rows.result() for t, rows in made.items()}
+        self._release(outputs.values())
+        found = {t: rows.result() for t, rows in outputs.items()}
         return found if self.schema.is_hetero else found[self.schema.node_types[0]]
 
-    def _forget(self, rows: Iterable[LayerRows]) -> None:
+    def _release(self, rows: Iterable[LayerRows]) -> None:
         self.kept = [each for each in self.kept if all(each is not other for other in rows)]
 
-    def leave(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Deletes what is not needed any more; after an error every trainer what it knows of."""
+    def clean_up(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Deletes intermediate outputs; after an error each trainer all that it knows of."""
         if error is None and self.world.rank != 0:
             return  # all are done, and trainer 0 knows of all there is
         for rows in self.kept:
@@ -367,90 +342,101 @@ class _Run:
             except (LookupError, GltError) as other:  # another was faster, or it is lost with its server
                 logger.info("outputs of a layer were not deleted: %s", other)
 
-    def _compute(self, opened: ExitStack, joint: JointWork) -> dict[NodeType, LayerRows]:
-        thread = opened.enter_context(ThreadPoolExecutor(1, "glt-inference"))
-        write = partial(self._write, opened, joint, thread)
+    def _compute(self, batches: _Batches, task: CollectiveTask) -> dict[NodeType, LayerRows]:
         degrees = None
         if self.gcn:
-            counted = write("degrees", Wanted({}, {"edge_weight"} & self.values.names), self._degrees_of)
-            degrees = counted[self.schema.node_types[0]]
+            reads = _Reads({}, {"edge_weight"} & self.values.names)
+            degrees = self._write("degrees", reads, self._degrees_of, batches, task)[self.schema.node_types[0]]
         last = len(self.stack.layers) - 1
-        outputs: list[Rows] = []
-        below, made = self.x, dict[NodeType, LayerRows]()
-        for at in range(len(self.stack.layers)):
-            combine = self.stack.combine if at == last else None
-            wanted = Wanted(
-                below, self.stack.takes[at].keys() & self.values.names, degrees, [] if combine is None else outputs
-            )
-
-            def make(batch: InferenceBatch, at: int = at, combine: Any = combine) -> Tensor | None:
-                out = self._outputs_of(at, batch)
-                return out if combine is None else combine([*(each.to(self.device) for each in batch.earlier), out])
-
-            made = write("" if at == last else f"layer{at}", wanted, make)
+        earlier: list[Rows] = []
+        below, outputs = self.x, dict[NodeType, LayerRows]()
+        for at, takes in enumerate(self.stack.takes):
+            combines = at == last and self.stack.combine is not None
+            reads = _Reads(below, takes.keys() & self.values.names, degrees, earlier if combines else [])
+            make = partial(self._combined if combines else self._outputs_of, at)
+            outputs = self._write("" if at == last else f"layer{at}", reads, make, batches, task)
             if at > 0 and self.stack.combine is None and below is not None:
-                self._forget(below.values())
+                self._release(below.values())
                 if self.world.rank == 0:
                     for rows in below.values():
                         rows.delete()
-            outputs.append(made)
-            below = made
-        return made
+            earlier.append(outputs)
+            below = outputs
+        return outputs
 
-    def _loader(self, opened: ExitStack, node_type: NodeType, with_x: bool) -> DistNeighborLoader:
-        if (node_type, with_x) not in self._loaders:
-            data = self.world.data if isinstance(self.world.data, DistDataset) else None
-            nodes = self.nodes[node_type]
-            made = DistNeighborLoader(
-                data,
-                [-1],
-                (node_type, nodes) if self.schema.is_hetero else nodes,
-                self.batch_size,
-                collect_features=with_x,
-                random_seed=0,
-                with_edge=bool(self.values.names),
-                worker_options=self.world.worker_options(self.num_workers),
-            )
-            opened.enter_context(made)
-            opened.callback(self._settle)
-            self._loaders[node_type, with_x] = made
-        return self._loaders[node_type, with_x]
+    def _write(
+        self,
+        what: str,
+        reads: _Reads,
+        make: Callable[[_Batch], Tensor | None],
+        batches: _Batches,
+        task: CollectiveTask,
+    ) -> dict[NodeType, LayerRows]:
+        """Writes what ``make`` returns for each batch, by type; returns when all trainers have."""
+        outputs: dict[NodeType, LayerRows] = {}
+        for t, count in self.num_nodes.items():
+            originals = None if what else self.ids.get(t)
+            layout: tuple[torch.dtype, torch.Size] | None = None
+            for batch in batches.of(t, reads, task.check):
+                values = make(batch)
+                if values is None:
+                    break  # a layer has outputs for all nodes of a type or for none
+                if layout is None:
+                    layout = values.dtype, values.shape[1:]
+                    part = None if originals is not None else t
+                    outputs[t] = self.store.create(self._suffix(what, t), (count, *layout[1]), layout[0], part)
+                    self.kept.append(outputs[t])
+                elif layout != (values.dtype, values.shape[1:]):
+                    raise ValueError(
+                        f"a layer made {(values.dtype, values.shape[1:])} of a batch, and {layout} before: expected "
+                        "the same"
+                    )
+                outputs[t][batch.seeds if originals is None else originals.to_original(batch.seeds)] = values.cpu()
+            batches.settle()
+        for rows in outputs.values():
+            rows.flush()
+        task.barrier()
+        for t in self.num_nodes:
+            if t not in outputs and not len(batches.nodes[t]):  # none of the nodes are this trainer's
+                with suppress(LookupError):  # nor has the layer outputs for them
+                    outputs[t] = self.store.find(self._suffix(what, t))
+                    self.kept.append(outputs[t])
+        return outputs
 
-    def _settle(self) -> None:
-        if self._ahead is not None:
-            self._ahead.settle()
-
-    def _degrees_of(self, batch: InferenceBatch) -> Tensor:
+    def _degrees_of(self, batch: _Batch) -> Tensor:
         (edge_index,) = batch.edge_index.values()
-        weight = batch.of_edges.get("edge_weight", {}).get(self.schema.edge_types[0])
+        weight = batch.edge_values.get("edge_weight", {}).get(self.schema.edge_types[0])
         return in_degrees(edge_index, len(batch.seeds), weight)
 
-    def _outputs_of(self, at: int, batch: InferenceBatch) -> Tensor | None:
+    def _combined(self, at: int, batch: _Batch) -> Tensor | None:
+        assert self.stack.combine is not None
+        out = self._outputs_of(at, batch)
+        assert out is not None, "of one type, the layer has outputs for it"
+        return self.stack.combine([*(each.to(self.device) for each in batch.earlier), out])
+
+    def _outputs_of(self, at: int, batch: _Batch) -> Tensor | None:
         """Outputs of the seeds; None where the layer has none for their type."""
         layer, keywords = self.stack.layers[at], self.stack.takes[at]
-        x = {t: each.to(self.device) for t, each in batch.x.items()}
-        edge_index = {t: each.to(self.device) for t, each in batch.edge_index.items()}
-        of_edges = {
-            name: {t: each.to(self.device) for t, each in by_type.items()} for name, by_type in batch.of_edges.items()
-        }
+        x, edge_index = self._moved(batch.x), self._moved(batch.edge_index)
+        values = {name: self._moved(by_type) for name, by_type in batch.edge_values.items()}
         if self.schema.is_hetero:
-            by_name = {keywords[name]: by_type for name, by_type in of_edges.items()}
-            given = self._made(at, batch, partial(layer, x, edge_index, **by_name))
-            if not isinstance(given, dict):
-                raise ValueError(f"a layer made a {type(given).__name__}: expected a dict by node type")
-            if unknown := given.keys() - set(self.schema.node_types):
+            named = {keywords[name]: by_type for name, by_type in values.items()}
+            made = self._one_hop(at, batch, partial(layer, x, edge_index, **named))
+            if not isinstance(made, dict):
+                raise ValueError(f"a layer made a {type(made).__name__}: expected a dict by node type")
+            if unknown := made.keys() - set(self.schema.node_types):
                 raise ValueError(f"a layer made rows of {sorted(map(str, unknown))}: expected node types of the graph")
-            out, count = given.get(batch.node_type), len(x.get(batch.node_type, ()))
+            out = made.get(batch.node_type)
             if out is None:
                 return None
         else:
             (features,), (ends,) = x.values(), edge_index.values()
-            values = {name: next(iter(by_type.values())) for name, by_type in of_edges.items()}
+            of_edges = {name: next(iter(by_type.values())) for name, by_type in values.items()}
             weighing: Any = nullcontext()
             if batch.degrees is not None:
-                weighing = normalized(self.gcn, ends, batch.degrees.to(self.device), values.get("edge_weight"))
+                weighing = normalized(self.gcn, ends, batch.degrees.to(self.device), of_edges.get("edge_weight"))
             with weighing:
-                out, count = self._made(at, batch, partial(layer, features, ends, **values)), len(features)
+                out = self._one_hop(at, batch, partial(layer, features, ends, **of_edges))
         if any(not isinstance(each, UninitializedParameter) for each in self.lazy):
             raise ValueError(
                 f"layer {at} had parameters without values, which are random now: call the model once where it is "
@@ -458,53 +444,23 @@ class _Run:
             )
         if not isinstance(out, Tensor) or out.dim() < 2 or len(out) < len(batch.seeds):
             shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            count = len(x.get(batch.node_type, ()))
             raise ValueError(f"a layer made {shape} of {count} rows: expected a row for each or the first of them")
         return out[: len(batch.seeds)]
 
-    def _made(self, at: int, batch: InferenceBatch, call: Callable[[], Any]) -> Any:
+    def _moved(self, by_type: dict[Any, Tensor]) -> dict[Any, Tensor]:
+        return {t: each.to(self.device) for t, each in by_type.items()}
+
+    def _one_hop(self, at: int, batch: _Batch, call: Callable[[], Any]) -> Any:
         num_rows = {t: len(each) for t, each in batch.x.items()}
-        if (at, batch.node_type) in self._looked_at or sum(num_rows.values()) <= len(batch.seeds):
+        if (at, batch.node_type) in self.checked or sum(num_rows.values()) <= len(batch.seeds):
             return call()
-        self._looked_at.add((at, batch.node_type))
+        self.checked.add((at, batch.node_type))
         return one_hop_output(call, f"layer {at}", num_rows, batch.node_type, len(batch.seeds))
 
-    def _write(
-        self,
-        opened: ExitStack,
-        joint: JointWork,
-        thread: ThreadPoolExecutor,
-        what: str,
-        wanted: Wanted,
-        make: Callable[[InferenceBatch], Tensor | None],
-    ) -> dict[NodeType, LayerRows]:
-        """Writes what is made of each batch, by type; returns when all trainers have."""
-        made: dict[NodeType, LayerRows] = {}
-        layouts: dict[NodeType, tuple[torch.dtype, torch.Size]] = {}
-        names = {t: self._part_of(what, t) if what else self._result_of(t) for t in self.num_nodes}
-        for t, count in self.num_nodes.items():
-            originals = None if what else self.ids.get(t)
-            loader = self._loader(opened, t, wanted.below is None)
-            self._ahead = BatchesAhead(loader, t, self.schema, self.values, wanted, thread)
-            while (batch := self._ahead.next(joint.check)) is not None:
-                joint.check()
-                values = make(batch)
-                if values is None:
-                    break  # a layer has outputs for a type or it has none
-                if t not in made:
-                    shape, part = (count, *values.shape[1:]), None if originals is not None else t
-                    made[t] = self.keeper.make(names[t], shape, values.dtype, part)
-                    self.kept.append(made[t])
-                layout = values.dtype, values.shape[1:]
-                if layouts.setdefault(t, layout) != layout:
-                    raise ValueError(f"a layer made {layout} of a batch, and {layouts[t]} before: expected the same")
-                made[t][batch.seeds if originals is None else originals.to_original(batch.seeds)] = values.cpu()
-            self._ahead.settle()
-        for rows in made.values():
-            rows.flush()
-        joint.barrier()
-        for t in self.num_nodes:
-            if t not in made and not len(self.nodes[t]):  # none of the nodes are this trainer's
-                with suppress(LookupError):  # nor has the layer outputs for them
-                    made[t] = self.keeper.find(names[t])
-                    self.kept.append(made[t])
-        return made
+
+def _checked_device(given: Any) -> torch.device:
+    try:
+        return torch.empty(0, device=given).device
+    except (RuntimeError, AssertionError, TypeError) as error:  # as torch has it
+        raise ValueError(f"device = {given!r}: expected a device that torch has, such as 'cpu' ({error})") from error

@@ -1,4 +1,4 @@
-"""A trainer's share of nodes or edges: as many as any other's, and as local as can be."""
+"""Shares of nodes or edges: even among trainers, and as local as possible."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from glt.data.schema import EdgeType, NodeType
 from glt.distributed.context import get_context
 from glt.distributed.world import World, current_world
 
-# Which trainer gets which of the selected items, from their numbers alone.
-
-
 REMAINDERS: Final = ("keep", "drop", "pad")
 
 
 class Interval(NamedTuple):
-    """Of the selected items of a partition, in order, those from ``begin`` to ``end - 1``."""
+    """The selected items ``begin`` to ``end - 1`` of a partition."""
 
     partition: int
     begin: int
@@ -38,24 +35,24 @@ def split_counts(
     force_even: bool = True,
     remainder: str = "keep",
 ) -> list[list[Interval]]:
-    """Divides the selected items of all partitions among trainers, each item once, and as many as can be to trainers
-    for which its partition is local.
+    """Divides the selected items of all partitions among trainers, each item once, and as many as possible to trainers
+    that are local to its partition.
 
-    No split whose shares are as even has more local items. Two trainers of a host get neighbouring pieces of what it
-    has; a trainer's remote items are the last ones of partitions that have more than their own trainers may take.
+    No split whose shares are as even has more local items. Trainers of a host get adjacent pieces of its items; remote
+    items are the last ones of partitions that have more than their own trainers may take.
 
     Args:
         counts: Selected items of each partition ``[num_partitions]``.
         homes: For each trainer, the partitions that are local to it. Trainers of one host have the same ones, those of
-            different hosts have none in common. Partitions in no home, and trainers without one, are as good as any.
-        force_even: Whether shares differ by one item at most. Else trainers get what is local to them, those with the
-            same home equally much, and what is local to nobody goes to the smallest shares.
+            different hosts have none in common.
+        force_even: True: shares differ by one item at most. False: trainers get what is local to them, those with the
+            same home equally much; items that are local to none go to the smallest shares.
         remainder: What becomes of the items that are too many for shares of one size: ``'keep'``: the first trainers
-            with enough local ones have one more; ``'drop'``: they are left out; ``'pad'``: trainers without one get the
-            first of their share again (those with none at all an item of another).
+            with enough local ones have one more; ``'drop'``: they are left out; ``'pad'``: smaller shares have their
+            first item twice (empty ones an item of another share).
 
     Returns:
-        For each trainer its intervals, the local ones first. It is a function of the arguments alone.
+        For each trainer its intervals, the local ones first.
 
     Raises:
         ValueError: If an argument is unusable; names it.
@@ -102,7 +99,7 @@ def split_counts(
 
 
 def _groups(homes: Sequence[Collection[int]], num_partitions: int) -> dict[frozenset[int], list[int]]:
-    """Trainers by home, in order of the first of each."""
+    """Trainers by home, in the order of the first trainer of each."""
     if not homes:
         raise ValueError("homes is empty: expected the local partitions of at least one trainer")
     groups: dict[frozenset[int], list[int]] = {}
@@ -128,7 +125,7 @@ def _groups(homes: Sequence[Collection[int]], num_partitions: int) -> dict[froze
 def _even_sizes(
     total: int, num_trainers: int, groups: dict[frozenset[int], list[int]], here: dict[frozenset[int], int], extra: bool
 ) -> list[int]:
-    """Sizes of the shares: those that are one larger are where there are local items for it, if anywhere."""
+    """Sizes of the shares, one larger where there are local items for it."""
     size, more = divmod(total, num_trainers)
     sizes = [size] * num_trainers
     if not extra:
@@ -151,7 +148,7 @@ def _filled(sizes: list[int], total: int) -> list[int]:
     """Adds ``total`` items to the smallest sizes, the first of equal ones first."""
     filled = list(sizes)
     order = sorted(range(len(sizes)), key=lambda rank: sizes[rank])
-    # The ``num`` smallest are raised to the level of the next one, for as long as there is enough.
+    # The ``num`` smallest are raised to the level of the next one while there is enough.
     num, level, left = 1, sizes[order[0]], total
     while num < len(order) and (sizes[order[num]] - level) * num <= left:
         left -= (sizes[order[num]] - level) * num
@@ -189,24 +186,20 @@ def _cut(line: Sequence[Interval], begin: int, end: int) -> list[Interval]:
     return found
 
 
-# Nodes or edges of one type that a mask or a list of ids selects, counted by owner without holding the mask.
-
-
 PIECE: Final = 1 << 20  # rows of a mask that are in memory at a time
 
 
 class SelectedIds:
-    """The selected ids of each partition, ascending.
+    """The ids of one type that a mask or a list selects, ascending by partition.
 
-    A mask is read front to back in pieces, once to count; and once more, where it is needed, to tell the ids of an
-    interval. It may be anything with a length, a ``dtype`` and slices: a tensor, a (mapped) array, a
-    :class:`glt.distributed.DistTensor`.
+    A mask is read in pieces: once to count, and again where the ids of an interval are asked for. It may be anything
+    with a length, a ``dtype`` and slices: a tensor, a (mapped) array, a :class:`glt.distributed.DistTensor`.
 
     Args:
-        name: What ``given`` is called, for errors.
-        given: A mask ``[num_ids]`` of bools, or of zeros and ones in uint8 as DGL stores them; or ids, in any order.
+        name: Of ``given``, for errors.
+        given: A mask ``[num_ids]`` of bools, or of zeros and ones in uint8; or ids, in any order.
         num_ids: How many there are.
-        book: Owners of all ids; None: nobody knows, all are of partition 0.
+        book: Owners of all ids; None: unknown, all count as of partition 0.
 
     Attributes:
         counts: Selected ids of each partition, ``[num_partitions]`` int64.
@@ -243,8 +236,8 @@ class SelectedIds:
 
         Args:
             intervals: Of positions among the selected ids of a partition.
-            order_by: Anything that is read by ids, with a number for each: positions are then those in the order of
-                these numbers, ids with the same one ascending. All selected ids of the partitions are in memory.
+            order_by: Numbers that are read by ids: positions are then those in the order of these numbers, equal ones
+                by id. All selected ids of the partitions are then in memory.
         """
         if order_by is None:
             return torch.from_numpy(_joined(self._intervals(intervals)))
@@ -327,15 +320,15 @@ def node_split(
     homes: Homes | None = None,
     remainder: str = "keep",
 ) -> Tensor:
-    """Returns this trainer's share of the nodes that are selected, for example for training.
+    """Returns this trainer's share of the selected nodes, for example for training.
 
-    Each selected node is in one share. Shares differ by one node at most, whatever partitions hold how many. A trainer
-    gets nodes of the partitions of its own host for as long as there are any, and others' only to even out. Nothing is
-    drawn: the share is a function of the arguments, and trainers need not call together. Loaders shuffle it.
+    Each selected node is in one share, and shares differ by one node at most. A trainer gets nodes of the partitions of
+    its own host as long as there are any. Nothing is drawn: the share is a function of the arguments, and trainers need
+    not call together.
 
-    For synchronous training say ``remainder='drop'`` or ``'pad'``: all trainers then have the same number of nodes and
-    of steps, where otherwise one may have a batch more than another, which DDP waits for in vain (or needs ``join``).
-    For evaluation keep all nodes, and bring results together with :func:`gather_metrics`.
+    For synchronous training say ``remainder='drop'`` or ``'pad'``: all trainers then have the same number of steps,
+    where otherwise one may have a batch more, for which DDP waits in vain (or needs ``join``). For evaluation keep all
+    nodes, and bring results together with :func:`gather_metrics`.
 
     Args:
         nodes: A mask over all nodes of the type ``[num_nodes]``, bool or uint8: a tensor, an array, a
@@ -347,14 +340,13 @@ def node_split(
         rank: Whose share. Default: this trainer's.
         force_even: False: no node leaves its host if that has a trainer; shares are as uneven as partitions are.
         node_trainer_ids: Numbers of all nodes, such as ``g.ndata['trainer_id']``, by which the nodes of a partition are
-            ordered before they are dealt out to the trainers of its host; see ``num_trainers_per_machine`` of
+            ordered before they are divided among the trainers of its host; see ``num_trainers_per_machine`` of
             :func:`glt.partition.partition_graph`.
-        num_trainers: How many shares there are. Default: one for each trainer.
+        num_trainers: Number of shares. Default: one for each trainer.
         homes: For each trainer, the partitions that are on its host. Default: hosts have equally many trainers, in the
             order of their ranks, and the partitions of their servers.
         remainder: What becomes of the nodes that are too many for shares of one size: ``'keep'``: some have one more;
-            ``'drop'``: they are left out, always the same ones; ``'pad'``: shares that are smaller have their first
-            node twice.
+            ``'drop'``: they are left out, always the same ones; ``'pad'``: smaller shares have their first node twice.
 
     Returns:
         Ids ``[n]``, int64: one partition after the other, the local ones first, in each ascending (or in the order of
@@ -364,8 +356,8 @@ def node_split(
         TypeError, ValueError, IndexError, KeyError: If an argument is unusable; names it.
         RuntimeError: If nothing says which trainer this is.
     """
-    place = _Place.of("node", partition_book, ntype, rank, num_trainers, homes)
-    return place.share("nodes", nodes, force_even, "node_trainer_ids", node_trainer_ids, remainder)
+    trainer = _Trainer.of("node", partition_book, ntype, rank, num_trainers, homes)
+    return trainer.share("nodes", nodes, force_even, "node_trainer_ids", node_trainer_ids, remainder)
 
 
 def edge_split(
@@ -380,19 +372,17 @@ def edge_split(
     homes: Homes | None = None,
     remainder: str = "keep",
 ) -> Tensor:
-    """Returns this trainer's share of the edges that are selected; arguments, result and errors as of
-    :func:`node_split`, by edge type.
+    """Returns this trainer's share of the selected edges; as :func:`node_split`, by edge type.
 
-    Edges of a directory that was not relabelled have owners only where they have features or attributes; elsewhere
+    Edges of a directory that was not relabelled have owners only if they have features or attributes; without those
     shares are even, but no edge counts as local.
     """
-    place = _Place.of("edge", partition_book, etype, rank, num_trainers, homes)
-    return place.share("edges", edges, force_even, "edge_trainer_ids", edge_trainer_ids, remainder)
+    trainer = _Trainer.of("edge", partition_book, etype, rank, num_trainers, homes)
+    return trainer.share("edges", edges, force_even, "edge_trainer_ids", edge_trainer_ids, remainder)
 
 
 def default_homes(num_partitions: int, num_trainers: int) -> list[list[int]]:
-    """The partitions of each trainer's host where nothing else is known: hosts follow each other in the order of ranks
-    and of partitions, with as many trainers (or partitions) each."""
+    """The partitions of each trainer's host by default: hosts have equally many trainers and partitions, in order."""
     if num_trainers >= num_partitions:
         return [[rank * num_partitions // num_trainers] for rank in range(num_trainers)]
     homes: list[list[int]] = [[] for _ in range(num_trainers)]
@@ -401,8 +391,8 @@ def default_homes(num_partitions: int, num_trainers: int) -> list[list[int]]:
     return homes
 
 
-class _Place:
-    """Which trainer asks, and what is known of the ids."""
+class _Trainer:
+    """The trainer whose share is asked for, the homes of all trainers, and the ids of one type."""
 
     def __init__(self, rank: int, homes: Homes, num_ids: int, book: PartitionBook | None) -> None:
         self.rank, self.homes, self.num_ids, self.book = rank, homes, num_ids, book
@@ -410,8 +400,8 @@ class _Place:
     @classmethod
     def of(
         cls, kind: str, given: Any, type_: Any, rank: int | None, num_trainers: int | None, homes: Homes | None
-    ) -> _Place:
-        world = current_world()
+    ) -> _Trainer:
+        world, context = current_world(), get_context()
         if given is None:
             if world is None or world.data is None:
                 raise RuntimeError(
@@ -423,18 +413,18 @@ class _Place:
         if num_trainers is None and homes is not None:
             num_trainers = len(homes)
         if world is not None:
-            known: tuple[int, int] | None = (world.rank, world.num_trainers)
-        else:
-            context = get_context()
-            known = None if context is None else (context.rank, context.world_size)
-        if known is None and (rank is None or num_trainers is None):
+            own_rank, own_num_trainers = world.rank, world.num_trainers
+        elif context is not None:
+            own_rank, own_num_trainers = context.rank, context.world_size
+        elif rank is None or num_trainers is None:
             raise RuntimeError(
                 "this process is no trainer that is known: call glt.distributed.initialize(...) first, or give rank "
                 "and num_trainers"
             )
-        rank, num_trainers = (
-            mine if asked is None else asked for mine, asked in zip(known or (0, 0), (rank, num_trainers), strict=True)
-        )
+        else:
+            own_rank, own_num_trainers = rank, num_trainers
+        rank = own_rank if rank is None else rank
+        num_trainers = own_num_trainers if num_trainers is None else num_trainers
         for name, value, low in (("num_trainers", num_trainers, 1), ("rank", rank, 0)):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name} = {value!r}: expected an integer")
@@ -461,8 +451,7 @@ class _Place:
 
 
 def _homes(world: World | None, num_partitions: int, num_trainers: int) -> Homes:
-    """A world's servers follow each other host by host, and so do its trainers: what a trainer's servers hold is
-    near."""
+    """The partitions of the servers of each trainer's host: servers and trainers are numbered host by host."""
     if world is None:
         return default_homes(num_partitions, num_trainers)
     servers = default_homes(world.num_servers, num_trainers)

@@ -7,7 +7,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch.distributed as dist
@@ -15,11 +15,11 @@ import torch.distributed as dist
 from glt import _deadlines as deadlines
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.job.place import JobPlace
+from glt.distributed.job.environment import JobEnvironment
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
 from glt.distributed.wire.connection import own_address
-from glt.distributed.wire.rendezvous import KeyStore, TimedStore, connect
+from glt.distributed.wire.store import TimedStore, connect
 from glt.errors import RendezvousError
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class HostServer:
     """A :class:`DistServer` in this process, for all trainers of the job.
 
     Args:
-        place: This trainer, the first of its host.
+        env: Of this trainer, the first of its host.
         data: What it serves.
         master: Host and port of server 0.
         num_workers: Sampling processes to start with.
@@ -42,18 +42,18 @@ class HostServer:
     """
 
     def __init__(
-        self, place: JobPlace, data: DistDataset, master: tuple[str, int], num_workers: int, timeout_s: float
+        self, env: JobEnvironment, data: DistDataset, master: tuple[str, int], num_workers: int, timeout_s: float
     ) -> None:
-        rank = place.host_index
+        rank = env.host_index
         bind = master if rank == 0 else (own_address(master), 0)
         options = ServerOptions(rpc_timeout=timeout_s, num_workers=max(1, num_workers))
         context = DistContext(
-            DistRole.SERVER, place.num_servers, rank, "distributed-server", place.num_servers + place.num_trainers, rank
+            DistRole.SERVER, env.num_servers, rank, "distributed-server", env.num_servers + env.num_trainers, rank
         )
-        self.server = DistServer(data, context, place.num_trainers, master, bind, 16, options)
+        self.server = DistServer(data, context, env.num_trainers, master, bind, 16, options)
 
     def abort(self, why: str) -> None:
-        """Ends it at once, and tells the trainers why."""
+        """Ends it at once; the trainers are told why."""
         self.server.close(why)
 
     def finish(self, timeout_s: float | None) -> bool:
@@ -68,13 +68,13 @@ class HostServer:
         try:
             while not self.server.wait_until_done(max(0.0, min(deadlines.POLL_S, deadline - now))):
                 now = time.monotonic()
-                there = [str(session) for session in self.server.clients.sessions()]
-                if there:
+                sessions = [str(session) for session in self.server.clients.sessions()]
+                if sessions:
                     alone_since = now
                 if now >= deadline or now - alone_since > deadlines.GRACE_S:
                     return False
                 if now >= say_at:
-                    logger.info("%s waits until all trainers have left; there are %s", self.server.entry, there)
+                    logger.info("%s waits until all trainers have left; there are %s", self.server.entry, sessions)
                     say_at = now + deadlines.COMPLAINT_S
             return True
         finally:
@@ -88,12 +88,12 @@ def free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def serve_at_free_port(place: JobPlace, data: DistDataset, num_workers: int, timeout_s: float) -> HostServer:
+def serve_at_free_port(env: JobEnvironment, data: DistDataset, num_workers: int, timeout_s: float) -> HostServer:
     """Makes server 0, at a port that is found."""
     for tries_left in reversed(range(_TRIES)):
-        master = place.master[0], free_port(place.master[0])
+        master = env.master[0], free_port(env.master[0])
         try:
-            return HostServer(place, data, master, num_workers, timeout_s)
+            return HostServer(env, data, master, num_workers, timeout_s)
         except RendezvousError as error:
             if not tries_left:
                 raise
@@ -101,10 +101,10 @@ def serve_at_free_port(place: JobPlace, data: DistDataset, num_workers: int, tim
     raise AssertionError("the last try returns or raises")
 
 
-def open_store(place: JobPlace, timeout_s: float) -> TimedStore | None:
-    """A store of the job, where trainers tell each other where server 0 is; None if there is none.
+def open_store(env: JobEnvironment, timeout_s: float) -> TimedStore | None:
+    """The key-value store of the job, for the port of server 0; None if there is none.
 
-    Each time another part of it: what was told of a job that has ended since does not count.
+    Each call opens another part of it: the port of a job that has ended since does not count.
     """
     global _num_opened
     _num_opened += 1
@@ -113,13 +113,13 @@ def open_store(place: JobPlace, timeout_s: float) -> TimedStore | None:
     if dist.is_initialized():
         return TimedStore(dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store()), timeout_s)
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None  # who opened one now would be in the way of init_process_group
+        return None  # a store opened now would be in the way of init_process_group
     return TimedStore(connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), prefix, timeout_s), timeout_s)
 
 
 @contextmanager
-def telling_failures(store: KeyStore) -> Iterator[None]:
-    """If server 0 cannot be made, those who wait to hear where it is are told why."""
+def publishing_failures(store: TimedStore) -> Iterator[None]:
+    """If server 0 cannot be made, the trainers that wait for its port are told why."""
     try:
         yield
     except Exception as error:
@@ -127,29 +127,28 @@ def telling_failures(store: KeyStore) -> Iterator[None]:
         raise
 
 
-def tell_port(store: KeyStore, port: int) -> None:
-    """Server 0 tells where it listens."""
+def publish_port(store: TimedStore, port: int) -> None:
+    """Writes the port of server 0."""
     store.set("port", str(port))
 
 
-def hear_port(store: TimedStore, timeout_s: float, look: Callable[[], None] = lambda: None) -> int:
-    """Waits until server 0 has told.
+def wait_for_port(store: TimedStore, timeout_s: float) -> int:
+    """The port of server 0, when it has been written.
 
     Args:
-        store: Where it tells.
+        store: Of the job.
         timeout_s: Deadline in seconds.
-        look: Called again and again until then; raises if it never will.
 
     Raises:
-        glt.errors.RendezvousError: If it does not in time, or has failed; says why.
+        glt.errors.RendezvousError: If there is none in time, or server 0 has failed; says why.
     """
-    told = store.wait_for("port", timeout_s, look)
-    if told is None:
+    value = store.wait_for("port", timeout_s)
+    if value is None:
         raise RendezvousError(
             f"the trainer of rank 0 has opened no server within {timeout_s:g} s: has it failed, or does it call "
             "glt.distributed.initialize() (and DistGraph, if that names the partitions) as the others do?"
         )
-    text = told.decode(errors="replace")
+    text = value.decode(errors="replace")
     if text.startswith(_FAILED):
         raise RendezvousError(f"the server of the first host could not be made: {text.removeprefix(_FAILED)}")
     return int(text)

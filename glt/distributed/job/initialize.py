@@ -17,15 +17,16 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
 from glt.distributed.context import get_context, init_worker_group, resign
 from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
 from glt.distributed.job.host_server import (
     HostServer,
-    hear_port,
     open_store,
+    publish_port,
+    publishing_failures,
     serve_at_free_port,
-    tell_port,
-    telling_failures,
+    wait_for_port,
 )
-from glt.distributed.job.place import DEFAULT_PORT, JobPlace, JobRole, find_this_host, read_hosts, read_place
+from glt.distributed.job.hosts import find_this_host, read_hosts
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.api import (
@@ -37,7 +38,7 @@ from glt.distributed.server.api import (
     wait_and_shutdown_server,
 )
 from glt.distributed.tensors.tensor import Handles, flush_all
-from glt.distributed.wire.rendezvous import naming_the_job_store
+from glt.distributed.wire.store import naming_the_job_store
 from glt.distributed.world import World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
 from glt.partition.format import layout
@@ -46,16 +47,17 @@ from glt.partition.format.part_config import PartConfig, graph_names, read_part_
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_PORT = 30050  # DGL's
 
 _lock = threading.RLock()
 _job: _Job | None = None
-_leaves_at_exit: int | None = None  # the process that has said so
+_exit_hook_of: int | None = None  # the process that has it
 
 
 class Ending:
-    """Tells, at exit, why this process ends.
+    """Why this process ends, as seen at exit.
 
-    Errors that were there before it was made do not count: a fork has what its parent had, such as the error of a
+    Errors that were there before it was made do not count: a fork has those of its parent, such as the error of a
     notebook's last cell.
     """
 
@@ -88,9 +90,9 @@ def _errors() -> list[BaseException]:
 
 @dataclass
 class _Job:
-    """What :func:`initialize` was told, and what came of it."""
+    """The arguments of :func:`initialize`, and the state of the job."""
 
-    place: JobPlace
+    env: JobEnvironment
     given: dict[str, Any]
     num_workers: int
     timeout_s: float
@@ -109,23 +111,22 @@ def initialize(
 ) -> None:
     """Makes this process part of a job. Call it first, before or after ``torch.distributed.init_process_group``.
 
-    The same script runs in every role, which the environment decides:
+    The environment decides the role of the process:
 
-    - ``GLT_ROLE=server`` (``glt launch`` sets it): the process serves a partition until all trainers have left, and
-      then exits; this function does not return. Functions that trainers call by :func:`request_server` are to be
-      registered above it.
-    - ``GLT_ROLE=trainer``: the process is a trainer, a client of those servers.
+    - ``GLT_ROLE=server`` (``glt launch`` sets it): it serves a partition until all trainers have left, and then exits;
+      this function does not return. Register functions for :func:`request_server` before the call.
+    - ``GLT_ROLE=trainer``: it is a trainer, a client of those servers.
     - torchrun's environment, with more than one process: all are trainers, and the first of each host also serves, on
       threads of its own. Partition ``p`` is served by host ``p % num_hosts``.
-    - Otherwise, as in a notebook: one process that does it all.
+    - Otherwise, as in a notebook: one process is trainer and server.
 
-    In the last two the partitions are named here or by :class:`DistGraph`, and until then there is no world. Calling it
-    again with the same arguments does nothing.
+    In the last two the partitions are named here or by :class:`DistGraph`. Calling it again with the same arguments
+    does nothing.
 
     Args:
-        ip_config: A file with a host on each line, ``ADDRESS [PORT]``, this one among them; ``#`` begins a comment. Not
-            needed: the environment says who takes part. Under torchrun, server 0 is at the first line's address, and
-            port if it has one.
+        ip_config: A file with a host on each line, ``ADDRESS [PORT]``, this one among them; ``#`` begins a comment.
+            Default: as the environment says. Under torchrun, server 0 is at the first line's address, and port if it
+            has one.
         num_workers: Sampling processes of each server to start with. Default: ``GLT_NUM_WORKERS``, or 0. A server has
             one at least; a standalone process with 0 samples by itself.
         part_config: The partitions: their directory, or a JSON file in it. Default: ``GLT_PART_CONFIG``.
@@ -138,7 +139,7 @@ def initialize(
         glt.errors.PartitionError: If partitions are damaged or missing.
         glt.errors.RendezvousError: If this host is not in ``ip_config``, or the others are not reached in time.
     """
-    global _job, _leaves_at_exit
+    global _job, _exit_hook_of
     check_transport(None, None, rpc_timeout)
     if num_workers is None:
         text = os.environ.get("GLT_NUM_WORKERS") or "0"
@@ -161,7 +162,7 @@ def initialize(
     }
     with _lock:
         if _job is not None and _job.pid != os.getpid():
-            _forget()  # its parent's: a fork takes its own place
+            _forget()  # it is the parent's: a fork begins anew
         if _job is not None:
             if _job.given == given:
                 return
@@ -169,45 +170,45 @@ def initialize(
                 f"glt.distributed.initialize was called with {_job.given}, and now with {given}: call "
                 "glt.distributed.finalize() in between"
             )
-        place = _placed(read_place(), ip_config)
-        _job = _Job(place, given, num_workers, rpc_timeout, os.getpid(), part_config)
+        env = _on_hosts(read_environment(), ip_config)
+        _job = _Job(env, given, num_workers, rpc_timeout, os.getpid(), part_config)
         try:
             _begin(_job, part_config)
         except BaseException:
             _end(_job, 0.0)
             _job = None
             raise
-        if _leaves_at_exit != os.getpid():
-            # Of multiprocessing, not of atexit, which forked children never come to: trainers may be those, too. Before
-            # loaders' samplers are waited for.
+        if _exit_hook_of != os.getpid():
+            # Of multiprocessing, which runs in forked trainers, too, where atexit does not. Before loaders' samplers
+            # are waited for.
             util.Finalize(None, _at_exit, exitpriority=2)
-            _leaves_at_exit = os.getpid()
+            _exit_hook_of = os.getpid()
 
 
-def _placed(place: JobPlace, ip_config: str | os.PathLike[str] | None) -> JobPlace:
-    """Where the hosts are named, this one must be among them, and peers learn from it which one they are on."""
+def _on_hosts(env: JobEnvironment, ip_config: str | os.PathLike[str] | None) -> JobEnvironment:
+    """Checks that the file of hosts names this one; peers take from it their host's position and the master."""
     if ip_config is None:
-        return place
+        return env
     hosts = read_hosts(Path(ip_config))
-    if place.role is JobRole.STANDALONE:
-        return place  # such a script runs anywhere
+    if env.role is JobRole.STANDALONE:
+        return env  # such a script runs anywhere
     at = find_this_host(hosts, ip_config)
-    if place.role is not JobRole.PEER:
-        return place
-    if len(hosts) != place.num_servers:
+    if env.role is not JobRole.PEER:
+        return env
+    if len(hosts) != env.num_servers:
         raise ValueError(
             f"ip_config = {os.fspath(ip_config)!r} names {len(hosts)} hosts, and torchrun has started trainers on "
-            f"{place.num_servers}: expected the same"
+            f"{env.num_servers}: expected the same"
         )
-    return replace(place, host_index=at, master=(hosts[0].name, hosts[0].port))
+    return replace(env, host_index=at, master=(hosts[0].name, hosts[0].port))
 
 
 def _begin(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
-    role = job.place.role
+    role = job.env.role
     if role is JobRole.SERVER:
         _serve(job, part_config)
     elif role is JobRole.TRAINER:
-        _join(job, job.place.master)
+        _join(job, job.env.master)
     elif part_config is not None:
         _start(job, part_config)
     elif role is JobRole.STANDALONE:
@@ -215,15 +216,15 @@ def _begin(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
 
 
 def _serve(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
-    place = job.place
+    env = job.env
     if part_config is None:
         raise ValueError("GLT_ROLE = 'server', and neither part_config nor GLT_PART_CONFIG says which partitions")
-    address, port = place.master
+    address, port = env.master
     init_server(
-        place.num_servers,
-        place.num_trainers,
-        place.rank,
-        _loaded(part_config, place.rank, place.partition),
+        env.num_servers,
+        env.num_trainers,
+        env.rank,
+        _loaded(part_config, env.rank, env.partition),
         address,
         port,
         num_workers=max(1, job.num_workers),
@@ -239,7 +240,7 @@ def _serve(job: _Job, part_config: str | os.PathLike[str] | None) -> None:
             elif time.monotonic() - alone_since > deadlines.ALONE_S:
                 raise RendezvousError(
                     f"{server.entry}: no trainer has been there for {deadlines.ALONE_S:g} s, and not all of "
-                    f"{place.num_trainers} have come: were they started, with GLT_MASTER_ADDR and GLT_MASTER_PORT of "
+                    f"{env.num_trainers} have come: were they started, with GLT_MASTER_ADDR and GLT_MASTER_PORT of "
                     "server 0?"
                 )
     finally:
@@ -268,40 +269,40 @@ def partition_dir(part_config: str | os.PathLike[str]) -> PartConfig:
 
 
 def _start(job: _Job, part_config: str | os.PathLike[str]) -> None:
-    """Begins what had to wait until the partitions were named."""
-    if job.place.role is JobRole.STANDALONE:
+    """Begins what needs the partitions."""
+    if job.env.role is JobRole.STANDALONE:
         data, world = _loaded(part_config, 0), current_world()
         if isinstance(world, StandaloneWorld):
             world.open_graph(data)  # tensors that were made before stay
         else:
             _enter_alone(StandaloneWorld(data))
         return
-    place, timeout_s = job.place, job.timeout_s
-    address, port = place.master
-    store = open_store(place, timeout_s) if port is None else None
+    env, timeout_s = job.env, job.timeout_s
+    address, port = env.master
+    store = open_store(env, timeout_s) if port is None else None
     if port is None and store is None:
-        port = DEFAULT_PORT  # nobody is there to tell the others of another one
-    serves = place.is_first_on_host
-    if serves and place.host_index == 0 and port is None:
+        port = DEFAULT_PORT  # there is no store to publish another one
+    serves = env.is_first_on_host
+    if serves and env.host_index == 0 and port is None:
         assert store is not None
-        with telling_failures(store):
-            job.server = serve_at_free_port(place, _loaded(part_config, 0), job.num_workers, timeout_s)
+        with publishing_failures(store):
+            job.server = serve_at_free_port(env, _loaded(part_config, 0), job.num_workers, timeout_s)
         port = job.server.server.address[1]
-        with naming_the_job_store(f"trainer {place.rank}"):
-            tell_port(store, port)
+        with naming_the_job_store(f"trainer {env.rank}"):
+            publish_port(store, port)
     elif port is None:
         assert store is not None
-        with naming_the_job_store(f"trainer {place.rank}"):
-            port = hear_port(store, timeout_s)
+        with naming_the_job_store(f"trainer {env.rank}"):
+            port = wait_for_port(store, timeout_s)
     if serves and job.server is None:
-        data = _loaded(part_config, place.host_index)
-        job.server = HostServer(place, data, (address, port), job.num_workers, timeout_s)
+        data = _loaded(part_config, env.host_index)
+        job.server = HostServer(env, data, (address, port), job.num_workers, timeout_s)
     _join(job, (address, port))
 
 
 def _join(job: _Job, master: tuple[str, int | None]) -> None:
-    place = job.place
-    init_client(place.num_servers, place.num_trainers, place.rank, master[0], master[1], rpc_timeout=job.timeout_s)
+    env = job.env
+    init_client(env.num_servers, env.num_trainers, env.rank, master[0], master[1], rpc_timeout=job.timeout_s)
     enter(ServedWorld(require_client()))
 
 
@@ -338,7 +339,7 @@ def open_world(name: str, part_config: str | os.PathLike[str] | None) -> World:
 
 
 def _require_name(name: str, part_config: str | os.PathLike[str] | None) -> None:
-    """Part_configs say what the graph is called; where there are none, or none on this host, any name will do."""
+    """Raises ValueError unless a part_config on this host, if there is one, is of the graph of that name."""
     if part_config is None:
         return
     path = Path(part_config)
@@ -370,11 +371,10 @@ def _require_same(world: World, part_config: str | os.PathLike[str]) -> None:
 def finalize(timeout_s: float | None = None) -> None:
     """Leaves the job; ``initialize`` may then be called again. Done at exit, too; may be called again.
 
-    A trainer that also serves waits until the others have left; those that died are not waited for longer than a
-    minute.
+    A trainer that also serves waits until the others have left, for those that died a minute at most.
 
     Args:
-        timeout_s: Waits no longer than so many seconds. Default: as long as others are there.
+        timeout_s: Longest wait in seconds. Default: as long as others are there.
     """
     _finalize(timeout_s, "")
 
@@ -396,7 +396,7 @@ def _end(job: _Job, timeout_s: float | None, why: str = "") -> None:
     if world is not None:
         Handles.of(world).end()
     if why and job.server is not None:
-        job.server.abort(f"trainer {job.place.rank}, which runs it, has failed: {why}")
+        job.server.abort(f"trainer {job.env.rank}, which runs it, has failed: {why}")
     try:
         if isinstance(world, ServedWorld):
             shutdown_client(why)
@@ -412,19 +412,16 @@ def _end(job: _Job, timeout_s: float | None, why: str = "") -> None:
 
 
 def _forget() -> None:
-    """In a fork: what the parent has is the parent's."""
+    """In a fork: leaves the parent's job to the parent."""
     global _job
     _job = None
     leave()
 
 
 def _at_exit() -> None:
-    # After an exception nobody is waited for: the others cannot go on without this process, and are told at once.
+    # After an exception there is no wait: the others cannot go on without this process, and are told at once.
     why = "" if _job is None else _job.ending.why()
-    if why:
-        _finalize(0.0, why)
-    else:
-        finalize()
+    _finalize(0.0 if why else None, why)
 
 
 def get_rank() -> int:
@@ -433,7 +430,7 @@ def get_rank() -> int:
     Raises:
         RuntimeError: Without :func:`initialize`.
     """
-    return _place().rank
+    return _world_or_env().rank
 
 
 def num_trainers() -> int:
@@ -442,16 +439,16 @@ def num_trainers() -> int:
     Raises:
         RuntimeError: Without :func:`initialize`.
     """
-    return _place().num_trainers
+    return _world_or_env().num_trainers
 
 
-def _place() -> JobPlace | World:
+def _world_or_env() -> JobEnvironment | World:
     world = current_world()
     if world is not None:
         return world
     if _job is None:
         raise RuntimeError("this process is in no job yet: call glt.distributed.initialize() first")
-    return _job.place
+    return _job.env
 
 
 def barrier(timeout_s: float | None = None) -> None:

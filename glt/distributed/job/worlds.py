@@ -30,7 +30,7 @@ from glt.errors import PeerLost
 
 
 class ServedWorld:
-    """Trainers that are clients of the same servers; see :class:`glt.distributed.world.World`.
+    """Trainers that are clients of the same servers; a :class:`~glt.distributed.world.World`.
 
     Args:
         client: This trainer, connected to all servers.
@@ -43,12 +43,10 @@ class ServedWorld:
         self.num_servers = client.num_servers
         self.data: DistDataset | RemoteDataset | None = self._dataset
         self._lock = threading.Lock()
-        self._num_begun: Counter[str] = Counter()  # barriers that it arrived at, by tag
-        self._num_over: Counter[str] = Counter()  # those of them that are known to be over
+        self._num_entered: Counter[str] = Counter()  # barriers that it came to, by tag
+        self._num_passed: Counter[str] = Counter()  # those of them that are known to be over
         entries = client.entries()
-        serving: dict[int, int] = {}
-        for rank, entry in sorted(entries.items(), reverse=True):
-            serving[entry.partition_idx] = rank
+        serving = {entry.partition_idx: rank for rank, entry in sorted(entries.items(), reverse=True)}
         self._owners = [serving.get(part, part % self.num_servers) for part in range(self._dataset.num_partitions)]
         self._near = [rank for rank, entry in entries.items() if entry.host_id == host_id()]
 
@@ -57,59 +55,44 @@ class ServedWorld:
         return self._owners[partition]
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
-        """Asks a server for something; the reply raises what the server raised, or says who is lost."""
         return self._on_line(server, lambda line: line.call(name, *args, **kwargs))
 
     def call_into(self, out: Tensor, server: int, name: str, *args: Any) -> Reply:
-        """See :class:`World`: it is received there, and copied nowhere."""
         return self._on_line(server, lambda line: line.call_into(out, name, *args))
 
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
-        """The same where the answer waits for other trainers, for up to ``timeout_s`` seconds."""
         return self._on_line(server, lambda line: line.call_within(timeout_s + deadlines.ANSWER_S, name, *args))
 
     def _on_line(self, server: int, ask: Callable[[Any], Reply]) -> Reply:
         try:
-            return ask(self.client.line(server))
+            return ask(self.client.session(server))
         except PeerLost as lost:
             reply = Reply()
             reply.set_running_or_notify_cancel()
             reply.set_exception(lost)
             return reply
 
-    def barrier(self, timeout_s: float | None = None, tag: str = "barrier", value: str = "") -> None:
-        """Waits until all trainers have come here; see :class:`glt.distributed.world.World`.
-
-        Args:
-            timeout_s: Deadline in seconds, from the first one. Default: half an hour.
-            tag, value: Of the barrier.
-
-        Raises:
-            TypeError, ValueError: If ``timeout_s`` is no deadline; ValueError if trainers bring different values.
-            glt.errors.PeerLost: If a trainer does not come before the deadline, or is gone, or server 0 is; names it.
-        """
+    def barrier(self, timeout_s: float | None = None, *, tag: str = "barrier", agreed: str = "") -> None:
         timeout_s = deadlines.BARRIER_S if timeout_s is None else timeout_s
         check_timeout(timeout_s)
         with self._lock:
-            number, self._num_begun[tag] = self._num_begun[tag], self._num_begun[tag] + 1
+            number, self._num_entered[tag] = self._num_entered[tag], self._num_entered[tag] + 1
         try:
-            self.call_within(timeout_s, 0, "glt.barrier", tag, number, self.num_trainers, timeout_s, value).result()
+            self.call_within(timeout_s, 0, "glt.barrier", tag, number, self.num_trainers, timeout_s, agreed).result()
         except Exception:
-            self._num_over[tag] = number + 1
+            self._num_passed[tag] = number + 1
             raise
-        self._num_over[tag] = number + 1  # which is not known of one that Ctrl-C has ended the wait for
+        self._num_passed[tag] = number + 1  # not of one that Ctrl-C has ended the wait for
 
-    def abort_barrier(self, tag: str, why: str) -> None:
-        """See :class:`glt.distributed.world.World`."""
-        failed = self.call(0, "glt.barrier.abort", tag, self._num_over[tag], why).result()
-        self._num_begun[tag] = self._num_over[tag] = failed + 1
+    def abort(self, tag: str, why: str) -> None:
+        failed = self.call(0, "glt.barrier.abort", tag, self._num_passed[tag], why).result()
+        self._num_entered[tag] = self._num_passed[tag] = failed + 1
 
-    def barrier_failure(self, tag: str) -> str | None:
-        """See :class:`glt.distributed.world.World`."""
-        number = self._num_over[tag]
+    def failure(self, tag: str) -> str | None:
+        number = self._num_passed[tag]
         text = self.call(0, "glt.barrier.failure", tag, number, self.num_trainers).result()
         if text is not None:
-            self._num_begun[tag] = self._num_over[tag] = number + 1
+            self._num_entered[tag] = self._num_passed[tag] = number + 1
         return text
 
     def worker_options(self, num_workers: int) -> RemoteDistSamplingWorkerOptions:
@@ -118,11 +101,9 @@ class ServedWorld:
         return RemoteDistSamplingWorkerOptions(server_rank=server, num_workers=max(1, num_workers))
 
     def stats(self) -> list[dict[str, Any]]:
-        """See :func:`glt.distributed.server_stats`, of each server."""
         return [reply.result() for reply in [self.call(rank, "glt.stats") for rank in range(self.num_servers)]]
 
     def close(self) -> None:
-        """Leaves the servers. May be called again."""
         self.client.close()
 
     def __str__(self) -> str:
@@ -130,7 +111,9 @@ class ServedWorld:
 
 
 class StandaloneWorld:
-    """One trainer that is its own server: no processes, no ports; for notebooks and tests.
+    """One trainer that is its own server, for notebooks and tests; a :class:`~glt.distributed.world.World`.
+
+    Calls run at once, in the thread of the caller.
 
     Args:
         data: A partition, loaded; others are mapped from its directory when they are needed. None: no graph, tensors
@@ -141,7 +124,7 @@ class StandaloneWorld:
     """
 
     rank, num_trainers, num_servers = 0, 1, 1
-    id, group = "standalone", "standalone"  # as a member of barriers
+    id, group = "standalone", "standalone"  # of its session with itself
 
     def __init__(self, data: DistDataset | None = None) -> None:
         self.data: DistDataset | RemoteDataset | None = None
@@ -166,7 +149,6 @@ class StandaloneWorld:
         self.data = data
 
     def owner_of(self, partition: int) -> int:
-        """See :class:`World`."""
         return 0
 
     def add_calls(self, calls: dict[str, Call]) -> None:
@@ -174,17 +156,14 @@ class StandaloneWorld:
         self._calls |= calls
 
     def call(self, server: int, name: str, *args: Any, **kwargs: Any) -> Reply:
-        """See :class:`World`; runs at once."""
         if server != 0:
             raise ValueError(f"server = {server!r}: expected 0, this process")
         return answered(lambda: self._find(name)(self, args, kwargs))
 
     def call_into(self, out: Tensor, server: int, name: str, *args: Any) -> Reply:
-        """See :class:`World`."""
         return answered(lambda: out.copy_(self.call(server, name, *args).result()))
 
     def call_within(self, timeout_s: float, server: int, name: str, *args: Any) -> Reply:
-        """See :class:`World`."""
         return self.call(server, name, *args)
 
     def _find(self, name: str) -> Call:
@@ -193,29 +172,25 @@ class StandaloneWorld:
         function = functions.registered(name)
         return lambda _, args, kwargs: function(*args, **kwargs)
 
-    def barrier(self, timeout_s: float | None = None, tag: str = "barrier", value: str = "") -> None:
-        """See :class:`World`; there is no other trainer."""
+    def barrier(self, timeout_s: float | None = None, *, tag: str = "barrier", agreed: str = "") -> None:
         check_timeout(deadlines.BARRIER_S if timeout_s is None else timeout_s)
 
-    def abort_barrier(self, tag: str, why: str) -> None:
-        """See :class:`World`; there is no other trainer."""
+    def abort(self, tag: str, why: str) -> None:
+        """There are no other trainers."""
 
-    def barrier_failure(self, tag: str) -> str | None:
-        """See :class:`World`."""
+    def failure(self, tag: str) -> str | None:
         return None
 
     def worker_options(self, num_workers: int) -> WorkerOptions:
-        """See :class:`World`."""
         if num_workers == 0:
             return CollocatedDistSamplingWorkerOptions()
         return MpDistSamplingWorkerOptions(num_workers=num_workers)
 
     def stats(self) -> list[dict[str, Any]]:
-        """See :class:`World`."""
         return [{"server": str(self), "tensors": self.store.stats()}]
 
     def close(self) -> None:
-        """See :class:`World`; the tensors go with it."""
+        """Leaves the world, and frees its tensors."""
         self.store.end_session(self)
         self.barriers.close(f"{self} has left its world")
 
@@ -229,7 +204,7 @@ def answered(call: Callable[[], Any]) -> Reply:
     reply.set_running_or_notify_cancel()
     try:
         result = call()
-        # An answer that waits for others waits for nobody here: all who could come have come.
+        # An answer that waits for other trainers is there at once: there are none.
         reply.set_result(result.result(0) if isinstance(result, Future) else result)
     except Exception as error:
         reply.set_exception(error)

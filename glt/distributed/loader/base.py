@@ -8,6 +8,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,13 +26,12 @@ from glt.distributed.engine.sampler import STATS, Seeds
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
 from glt.distributed.loader.collate import collate
 from glt.distributed.loader.deployment import Backend, LoaderData, deployment_of
+from glt.distributed.loader.drain import abandon, end
 from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows
-from glt.distributed.wire.liveness import abandon, end
 from glt.errors import GltError
-from glt.sampler import config as conflicts
-from glt.sampler.config import SamplingConfig
-from glt.sampler.order import Begun, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
+from glt.sampler.config import SamplingConfig, refuse_conflicts
+from glt.sampler.order import Iteration, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
 
 # Batches on their way from host memory to a GPU, while the trainer works on the one before.
 
@@ -169,7 +169,7 @@ class LoaderOptions:
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
         if self.filter_per_worker is not None and not isinstance(self.filter_per_worker, bool):
             raise TypeError(f"filter_per_worker = {self.filter_per_worker!r}: expected None, True or False")
-        conflicts.refuse(data="DistDataset", filter_per_worker=self.filter_per_worker)
+        refuse_conflicts(data="DistDataset", filter_per_worker=self.filter_per_worker)
         if not _is_positive_integer(self.batch_size):
             raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
         if self.random_seed is not None:
@@ -250,8 +250,8 @@ class DistLoader(Resumable):
             self.context, data, self.options, wanted, options.random_seed, self._told()
         )
         self.random_seed = deployed.random_seed
-        rendezvous, meeting = deployed.rendezvous, deployed.meeting
-        try:
+        group, meeting = deployed.group, deployed.meeting
+        with nullcontext() if group is None else group.during("it started the loader"):
             self._settle(deployed.told)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
             self._written = self._written_rows() if options.collect_features else None
@@ -259,16 +259,12 @@ class DistLoader(Resumable):
             told = replace(config, with_edge=True) if by_id else config
             job = SamplingJob(told, seeds, table, self.order, options.collect_features)
             self._backend: Backend = deployed.start(job, place)
-        except BaseException as error:
-            if rendezvous is not None:
-                rendezvous.give_up(error)
-            raise
         self._stats = LoaderStats()
         self._position = Position()
         self._seeds_crc32: int | None = None
         self._closed = False
-        if rendezvous is not None and meeting is None:
-            rendezvous.leave()
+        if group is not None and meeting is None:
+            group.leave()
         self._finalizer = weakref.finalize(self, abandon, self._backend, meeting, os.getpid())
         logger.info("%s: random_seed = %d, %d batches per epoch", self, self.random_seed, len(self))
 
@@ -324,7 +320,7 @@ class DistLoader(Resumable):
         self._backend.start_epoch(EpochStart(begun.iteration, begun.epoch, begun.first, self.random_seed))
         return self._batches(begun)
 
-    def _batches(self, begun: Begun) -> Iterator[Data | HeteroData]:
+    def _batches(self, begun: Iteration) -> Iterator[Data | HeteroData]:
         ahead: Message | GltError | None = None
         for index in range(begun.first, len(self)):
             if begun.iteration != self._position.iteration:
@@ -428,10 +424,10 @@ class DistLoader(Resumable):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and self._deployment.rendezvous is not None and self._finalizer.alive:
+        if error is not None and self._deployment.group is not None and self._finalizer.alive:
             # The others may be waiting for this trainer elsewhere, in a collective for example: to wait for them here
             # would hold back the exception that tells why.
-            self._deployment.rendezvous.give_up(error)
+            self._deployment.group.give_up(error)
         self.shutdown()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Seeds that a client names instead of giving them: a split, or a file on a server."""
+"""Arguments of the loaders of a distributed job, checked when they are given."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import os
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from glt.channel.message import MAX_DIMS
-from glt.data.arrays import as_ids, is_mask, require_data
+from glt.data.arrays import require_in_range
 from glt.distributed.loader.deployment import LoaderData
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.server import SPLITS
-from glt.sampler import config as conflicts
-from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig
+from glt.loader.seeds import as_tensor, checked_edges, matching_types, split_edge_type
+from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, refuse_conflicts
 from glt.sampler.output import require_distinct_reverses
 
 # PyG's sampling options, checked against what the partition directory holds.
@@ -66,36 +65,27 @@ def checked_config(
         raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
     time_level = None if time_attr is None else stored
     subgraph_type = getattr(options.get("subgraph_type"), "value", options.get("subgraph_type"))
-    conflicts.refuse(directed=directed, subgraph_type=subgraph_type)
+    refuse_conflicts(directed=directed, subgraph_type=subgraph_type)
     if not directed:
         subgraph_type = options["subgraph_type"] = "induced"
-    conflicts.refuse(
-        time_attr=time_attr, weight_attr=weight_attr, temporal_strategy=temporal_strategy, time_level=time_level,
-        input_time=input_time, disjoint=options.get("disjoint"), subgraph_type=subgraph_type,
+    refuse_conflicts(
+        time_attr=time_attr,
+        weight_attr=weight_attr,
+        temporal_strategy=temporal_strategy,
+        time_level=time_level,
+        input_time=input_time,
+        disjoint=options.get("disjoint"),
+        subgraph_type=subgraph_type,
         exclude_edges=options.get("exclude_edges"),
-    )  # fmt: skip
+    )
     return SamplingConfig.checked(
-        num_neighbors, data.schema, weighted=weight_attr is not None, time_level=time_level,
-        temporal=None if time_attr is None else temporal_strategy, **options,
-    )  # fmt: skip
-
-
-# What loaders are given as seeds, checked when it is given, not when its batch comes up.
-
-
-def as_tensor(name: str, given: Any, expected: str) -> Tensor:
-    """Returns ``given`` as a tensor; raises TypeError, naming it, where it cannot be one, ValueError where it has no
-    data."""
-    if isinstance(given, Tensor):
-        require_data(given, name)
-        return given
-    try:
-        made = torch.as_tensor(given)
-        # What is empty has no numbers that could tell of which kind it is: torch makes floats of it.
-        return made.to(torch.int64) if made.numel() == 0 and not hasattr(given, "dtype") else made
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = type(given).__name__
-        raise TypeError(f"{name} is a {kind} that is no tensor ({error}): expected {expected}") from error
+        num_neighbors,
+        data.schema,
+        weighted=weight_attr is not None,
+        time_level=time_level,
+        temporal=None if time_attr is None else temporal_strategy,
+        **options,
+    )
 
 
 def require_edge_dir(data: LoaderData, edge_dir: str | None) -> None:
@@ -116,16 +106,6 @@ def checked_class(custom_cls: Any, data: LoaderData) -> Any:
     return custom_cls
 
 
-def checked_times(name: str, times: Any, num_seeds: int) -> Tensor:
-    """Returns one time per seed, int64."""
-    times = as_tensor(name, times, f"one time per seed, [{num_seeds}]")
-    if times.is_floating_point() or times.is_complex() or times.dtype == torch.bool:
-        raise TypeError(f"{name} has dtype {times.dtype}: expected integers, such as seconds")
-    if tuple(times.shape) != (num_seeds,):
-        raise ValueError(f"{name} has shape {list(times.shape)}: expected one time per seed, [{num_seeds}]")
-    return times.to("cpu", torch.int64).contiguous()
-
-
 def require_node_time(data: LoaderData, node_type: int) -> None:
     """Raises unless nodes of the type have times of their own, to be looked at when no others are given."""
     if not data.manifest.node_types[node_type].has_time:
@@ -133,57 +113,6 @@ def require_node_time(data: LoaderData, node_type: int) -> None:
             f"input_time is not given and {data.schema.node_types[node_type]!r} nodes have no time in "
             f"{data.load_args['graph_dir']!r}: give one time per seed, or partition with node_time=..."
         )
-
-
-def checked_seeds(input_nodes: Any, data: LoaderData) -> tuple[int, dict[str, Tensor]]:
-    """Returns the position of the seeds' type, and columns of a :class:`SeedTable`: ``node``, int64, and for a mask
-    ``input_id``, the same: like PyG, batches then tell node ids in place of positions.
-
-    Args:
-        input_nodes: Ids, or a bool mask over all nodes of the type; of a heterogeneous graph ``(type, ids)``, or a type
-            alone, which stands for all its nodes.
-        data: The graph.
-    """
-    schema = data.schema
-    node_type: Any = None
-    if isinstance(input_nodes, str):
-        node_type, input_nodes = input_nodes, slice(None)
-    elif isinstance(input_nodes, tuple | list) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
-        node_type, input_nodes = input_nodes
-        input_nodes = slice(None) if input_nodes is None else input_nodes
-    if input_nodes is None:
-        raise TypeError("input_nodes = None: expected the seeds of this trainer, ids or a bool mask over all nodes")
-    if (node_type is not None) != schema.is_hetero:
-        expected = f"(type, ids) with one of {list(schema.node_types)}" if schema.is_hetero else "ids without a type"
-        raise ValueError(f"input_nodes has {'no type' if node_type is None else f'type {node_type!r}'}: {expected}")
-    if node_type is not None and node_type not in schema.node_types:
-        raise ValueError(f"input_nodes is of type {node_type!r}: expected one of {list(schema.node_types)}")
-    index = schema.node_index(node_type)
-    num_nodes = data.num_nodes_of[index]
-    if isinstance(input_nodes, slice):
-        return index, {"node": torch.arange(num_nodes)}
-    if not isinstance(input_nodes, np.ndarray) or input_nodes.dtype in (bool, np.uint8):
-        input_nodes = as_tensor("input_nodes", input_nodes, "ids, or a bool mask over all nodes")
-    mask = is_mask(input_nodes, num_nodes)
-    seeds = as_ids(input_nodes, "input_nodes", num_nodes)
-    bad = ((seeds < 0) | (seeds >= num_nodes)).nonzero()
-    if len(bad):
-        at = int(bad[0])
-        of_type = f" of type {node_type!r}" if schema.is_hetero else ""
-        raise IndexError(
-            f"input_nodes[{at}] = {int(seeds[at])} is outside [0, {num_nodes}) (num_nodes{of_type} = {num_nodes})"
-        )
-    return index, {"node": seeds, "input_id": seeds} if mask else {"node": seeds}
-
-
-def checked_input_id(input_id: Any, num_seeds: int) -> Tensor:
-    """Returns one id per seed, int64."""
-    if not isinstance(input_id, np.ndarray) or input_id.dtype.kind not in "iu":
-        input_id = as_tensor("input_id", input_id, f"one id per seed, [{num_seeds}]")
-    ids = as_ids(input_id, "input_id")
-    if len(ids) != num_seeds:
-        raise ValueError(f"input_id has {len(ids)} elements: expected one per seed, {num_seeds}")
-    return ids
 
 
 # What link loaders are given as seed edges and labels, checked when it is given.
@@ -233,18 +162,13 @@ def checked_links(edge_label_index: Any, data: LoaderData) -> SeedLinks:
     edge_type, edges = None, edge_label_index
     if schema.is_hetero:
         types = list(schema.edge_types)
-        expected = f"an edge type, or a pair of it and [2, B]; the types are {types}"
-        if not isinstance(edge_label_index, tuple | list) or len(edge_label_index) not in (2, 3):
-            raise ValueError(f"edge_label_index has no edge type: expected {expected}")
-        alone = all(isinstance(part, str) for part in edge_label_index)
-        if len(edge_label_index) == 3 and not alone:
-            raise ValueError(f"edge_label_index has 3 elements that are no edge type: expected {expected}")
-        edge_type, edges = (edge_label_index, None) if alone else edge_label_index
-        fits = [t for t in types if isinstance(edge_type, tuple | list) and tuple(edge_type) in (t, (t[0], t[2]))]
+        edge_type, edges = split_edge_type(edge_label_index, types)
+        fits = matching_types(edge_type, types)
         if len(fits) != 1:
             raise ValueError(
-                f"edge_label_index names edge type {edge_type!r}: expected {expected}. A type to predict that has no "
-                "edges in the graph is partitioned with none, edge_index[type] = torch.empty(2, 0, dtype=torch.int64)"
+                f"edge_label_index names edge type {edge_type!r}: expected one of {types}. A type to predict that has "
+                "no edges in the graph is partitioned with none, "
+                "edge_index[type] = torch.empty(2, 0, dtype=torch.int64)"
             )
         (edge_type,) = fits
     index = schema.edge_index(edge_type)
@@ -252,21 +176,12 @@ def checked_links(edge_label_index: Any, data: LoaderData) -> SeedLinks:
         ends, ids = data.all_edges(index)
         return SeedLinks(index, ends, ids)
     untyped = "" if schema.is_hetero else " without an edge type, the graph being homogeneous"
-    edges = as_tensor("edge_label_index", edges, f"integer ids, [2, B]{untyped}")
-    if edges.dim() != 2 or edges.shape[0] != 2:
-        raise ValueError(f"edge_label_index has shape {list(edges.shape)}: expected [2, B]")
-    if edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool:
-        raise TypeError(f"edge_label_index has dtype {edges.dtype}: expected integer ids")
-    edges = edges.to("cpu", torch.int64).contiguous()
-    for row, node_type in enumerate((schema.edge_types[index][0], schema.edge_types[index][2])):
+    edges = checked_edges(edges, f"integer ids, [2, B]{untyped}").to("cpu", torch.int64).contiguous()
+    source, _, target = schema.edge_types[index]
+    for row, node_type in enumerate((source, target)):
         num_nodes = data.num_nodes_of[schema.node_index(node_type)]
-        bad = ((edges[row] < 0) | (edges[row] >= num_nodes)).nonzero()
-        if len(bad):
-            at = int(bad[0])
-            of_type = f" of type {node_type!r}" if schema.is_hetero else ""
-            raise IndexError(
-                f"edge_label_index[{row}, {at}] = {int(edges[row, at])} is outside [0, {num_nodes}), the nodes{of_type}"
-            )
+        note = f", the nodes{f' of type {node_type!r}' if schema.is_hetero else ''}"
+        require_in_range(f"edge_label_index[{row}, {{}}]", edges[row], num_nodes, note)
     return SeedLinks(index, edges, None)
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt.data.schema import Schema
-from glt.sampler.output import bidirectional, reverse_edge_type
+from glt.data.schema import Schema, reverse_edge_type
+from glt.sampler.output import bidirectional
 
 
 def collate(

@@ -1,4 +1,4 @@
-"""Enclosing subgraphs of nodes, for one trainer of a distributed job."""
+"""The loaders of a distributed job: around nodes, around edges, and of whole subgraphs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from glt.distributed.loader.checks import (
     SeedLinks,
     checked_class,
     checked_config,
-    checked_input_id,
     checked_label,
     checked_links,
-    checked_seeds,
-    checked_times,
     require_edge_dir,
     require_node_time,
     seeds_by_name,
 )
 from glt.distributed.loader.deployment import LoaderData, default_options, graph_of
 from glt.distributed.options import WorkerOptions
-from glt.sampler import config as conflicts
-from glt.sampler.link import checked_negatives, require_summable, reverse_edge_type
+from glt.loader.seeds import checked_input_id, checked_nodes, checked_times
+from glt.sampler.config import GIVEN, refuse_conflicts
+from glt.sampler.link import checked_negatives, find_reverse, require_summable
 from glt.sampler.negatives import Endpoint
 
 # Batches around edges, for one trainer of a distributed job.
@@ -114,23 +112,38 @@ class DistLinkNeighborLoader(DistLoader):
         graph = graph_of(data, worker_options, require_context())
         require_edge_dir(graph, edge_dir)
         options = LoaderOptions(
-            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
-            checked_class(custom_cls, graph), filter_per_worker,
-        )  # fmt: skip
-        conflicts.refuse(
-            edge_label_time=edge_label_time, time_attr=None if time_attr is None else conflicts.GIVEN
-        )  # fmt: skip
+            batch_size,
+            shuffle,
+            drop_last,
+            collect_features,
+            to_device,
+            transform,
+            random_seed,
+            worker_options,
+            checked_class(custom_cls, graph),
+            filter_per_worker,
+        )
+        refuse_conflicts(edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN)
         config = checked_config(
-            graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
-            input_time=edge_label_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
-            disjoint=disjoint, with_edge=with_edge, exclude_edges=exclude_edges,
-        )  # fmt: skip
+            graph,
+            num_neighbors,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            input_time=edge_label_time,
+            replace=replace,
+            subgraph_type=subgraph_type,
+            directed=directed,
+            disjoint=disjoint,
+            with_edge=with_edge,
+            exclude_edges=exclude_edges,
+        )
         links = checked_links(seeds_by_name("edge_label_index", edge_label_index, graph, worker_options), graph)
         source, _, target = graph.schema.edge_types[links.edge_type]
         ends = graph.schema.node_index(source), graph.schema.node_index(target)
         if config.exclude_edges not in (None, "self"):
             named = None if config.exclude_edges == "reverse" else config.exclude_edges
-            reverse_edge_type(graph.schema, links.edge_type, named)
+            find_reverse(graph.schema, links.edge_type, named)
         drawn = checked_negatives(neg_sampling, neg_sampling_ratio, int(options.batch_size))
         columns = self._columns(graph, links, edge_label, edge_label_time, input_id, drawn)
         negatives = None
@@ -156,9 +169,11 @@ class DistLinkNeighborLoader(DistLoader):
         edge_label, edge_label_time, input_id = (
             links.per_edge(name, given, num_edges)
             for name, given in (
-                ("edge_label", edge_label), ("edge_label_time", edge_label_time), ("input_id", input_id),
+                ("edge_label", edge_label),
+                ("edge_label_time", edge_label_time),
+                ("input_id", input_id),
             )
-        )  # fmt: skip
+        )
         columns = {"row": links.ends[0], "col": links.ends[1]}
         if input_id is not None:
             columns["input_id"] = checked_input_id(input_id, num_links)
@@ -317,16 +332,32 @@ class DistNeighborLoader(DistLoader):
         graph = graph_of(data, worker_options, require_context())
         require_edge_dir(graph, edge_dir)
         options = LoaderOptions(
-            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options,
-            checked_class(custom_cls, graph), filter_per_worker,
-        )  # fmt: skip
+            batch_size,
+            shuffle,
+            drop_last,
+            collect_features,
+            to_device,
+            transform,
+            random_seed,
+            worker_options,
+            checked_class(custom_cls, graph),
+            filter_per_worker,
+        )
         config = checked_config(
-            graph, num_neighbors, temporal_strategy=temporal_strategy, time_attr=time_attr, weight_attr=weight_attr,
-            input_time=input_time, replace=replace, subgraph_type=subgraph_type, directed=directed,
-            disjoint=disjoint, with_edge=with_edge,
-        )  # fmt: skip
+            graph,
+            num_neighbors,
+            temporal_strategy=temporal_strategy,
+            time_attr=time_attr,
+            weight_attr=weight_attr,
+            input_time=input_time,
+            replace=replace,
+            subgraph_type=subgraph_type,
+            directed=directed,
+            disjoint=disjoint,
+            with_edge=with_edge,
+        )
         given = seeds_by_name("input_nodes", input_nodes, graph, worker_options)
-        self._seed_type, columns = checked_seeds(given, graph)
+        self._seed_type, columns = checked_nodes(given, graph.schema, graph.num_nodes_of)
         num_seeds = len(columns["node"])
         if input_id is not None:
             columns["input_id"] = checked_input_id(input_id, num_seeds)

@@ -43,9 +43,9 @@ def init_server(
 ) -> DistContext:
     """Makes this process a server of a partition: returns when it takes clients, and then works in the background.
 
-    Servers and clients may start in any order. Whoever reaches the port of a server can read its graph and features,
-    have it sample, and run its registered functions: the connections are neither encrypted nor authenticated. Nothing
-    that comes over them is executed. Let servers listen on networks that you trust, and on no others.
+    Servers and clients may start in any order. Connections are neither encrypted nor authenticated: each process that
+    reaches the port of a server can read its graph and features, have it sample, and run its registered functions.
+    Nothing that comes over them is executed. Let servers listen on networks that you trust, and on no others.
 
     Args:
         num_servers: Servers of the job. Each partition is loaded by one of them, or its files are on the host of each.
@@ -167,8 +167,7 @@ def init_client(
         num_servers, num_clients: Of the job; as the servers were told.
         client_rank: This client, in ``[0, num_clients)``.
         master_addr, master_port: Host and port of server 0. Default: ``MASTER_ADDR`` and ``MASTER_PORT``.
-        num_rpc_threads: Accepted, since the reference has it: a client answers no requests, and needs no threads for
-            that.
+        num_rpc_threads: Accepted, as in GLT, and not used: a client answers no requests.
         client_group_name: Name of the clients' group. Clients of another group may use the same servers, with ranks of
             their own.
         rpc_timeout: Deadline in seconds of start-up and of each call, above 0 and below a day.
@@ -179,8 +178,8 @@ def init_client(
     Raises:
         TypeError, ValueError: If an argument does not fit; names it.
         RuntimeError: If this process is a client already, or something else.
-        glt.errors.RendezvousError: If servers are not reached in time; or if one refuses this client, because it runs
-            another version, was told other numbers, or has a client of this rank.
+        glt.errors.RendezvousError: If servers are not reached in time, or one refuses this client: it runs another
+            version, was told other numbers, or has a client of this rank.
     """
     global _client
     check_place(num_clients, client_rank, client_group_name, ("num_clients", "client_rank", "client_group_name"))
@@ -225,7 +224,7 @@ def shutdown_client(why: str = "") -> None:
     """Tells the servers that this client is done, and leaves them. Loaders end with it. May be called again.
 
     Args:
-        why: What others are told who wait for it, if it has failed.
+        why: What other clients that wait for it are told, if it has failed.
     """
     global _client
     with _lock:
@@ -260,7 +259,7 @@ def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args
     world = current_world()
     if _client is None and world is not None:
         return world.call(server_rank, name, *args, **kwargs)  # a standalone process is its own server
-    return require_client().line(server_rank).call(name, *args, **kwargs)
+    return require_client().session(server_rank).call(name, *args, **kwargs)
 
 
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
@@ -276,7 +275,23 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
 
 
 def server_stats(server_rank: int | None = None) -> dict[str, Any]:
-    """Counters of a server, as :func:`glt.distributed.server.server.collect` describes them.
+    """What a server does, in numbers since its start, as plain values.
+
+    ``server`` names it; ``uptime_s``; ``num_clients``, ``num_loaders`` and ``num_workers`` there are now;
+    ``num_restarts`` of sampling processes that died; ``is_draining``; ``loaders`` that are open, by id; ``workers`` by
+    place, whichever process has it now (``pid``; None: none) or had it before; and ``totals`` of all workers, which
+    count loaders that are closed too. ``tensors``, by name, are the distributed tensors that it keeps rows of:
+    ``shape`` and ``dtype`` of the whole, ``num_rows`` and ``num_bytes`` here, ``num_holders`` (handles of
+    trainers), and counters ``num_reads, num_writes, read_bytes, written_bytes``, of which additions are writes.
+
+    Each loader, worker and the totals have, first, counters, which never fall: ``num_batches`` and ``sent_bytes``
+    handed to connections, ``num_errors`` that were sent in place of a batch; ``sampling_s, gathering_s`` of native
+    work, ``remote_s`` waiting for other servers, ``blocked_s`` that a batch was there and its client had no room for
+    it; ``num_nodes, num_edges, num_remote_nodes, num_cached_nodes, remote_bytes`` as in the loader's own stats. Then
+    what is so now: ``num_queued, queued_bytes`` waiting to be sent, ``num_running`` being made, ``num_unread`` sent and
+    not yet taken by the trainer; ``batches_per_s, bytes_per_s`` of the last five seconds. And ``remote_node_ratio,
+    cache_hit_ratio`` of all. A sampler sends its numbers once a second, and of a stream when it ends; what one did
+    since is lost if it is killed.
 
     Args:
         server_rank: Which one, of a client; None: that of this process.

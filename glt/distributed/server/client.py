@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -22,21 +22,20 @@ from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.calls import Landing, PendingCalls, decode_value, encode_value
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import dial, introduce
-from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError
+from glt.errors import ChannelTimeout, GltError, MessageError, PeerLost, RendezvousError, WorkerDied
 from glt.partition.format.manifest import EdgeTypeEntry, Manifest, NodeTypeEntry
 
-# The partition books of a client: from the manifest where they are ranges, else from a server, once.
+logger = logging.getLogger(__name__)
+
+_MAX_REPLY_BYTES = 64 << 30
+
+
+# -- what a client knows of the graph: everything but the graph ----------------------------------------------------
 
 
 class RemoteBooks(Sequence[PartitionBook | None]):
-    """Books of all types of nodes or edges, each fetched when it is first looked at: 5 to 8 bytes per id.
-
-    Args:
-        client: Asks a server.
-        kind: ``'node'`` or ``'edge'``.
-        entries: Of the manifest, by type.
-        num_parts: Number of partitions.
-    """
+    """Partition books of all types of nodes or edges (``kind``): from the manifest where they are ranges, else fetched
+    from a server when one is first looked at, 5 to 8 bytes per id."""
 
     def __init__(
         self, client: DistClient, kind: str, entries: Sequence[NodeTypeEntry | EdgeTypeEntry], num_parts: int
@@ -56,29 +55,19 @@ class RemoteBooks(Sequence[PartitionBook | None]):
                 self._books[at] = self._fetch(at)
             return self._books[at]
 
-    def __iter__(self) -> Iterator[PartitionBook | None]:
-        return (self[at] for at in range(len(self)))
-
     def _fetch(self, at: int) -> PartitionBook | None:
         entry = self._entries[at]
         if entry.offsets is not None:
             return PartitionBook.of_ranges(entry.offsets)
         if isinstance(entry, EdgeTypeEntry) and not entry.has_rows:
             return None
-        told = self._client.request(self._client.any_rank(), "glt.graph.book", self._kind, at)
-        return PartitionBook.of_arrays(told["owner"].clone(), told["row_of"].clone(), self._num_parts)
-
-
-# What a client knows of the graph that servers hold: everything but the graph.
+        book = self._client.request(self._client.any_rank(), "glt.graph.book", self._kind, at)
+        return PartitionBook.of_arrays(book["owner"].clone(), book["row_of"].clone(), self._num_parts)
 
 
 class RemoteDataset:
-    """Stands for a :class:`~glt.distributed.DistDataset` in checks and batches; attributes are as there.
-
-    Args:
-        client: Asks the servers.
-        about: What a server tells of its dataset.
-    """
+    """Stands for a :class:`~glt.distributed.DistDataset` in checks and batches; attributes are as there. ``about`` is
+    what a server says of its dataset."""
 
     def __init__(self, client: DistClient, about: dict[str, Any]) -> None:
         self._client = client
@@ -90,9 +79,8 @@ class RemoteDataset:
         self.num_edges_of = tuple(entry.num_edges for entry in self.manifest.edge_types)
         self.edge_dir = self.manifest.edge_dir
         self.ends = self.schema.ends(self.edge_dir)
-        parts = self.num_partitions
-        self.node_books = RemoteBooks(client, "node", self.manifest.node_types, parts)
-        self.edge_books = RemoteBooks(client, "edge", self.manifest.edge_types, parts)
+        self.node_books = RemoteBooks(client, "node", self.manifest.node_types, self.num_partitions)
+        self.edge_books = RemoteBooks(client, "edge", self.manifest.edge_types, self.num_partitions)
         self.load_args = {"graph_dir": about["graph_dir"]}
         self.num_servers, self.client_rank = client.num_servers, client.context.rank
 
@@ -116,10 +104,8 @@ class RemoteDataset:
             for rank, parts in self._readers().items()
             for part in parts
         ]
-        ends = torch.cat([each[0] for each in found], 1)
         ids, order = torch.cat([each[1] for each in found]).sort()
-        mine = self._share(order)
-        return ends[:, mine], ids[self._share(torch.arange(len(ids)))]
+        return torch.cat([each[0] for each in found], 1)[:, self._share(order)], self._share(ids)
 
     def _share(self, whole: Tensor) -> Tensor:
         context = self._client.context
@@ -141,9 +127,7 @@ class RemoteDataset:
         return f"RemoteDataset({self.num_partitions} partitions on {self._client.num_servers} servers)"
 
 
-logger = logging.getLogger(__name__)
-
-_MAX_REPLY_BYTES = 64 << 30
+# -- calls ---------------------------------------------------------------------------------------------------------
 
 
 def refuse_fork(pid: int, remedy: str) -> None:
@@ -184,23 +168,20 @@ class Reply(Future[Any]):
         return self.result()
 
 
-class ServerLine:
-    """The session of this client with one server.
-
-    Args:
-        connection, answer: What :func:`dial` returned.
-        timeout_s: Deadline of a call in seconds.
-    """
+class ServerSession:
+    """The session of this client with one server, made of what :func:`dial` returned. ``timeout_s`` is the deadline of
+    a call in seconds."""
 
     def __init__(self, connection: Connection, answer: dict[str, Any], timeout_s: float) -> None:
         self.connection, self.timeout_s = connection, timeout_s
         self.entry = ServerEntry(**answer["entry"])
-        self.session: str = answer["session"]
+        self.id: str = answer["session"]
         self.about: dict[str, Any] = answer["about"]
-        self.died: dict[tuple[str, int], str] = {}  # what the server said of samplers that died, by loader and worker
         connection.peer = str(self.entry)
         self._calls: PendingCalls[Reply] = PendingCalls()
-        self._late: dict[int, Reply] = {}  # those that are no longer waited for, and are to be undone
+        self._expired: dict[int, Reply] = {}  # not waited for any more; what is done for them is to be undone
+        self._dead_workers: dict[tuple[str, int], str] = {}  # what the server said of them, by loader and worker
+        self._ended = threading.Condition()  # a worker died, or the session ended
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name=f"glt-server-{self.entry.rank}", daemon=True)
         self._thread.start()
@@ -209,6 +190,17 @@ class ServerLine:
     def lost(self) -> PeerLost | None:
         """Why the session has ended, if it has."""
         return self._calls.lost
+
+    def failure_of(self, loader: str, worker: int) -> GltError | None:
+        """Why a sampling process makes no batches for a loader: it died, or this session has ended."""
+        death = self._dead_workers.get((loader, worker))
+        return self.lost if death is None else WorkerDied(death)
+
+    def wait_for_failure(self, loader: str, worker: int, timeout_s: float) -> GltError | None:
+        """As :meth:`failure_of`; waits until there is a reason, ``timeout_s`` seconds at most."""
+        with self._ended:
+            self._ended.wait_for(lambda: self.failure_of(loader, worker) is not None, timeout_s)
+        return self.failure_of(loader, worker)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Reply:
         """Asks for something; the reply raises what the server raised, or PeerLost."""
@@ -239,75 +231,57 @@ class ServerLine:
         looked = time.monotonic()
         try:
             while True:
-                if (
-                    time.monotonic() - looked > deadlines.POLL_S
-                ):  # not only when nothing comes: other calls may be answered
+                if time.monotonic() - looked > deadlines.POLL_S:  # also while other calls are answered
                     looked = time.monotonic()
-                    self._expire()
+                    expired = self._calls.expire(self.entry)
+                    self._expired |= {number: call.reply for number, call in expired.items() if call.reply.too_late}
                 try:
-                    told = self.connection.receive_json(deadlines.POLL_S)
+                    frame = self.connection.receive_json(deadlines.POLL_S)
                 except ChannelTimeout:
                     self.connection.check_beats(self.entry.host)
                     continue
-                message = (
-                    self.connection.receive_rest(deadlines.STUCK_S, self._landing(told)) if told["has_data"] else None
-                )
-                self._take(told, message)
+                message = None
+                if frame["has_data"]:
+                    call = self._calls.get(frame["number"])
+                    landing = None if call is None else call.reply.landing
+                    message = self.connection.receive_rest(deadlines.STUCK_S, landing)
+                self._take(frame, message)
         except GltError as error:
             self._fail(error)
         except (KeyError, TypeError, ValueError) as error:
             self._fail(MessageError(f"it sent nonsense: {type(error).__name__}: {error}"))
 
-    def _landing(self, told: dict[str, Any]) -> Landing | None:
-        call = self._calls.get(told["number"])
-        return None if call is None else call.reply.landing
-
-    def _take(self, told: dict[str, Any], message: Any) -> None:
-        if "died" in told:
-            self.died[told["loader"], told["worker"]] = told["died"]
+    def _take(self, frame: dict[str, Any], message: Any) -> None:
+        if "died" in frame:
+            with self._ended:
+                self._dead_workers[frame["loader"], frame["worker"]] = frame["died"]
+                self._ended.notify_all()
             return
-        if "closing" in told:
-            self._fail(PeerLost(told["closing"]))
+        if "closing" in frame:
+            self._fail(PeerLost(frame["closing"]))
             return
-        call = self._calls.pop(told["number"])
+        call = self._calls.pop(frame["number"])
         if call is None:
-            late = self._late.pop(told["number"], None)
-            if late is not None and late.too_late is not None and "error" not in told:
-                late.too_late(decode_value(told["result"], message))
+            expired = self._expired.pop(frame["number"], None)
+            if expired is not None and expired.too_late is not None and "error" not in frame:
+                expired.too_late(decode_value(frame["result"], message))
             return
         reply = call.reply
-        if "error" in told:
-            entry = self.entry
-            reply.set_exception(
-                _rebuilt(
-                    rebuild_error(
-                        told["error"],
-                        told["text"],
-                        told["traceback"],
-                        role="server",
-                        rank=entry.rank,
-                        pid=entry.pid,
-                        host=entry.host,
-                    ),
-                    told,
-                )
-            )
-            return
         try:
-            landing = reply.landing
-            # The other end decides what it sends: what did not land is no such tensor.
-            decoded = decode_value(told["result"], message) if landing is None else landing.value(told["result"])
-            reply.set_result(decoded)
+            if "error" in frame:
+                reply.set_exception(_error_of(frame, self.entry))
+            elif reply.landing is not None:  # refuses what is no such tensor
+                reply.set_result(reply.landing.value(frame["result"]))
+            else:
+                reply.set_result(decode_value(frame["result"], message))
         except GltError as error:
             reply.set_exception(error)
-
-    def _expire(self) -> None:
-        late = self._calls.expire(self.entry)
-        self._late |= {number: call.reply for number, call in late.items() if call.reply.too_late}
 
     def _fail(self, error: GltError) -> None:
         self._calls.fail(error, self.entry, self.entry.host, for_good=True)
         self.connection.close()
+        with self._ended:
+            self._ended.notify_all()
 
     def close(self, why: str = "") -> None:
         """Says goodbye, and why if something has failed, and ends it. May be called again."""
@@ -319,23 +293,23 @@ class ServerLine:
                 self.call("glt.leave", why).result(deadlines.JOIN_S)
         except (GltError, FutureTimeout) as error:
             logger.info("while leaving %s: %s", self.entry, error)
-        self._calls.fail(PeerLost(f"this client has left {self.entry}"), self.entry, self.entry.host, for_good=True)
-        self.connection.close()
+        self._fail(PeerLost(f"this client has left {self.entry}"))
         self._thread.join(deadlines.JOIN_S)
 
 
-def _rebuilt(error: GltError, told: dict[str, Any]) -> Exception:
-    """Errors of arguments are raised as what they are, so that a server refuses as a local call would."""
-    kinds: dict[str, type[Exception]] = {
-        f"{kind.__module__}.{kind.__qualname__}": kind
-        for kind in (ValueError, TypeError, IndexError, KeyError, LookupError, MemoryError)
-    }
-    kind = kinds.get(told["error"])
-    if kind is None:
+_ARGUMENT_ERRORS = (ValueError, TypeError, IndexError, KeyError, LookupError, MemoryError)
+_PLAIN_ERRORS: dict[str, type[Exception]] = {f"builtins.{each.__name__}": each for each in _ARGUMENT_ERRORS}
+
+
+def _error_of(frame: dict[str, Any], entry: ServerEntry) -> Exception:
+    """What a server raised. Errors of arguments are raised as what they are, as a local call would."""
+    kind, text, trace = frame["error"], frame["text"], frame["traceback"]
+    error = rebuild_error(kind, text, trace, role="server", rank=entry.rank, pid=entry.pid, host=entry.host)
+    if kind not in _PLAIN_ERRORS:
         return error
-    raised = kind(told["text"])
-    raised.__cause__ = error
-    return raised
+    plain = _PLAIN_ERRORS[kind](text)
+    plain.__cause__ = error
+    return plain
 
 
 class DistClient:
@@ -359,14 +333,14 @@ class DistClient:
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self._dialling = threading.RLock()  # one at a time: a server takes one session of a client
-        self._lines: dict[int, ServerLine] = {}
+        self._sessions: dict[int, ServerSession] = {}
         self._closed = False
         self._hello = introduce(
             "client", rank=context.rank, group=context.group_name, num_servers=num_servers, num_clients=num_clients
         )
         try:
-            first = self._lines[0] = self._dial(master, "server 0", timeout_s)
-            found = {each["rank"]: ServerEntry(**each) for each in first.call("glt.servers", timeout_s / 2).result()}
+            first = self._sessions[0] = self._dial(master, "server 0", timeout_s)
+            found = _entries(first.call("glt.servers", timeout_s / 2).result())
             missing = sorted(set(range(num_servers)) - set(found))
             if missing:
                 raise RendezvousError(
@@ -375,77 +349,78 @@ class DistClient:
                 )
             for entry in found.values():
                 if entry.rank != 0:
-                    self._lines[entry.rank] = self._dial((entry.address, entry.port), str(entry), timeout_s)
+                    self._sessions[entry.rank] = self._dial((entry.address, entry.port), str(entry), timeout_s)
         except BaseException:
             self.close()
             raise
 
-    def _dial(self, address: tuple[str, int], peer: str, timeout_s: float, retry: bool = True) -> ServerLine:
+    def _dial(self, address: tuple[str, int], peer: str, timeout_s: float, retry: bool = True) -> ServerSession:
         connection, answer = dial(address, peer, self._hello, timeout_s, max_bytes=_MAX_REPLY_BYTES, retry=retry)
-        return ServerLine(connection, answer, self.timeout_s)
+        return ServerSession(connection, answer, self.timeout_s)
 
-    def line(self, rank: int) -> ServerLine:
+    def session(self, rank: int) -> ServerSession:
         """The session with a server; a new one if that was restarted since.
 
-        Raises:
-            ValueError: If there is no such server.
-            RuntimeError: In a fork of the client.
-            glt.errors.PeerLost: If it cannot be reached.
+        Raises ValueError if there is no such server, RuntimeError in a fork of the client, and PeerLost if it cannot be
+        reached.
         """
         refuse_fork(self.pid, "it must call init_client itself, with a client_rank or a group of its own")
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_servers:
             raise ValueError(f"server_rank = {rank!r}: expected 0 to {self.num_servers - 1}")
         with self._lock:
-            line = self._lines[rank]
-        if line.lost is None:
-            return line
+            session = self._sessions[rank]
+        if session.lost is None:
+            return session
         with self._dialling:
-            return self._line_anew(rank)
+            return self._session_anew(rank)
 
-    def _line_anew(self, rank: int) -> ServerLine:
-        line = self._lines[rank]
-        if line.lost is None:
-            return line  # another thread was faster
-        lost = line.lost
+    def _session_anew(self, rank: int) -> ServerSession:
+        session = self._sessions[rank]
+        lost = session.lost
+        if lost is None:
+            return session  # another thread was faster
         if self._closed:
             raise lost
         try:
-            address, who = self.master, "server 0"
+            address, peer = self.master, "server 0"
             if rank != 0:
-                told = self.line(0).call("glt.servers", 0.0).result()
-                now = {each["rank"]: ServerEntry(**each) for each in told}
-                if rank not in now:
+                servers = _entries(self.session(0).call("glt.servers", 0.0).result())
+                if rank not in servers:
                     raise lost
-                address, who = (now[rank].address, now[rank].port), str(now[rank])
-            line = self._dial(address, who, deadlines.STUCK_S, retry=False)
+                address, peer = (servers[rank].address, servers[rank].port), str(servers[rank])
+            session = self._dial(address, peer, deadlines.STUCK_S, retry=False)
         except (PeerLost, RendezvousError) as error:
             raise PeerLost(f"{lost}; and it is not back: {error}" if error is not lost else str(lost)) from error
         with self._lock:
-            self._lines[rank] = line
-        return line
+            self._sessions[rank] = session
+        return session
 
     def request(self, rank: int, name: str, *args: Any, **kwargs: Any) -> Any:
         """Calls something on a server and waits for the result."""
-        return self.line(rank).call(name, *args, **kwargs).result()
+        return self.session(rank).call(name, *args, **kwargs).result()
 
     def dataset(self) -> RemoteDataset:
         """What there is to know of the graph."""
-        return RemoteDataset(self, self.line(self.any_rank()).about)  # all tell the same
+        return RemoteDataset(self, self.session(self.any_rank()).about)  # all tell the same
 
     def any_rank(self) -> int:
         """A server to ask what all of them know: one that has not been lost, if there is one."""
         with self._lock:
-            return next((rank for rank, line in self._lines.items() if line.lost is None), 0)
+            return next((rank for rank, session in self._sessions.items() if session.lost is None), 0)
 
     def entries(self) -> dict[int, ServerEntry]:
         """The servers as they introduced themselves, by rank."""
         with self._lock:
-            return {rank: line.entry for rank, line in sorted(self._lines.items())}
+            return {rank: session.entry for rank, session in sorted(self._sessions.items())}
 
     def close(self, why: str = "") -> None:
         """Leaves all servers, telling them why if something has failed. May be called again."""
         if os.getpid() != self.pid:
             return  # a fork: the sessions are its parent's to end
         self._closed = True
-        for line in list(self._lines.values()):
-            line.close(why)
+        for session in list(self._sessions.values()):
+            session.close(why)
+
+
+def _entries(servers: list[dict[str, Any]]) -> dict[int, ServerEntry]:
+    return {each["rank"]: ServerEntry(**each) for each in servers}

@@ -1,9 +1,6 @@
-"""The command ``glt serve``: a server of a partition, without a script.
+"""The command ``glt serve``: a server of a partition, without a script. ``_EPILOG`` lists its exit statuses.
 
-Exit status: 0 if all clients had left, or it was stopped and nothing was cancelled by that; 1 after a failure of the
-server itself; 2 for wrong flags; 3 if it cannot start: a port is taken, the directory is damaged, server 0 is not
-reached; 4 if it was stopped and loaders were cancelled. What it does it says in its log, on stderr; on stdout comes one
-line, when it is ready.
+What it does it says in its log, on stderr; on stdout comes one line, when it is ready.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -24,20 +21,23 @@ from typing import Any, Final
 from glt import _deadlines as deadlines
 from glt._checks import parse_size
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S
 from glt.distributed.server.api import get_server, init_server, wait_and_shutdown_server
-from glt.distributed.server.log import FORMATS, LEVELS, write_logs
+from glt.distributed.server.log import LEVELS, write_logs
 from glt.distributed.server.options import ServerOptions
 from glt.distributed.server.server import DistServer
 from glt.distributed.wire.connection import printed
 from glt.errors import GltError
 from glt.partition.format.manifest import Manifest
 
-# The flags of ``glt serve``.
-
+logger = logging.getLogger(__name__)
 
 DEFAULT_MASTER_PORT: Final = 29540  # beside torch.distributed's 29500, below the ports that kernels give away
+_DONE, _FAILED, _CANNOT_START, _CANCELLED = 0, 1, 3, 4  # 2 is argparse's
 
+_TRUST: Final = (
+    "connections are neither encrypted nor authenticated: whoever reaches the port can read the graph and its "
+    "features, use the samplers and call registered functions; nothing that is received is executed"
+)
 _DESCRIPTION: Final = """\
 Runs a server that samples a partition for clients (glt.distributed.init_client), until all of --clients have left, or
 until it is stopped. One line on stdout says that it is ready; its log goes to stderr.
@@ -48,7 +48,6 @@ that are open, ends, and says which it cancelled. A second signal stops it at on
 Connections are neither encrypted nor authenticated: whoever reaches the port can read the graph and its features, use
 the samplers and call registered functions. Nothing that is received is executed. It listens at --master-addr, by
 default for this host only; let it listen in networks that you trust, and in no others."""
-
 _EPILOG: Final = """\
 exit status:
   0  all clients have left, or it was stopped and nothing was cancelled by that
@@ -65,143 +64,60 @@ examples:
     glt serve --partition parts --rank 1 --servers 2 --clients 4 --master-addr 10.0.0.1"""
 
 
+# -- flags ---------------------------------------------------------------------------------------------------------
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags, what the command is and how it ends."""
+    """Adds the flags: those of the job here, and one for each field of :class:`ServerOptions`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
-    add = parser.add_argument
-    add("--partition", required=True, type=_directory, metavar="DIR", help="what a partitioner wrote")
-    add("--partition-idx", type=_count(0), metavar="I", help="which partition (default: the rank, modulo their number)")
-    add(
-        "--labels",
-        action="append",
-        default=[],
-        metavar="[TYPE=]FILE",
-        help="labels of all nodes, or of those of a type, as .pt or .npy; may be repeated",
-    )
+    _add(parser, "--partition", "what a partitioner wrote", required=True, type=_directory, metavar="DIR")
+    text = "which partition (default: the rank, modulo their number)"
+    _add(parser, "--partition-idx", text, type=_count(0), metavar="I")
+    text = "labels of all nodes, or of those of a type, as .pt or .npy; may be repeated"
+    parser.add_argument("--labels", action="append", default=[], metavar="[TYPE=]FILE", help=text)
 
     group = parser.add_argument_group("the job")
-    group.add_argument("--rank", type=_count(0), default=0, metavar="R", help="this server (default: 0)")
-    group.add_argument("--servers", type=_count(1), default=1, metavar="N", help="servers of the job (default: 1)")
-    group.add_argument(
-        "--clients",
-        type=_count(1),
-        metavar="C",
-        help="clients of the job; it ends when they have left (default: any number, until it is stopped)",
+    _add(group, "--rank", "this server", 0, type=_count(0), metavar="R")
+    _add(group, "--servers", "servers of the job", 1, type=_count(1), metavar="N")
+    text = "clients of the job; it ends when they have left (default: any number, until it is stopped)"
+    _add(group, "--clients", text, type=_count(1), metavar="C")
+
+    groups = {"where it listens": parser.add_argument_group("where it listens")}
+    text = "host of server 0, the same for all servers and clients"
+    _add(groups["where it listens"], "--master-addr", text, "127.0.0.1", metavar="A")
+    port = _count(1, 65535)
+    _add(groups["where it listens"], "--master-port", "port of server 0", DEFAULT_MASTER_PORT, type=port, metavar="P")
+    for option in fields(ServerOptions):
+        name = option.metadata["group"]
+        if name not in groups:
+            groups[name] = parser.add_argument_group(name)
+        _add_option(groups[name], option)
+    _add(groups["what it may use"], "--threads", "requests answered at a time", 16, type=_count(1, 1024), metavar="N")
+    group = groups["seeing and stopping it"]
+    _add(group, "--log-level", "the least that is logged", "info", choices=LEVELS)
+    _add(
+        group, "--drain-timeout", "seconds that open loaders have when it is stopped", 20.0, type=_seconds, metavar="S"
     )
 
-    group = parser.add_argument_group("where it listens")
-    group.add_argument(
-        "--master-addr",
-        default="127.0.0.1",
-        metavar="A",
-        help="host of server 0, the same for all servers and clients (default: 127.0.0.1)",
-    )
-    group.add_argument(
-        "--master-port",
-        type=_count(1, 65535),
-        default=DEFAULT_MASTER_PORT,
-        metavar="P",
-        help=f"port of server 0 (default: {DEFAULT_MASTER_PORT})",
-    )
-    group.add_argument(
-        "--host",
-        metavar="H",
-        help="address of the interface to listen at, 0.0.0.0 for all (default: server 0: --master-addr; "
-        "others: this host's address on the way there)",
-    )
-    group.add_argument(
-        "--port",
-        type=_count(0, 65535),
-        default=0,
-        metavar="P",
-        help="port of a server other than 0 (default: one is found)",
-    )
-    group.add_argument(
-        "--timeout",
-        dest="rpc_timeout",
-        type=_seconds,
-        default=DEFAULT_RPC_TIMEOUT_S,
-        metavar="S",
-        help=f"deadline of start-up and of requests between servers (default: {DEFAULT_RPC_TIMEOUT_S:g})",
-    )
 
-    group = parser.add_argument_group("what it may use")
-    group.add_argument(
-        "--workers",
-        dest="num_workers",
-        type=_count(1, 1024),
-        default=1,
-        metavar="N",
-        help="sampling processes to start with (default: 1)",
-    )
-    group.add_argument(
-        "--max-workers",
-        type=_count(1, 1024),
-        metavar="N",
-        help="as many at most, when loaders ask for them (default: one per CPU)",
-    )
-    group.add_argument(
-        "--max-concurrency",
-        type=_count(1, 1024),
-        default=16,
-        metavar="N",
-        help="batches that each of them works on at a time (default: 16)",
-    )
-    group.add_argument(
-        "--max-loaders",
-        type=_count(1, 1 << 20),
-        default=1024,
-        metavar="N",
-        help="loaders that may be open (default: 1024)",
-    )
-    group.add_argument(
-        "--max-buffer-size",
-        type=_size,
-        metavar="SIZE",
-        help="memory for batches that wait to be sent, such as 8GB (default: half of what is free)",
-    )
-    group.add_argument(
-        "--threads", type=_count(1, 1024), default=16, metavar="N", help="requests answered at a time (default: 16)"
-    )
-    group.add_argument(
-        "--seed-dir",
-        type=_directory,
-        metavar="DIR",
-        help="clients may name files below it as seeds (default: they may not)",
-    )
-    group.add_argument(
-        "--no-read-local",
-        dest="read_local",
-        action="store_false",
-        help="ask servers of the same host for rows, rather than read their files",
-    )
+def _add(group: argparse._ActionsContainer, flag: str, help: str, default: Any = None, **more: Any) -> None:
+    if default is not None and "(default" not in help:
+        help = f"{help} (default: {default:g})" if isinstance(default, float) else f"{help} (default: {default})"
+    group.add_argument(flag, help=help, default=default, **more)
 
-    group = parser.add_argument_group("seeing and stopping it")
-    group.add_argument(
-        "--log-format", choices=FORMATS, default="text", help="of the log, and of the line on stdout (default: text)"
-    )
-    group.add_argument("--log-level", choices=LEVELS, default="info", help="the least that is logged (default: info)")
-    group.add_argument(
-        "--metrics-port",
-        type=_count(0, 65535),
-        metavar="P",
-        help="publish numbers for Prometheus there, under /metrics; 0: a port is found (default: they "
-        "are not published)",
-    )
-    group.add_argument(
-        "--metrics-host",
-        default="127.0.0.1",
-        metavar="H",
-        help="address of the interface for that (default: 127.0.0.1)",
-    )
-    group.add_argument(
-        "--drain-timeout",
-        type=_seconds,
-        default=20.0,
-        metavar="S",
-        help="seconds that open loaders have when it is stopped (default: 20)",
-    )
+
+def _add_option(group: argparse._ActionsContainer, option: Field[Any]) -> None:
+    about = option.metadata
+    if isinstance(option.default, bool):
+        group.add_argument(about["flag"], help=about["help"], action="store_false", dest=option.name)
+        return
+    given: dict[str, Any] = {name: about[name] for name in ("metavar", "choices") if name in about}
+    if "range" in about:
+        given["type"] = _count(*about["range"])
+    elif "type" in about:
+        given["type"] = {"seconds": _seconds, "size": _size, "directory": _directory}[about["type"]]
+    _add(group, about["flag"], about["help"], option.default, dest=option.name, **given)
 
 
 def label_files(given: Sequence[str]) -> Any:
@@ -215,9 +131,8 @@ def label_files(given: Sequence[str]) -> Any:
         type_, equals, path = each.partition("=")
         name, file = (None, each) if not equals or os.path.exists(each) else (type_, path)
         if name in by_type:
-            raise ValueError(
-                f"--labels {each}: labels of {'all nodes' if name is None else repr(name)} are given twice"
-            )
+            of = "all nodes" if name is None else repr(name)
+            raise ValueError(f"--labels {each}: labels of {of} are given twice")
         by_type[name] = file
     if None in by_type and len(by_type) > 1:
         raise ValueError(f"--labels {by_type[None]}: expected TYPE=FILE for all, or one FILE")
@@ -260,15 +175,7 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-__all__ = ["add_arguments", "run"]
-
-_DONE, _FAILED, _CANNOT_START, _CANCELLED = 0, 1, 3, 4  # 2 is argparse's
-_TRUST: Final = (
-    "connections are neither encrypted nor authenticated: whoever reaches the port can read the graph and its "
-    "features, use the samplers and call registered functions; nothing that is received is executed"
-)
-
-logger = logging.getLogger(__name__)
+# -- running -------------------------------------------------------------------------------------------------------
 
 
 class _Stopped(BaseException):
@@ -300,7 +207,7 @@ class StopSignals:
             raise _Stopped
 
     def restore(self) -> None:
-        """Gives the signals back to who had them before."""
+        """Puts the earlier handlers back."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -316,14 +223,14 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         except _Stopped:
             logger.info("stopped by %s before it was ready", signals.name)
             return _DONE
+        except (GltError, OSError, MemoryError) as error:  # first: some of GltError are ValueErrors too
+            logger.error("cannot start: %s", _one_line(error))
+            logger.debug("where that came from", exc_info=error)
+            return _CANNOT_START
         except (ValueError, TypeError, LookupError, ImportError) as error:
-            if isinstance(error, GltError):  # the directory's fault, not the flags'
-                return _cannot_start(error)
             parser.error(_one_line(error))
-        except (GltError, OSError, MemoryError) as error:
-            return _cannot_start(error)
-        logger.log(logging.INFO if _is_loopback(server) else logging.WARNING, "%s", _trust(server))
-        print(_ready(server, arguments), flush=True)
+        _log_trust(server)
+        print(_ready(server, arguments.log_format), flush=True)
         return _serve(server, signals, arguments.drain_timeout)
     except Exception as error:
         logger.critical("the server failed: %s", _one_line(error), exc_info=True)
@@ -338,16 +245,15 @@ def _start(arguments: argparse.Namespace) -> DistServer:
     index = arguments.rank % num_parts if arguments.partition_idx is None else arguments.partition_idx
     if index >= num_parts:
         raise ValueError(f"--partition-idx {index}: {arguments.partition} has {num_parts} partitions, from 0")
-    data = DistDataset().load(arguments.partition, index, whole_node_label_file=label_files(arguments.labels))
     init_server(
         arguments.servers,
         arguments.clients,
         arguments.rank,
-        data,
+        DistDataset().load(arguments.partition, index, whole_node_label_file=label_files(arguments.labels)),
         arguments.master_addr,
         arguments.master_port,
         arguments.threads,
-        options=ServerOptions(**{field.name: getattr(arguments, field.name) for field in fields(ServerOptions)}),
+        options=ServerOptions(**{option.name: getattr(arguments, option.name) for option in fields(ServerOptions)}),
     )
     server = get_server()
     assert server is not None
@@ -360,10 +266,8 @@ def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
         if server.wait_until_done(deadlines.POLL_S):
             logger.info("all clients have left: done")
             return _DONE
-    num_open = len(server.drain(0.0))
-    logger.info(
-        "%s: no more clients and loaders are taken; %d loaders are open, and have %g s", signals.name, num_open, drain_s
-    )
+    text = "%s: no more clients and loaders are taken; %d loaders are open, and have %g s"
+    logger.info(text, signals.name, len(server.drain(0.0)), drain_s)
     deadline = time.monotonic() + drain_s
     while (cancelled := server.drain(deadlines.POLL_S)) and signals.num_received < 2 and time.monotonic() < deadline:
         pass
@@ -375,46 +279,38 @@ def _serve(server: DistServer, signals: StopSignals, drain_s: float) -> int:
     return _CANCELLED
 
 
-def _ready(server: DistServer, arguments: argparse.Namespace) -> str:
-    address, entry = printed(*server.address), server.entry
+def _ready(server: DistServer, log_format: str) -> str:
+    entry, num_parts = server.entry, server.dataset.num_partitions
     metrics = None if server.metrics is None else f"http://{printed(*server.metrics.address)}/metrics"
-    if arguments.log_format == "json":
-        told: dict[str, Any] = {
+    if log_format == "json":
+        event = {
             "event": "ready",
             "server": entry.rank,
             "num_servers": entry.num_servers,
-            "address": server.address[0],
-            "port": server.address[1],
-            "listens_at": server.listens_at,
+            "address": entry.address,
+            "port": entry.port,
+            "listens_at": server.listener.listens_at,
             "partition": entry.partition_idx,
-            "num_partitions": server.dataset.num_partitions,
+            "num_partitions": num_parts,
             "graph_dir": entry.graph_dir,
             "pid": entry.pid,
             "metrics": metrics,
         }
-        return json.dumps(told)
-    published = f", metrics at {metrics}" if metrics else ""
+        return json.dumps(event)
     return (
-        f"glt serve: server {entry.rank} of {entry.num_servers} is ready at {address}: partition "
-        f"{entry.partition_idx} of {server.dataset.num_partitions} of {entry.graph_dir}, pid {entry.pid}{published}"
+        f"glt serve: server {entry.rank} of {entry.num_servers} is ready at {printed(entry.address, entry.port)}: "
+        f"partition {entry.partition_idx} of {num_parts} of {entry.graph_dir}, pid {entry.pid}"
+        + (f", metrics at {metrics}" if metrics else "")
     )
 
 
-def _is_loopback(server: DistServer) -> bool:
-    return ipaddress.ip_address(server.listens_at).is_loopback
-
-
-def _trust(server: DistServer) -> str:
-    at = printed(server.listens_at, server.address[1])
-    if _is_loopback(server):
-        return f"listening at {at}, for this host only; {_TRUST}"
-    return f"listening at {at}, which other hosts reach; {_TRUST}. Keep the port inside a network that you trust"
-
-
-def _cannot_start(error: BaseException) -> int:
-    logger.error("cannot start: %s", _one_line(error))
-    logger.debug("where that came from", exc_info=error)
-    return _CANNOT_START
+def _log_trust(server: DistServer) -> None:
+    at = printed(server.listener.listens_at, server.entry.port)
+    if ipaddress.ip_address(server.listener.listens_at).is_loopback:
+        logger.info("listening at %s, for this host only; %s", at, _TRUST)
+    else:
+        text = "listening at %s, which other hosts reach; %s. Keep the port inside a network that you trust"
+        logger.warning(text, at, _TRUST)
 
 
 def _one_line(error: BaseException) -> str:

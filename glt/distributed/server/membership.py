@@ -1,20 +1,18 @@
-"""Which servers there are and which clients are done, kept by server 0; and who reads which partition."""
+"""Which servers there are and which clients are done, kept by server 0; and how a server reads each partition."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glt import _deadlines as deadlines
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.server.clients import Attendance
+from glt.distributed.server.sessions import ClientRegistry
 from glt.distributed.wire.connection import Connection, pulse
-from glt.distributed.wire.listener import dial, introduce
+from glt.distributed.wire.listener import dial, introduce, refuse
 from glt.distributed.wire.transport import Peer
 from glt.errors import ChannelTimeout, GltError, PartitionError, RendezvousError
 from glt.partition import load_partition
@@ -24,16 +22,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerEntry:
-    """One server, as all others and the clients know it.
-
-    Attributes:
-        rank: Which one.
-        address, port: Where it listens.
-        host, pid: Where it runs.
-        host_id: Tells hosts apart, and containers with names of their own.
-        partition_idx, graph_dir, run_id: What it loaded.
-        num_servers, num_clients: What it was told; None: any number of clients.
-    """
+    """One server, as all others and the clients know it: where they reach it, where it runs (``host_id`` tells hosts
+    and containers apart), what it loaded and what it was told."""
 
     rank: int
     address: str
@@ -53,14 +43,6 @@ class ServerEntry:
     def __str__(self) -> str:
         return f"server {self.rank} (partition {self.partition_idx}, host {self.host}, pid {self.pid})"
 
-    def reads_as(self, other: ServerEntry) -> bool:
-        """Whether what was decided for ``other`` holds for this one: whom to ask for which partition."""
-        return (self.partition_idx, self.graph_dir, self.host_id) == (
-            other.partition_idx,
-            other.graph_dir,
-            other.host_id,
-        )
-
     def is_process_of(self, other: ServerEntry) -> bool:
         """Whether both are the same process: in containers the first one of each has the same pid."""
         return (self.host_id, self.pid) == (other.host_id, other.pid)
@@ -70,55 +52,45 @@ class ServerEntry:
 
 
 class Membership:
-    """The servers that are there. Server 0 is told of the others by themselves, and tells them all.
-
-    Args:
-        me: This server.
-        master: Host and port of server 0.
-        clients: Of this server; it learns which are done from what others were told.
-        changed: Called with the servers by rank whenever the list has changed.
-        timeout_s: Deadline for being accepted, in seconds.
-
-    Raises:
-        glt.errors.RendezvousError: If server 0 is not reached in time, or refuses; says why.
-    """
+    """The servers of a job. Each of the others joins server 0, which sends all of them the list whenever it changes;
+    ``on_change`` is called with the servers by rank. They tell each other, too, which clients are done."""
 
     def __init__(
         self,
         me: ServerEntry,
         master: tuple[str, int],
-        clients: Attendance,
-        changed: Callable[[Mapping[int, ServerEntry]], None],
-        timeout_s: float,
+        clients: ClientRegistry,
+        on_change: Callable[[Mapping[int, ServerEntry]], None],
     ) -> None:
-        self.me, self.master, self.timeout_s = me, master, timeout_s
-        self._clients, self._told = clients, changed
+        self.me, self.master = me, master
+        self._clients, self._on_change = clients, on_change
         self._changed = threading.Condition()
-        self._telling = threading.Lock()  # so that what is told last is what is so
+        self._publishing = threading.Lock()  # the list that is sent last is the newest
         self._servers: dict[int, ServerEntry] = {me.rank: me}
-        self._members: dict[int, Connection] = {}  # on server 0: the others
-        self._line: Connection | None = None  # on the others: to server 0
-        self._closed = False
-        self._has_ended = False  # server 0, which has said so
-        if me.rank != 0:
-            self._line = self._join(timeout_s)
-            self._told(dict(self._servers))
-            threading.Thread(target=self._follow, name="glt-membership", daemon=True).start()
-        else:
+        self._members: dict[int, Connection] = {}  # on server 0: to the others, by rank
+        self._upstream: Connection | None = None  # on the others: to server 0
+        self._server_0_left = False
+        self._closing = threading.Event()
+
+    def join(self, timeout_s: float) -> None:
+        """Joins server 0, and follows it from then on. Raises RendezvousError if that fails, or takes too long."""
+        if self.me.rank == 0:
             self._publish()
+            return
+        self._upstream = self._dial(timeout_s)
+        self._on_change(dict(self._servers))
+        threading.Thread(target=self._follow, name="glt-membership", daemon=True).start()
 
     def wait(self, timeout_s: float) -> dict[int, ServerEntry]:
         """Waits until all servers are there, ``timeout_s`` seconds at most; returns those that are, by rank."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._servers) == self.me.num_servers or self._closed, timeout_s)
+            self._changed.wait_for(
+                lambda: len(self._servers) == self.me.num_servers or self._closing.is_set(), timeout_s
+            )
             return dict(self._servers)
 
     def wait_for_all(self, timeout_s: float) -> dict[int, ServerEntry]:
-        """Waits until all servers are there.
-
-        Raises:
-            glt.errors.RendezvousError: If some are not there in time; names them.
-        """
+        """As :meth:`wait`; raises RendezvousError if some are not there in time, and names them."""
         found = self.wait(timeout_s)
         missing = sorted(set(range(self.me.num_servers)) - set(found))
         if missing:
@@ -129,40 +101,43 @@ class Membership:
             )
         return found
 
-    def tell_done(self, places: list[tuple[str, int]]) -> None:
-        """Tells the other servers that these clients are done, by group and rank."""
-        with self._changed:
-            lines = [*self._members.values()] if self.me.rank == 0 else [self._line]
-        for line in lines:
-            self._tell_done(line, places)
+    def send_done(self, places: list[tuple[str, int]]) -> None:
+        """Tells the other servers that these clients are done, by group and rank. One that is lost is told of all
+        when it joins again."""
+        for connection in self._connections() if places else ():
+            _send(connection, {"done": places})
 
-    def _tell_done(self, line: Connection | None, places: list[tuple[str, int]]) -> None:
-        if line is None or not places:
-            return  # server 0 is lost: when it is back it is told of all
-        try:
-            line.send({"done": places}, timeout_s=deadlines.SEND_S)
-        except GltError as error:
-            logger.info("%s", error)  # whoever listens there takes note
+    def _connections(self) -> list[Connection]:
+        with self._changed:
+            return [*self._members.values(), *([self._upstream] if self._upstream else [])]
+
+    def close(self) -> None:
+        """Leaves. May be called again."""
+        for connection in () if self._closing.is_set() else self._connections():
+            _send(connection, {"is_leaving": True, "done": []}, deadlines.GOODBYE_S)
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        for connection in self._connections():
+            connection.close()
 
     # -- on server 0 -----------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection, hello: dict[str, Any]) -> None:
-        """Takes in another server; refuses one that does not fit, in words."""
+        """Takes in another server, and listens to it until it is gone; refuses one that does not fit."""
         entry = ServerEntry(**hello["entry"])
         connection.peer = str(entry)
         try:
             self._require_fit(entry)
             with self._changed:
                 self._require_free(entry)
-                connection.send(introduce("server"))  # before anything else is: a few bytes, which find room
+                connection.send(introduce("server"))  # before the list is: a few bytes, which find room
                 before = self._members.pop(entry.rank, None)
                 self._members[entry.rank] = connection
                 self._servers[entry.rank] = entry
         except RendezvousError as error:
             logger.warning("refused: %s", error)
-            with contextlib.suppress(GltError):  # it went away
-                connection.send({"refused": str(error)}, timeout_s=deadlines.SEND_S)
-            connection.close()
+            refuse(connection, str(error))
             return
         except GltError as error:
             logger.info("%s", error)
@@ -191,29 +166,22 @@ class Membership:
                 )
 
     def _require_free(self, entry: ServerEntry) -> None:
-        before, there = self._members.get(entry.rank), self._servers.get(entry.rank)
-        if (
-            before is not None
-            and there is not None
-            and before.silent_s() < deadlines.TAKEN_S
-            and not entry.is_process_of(there)
-        ):
+        connection, other = self._members.get(entry.rank), self._servers.get(entry.rank)
+        if connection is None or other is None or entry.is_process_of(other):
+            return
+        if connection.silent_s() < deadlines.TAKEN_S:
             raise RendezvousError(
-                f"server_rank = {entry.rank} is taken by {there}, which is alive: give each server a rank of its own"
+                f"server_rank = {entry.rank} is taken by {other}, which is alive: give each server a rank of its own"
             )
 
     def _watch(self, connection: Connection, entry: ServerEntry) -> None:
         leaves = False
         try:
-            while not self._closed and connection.silent_s() < deadlines.STUCK_S:
-                try:
-                    told = connection.receive_json(deadlines.POLL_S)
-                except ChannelTimeout:
-                    continue
-                if told.get("is_leaving"):
-                    leaves = True
-                    break
-                self.tell_done(self._clients.learn(_places(told)))
+            while not self._closing.is_set() and not leaves:
+                frame = _receive(connection, entry.host)
+                if frame is not None:
+                    leaves = bool(frame.get("is_leaving"))
+                    self.send_done(self._clients.add_done(_places(frame)))
         except (GltError, KeyError, TypeError, ValueError) as error:
             logger.info("%s: %s", entry, error)
         connection.close()
@@ -222,95 +190,87 @@ class Membership:
                 return  # it was replaced
             del self._members[entry.rank]
             del self._servers[entry.rank]
-        if not self._closed:
+        if not self._closing.is_set():
             logger.log(logging.INFO if leaves else logging.ERROR, "%s is gone", entry)
             self._publish()
 
     def _publish(self) -> None:
-        with self._telling:
+        with self._publishing:
             with self._changed:
                 self._changed.notify_all()
                 servers, members = dict(self._servers), list(self._members.values())
             for member in members:
-                try:
-                    told = [entry.to_json() for entry in servers.values()]
-                    member.send({"servers": told, "done": self._clients.done()}, timeout_s=deadlines.SEND_S)
-                except GltError as error:
-                    logger.info("%s", error)  # whoever watches it takes note
-            self._told(servers)
+                _send(member, {"servers": [each.to_json() for each in servers.values()], "done": self._clients.done()})
+            self._on_change(servers)
 
     # -- on the others ---------------------------------------------------------------------------------------------
 
-    def _join(self, timeout_s: float) -> Connection:
-        hello = introduce("server", entry=self.me.to_json())
-        connection, _ = dial(self.master, "server 0", hello, timeout_s)
-        self._tell_done(connection, self._clients.done())
+    def _dial(self, timeout_s: float) -> Connection:
+        connection, _ = dial(self.master, "server 0", introduce("server", entry=self.me.to_json()), timeout_s)
+        if done := self._clients.done():
+            _send(connection, {"done": done})
         return connection
 
     def _follow(self) -> None:
-        """Takes note of what server 0 says; where that is restarted, joins it anew."""
-        while not self._closed:
-            line = self._line
+        """Takes note of what server 0 says; where that is restarted, joins it again."""
+        while not self._closing.is_set():
             try:
-                if line is None:
-                    line = self._line = self._join(deadlines.STUCK_S)
+                if self._upstream is None:
+                    self._upstream = self._dial(deadlines.STUCK_S)
                     logger.info("%s joined server 0 again", self.me)
-                told = line.receive_json(deadlines.POLL_S)
-                self._has_ended = "is_leaving" in told
-                self._clients.learn(_places(told))
-                if self._has_ended:
+                frame = _receive(self._upstream, self.master[0])
+                if frame is None:
+                    continue
+                self._server_0_left = "is_leaving" in frame
+                self._clients.add_done(_places(frame))
+                if self._server_0_left:
                     logger.info("%s: server 0 was shut down; waiting for another", self.me)
-                    line.close()
-                    self._line = None
-                elif "servers" in told:
-                    self._learn([ServerEntry(**each) for each in told["servers"]])
-            except ChannelTimeout:
-                if line is not None and line.silent_s() > deadlines.STUCK_S:
-                    line.close()
-                    self._line = None
+                    self._hang_up()
+                elif "servers" in frame:
+                    self._learn([ServerEntry(**each) for each in frame["servers"]])
             except (GltError, KeyError, TypeError, ValueError) as error:
-                if not self._closed:  # at the end of a job server 0 may be the first to end: nothing is wrong then
-                    level = logging.INFO if self._has_ended else logging.WARNING
+                if not self._closing.is_set():  # at the end of a job server 0 may be the first to end
+                    level = logging.INFO if self._server_0_left else logging.WARNING
                     logger.log(level, "%s: %s; trying again", self.me, error)
-                if line is not None:
-                    line.close()
-                self._line = None
-                time.sleep(deadlines.POLL_S)
+                self._hang_up()
+                self._closing.wait(deadlines.POLL_S)
+
+    def _hang_up(self) -> None:
+        if self._upstream is not None:
+            self._upstream.close()
+        self._upstream = None
 
     def _learn(self, entries: list[ServerEntry]) -> None:
         with self._changed:
             self._servers = {entry.rank: entry for entry in entries} | {self.me.rank: self.me}
             self._changed.notify_all()
             servers = dict(self._servers)
-        self._told(servers)
-
-    def close(self) -> None:
-        """Leaves. May be called again."""
-        with self._changed:
-            lines = [*self._members.values(), *([self._line] if self._line else [])]
-        for line in lines if not self._closed else ():  # before whoever watches them closes them
-            with contextlib.suppress(GltError):  # it is gone, or takes nothing: it will see for itself
-                line.send({"is_leaving": True, "done": []}, timeout_s=deadlines.GOODBYE_S)
-        self._closed = True
-        with self._changed:
-            lines = [*self._members.values(), *([self._line] if self._line else [])]
-            self._changed.notify_all()
-        for line in lines:
-            line.close()
+        self._on_change(servers)
 
 
-def _places(told: dict[str, Any]) -> list[tuple[str, int]]:
-    return [(str(group), int(rank)) for group, rank in told["done"]]
+def _send(connection: Connection, frame: dict[str, Any], timeout_s: float = deadlines.SEND_S) -> None:
+    try:
+        connection.send(frame, timeout_s=timeout_s)
+    except GltError as error:
+        logger.info("%s", error)  # the thread that listens to it takes note
+
+
+def _receive(connection: Connection, host: str) -> dict[str, Any] | None:
+    try:
+        return connection.receive_json(deadlines.POLL_S)
+    except ChannelTimeout:
+        connection.check_beats(host)
+        return None
+
+
+def _places(frame: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(str(group), int(rank)) for group, rank in frame["done"]]
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """How the samplers of a server get at each partition.
-
-    Attributes:
-        other_dirs: Partitions that they read themselves, besides their own, by index, and where.
-        peers: Who is asked for each partition, this server for those that are read here; none if all are.
-    """
+    """How the samplers of a server get at each partition: ``other_dirs``, by index, are those that they read themselves
+    besides their own; ``peers`` are asked for each, this server for those that are read here; none if all are."""
 
     other_dirs: dict[int, str]
     peers: tuple[Peer, ...]
@@ -318,10 +278,7 @@ class ReadPlan:
 
 def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerEntry], read_local: bool) -> ReadPlan:
     """Decides how to read each partition: directly if it is loaded by a server of the same host, or if no server loaded
-    it and its files are here; else by asking.
-
-    Raises:
-        glt.errors.RendezvousError: If a partition can be had in no way; names it.
+    it and its files are here; else by asking. Raises RendezvousError, with its name, for one that can be had in no way.
     """
     other_dirs: dict[int, str] = {}
     asked: list[Peer] = []
@@ -337,7 +294,7 @@ def plan_reads(data: DistDataset, me: ServerEntry, servers: Mapping[int, ServerE
                 other_dirs[part] = here[0].graph_dir
                 continue
             if not serving:
-                load_partition(me.graph_dir, part, verify=True)  # nobody else has verified it
+                load_partition(me.graph_dir, part, verify=True)  # no server has verified it
                 data.map_other(me.graph_dir, part)
                 other_dirs[part] = me.graph_dir
                 continue

@@ -1,31 +1,36 @@
-"""The sampling processes of a server, as the server sees them: watched, given work, and replaced when they die."""
+"""The sampling processes of a server, watched and replaced when they die, and the loaders that they sample for."""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from glt import _deadlines as deadlines
+from glt._checks import check_count, format_size
+from glt.channel.shm import SharedMemory
 from glt.distributed.engine.processes import ProcessPool, SamplingProcess
-from glt.distributed.server.stats import Ledger
+from glt.distributed.engine.seeds import SeedTable
+from glt.distributed.server.membership import ReadPlan
+from glt.distributed.server.sessions import ClientSession
+from glt.distributed.server.stats import WorkerMetrics
 from glt.errors import WorkerDied
 
+logger = logging.getLogger(__name__)
 
-@dataclass
+_MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
+
+
+@dataclass(frozen=True)
 class PoolWorkerSpec:
-    """What a sampling process of a server is told when it starts, as JSON.
-
-    Attributes:
-        server_rank, worker: Whose it is, and which one.
-        dataset: How to map the partition: :meth:`DistDataset.to_json`.
-        num_places: Batches in flight at most, over all loaders.
-        num_rpc_threads, timeout_s: For requests of other servers, and to them.
-        log_level, log_format: Of Python's logging, and ``'text'`` or ``'json'``.
-    """
+    """What a sampling process of a server is told when it starts, as JSON: ``worker`` is its number, ``dataset`` that
+    of :meth:`DistDataset.to_json`, ``num_places`` the batches in flight at most, over all loaders; ``num_rpc_threads``
+    and ``timeout_s`` are for requests between servers."""
 
     server_rank: int
     worker: int
@@ -37,43 +42,37 @@ class PoolWorkerSpec:
     log_format: str
 
 
-logger = logging.getLogger(__name__)
+@dataclass
+class _Place:
+    """What became of the processes in one place of a pool."""
 
-_MOST_FAILURES = 3  # in a row, before a place in the pool stays empty
+    failure: str = ""  # why no process comes up
+    num_failed: int = 0  # in a row
+    num_restarts: int = 0
+    full_s: float | None = None  # when the process last had no descriptor, of time.monotonic()
 
 
 class SamplerPool:
-    """Keeps a number of sampling processes, at most ``most``, and replaces those that die.
+    """Keeps sampling processes, at most ``most``, and replaces those that die.
 
-    Args:
-        spec: What they are told, apart from ``worker``.
-        most: How many there may be.
-        timeout_s: Deadline of their start.
-        died: Called when one has died, with its place and what to say of it.
-        module: Their program.
-
-    Attributes:
-        ledger: What they told of their work.
+    ``spec`` is what the first is told, and the others with their number; ``on_death`` is called when one has died, with
+    its place and what to say of it; ``module`` is their program.
     """
 
     def __init__(
         self,
-        spec: dict[str, Any],
+        spec: PoolWorkerSpec,
         most: int,
-        timeout_s: float,
-        died: Callable[[int, str], None],
+        on_death: Callable[[int, str], None],
         module: str = "glt.distributed.server.pool_worker",
     ) -> None:
-        self.most, self.timeout_s = most, timeout_s
-        self.ledger = Ledger()
-        self._spec, self._died = spec, died
+        self.spec, self.most = spec, most
+        self.metrics = WorkerMetrics()
+        self._on_death = on_death
         self._changed = threading.Condition()  # its lock may be taken twice
-        self._pool = ProcessPool(module, f"server {spec['server_rank']}")
-        self._full_s: dict[int, float] = {}  # when a process last had no descriptor, of time.monotonic()
-        self._failures: dict[int, str] = {}  # by place, why no process comes up there
-        self._num_failed: dict[int, int] = {}
-        self._num_restarts: dict[int, int] = {}
-        self._standing: dict[str, Any] | None = None  # the last word to all, which those that come later are told too
+        self._pool = ProcessPool(module, f"server {spec.server_rank}")
+        self._places: defaultdict[int, _Place] = defaultdict(_Place)
+        self._servers: dict[str, Any] | None = None  # the last command of send_servers
         self._next = 0
         self._closed = False
         self._thread = threading.Thread(target=self._watch, name="glt-pool", daemon=True)
@@ -82,63 +81,61 @@ class SamplerPool:
     # -- starting --------------------------------------------------------------------------------------------------
 
     def ensure(self, count: int) -> list[int]:
-        """Waits until ``min(count, most)`` processes are ready; returns their places.
-
-        Raises:
-            glt.errors.WorkerDied: If one does not come up; says why.
-        """
-        wanted = list(range(min(count, self.most)))
-        deadline = time.monotonic() + self.timeout_s
+        """Waits until ``min(count, most)`` processes are ready; returns their places. Raises WorkerDied if one does not
+        come up."""
+        wanted, timeout_s = list(range(min(count, self.most))), self.spec.timeout_s
+        deadline = time.monotonic() + timeout_s
         with self._changed:
             for worker in wanted:
-                self._failures.pop(worker, None)
-                self._num_failed.pop(worker, None)
+                self._places[worker].failure, self._places[worker].num_failed = "", 0
                 if worker not in self._pool.processes:
                     self._start(worker)
             while True:
                 for worker in wanted:
-                    if worker in self._failures:
-                        raise WorkerDied(self._failures[worker])
-                ready = self.pids()
-                if all(worker in ready for worker in wanted):
+                    if self._places[worker].failure:
+                        raise WorkerDied(self._places[worker].failure)
+                if self.pids().keys() >= set(wanted):
                     return wanted
                 if self._closed:
                     raise WorkerDied("the server is shutting down")
                 if time.monotonic() > deadline:
-                    raise WorkerDied(f"sampling processes {wanted} were not ready after {self.timeout_s:g} s")
+                    raise WorkerDied(f"sampling processes {wanted} were not ready after {timeout_s:g} s")
                 self._changed.wait(deadlines.POLL_S)
 
     def _start(self, worker: int) -> None:
-        process = self._pool.start(worker, asdict(PoolWorkerSpec(**self._spec, worker=worker)))
-        if self._standing is not None:
-            process.send(self._standing)
+        process = self._pool.start(worker, asdict(replace(self.spec, worker=worker)))
+        if self._servers is not None:
+            process.send(self._servers)
 
     # -- commands --------------------------------------------------------------------------------------------------
 
-    def tell_all(self, command: dict[str, Any], standing: bool = False) -> None:
-        """Sends a command to all; a standing one also to those that are started later, in place of the last."""
+    def send_all(self, command: dict[str, Any]) -> None:
+        """Sends a command to all processes."""
         with self._changed:
-            if standing:
-                self._standing = command
             processes = list(self._pool.processes.values())
         for process in processes:
             process.send(command)
+
+    def send_servers(self, servers: dict[str, list[Any]]) -> None:
+        """Tells all processes where the servers are, those too that are started later."""
+        with self._changed:
+            self._servers = {"servers": servers}
+        self.send_all({"servers": servers})
 
     def hand_over(self, worker: int | None, command: dict[str, Any], fds: list[int]) -> bool:
         """Gives a command and descriptors to one process, that in place ``worker`` or any; false if it is not there."""
         with self._changed:
             ready = [each for _, each in sorted(self._pool.processes.items()) if each.is_ready]
-            if worker is None and ready:
-                self._next += 1
-                process: SamplingProcess | None = ready[self._next % len(ready)]
-            else:
-                process = next((each for each in ready if each.number == worker), None)
-        return process is not None and process.send(command, fds)
+            if worker is not None:
+                ready = [each for each in ready if each.number == worker]
+            self._next += 1
+        return bool(ready) and ready[self._next % len(ready)].send(command, fds)
 
     def is_full(self, worker: int) -> bool:
         """Whether the process in place ``worker`` has no descriptors for more connections."""
         with self._changed:
-            return worker in self._full_s and time.monotonic() - self._full_s[worker] < deadlines.FULL_S
+            full_s = self._places[worker].full_s
+        return full_s is not None and time.monotonic() - full_s < deadlines.FULL_S
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -146,42 +143,40 @@ class SamplerPool:
         while not self._closed:
             try:
                 self._look()
-            except Exception:  # or nobody would look after the others
+            except Exception:  # the other processes are watched all the same
                 logger.exception("while looking after the sampling processes")
-                time.sleep(deadlines.POLL_S)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, deadlines.POLL_S)
 
     def _look(self) -> None:
-        for process, said in self._pool.look(deadlines.POLL_S):
-            if said is None:
+        for process, report in self._pool.look(deadlines.POLL_S):
+            if report is None:
                 self._lose(process)
             else:
-                self._hear(process, said)
+                self._hear(process, report)
         for process in list(self._pool.processes.values()):
-            if (
-                process.is_ready
-                and not process.is_gone
-                and not process.why
-                and self._pool.silent_s(process) > deadlines.STUCK_S
-            ):
+            is_watched = process.is_ready and not process.is_gone and not process.why
+            if is_watched and self._pool.silent_s(process) > deadlines.STUCK_S:
                 process.kill(f"it gave no sign of life for {deadlines.STUCK_S:g} s, stopped or stuck, and was killed")
                 logger.error("%s: %s", process.name, process.why)
 
-    def _hear(self, process: SamplingProcess, said: dict[str, Any]) -> None:
+    def _hear(self, process: SamplingProcess, report: dict[str, Any]) -> None:
         worker = process.number
-        if "beat" in said:
-            self.ledger.beat(worker, said["beat"])
-        elif "ended" in said:
-            self.ledger.end_stream(worker, said["ended"], said["stats"])
+        if "beat" in report:
+            self.metrics.beat(worker, report["beat"])
+        elif "ended" in report:
+            self.metrics.end_stream(worker, report["ended"], report["stats"])
         with self._changed:
-            if "full" in said:
-                self._full_s[worker] = process.heard_s
-            elif "ended" in said:
-                self._full_s.pop(worker, None)  # there are two descriptors now
-            elif "ready" in said:
-                self._num_failed.pop(worker, None)
-            elif "error" in said:
-                trace = said["traceback"].rstrip()
-                self._failures[worker] = f"{process.name} failed: {said['error']}: {said['text']}\n{trace}"
+            place = self._places[worker]
+            if "full" in report:
+                place.full_s = process.heard_s
+            elif "ended" in report:
+                place.full_s = None  # there are two descriptors now
+            elif "ready" in report:
+                place.num_failed = 0
+            elif "error" in report:
+                trace = report["traceback"].rstrip()
+                place.failure = f"{process.name} failed: {report['error']}: {report['text']}\n{trace}"
             self._changed.notify_all()
 
     def _lose(self, process: SamplingProcess) -> None:
@@ -190,21 +185,22 @@ class SamplerPool:
         if self._closed:
             return
         logger.error("%s", text)
-        self.ledger.lose_worker(worker)
-        self._died(worker, text)
+        self.metrics.lose_worker(worker)
+        self._on_death(worker, text)
         with self._changed:
             self._pool.remove(process)
-            self._full_s.pop(worker, None)
-            failed = self._num_failed[worker] = self._num_failed.get(worker, 0) + 1
-            if failed >= _MOST_FAILURES or worker in self._failures:
-                self._failures.setdefault(worker, text)
+            place = self._places[worker]
+            place.full_s = None
+            place.num_failed += 1
+            if place.failure or place.num_failed >= _MOST_FAILURES:
+                place.failure = place.failure or text
             elif not self._closed:
-                self._num_restarts[worker] = self._num_restarts.get(worker, 0) + 1
+                place.num_restarts += 1
                 try:
                     self._start(worker)
                 except OSError as error:  # no memory for a process, for example
-                    self._failures[worker] = f"{text}; none could be started in its place: {error}"
-                    logger.error("%s", self._failures[worker])
+                    place.failure = f"{text}; none could be started in its place: {error}"
+                    logger.error("%s", place.failure)
             self._changed.notify_all()
 
     def pids(self) -> dict[int, int]:
@@ -215,7 +211,7 @@ class SamplerPool:
     def num_restarts(self) -> dict[int, int]:
         """How many processes were started in place of one that died, by place."""
         with self._changed:
-            return dict(self._num_restarts)
+            return {worker: place.num_restarts for worker, place in self._places.items() if place.num_restarts}
 
     def close(self) -> None:
         """Ends all processes. May be called again."""
@@ -224,3 +220,153 @@ class SamplerPool:
             self._changed.notify_all()
         self._thread.join(deadlines.JOIN_S)
         self._pool.close()
+
+
+@dataclass
+class ServedLoader:
+    """A loader of a client: what its samplers are told, its seeds in shared memory, and the places in the pool of those
+    that sample for it."""
+
+    id: str
+    session: ClientSession
+    request: dict[str, Any]
+    seeds: SharedMemory
+    workers: list[int]
+    began_s: float = field(default_factory=time.time)
+
+    @property
+    def promised_bytes(self) -> int:
+        return self.request["buffer_bytes"] * len(self.workers)
+
+
+class ServedLoaders:
+    """Opens loaders, ``most`` at a time, which may be promised ``most_bytes`` for batches that wait to be sent; and
+    closes them. ``server`` is the name in errors."""
+
+    def __init__(self, pool: SamplerPool, server: str, most: int, most_bytes: int) -> None:
+        self._pool, self._server, self._most, self._most_bytes = pool, server, most, most_bytes
+        self._changed = threading.Condition()
+        self._loaders: dict[str, ServedLoader] = {}
+        self._opening: dict[str, int] = {}  # those that wait for their samplers, and memory promised to them
+        self._count = 0
+        self._is_ending = False
+
+    def all(self) -> dict[str, ServedLoader]:
+        """Those that are open, by id."""
+        with self._changed:
+            return dict(self._loaders)
+
+    def open(
+        self, session: ClientSession, request: Mapping[str, Any], table: SeedTable, num_workers: int, plan: ReadPlan
+    ) -> ServedLoader:
+        """Opens a loader, with ``num_workers`` samplers if there may be so many, which read partitions as ``plan``
+        says: they know nothing of it until its client connects to them.
+
+        Raises:
+            RuntimeError: If there are too many, or the server is shutting down.
+            MemoryError: If too much memory was promised to others.
+            glt.errors.WorkerDied: If a sampling process does not come up.
+        """
+        _check_request(request, table)
+        wanted = int(request["buffer_bytes"])
+        with self._changed:
+            self._require_room(wanted)
+            self._count += 1
+            id_ = f"{session.group}-{session.rank}-{self._count}"
+            self._opening[id_] = wanted
+        try:
+            workers = self._pool.ensure(num_workers)
+            seeds = table.share()
+            more = {
+                "id": id_,
+                "client": str(session),
+                "seeds_bytes": seeds.nbytes,
+                "buffer_bytes": max(1, wanted // len(workers)),
+                "other_dirs": {str(part): path for part, path in plan.other_dirs.items()},
+                "peers": [peer.to_json() for peer in plan.peers],
+            }
+            loader = ServedLoader(id_, session, {**request, **more}, seeds, workers)
+            with self._changed:
+                self._loaders[id_] = loader
+                self._pool.metrics.open_loader(id_)
+        finally:
+            with self._changed:
+                del self._opening[id_]
+        logger.info("loader %s: %d of %d workers asked for", id_, len(workers), num_workers)
+        return loader
+
+    def _require_room(self, wanted: int) -> None:
+        if self._is_ending:
+            raise RuntimeError(f"{self._server} is shutting down and takes no loaders")
+        count = len(self._loaders) + len(self._opening)
+        if count >= self._most:
+            raise RuntimeError(
+                f"{self._server} has {count} loaders open, and max_loaders = {self._most}: shut loaders down that are "
+                "not needed, or start the server with a larger max_loaders"
+            )
+        taken = sum(each.promised_bytes for each in self._loaders.values()) + sum(self._opening.values())
+        if taken + wanted > self._most_bytes:
+            raise MemoryError(
+                f"buffer_size = {format_size(wanted)}: {self._server} has {format_size(taken)} promised to other "
+                f"loaders, of max_buffer_size = {format_size(self._most_bytes)}; ask for less, or start the server "
+                "with more"
+            )
+
+    def hand_over(self, hello: Mapping[str, Any], fd: int) -> str | None:
+        """Gives a client's connection to the sampler that it asks for in ``hello``, with the ``first`` and ``step`` of
+        the batches that it makes. Returns what is wrong, or None."""
+        id_, worker = str(hello["loader"]), hello["worker"]
+        share = {name: int(hello[name]) for name in ("first", "step")}
+        with self._changed:
+            loader = self._loaders.get(id_)
+            if loader is None or loader.session.id != hello["session"] or worker not in loader.workers:
+                return f"loader {id_!r} is not known here: it was closed, or its client lost"
+            if self._pool.is_full(worker):  # the next try of a client whose connection was given up
+                return (
+                    f"worker {worker} of {self._server} is out of file descriptors, two for each loader: shut loaders "
+                    "down that are not needed, or raise the server's limit (ulimit -n)"
+                )
+            seeds_fd = os.dup(loader.seeds.fd)  # one of its own, taken while the loader is open for certain
+        try:
+            is_taken = self._pool.hand_over(worker, {"loader": {**loader.request, **share}}, [fd, seeds_fd])
+        finally:
+            os.close(seeds_fd)
+        return None if is_taken else f"worker {worker} of {self._server} is being replaced"
+
+    def close(self, id_: str, why: str, session: ClientSession | None = None) -> None:
+        """Closes a loader, of ``session`` if that is given; does nothing where there is none."""
+        with self._changed:
+            loader = self._loaders.get(id_)
+            if loader is None or session not in (None, loader.session):
+                return
+            del self._loaders[id_]
+            self._changed.notify_all()
+        self._pool.metrics.close_loader(id_)
+        self._pool.send_all({"close": id_, "why": why})
+        loader.seeds.close()
+        logger.info("loader %s was closed: %s", id_, why)
+
+    def close_all(self, why: str, session: ClientSession | None = None) -> None:
+        """Closes the loaders of a client, or all."""
+        for loader in self.all().values():
+            self.close(loader.id, why, session)
+
+    def open_no_more(self) -> None:
+        with self._changed:
+            self._is_ending = True
+
+    def wait_until_closed(self, timeout_s: float) -> list[ServedLoader]:
+        """Waits until none is open; returns those that still are when ``timeout_s`` seconds are over."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._loaders, timeout_s)
+            return list(self._loaders.values())
+
+
+def _check_request(request: Mapping[str, Any], table: SeedTable) -> None:
+    """Refuses what would take memory that was promised to none, or never be answered; no client of ours asks for it."""
+    for name in ("prefetch_size", "concurrency", "buffer_bytes"):
+        check_count(name, request[name], 1, 1 << 62)
+    lengths = {name: len(column) for name, column in table.columns.items()}
+    num_seeds = request["order"]["num_seeds"]
+    if not lengths or set(lengths.values()) != {num_seeds}:
+        raise ValueError(f"columns of {lengths} seeds for an order of {num_seeds!r}: expected as many in each")

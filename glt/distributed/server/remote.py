@@ -19,10 +19,10 @@ from glt.channel.message import Message, read_message
 from glt.distributed.engine.producer import EpochStart
 from glt.distributed.engine.seeds import SamplingJob
 from glt.distributed.options import RemoteDistSamplingWorkerOptions
-from glt.distributed.server.client import DistClient, Reply, ServerLine, refuse_fork
+from glt.distributed.server.client import DistClient, Reply, ServerSession, refuse_fork
 from glt.distributed.wire.connection import Connection
 from glt.distributed.wire.listener import dial, introduce
-from glt.errors import ChannelTimeout, GltError, PeerLost, RendezvousError, WorkerDied
+from glt.errors import ChannelTimeout, GltError, PeerLost
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +32,18 @@ _MAX_BATCH_BYTES = 64 << 30
 class _Stream:
     """Batches from one sampler of one server, received on a thread as they come."""
 
-    def __init__(self, connection: Connection, line: ServerLine, loader: str, worker: int) -> None:
-        self.connection, self.line, self.loader, self.worker = connection, line, loader, worker
+    def __init__(self, connection: Connection, session: ServerSession, loader: str, worker: int) -> None:
+        self.connection, self.session, self.loader, self.worker = connection, session, loader, worker
         self.arrived: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()  # None: the stream ended
         self.error: GltError | None = None
-        self.is_closed = False  # here, by whoever shut the loader down
+        self.is_closed = False  # by this process, which shut the loader down
         self.num_arrived = self.arrived_bytes = 0
         self.num_taken = self.taken_bytes = 0
         self.num_waits, self.wait_s = 0, 0.0
         threading.Thread(target=self._receive, name="glt-stream", daemon=True).start()
 
     def __str__(self) -> str:
-        return f"worker {self.worker} of {self.line.entry}"
+        return f"worker {self.worker} of {self.session.entry}"
 
     def _receive(self) -> None:
         try:
@@ -51,7 +51,7 @@ class _Stream:
                 try:
                     message = self.connection.receive_data(deadlines.POLL_S)
                 except ChannelTimeout:
-                    self.connection.check_beats(self.line.entry.host)
+                    self.connection.check_beats(self.session.entry.host)
                     continue
                 self.num_arrived += 1
                 self.arrived_bytes += message.numel()
@@ -68,39 +68,52 @@ class _Stream:
         message = self.arrived.get()
         if message is None:
             self.arrived.put(None)
-            raise self._ended()
+            raise self._failure()
         if start is not None:
             self.num_waits += 1
             self.wait_s += time.perf_counter() - start
         self.num_taken += 1
         self.taken_bytes += message.numel()
-        self.tell({"taken": self.num_taken})
+        self.send({"taken": self.num_taken})
         return read_message(message)
 
-    def tell(self, command: dict[str, Any], timeout_s: float = deadlines.STUCK_S) -> None:
+    def send(self, command: dict[str, Any], timeout_s: float = deadlines.STUCK_S) -> None:
         try:
             self.connection.send(command, timeout_s)
         except GltError as error:
-            logger.debug("%s", error)  # whoever receives here hears of it
+            logger.debug("%s", error)  # the thread that receives hears of it
 
     def close(self) -> None:
         self.is_closed = True
-        self.tell({"close": True})
+        self.send({"close": True})
         self.connection.close()
 
-    def _ended(self) -> GltError | RuntimeError:
+    def _failure(self) -> Exception:
         """What to raise for a stream that ended: the server knows more than the connection."""
         deadline = time.monotonic() + deadlines.CAUSE_S
-        while time.monotonic() < deadline:
-            if self.is_closed:
-                return RuntimeError("the loader was shut down while a batch was awaited")
-            died = self.line.died.get((self.loader, self.worker))
-            if died is not None:
-                return WorkerDied(died)
-            if self.line.lost is not None:
-                return self.line.lost
-            time.sleep(deadlines.FAST_POLL_S)
+        while time.monotonic() < deadline and not self.is_closed:
+            failure = self.session.wait_for_failure(self.loader, self.worker, deadlines.POLL_S)
+            if failure is not None:
+                return failure
+        if self.is_closed:
+            return RuntimeError("the loader was shut down while a batch was awaited")
         return self.error if isinstance(self.error, PeerLost) else PeerLost(f"lost {self}: {self.error}")
+
+
+def open_stream(session: ServerSession, loader: str, worker: int, share: dict[str, int], deadline: float) -> _Stream:
+    """Opens the stream of one sampler, which makes the batches of ``share`` (``first`` and ``step``). While the server
+    lives it tries until the deadline: other clients may have taken all places of the port."""
+    hello = introduce("stream", session=session.id, loader=loader, worker=worker, **share)
+    peer, address = f"worker {worker} of {session.entry}", (session.entry.address, session.entry.port)
+    while True:
+        left_s = max(0.1, deadline - time.monotonic())
+        try:
+            connection, _ = dial(address, peer, hello, left_s, max_bytes=_MAX_BATCH_BYTES, retry=False)
+            return _Stream(connection, session, loader, worker)
+        except PeerLost as error:
+            failure = session.wait_for_failure(loader, worker, deadlines.RETRY_S)
+            if failure is not None or time.monotonic() > deadline:
+                raise (failure or error) from error
 
 
 class RemoteSampler:
@@ -128,86 +141,68 @@ class RemoteSampler:
     ) -> None:
         self._pid = os.getpid()
         self._streams: list[_Stream] = []
-        self._created: list[tuple[ServerLine, str]] = []
+        self._created: list[tuple[ServerSession, str]] = []
         self._finalizer = weakref.finalize(self, _end, self._pid, self._streams, self._created)
         num_workers, timeout_s = options.num_workers, options.rpc_timeout
-        told = {
+        request = {
             **job.to_json(),
             "concurrency": options.worker_concurrency,
             "buffer_bytes": options.buffer_bytes,
             "prefetch_size": options.prefetch_size,
             "devices": options.devices,
         }
+        arguments = (request, job.table.columns, job.table.extras, num_workers)
         try:
-            lines = [client.line(rank) for rank in server_ranks]
+            sessions = [client.session(rank) for rank in server_ranks]
             deadline = time.monotonic() + timeout_s
-            replies = [
-                line.call_within(timeout_s, "glt.create_loader", told, job.table.columns, job.table.extras, num_workers)
-                for line in lines
-            ]
-            for line, reply in zip(lines, replies, strict=True):
-                reply.too_late = partial(_give_back, line)
-            granted = self._granted(lines, replies)
-            for line, each in granted:
-                if len(each["workers"]) < num_workers:
-                    logger.warning(
+            replies = [each.call_within(timeout_s, "glt.create_loader", *arguments) for each in sessions]
+            for session, reply in zip(sessions, replies, strict=True):
+                reply.too_late = partial(_give_back, session)
+            granted = self._granted(sessions, replies)
+            for session, workers in granted:
+                if len(workers) < num_workers:
+                    text = (
                         "%s gives this loader %d samplers of the %d asked for: its max_workers is %d. The batches are "
-                        "the same",
-                        line.entry,
-                        len(each["workers"]),
-                        num_workers,
-                        len(each["workers"]),
+                        "the same"
                     )
-            places = [(line, each["id"], worker) for line, each in granted for worker in each["workers"]]
-            for first, (line, id_, worker) in enumerate(places):
-                self._streams.append(self._open(line, id_, worker, first, len(places), deadline))
+                    logger.warning(text, session.entry, len(workers), num_workers, len(workers))
+            samplers = [
+                (session, loader, worker)
+                for (session, loader), (_, workers) in zip(self._created, granted, strict=True)
+                for worker in workers
+            ]
+            for first, (session, loader, worker) in enumerate(samplers):
+                share = {"first": first, "step": len(samplers)}
+                self._streams.append(open_stream(session, loader, worker, share, deadline))
         except BaseException:
             self.close()
             raise
 
-    def _granted(self, lines: list[ServerLine], replies: list[Reply]) -> list[tuple[ServerLine, dict[str, Any]]]:
-        """What each server gives; if one refuses, what the others gave is known nevertheless, to be given back."""
+    def _granted(self, sessions: list[ServerSession], replies: list[Reply]) -> list[tuple[ServerSession, list[int]]]:
+        """The workers that each server gives. If one refuses, the others' loaders are known all the same, to be given
+        back."""
         granted, refused = [], None
-        for line, reply in zip(lines, replies, strict=True):
+        for session, reply in zip(sessions, replies, strict=True):
             try:
-                granted.append((line, reply.result()))
-                self._created.append((line, granted[-1][1]["id"]))
+                loader = reply.result()
+                granted.append((session, loader["workers"]))
+                self._created.append((session, loader["id"]))
             except Exception as error:
                 refused = refused or error
         if refused is not None:
             raise refused
         return granted
 
-    @staticmethod
-    def _open(line: ServerLine, loader: str, worker: int, first: int, step: int, deadline: float) -> _Stream:
-        """Opens a stream; until the deadline, as long as the server lives: strangers may have taken its places."""
-        hello = introduce("stream", session=line.session, loader=loader, worker=worker, first=first, step=step)
-        who = f"worker {worker} of {line.entry}"
-        address = line.entry.address, line.entry.port
-        while True:
-            left_s = max(0.1, deadline - time.monotonic())
-            try:
-                connection, _ = dial(address, who, hello, left_s, max_bytes=_MAX_BATCH_BYTES, retry=False)
-                return _Stream(connection, line, loader, worker)
-            except RendezvousError:
-                raise
-            except PeerLost as error:
-                if (loader, worker) in line.died:
-                    raise WorkerDied(line.died[loader, worker]) from error
-                if line.lost is not None or time.monotonic() > deadline:
-                    raise (line.lost or error) from error
-                time.sleep(deadlines.RETRY_S)
-
     def start_epoch(self, start: EpochStart) -> None:
         """Asks for the batches of an epoch; those of earlier iterations are given up."""
         self._refuse_fork()
         for stream in self._streams:
-            stream.tell({"start": start.to_json()})
+            stream.send({"start": start.to_json()})
 
     def drain(self) -> None:
         """Ends sampling for this loader. Waits for nothing: a collection may call it anywhere, under any lock."""
         for stream in self._streams:
-            stream.tell({"drain": True}, timeout_s=0.0)
+            stream.send({"drain": True}, timeout_s=0.0)
 
     def receive(self, index: int, wait: bool = True) -> Message | None:
         """Waits for the next message of the sampler that makes batch ``index``; or returns None without.
@@ -250,18 +245,18 @@ class RemoteSampler:
         self._finalizer()
 
 
-def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerLine, str]]) -> None:
+def _end(pid: int, streams: list[_Stream], created: list[tuple[ServerSession, str]]) -> None:
     if os.getpid() != pid:
         return  # a fork: the connections are its parent's to end
     for stream in streams:
         stream.close()
-    for line, loader in created:
-        _give_back(line, {"id": loader})
+    for session, loader in created:
+        _give_back(session, {"id": loader})
 
 
-def _give_back(line: ServerLine, granted: dict[str, Any]) -> None:
+def _give_back(session: ServerSession, granted: dict[str, Any]) -> None:
     try:
-        if line.lost is None:
-            line.call("glt.close_loader", granted["id"])  # not waited for
+        if session.lost is None:
+            session.call("glt.close_loader", granted["id"])  # not waited for
     except GltError as error:
         logger.debug("%s", error)

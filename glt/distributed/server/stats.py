@@ -1,4 +1,4 @@
-"""The numbers of a server where Prometheus finds them: ``http://HOST:PORT/metrics``."""
+"""What the sampling processes of a server have done, in numbers, and where Prometheus finds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -20,40 +20,41 @@ from glt.distributed.server.membership import ServerEntry
 from glt.distributed.wire.connection import printed
 from glt.errors import RendezvousError
 
-# What the sampling processes of a server told of their streams, added up so that no counter ever falls.
-
+logger = logging.getLogger(__name__)
 
 COUNTERS = (*STATS, "num_batches", "num_errors", "sent_bytes")
 GAUGES = ("num_queued", "queued_bytes", "num_running", "num_unread")
 RATES = {"batches_per_s": "num_batches", "bytes_per_s": "sent_bytes"}
-_WINDOW = 6  # beats, one a second: rates are those of the last five seconds
+_RATE_BEATS = 6  # one a second: rates are those of the last five seconds
 
 Numbers = dict[str, float]
 
+# -- collecting them -----------------------------------------------------------------------------------------------
+
 
 @dataclass
-class _Live:
-    """A stream as it was told of last, and its rated counters at the last beats."""
+class _Stream:
+    """The last numbers of a stream that is open, and those of the last beats."""
 
     numbers: Mapping[str, float]
-    past: deque[tuple[float, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    past: deque[tuple[float, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=_RATE_BEATS))
 
     def rate(self, name: str) -> float:
         (began, first), (ended, last) = self.past[0], self.past[-1]
         return (last.get(name, 0.0) - first.get(name, 0.0)) / (ended - began) if ended > began else 0.0
 
 
-class Ledger:
-    """Accounts of sampling processes and loaders.
+class WorkerMetrics:
+    """Numbers by sampling process and by loader, whose counters never fall.
 
-    A stream is that of one loader from one sampling process. While it lives its numbers replace each other; when it
-    ends, or its process dies, its counters stay in the accounts of both. What a process did since it last told, at most
-    a second, dies with it.
+    A stream goes from one sampling process to the client of one loader. While it is open its numbers replace each
+    other; when it ends, or its process dies, its counters are added to those of both. What a process did since its last
+    beat, a second ago at most, is lost when it dies.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._live: dict[tuple[int, str], _Live] = {}
+        self._streams: dict[tuple[int, str], _Stream] = {}
         self._workers: dict[int, Numbers] = {}  # counters of streams that have ended
         self._loaders: dict[str, Numbers] = {}  # the same, of loaders that are open
 
@@ -66,47 +67,49 @@ class Ledger:
             self._loaders.pop(loader, None)
 
     def beat(self, worker: int, streams: Mapping[str, Mapping[str, float]]) -> None:
-        """Takes note of streams that live, by ``loader/place``."""
+        """Takes the numbers of streams that are open, by ``loader/number``."""
         now = time.monotonic()
         with self._lock:
             self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0))
             for key, numbers in streams.items():
-                live = self._live.get((worker, key))
-                if live is None:  # a beat ago it had done nothing
-                    live = self._live[worker, key] = _Live(numbers)
-                    live.past.append((now - deadlines.BEAT_S, {}))
-                live.numbers = numbers
-                live.past.append((now, numbers))
+                stream = self._streams.get((worker, key))
+                if stream is None:  # a beat ago it had done nothing
+                    stream = self._streams[worker, key] = _Stream(numbers)
+                    stream.past.append((now - deadlines.BEAT_S, {}))
+                stream.numbers = numbers
+                stream.past.append((now, numbers))
 
     def end_stream(self, worker: int, key: str, numbers: Mapping[str, float]) -> None:
-        """Takes note of the last numbers of a stream."""
+        """Takes the last numbers of a stream."""
         with self._lock:
-            self._live.pop((worker, key), None)
-            self._settle(worker, key, numbers)
+            self._streams.pop((worker, key), None)
+            self._add(worker, key, numbers)
 
     def lose_worker(self, worker: int) -> None:
-        """A process died: its streams ended as they were told of last."""
+        """Ends the streams of a process that died."""
         with self._lock:
-            for place, key in [each for each in self._live if each[0] == worker]:
-                self._settle(place, key, self._live.pop((place, key)).numbers)
+            for place, key in [each for each in self._streams if each[0] == worker]:
+                self._add(place, key, self._streams.pop((place, key)).numbers)
 
-    def _settle(self, worker: int, key: str, numbers: Mapping[str, float]) -> None:
-        accounts = [self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0)), self._loaders.get(_loader(key))]
-        for account in accounts:
+    def _add(self, worker: int, key: str, numbers: Mapping[str, float]) -> None:
+        for account in (
+            self._workers.setdefault(worker, dict.fromkeys(COUNTERS, 0.0)),
+            self._loaders.get(_loader(key)),
+        ):
             if account is not None:
                 _add(account, numbers, COUNTERS)
 
     def read(self) -> tuple[dict[int, Numbers], dict[str, Numbers]]:
-        """Accounts by sampling process and by loader that is open: counters, gauges and rates."""
+        """Counters, gauges and rates, by sampling process and by loader that is open."""
+        none_now = dict.fromkeys((*GAUGES, *RATES), 0.0)
         with self._lock:
-            workers = {worker: _opened(account) for worker, account in sorted(self._workers.items())}
-            loaders = {loader: _opened(account) for loader, account in self._loaders.items()}
-            for (worker, key), live in self._live.items():
+            workers = {worker: {**account, **none_now} for worker, account in sorted(self._workers.items())}
+            loaders = {loader: {**account, **none_now} for loader, account in self._loaders.items()}
+            for (worker, key), stream in self._streams.items():
                 for account in (workers[worker], loaders.get(_loader(key))):
                     if account is not None:
-                        _add(account, live.numbers, (*COUNTERS, *GAUGES))
-                        for rate, name in RATES.items():
-                            account[rate] += live.rate(name)
+                        _add(account, stream.numbers, (*COUNTERS, *GAUGES))
+                        _add(account, {rate: stream.rate(name) for rate, name in RATES.items()}, RATES)
         return workers, loaders
 
 
@@ -119,12 +122,15 @@ def total(accounts: Iterable[Mapping[str, float]]) -> Numbers:
     return summed
 
 
+def with_ratios(each: Numbers) -> Numbers:
+    """The same, with ``remote_node_ratio`` and ``cache_hit_ratio``."""
+    nodes, remote, cached = (each[name] for name in ("num_nodes", "num_remote_nodes", "num_cached_nodes"))
+    hits = cached / (cached + remote) if cached else 0.0
+    return {**each, "remote_node_ratio": remote / nodes if nodes else 0.0, "cache_hit_ratio": hits}
+
+
 def _loader(key: str) -> str:
     return key.rpartition("/")[0]
-
-
-def _opened(account: Mapping[str, float]) -> Numbers:
-    return {**account, **dict.fromkeys((*GAUGES, *RATES), 0.0)}
 
 
 def _add(to: Numbers, more: Mapping[str, float], names: Iterable[str]) -> None:
@@ -132,11 +138,19 @@ def _add(to: Numbers, more: Mapping[str, float], names: Iterable[str]) -> None:
         to[name] += more.get(name, 0.0)
 
 
-logger = logging.getLogger(__name__)
+# -- publishing them -----------------------------------------------------------------------------------------------
 
-
-# Of a server, a loader and a sampling process: name in the stats, name of the metric, what it is.
-_COUNTERS = (
+# Name in the stats, name of the metric, what it is.
+_Table = Sequence[tuple[str, str, str]]
+_OF_SERVER: _Table = (
+    ("uptime_s", "uptime_seconds", "Seconds since the server started"),
+    ("num_clients", "clients", "Clients that are there"),
+    ("num_loaders", "loaders", "Loaders that are open"),
+    ("num_workers", "workers", "Sampling processes that are ready"),
+    ("is_draining", "draining", "1 if the server takes no more clients and loaders"),
+)
+_RESTARTS: _Table = (("num_restarts", "worker_restarts", "Sampling processes started in place of one that died"),)
+_COUNTERS: _Table = (
     ("num_batches", "batches", "Batches sent"),
     ("num_errors", "errors", "Errors sent in place of a batch"),
     ("sent_bytes", "sent_bytes", "Bytes of messages sent"),
@@ -147,7 +161,7 @@ _COUNTERS = (
     ("remote_bytes", "remote_bytes", "Bytes that came from other servers"),
 )
 _STAGES = ("sampling", "gathering", "remote", "blocked")
-_GAUGES = (
+_GAUGES: _Table = (
     ("num_queued", "queued_batches", "Batches that wait to be sent"),
     ("queued_bytes", "queued_bytes", "Bytes of batches that wait to be sent"),
     ("num_running", "running_batches", "Batches being made"),
@@ -157,17 +171,13 @@ _GAUGES = (
     ("remote_node_ratio", "remote_node_ratio", "Share of nodes whose rows other servers had"),
     ("cache_hit_ratio", "cache_hit_ratio", "Share of nodes of other servers whose rows the cache had"),
 )
-
-# Of a distributed tensor.
-_OF_TENSORS = (
-    ("num_rows", "rows", "Rows kept here"),
-    ("num_bytes", "bytes", "Bytes of the rows kept here"),
+_TENSOR_GAUGES: _Table = (("num_rows", "rows", "Rows kept here"), ("num_bytes", "bytes", "Bytes of the rows kept here"))
+_TENSOR_COUNTERS: _Table = (
     ("num_reads", "reads", "Requests to read rows"),
     ("num_writes", "writes", "Requests to write or add to rows"),
     ("read_bytes", "read_bytes", "Bytes of rows read"),
     ("written_bytes", "written_bytes", "Bytes of rows written or added"),
 )
-_TENSOR_COUNTERS = ("num_reads", "num_writes", "read_bytes", "written_bytes")
 
 
 def require_prometheus() -> None:
@@ -180,13 +190,17 @@ def require_prometheus() -> None:
         ) from error
 
 
-class ServerCollector:
-    """Makes metrics of the stats of a server, anew each time that they are asked for.
+def _families(kind: Any, scope: str, labels: list[str], table: _Table, rows: Mapping[Any, Any]) -> Iterator[Any]:
+    """A family of metrics for each line of ``table``, with a sample for each row, by the values of its labels."""
+    for name, metric, text in table:
+        family = kind(f"glt_{scope}_{metric}", text, labels=labels)
+        for values, row in rows.items():
+            family.add_metric(values, float(row[name]))
+        yield family
 
-    Args:
-        stats: Gives what :func:`glt.distributed.server.server.collect` returns.
-        entry: The server.
-    """
+
+class _Collector:
+    """Makes metrics of the stats of a server, anew each time that they are asked for."""
 
     def __init__(self, stats: Callable[[], dict[str, Any]], entry: ServerEntry) -> None:
         self._stats, self._entry = stats, entry
@@ -195,66 +209,33 @@ class ServerCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
         stats, entry = self._stats(), self._entry
-        about = {
-            "server": str(entry.rank),
-            "partition": str(entry.partition_idx),
-            "host": entry.host,
-            "pid": str(entry.pid),
-            "version": glt.__version__,
-        }
+        about = {"server": str(entry.rank), "partition": str(entry.partition_idx), "host": entry.host}
+        about |= {"pid": str(entry.pid), "version": glt.__version__}
         yield InfoMetricFamily("glt_server", "What this server is", value=about)
-        for name, metric, text in (
-            ("uptime_s", "uptime_seconds", "Seconds since the server started"),
-            ("num_clients", "clients", "Clients that are there"),
-            ("num_loaders", "loaders", "Loaders that are open"),
-            ("num_workers", "workers", "Sampling processes that are ready"),
-            ("is_draining", "draining", "1 if the server takes no more clients and loaders"),
-        ):
-            yield GaugeMetricFamily(f"glt_server_{metric}", text, value=float(stats[name]))
-        restarts = "Sampling processes started in place of one that died"
-        yield CounterMetricFamily("glt_server_worker_restarts", restarts, value=stats["num_restarts"])
-        for name, metric, text in _OF_TENSORS:
-            kind = CounterMetricFamily if name in _TENSOR_COUNTERS else GaugeMetricFamily
-            family = kind(f"glt_tensor_{metric}", text, labels=["tensor"])
-            for tensor, row in stats["tensors"].items():
-                family.add_metric([tensor], row[name])
-            yield family
-        for scope, label, rows in (
+        yield from _families(GaugeMetricFamily, "server", [], _OF_SERVER, {(): stats})
+        yield from _families(CounterMetricFamily, "server", [], _RESTARTS, {(): stats})
+        tensors = {(name,): row for name, row in stats["tensors"].items()}
+        yield from _families(GaugeMetricFamily, "tensor", ["tensor"], _TENSOR_GAUGES, tensors)
+        yield from _families(CounterMetricFamily, "tensor", ["tensor"], _TENSOR_COUNTERS, tensors)
+        rows: Mapping[Any, Any]
+        for scope, labels, rows in (
             ("server", [], {(): stats["totals"]}),
-            ("loader", ["loader"], {(id_,): each for id_, each in stats["loaders"].items()}),
-            ("worker", ["worker"], {(place,): each for place, each in stats["workers"].items()}),
+            ("loader", ["loader"], {(loader,): row for loader, row in stats["loaders"].items()}),
+            ("worker", ["worker"], {(worker,): row for worker, row in stats["workers"].items()}),
         ):
-            for name, metric, text in _COUNTERS:
-                counter = CounterMetricFamily(f"glt_{scope}_{metric}", text, labels=label)
-                for values, row in rows.items():
-                    counter.add_metric(values, row[name])
-                yield counter
-            stages = CounterMetricFamily(
-                f"glt_{scope}_stage_seconds",
-                "Seconds of batches in each stage, summed over batches",
-                labels=[*label, "stage"],
-            )
+            yield from _families(CounterMetricFamily, scope, labels, _COUNTERS, rows)
+            text = "Seconds of batches in each stage, summed over batches"
+            stages = CounterMetricFamily(f"glt_{scope}_stage_seconds", text, labels=[*labels, "stage"])
             for values, row in rows.items():
                 for stage in _STAGES:
                     stages.add_metric([*values, stage], row[f"{stage}_s"])
             yield stages
-            for name, metric, text in _GAUGES:
-                gauge = GaugeMetricFamily(f"glt_{scope}_{metric}", text, labels=label)
-                for values, row in rows.items():
-                    gauge.add_metric(values, row[name])
-                yield gauge
+            yield from _families(GaugeMetricFamily, scope, labels, _GAUGES, rows)
 
 
 class MetricsEndpoint:
-    """Answers ``GET /metrics`` until it is closed. Nothing else is answered, and nothing that is sent is read further
-    than its first lines.
-
-    Args:
-        stats, entry: As of :class:`ServerCollector`.
-        host, port: Where to listen; port 0: one is found.
-
-    Attributes:
-        address: Host and port where it listens.
+    """Answers ``GET /metrics`` until it is closed, with what ``stats`` returns then. Nothing else is answered, and of a
+    request only its first lines are read. With port 0 one is found; ``address`` says which.
 
     Raises:
         glt.errors.RendezvousError: If the port cannot be opened.
@@ -264,7 +245,7 @@ class MetricsEndpoint:
         from prometheus_client import CollectorRegistry
 
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(ServerCollector(stats, entry))  # type: ignore[arg-type]
+        registry.register(_Collector(stats, entry))  # type: ignore[arg-type]
         try:
             self._http = _Http(host, port, registry)
         except OSError as error:

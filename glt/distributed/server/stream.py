@@ -1,13 +1,18 @@
-"""The sampler's end of a stream: batches of one loader to one client, as fast as the client takes them."""
+"""The sampler's end of a stream: batches of one loader to one client, as fast as the client takes them.
+
+Batches of different loaders take turns.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -15,214 +20,254 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.channel.local import LocalChannel
 from glt.channel.message import MessageKind, read_message
+from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.wire.connection import Connection
 from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, MessageError
 
-# Who may begin a batch next, among the loaders that share a sampling process.
+logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 _SLACK = 4.0  # batches
+_ANY_NUMBER = 1 << 30
+
+# -- a fair scheduler ----------------------------------------------------------------------------------------------
 
 
-class Lane:
-    """One loader among those that share. See :class:`Turns`.
-
-    Attributes:
-        most: Batches of it in flight at most.
-        num_running: Batches of it in flight.
-        num_begun: Batches begun so far.
-    """
+class Flow:
+    """The batches of one loader, to a :class:`FairScheduler`: ``most`` in flight at a time."""
 
     def __init__(self, most: int, may_begin: Callable[[], bool], lock: threading.Lock) -> None:
         self.most, self.may_begin = most, may_begin
-        self.turn = threading.Condition(lock)  # where whoever wants to begin a batch of it waits
+        self.turn = threading.Condition(lock)
         self.num_running = self.num_begun = 0
         self.is_waiting = False
-        self.passed = 0.0  # virtual time at which its next batch begins
+        self.finish_tag = 0.0  # virtual time at which its last batch ends
 
 
-class Turns:
-    """Places for batches in flight, given to lanes in turn.
+class FairScheduler:
+    """Gives places for batches in flight, ``num_places`` in all, to flows in turn.
 
-    A place goes to the waiting lane that was served least, counted in batches since it came or came back: start-time
-    fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with batches of cost 1. So lanes that always want to go on begin
-    equally many batches, however many of them there are and however long each is made to wait for its client in
-    between; and one whose client takes nothing holds no place, since it does not begin.
+    A place goes to the waiting flow that was served least, counted in batches since it came or came back: start-time
+    fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with batches of cost 1. So flows that always want to go on begin
+    equally many batches, however many of them there are and however long each waits for its client in between; and one
+    whose client takes nothing holds no place.
 
-    Whenever something changed only the lane that is next is woken: waking all, each of which looks at all, made a batch
-    cost 57 ms of CPU where 200 loaders waited.
-
-    Args:
-        num_places: Batches in flight at most, over all lanes.
+    After a change only the flow that is next is woken: waking all made a batch cost 57 ms of CPU with 200 loaders.
     """
 
     def __init__(self, num_places: int) -> None:
         if num_places < 1:
             raise ValueError(f"num_places = {num_places}: expected at least 1")
-        self.num_places = num_places
         self._free = num_places
-        self._now = 0.0  # virtual time: where the lane is that was served last
+        self._now = 0.0  # virtual time: the start tag of the batch that began last
         self._lock = threading.Lock()
-        self._lanes: list[Lane] = []
+        self._flows: list[Flow] = []
 
-    def add(self, most: int, may_begin: Callable[[], bool]) -> Lane:
-        """Adds a lane.
-
-        Args:
-            most: Batches of it in flight at most.
-            may_begin: Whether it may begin a batch now; must not block, and is called under a lock.
-        """
-        lane = Lane(most, may_begin, self._lock)
+    def add(self, most: int, may_begin: Callable[[], bool]) -> Flow:
+        """Adds a flow. ``may_begin`` says whether it may begin a batch now; it is called under a lock and must not
+        block."""
+        flow = Flow(most, may_begin, self._lock)
         with self._lock:
-            lane.passed = self._now
-            self._lanes.append(lane)
-        return lane
+            flow.finish_tag = self._now
+            self._flows.append(flow)
+        return flow
 
-    def remove(self, lane: Lane) -> None:
-        """Removes a lane; batches that it has in flight still give back their places."""
+    def remove(self, flow: Flow) -> None:
+        """Removes a flow; batches that it has in flight still give back their places."""
         with self._lock:
-            if lane in self._lanes:
-                self._lanes.remove(lane)
-            lane.turn.notify_all()  # it may be stopped
+            if flow in self._flows:
+                self._flows.remove(flow)
+            flow.turn.notify_all()  # it may be stopped
             self._wake_next()
 
-    def acquire(self, lane: Lane, is_stopped: Callable[[], bool], poll_s: float = 0.1) -> bool:
-        """Waits until ``lane`` may begin a batch; false if ``is_stopped`` said so before, which is looked at every
+    def acquire(self, flow: Flow, is_stopped: Callable[[], bool], poll_s: float = 0.1) -> bool:
+        """Waits until ``flow`` may begin a batch; false if ``is_stopped`` said so before, which is looked at every
         ``poll_s`` seconds, and after :meth:`interrupt`."""
         with self._lock:
-            lane.is_waiting = True
+            flow.is_waiting = True
             try:
                 while not is_stopped():
-                    if self._may(lane) and self._next() is lane:
+                    if self._may(flow) and self.next_flow() is flow:
                         self._free -= 1
-                        lane.num_running += 1
-                        lane.num_begun += 1
-                        start = self._start(lane)
-                        self._now, lane.passed = max(self._now, start), start + 1
+                        flow.num_running += 1
+                        flow.num_begun += 1
+                        start = self._start_tag(flow)
+                        self._now, flow.finish_tag = max(self._now, start), start + 1
                         return True
-                    lane.turn.wait(poll_s)
+                    flow.turn.wait(poll_s)
                 return False
             finally:
-                lane.is_waiting = False
+                flow.is_waiting = False
                 self._wake_next()  # it may be another's turn now
 
-    def release(self, lane: Lane) -> None:
-        """Gives back the place of a batch of ``lane``."""
+    def release(self, flow: Flow) -> None:
+        """Gives back the place of a batch of ``flow``."""
         with self._lock:
             self._free += 1
-            lane.num_running -= 1
+            flow.num_running -= 1
             self._wake_next()
 
     def look_again(self) -> None:
-        """Says that a lane may begin now that could not before."""
+        """Called when a flow may begin that could not before."""
         with self._lock:
             self._wake_next()
 
-    def interrupt(self, lane: Lane) -> None:
-        """Says that whoever waits for ``lane`` is stopped."""
+    def interrupt(self, flow: Flow) -> None:
+        """Called when the thread that waits for ``flow`` is to stop."""
         with self._lock:
-            lane.turn.notify_all()
+            flow.turn.notify_all()
 
     def _wake_next(self) -> None:
-        following = self._next()
+        following = self.next_flow()
         if following is not None:
             following.turn.notify_all()
 
-    def _may(self, lane: Lane) -> bool:
-        return lane.is_waiting and lane.num_running < lane.most and lane.may_begin()
+    def _may(self, flow: Flow) -> bool:
+        return flow.is_waiting and flow.num_running < flow.most and flow.may_begin()
 
-    def _next(self) -> Lane | None:
+    def next_flow(self) -> Flow | None:
+        """The flow that may begin a batch now; of several, the one with the earliest start tag."""
         if not self._free:
             return None
         found, earliest = None, math.inf
-        for lane in self._lanes:
-            # In this order: whether it may is the dearest question, and asked of few.
-            if lane.is_waiting and (start := self._start(lane)) < earliest and self._may(lane):
-                found, earliest = lane, start
+        for flow in self._flows:
+            # In this order: whether it may begin is the dearest question, and asked of few.
+            if flow.is_waiting and (start := self._start_tag(flow)) < earliest and self._may(flow):
+                found, earliest = flow, start
         return found
 
-    def _start(self, lane: Lane) -> float:
-        """When its next batch begins, in virtual time. What a lane left unused while it could not begin is not saved
+    def _start_tag(self, flow: Flow) -> float:
+        """When its next batch begins, in virtual time. What a flow left unused while it could not begin is not saved
         up, or it would hold up all others when it can: only what it may have missed on its way back here."""
-        return max(lane.passed, self._now - _SLACK)
+        return max(flow.finish_tag, self._now - _SLACK)
 
 
-logger = logging.getLogger(__name__)
+class ScheduledLoop(ConcurrentEventLoop):
+    """Runs the batches of one loader on the loop that all loaders of the process share, when it is their turn."""
 
-_ANY_NUMBER = 1 << 30
+    def __init__(self, loop: ConcurrentEventLoop, scheduler: FairScheduler, flow: Flow) -> None:
+        # Not of the base class: it would start threads, and the shared ones are enough.
+        self._shared, self._scheduler, self._flow = loop, scheduler, flow
+        self.concurrency = flow.most
+        self._closed = False
+        self._lock = threading.Lock()
+        self._tasks: set[concurrent.futures.Future[Any]] = set()  # of this loader alone
+
+    def submit(
+        self, make_task: Callable[[], Coroutine[Any, Any, T]], is_stopped: Callable[[], bool] = lambda: False
+    ) -> concurrent.futures.Future[T] | None:
+        def is_over() -> bool:
+            return self._closed or is_stopped()
+
+        if not self._scheduler.acquire(self._flow, is_over):
+            return None
+        future = self._shared.submit(make_task, is_over)
+        if future is None:
+            self._scheduler.release(self._flow)
+        else:
+            with self._lock:
+                self._tasks.add(future)
+            future.add_done_callback(self._done)
+        return future
+
+    def _done(self, future: concurrent.futures.Future[Any]) -> None:
+        with self._lock:
+            self._tasks.discard(future)
+        self._scheduler.release(self._flow)
+
+    def create_future(self) -> asyncio.Future[None]:
+        return self._shared.create_future()
+
+    def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return self._shared.run_native(call, *args)
+
+    def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
+        """Begins nothing more; the loop itself goes on for others."""
+        self._closed = True
+        self._scheduler.interrupt(self._flow)
 
 
-class Window:
-    """What may be begun and what may be sent, given what the client has taken.
+# -- streams -------------------------------------------------------------------------------------------------------
 
-    Args:
-        prefetch_size: Messages that may be on their way to the client, or wait for its trainer there.
-        buffer_bytes: No batch is begun while so much waits here to be sent.
-    """
+
+class SendWindow:
+    """How far ahead of its client a stream works: ``prefetch_size`` messages may be on their way to the client or wait
+    for its trainer there, and no batch is begun while ``buffer_bytes`` wait here to be sent."""
 
     def __init__(self, prefetch_size: int, buffer_bytes: int) -> None:
         self.prefetch_size, self.buffer_bytes = prefetch_size, buffer_bytes
-        self.changed = threading.Condition()
+        self._changed = threading.Condition()
         self.num_sent = self.num_taken = 0  # messages
         self.largest_bytes = 0  # of the messages sent so far
 
+    def sent(self, num_bytes: int) -> None:
+        """Counts a message that is being sent."""
+        self.num_sent += 1
+        self.largest_bytes = max(self.largest_bytes, num_bytes)
+
     def taken(self, number: int) -> None:
-        with self.changed:
+        """Takes the number of messages that the client has taken."""
+        with self._changed:
             self.num_taken = number
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def wait_to_send(self, timeout_s: float) -> bool:
-        with self.changed:
-            return self.changed.wait_for(lambda: self.num_sent - self.num_taken < self.prefetch_size, timeout_s)
+        """Waits until one more message may be sent; false if it may not within ``timeout_s`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.num_sent - self.num_taken < self.prefetch_size, timeout_s)
 
 
 class Stream:
     """Runs the producer of one loader, sends what it makes, and listens to the client.
 
-    Args:
-        connection: To the client.
-        name: Of the loader, for logs.
-        window: How far ahead of the client to work.
-        end: Called once, on some thread, when the stream has ended.
+    At most ``most_running`` batches are in flight. ``on_end`` is called once, on some thread. ``producer``, which makes
+    batches into ``channel``, is to be set before :meth:`start`.
+
+    With ``is_pinned`` batches wait in pinned memory, for a sampler on a GPU: copies to it hold up no thread. Of a slow
+    client some wait in pageable memory: torch rounds pinned blocks up to powers of two and keeps them for good, so that
+    no more are taken than the client may have waiting.
     """
 
-    def __init__(self, connection: Connection, name: str, window: Window, end: Callable[[Stream], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        window: SendWindow,
+        scheduler: FairScheduler,
+        most_running: int,
+        on_end: Callable[[Stream], None],
+        is_pinned: bool = False,
+    ) -> None:
         self.connection, self.name, self.window = connection, name, window
-        self.channel = LocalChannel(_ANY_NUMBER)  # bounded by the window
+        most_pinned = window.buffer_bytes if is_pinned else None
+        self.channel = LocalChannel(_ANY_NUMBER, is_pinned, most_pinned)  # the window bounds it
         self.producer: Producer | None = None
-        self.lane: Lane | None = None
-        self.num_running: Callable[[], int] = lambda: 0
-        self.made_room: Callable[[], None] = lambda: None
-        self._end = end
+        self.why = ""
+        self._scheduler, self._on_end = scheduler, on_end
+        self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
         self._ended = threading.Event()
         self._ending = threading.Lock()
-        self._totals = dict.fromkeys((*STATS, "num_batches", "num_errors", "sent_bytes"), 0.0)
-        self.why = ""
+        self.flow = scheduler.add(most_running, self._may_begin)
 
-    def pin(self) -> None:
-        """Has batches wait in pinned memory, for a sampler on a GPU: copies to it hold up no thread. Called before
-        :meth:`start`.
-
-        Of a client that is slow, whose batches wait, some are in pageable memory: torch rounds pinned blocks up to
-        powers of two and keeps them for good, so that no more of them are taken than the client may have waiting.
-        """
-        self.channel = LocalChannel(_ANY_NUMBER, pinned=True, most_pinned_bytes=self.window.buffer_bytes)
-
-    def start(self, producer: Producer) -> None:
-        self.producer = producer
-        producer.open()
+    def start(self) -> None:
+        assert self.producer is not None
+        self.producer.open()
         for run in (self._send, self._listen):
             threading.Thread(target=run, name=f"glt-stream-{run.__name__[1:]}", daemon=True).start()
 
-    def may_begin(self) -> bool:
+    def _may_begin(self) -> bool:
         """Whether there is room for one more batch, as far as the size of earlier ones tells."""
         if self._ended.is_set():
             return False
-        queued = self.channel.stats()
-        waiting = queued["sent_bytes"] - queued["received_bytes"]
-        return waiting + self.num_running() * self.window.largest_bytes < self.window.buffer_bytes
+        coming = self.flow.num_running * self.window.largest_bytes
+        return self._queued_bytes(self.channel.stats()) + coming < self.window.buffer_bytes
+
+    @staticmethod
+    def _queued_bytes(channel: dict[str, Any]) -> float:
+        return channel["sent_bytes"] - channel["received_bytes"]
 
     def _send(self) -> None:
         try:
@@ -233,10 +278,9 @@ class Stream:
                     message = self.channel.receive_bytes(deadlines.POLL_S)
                 except ChannelTimeout:
                     continue
-                self.made_room()
+                self._scheduler.look_again()  # there is room for another batch
                 # It is counted first: a client that has it may end this stream before sending returns.
-                self.window.num_sent += 1
-                self.window.largest_bytes = max(self.window.largest_bytes, message.numel())
+                self.window.sent(message.numel())
                 self._count(message)
                 # A client that takes nothing beats all the same, and is waited for; if it falls silent, listening ends.
                 self.connection.send_data(message, timeout_s=deadlines.DAY_S)
@@ -305,15 +349,15 @@ class Stream:
             self.producer.close()
         self.channel.close()
         self.connection.close()
-        self._end(self)
+        self._scheduler.remove(self.flow)
+        self._on_end(self)
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start, for the operator."""
-        queued = self.channel.stats()
+        channel = self.channel.stats()
         return {
             **self._totals,
-            "num_queued": queued["num_queued"],
-            "queued_bytes": queued["sent_bytes"] - queued["received_bytes"],
-            "num_running": self.num_running(),
+            "num_queued": channel["num_queued"],
+            "queued_bytes": self._queued_bytes(channel),
+            "num_running": self.flow.num_running,
             "num_unread": self.window.num_sent - self.window.num_taken,
         }

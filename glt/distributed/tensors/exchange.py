@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
-from glt.data import arrays as pool
-from glt.data.arrays import as_numpy
+from glt.data.arrays import as_numpy, pooled_empty
 from glt.distributed.tensors.placement import Placement, Portion, RowIds
 from glt.distributed.tensors.shard import Rows
 from glt.distributed.tensors.spec import TensorSpec
@@ -79,7 +78,7 @@ class Exchange:
             if len(portion.rows) == len(ids) and isinstance(portion.positions, range):
                 return self._world.call(*request).result()  # all rows, in order
             if out is None:
-                out = pool.empty(shape, self._spec.torch_dtype)
+                out = pooled_empty(shape, self._spec.torch_dtype)
             if len(unfinished) >= _MOST_IN_FLIGHT * len(self.sequences):
                 unfinished.popleft()()
             unfinished.append(self._begin_read(request, out[at:], portion.positions))
@@ -185,7 +184,7 @@ def _sent(rows: RowIds) -> Rows:
 def _values_of(positions: RowIds, values: Tensor) -> Tensor:
     if isinstance(positions, range):
         return values[positions.start : positions.stop]
-    out = pool.empty((len(positions), *values.shape[1:]), values.dtype)
+    out = pooled_empty((len(positions), *values.shape[1:]), values.dtype)
     ids = positions.astype(np.int64)
     _core.gather_rows(as_numpy(values), ids, as_numpy(out), None, None, torch.get_num_threads())
     return out

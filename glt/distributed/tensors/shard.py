@@ -12,8 +12,7 @@ from torch import Tensor
 from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import available_memory
-from glt.data import arrays as pool
-from glt.data.arrays import NativeView, as_numpy
+from glt.data.arrays import NativeView, as_numpy, pooled_empty
 
 Rows = Tensor | tuple[int, int]
 """Numbers of rows ``[n]``, int64; or the first of consecutive rows and how many."""
@@ -46,7 +45,7 @@ class Shard:
     def read(self, rows: Rows) -> Tensor:
         """Returns rows ``[n, ...]``; raises IndexError, which names the first row that is not there."""
         numbers, first, n = self._numbers(rows)
-        out = pool.empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
+        out = pooled_empty((n, *self.tensor.shape[1:]), self.tensor.dtype)
         self.table.read(numbers, first, as_numpy(out), self.num_threads)
         return out
 

@@ -184,9 +184,7 @@ for _function in (torch.cuda.device_count, torch.cuda.is_available):
 _MARK = "__glt__"
 _MAX_DEPTH = 32
 # By name, and not looked up in torch: a name that comes from elsewhere might load one of its modules.
-_DTYPES = {
-    str(each).removeprefix("torch."): each for each in vars(torch).values() if isinstance(each, torch.dtype)
-}  # fmt: skip
+_DTYPES = {str(each).removeprefix("torch."): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
 
 
 def encode_value(value: Any, what: str) -> tuple[Any, list[Tensor] | None]:

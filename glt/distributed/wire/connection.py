@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from glt import _deadlines as deadlines
-from glt.data import arrays as pool
+from glt.data.arrays import pooled_empty
 from glt.distributed.wire.calls import Landing
 from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost, RendezvousError
 
@@ -245,7 +245,7 @@ class Connection:
 
     def _room(self, length: int) -> Tensor:
         try:
-            return pool.empty((length,), torch.uint8)
+            return pooled_empty((length,), torch.uint8)
         except (RuntimeError, MemoryError) as error:
             self.close()
             raise MessageError(
@@ -328,6 +328,14 @@ class Connection:
         self._closed = True
         pulse.discard(self)
         return self.socket
+
+    def end_sending(self) -> None:
+        """Says that nothing more comes from here; what the other end sends can still be received."""
+        pulse.discard(self)
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it is not connected any more
 
     def close(self) -> None:
         """Ends it; threads that wait on it are woken. May be called again."""

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,26 @@ from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, P
 
 
 PROTOCOL = 1
+
+logger = logging.getLogger(__name__)
+
+
+class Hint:
+    """Says once what a long wait is waiting for: its deadline is minutes.
+
+    Args:
+        timeout_s: The deadline.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._due_s = time.monotonic() + deadlines.HINT_S
+
+    def give(self, missing: str) -> None:
+        """Says so, if it is time: what is missing now."""
+        if time.monotonic() > self._due_s:
+            self._due_s = math.inf
+            logger.warning("%s; waiting for up to %g s", missing, self._timeout_s)
 
 
 def introduce(kind: str, **more: Any) -> dict[str, Any]:
@@ -43,9 +64,15 @@ def _series(version: str) -> str:
 
 
 def dial(
-    address: tuple[str, int], peer: str, hello: dict[str, Any], timeout_s: float, *, max_bytes: int = 1 << 20,
+    address: tuple[str, int],
+    peer: str,
+    hello: dict[str, Any],
+    timeout_s: float,
+    *,
+    max_bytes: int = 1 << 20,
     retry: bool = True,
-) -> tuple[Connection, dict[str, Any]]:  # fmt: skip
+    answer_s: float | None = None,
+) -> tuple[Connection, dict[str, Any]]:
     """Connects to a server, introduces this process and returns the connection with the server's answer.
 
     Args:
@@ -55,13 +82,14 @@ def dial(
         timeout_s: Deadline in seconds.
         max_bytes: Longest message that is taken from there.
         retry: Try until the deadline where nothing listens yet.
+        answer_s: How long an answer may take; default: until the deadline, for a server answers when it is ready.
 
     Raises:
         glt.errors.RendezvousError: If it refuses; or if nothing listens there, or no server, before the deadline.
         glt.errors.PeerLost: If ``retry`` is false, and nothing listens there or the connection breaks meanwhile.
     """
     host, where = address[0], printed(*address)
-    deadline = time.monotonic() + timeout_s
+    deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
     while True:
         left = deadline - time.monotonic()
         try:
@@ -74,15 +102,15 @@ def dial(
             if left <= 0:
                 raise RendezvousError(
                     f"{peer} was not reached at {where} within {timeout_s:g} s ({error}): does it run, and do "
-                    "master_addr and master_port name the host and port of server 0?"
+                    f"master_addr and master_port name the host and port of {peer}?"
                 ) from error
+            hint.give(f"{peer} is not reached at {where} yet ({error})")
             time.sleep(deadlines.RETRY_S)
             continue
         connection = Connection(sock, peer, max_bytes)
         try:
             connection.send(hello, deadlines.HANDSHAKE_S)
-            # Servers answer when they know what to say, which may take them as long as we wait.
-            answer = _answer(connection, max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
+            answer = _answer(connection, answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
         except ConnectionLost as error:
             connection.close()
             if retry and time.monotonic() < deadline:
@@ -117,8 +145,6 @@ def _answer(connection: Connection, timeout_s: float) -> dict[str, Any]:
         raise MessageError(f"{connection.peer} answered {sorted(answer)}, which is no handshake")
     return answer
 
-
-logger = logging.getLogger(__name__)
 
 _MAX_HANDSHAKES = 256
 _MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
@@ -163,6 +189,7 @@ class Listener:
         self._num_greeted = 0  # those that have, and wait for the server
         self._opened = threading.Event()
         self._closed = self.has_no_threads = False
+        _open.add(self)
         threading.Thread(target=self._accept, name="glt-accept", daemon=True).start()
 
     def open(self) -> None:
@@ -267,6 +294,19 @@ class Listener:
         except OSError as error:
             logger.debug("%s", error)
         self._socket.close()
+
+
+_open: weakref.WeakSet[Listener] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """A fork would keep the ports open after its parent has ended. It shuts nothing down: that would end them there."""
+    for listener in list(_open):
+        listener._socket.close()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt.partition.arguments import chunks
+from glt.partition.format.files import chunks
 
 
 def owner_dtype(num_parts: int) -> np.dtype:
@@ -18,15 +18,10 @@ def id_dtype(num_ids: int) -> np.dtype:
 
 
 def group_by_owner(owner: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Groups positions by owner, keeping their order inside each group.
-
-    Args:
-        owner: Shape ``[n]``, each in ``[0, num_parts)``.
-        num_parts: Number of groups.
+    """Groups the positions of ``owner [n]`` by owner, keeping their order inside each group.
 
     Returns:
-        ``order [n]`` (int64, positions, group after group) and ``offset [num_parts + 1]`` (int64): group ``p`` is
-        ``order[offset[p]:offset[p + 1]]``.
+        ``order [n]`` int64 and ``offset [num_parts + 1]`` int64: group ``p`` is ``order[offset[p]:offset[p + 1]]``.
     """
     order = np.argsort(owner, kind="stable")  # a radix sort for the narrow dtypes of a book
     return order, _offsets(owner, num_parts)
@@ -34,7 +29,7 @@ def group_by_owner(owner: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True, eq=False)
 class Book:
-    """Owners of all nodes of one type. What follows from them is made when it is asked for, and not kept.
+    """Owners of all nodes of one type.
 
     Attributes:
         owner: ``[num_nodes]``, smallest unsigned dtype.
@@ -46,7 +41,6 @@ class Book:
 
     @classmethod
     def of(cls, owner: np.ndarray, num_parts: int) -> "Book":
-        """Builds the book of ``owner``, whose values are in ``[0, num_parts)``."""
         return cls(owner, _offsets(owner, num_parts))
 
     @property

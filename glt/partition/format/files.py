@@ -20,14 +20,17 @@ from glt import _core
 from glt.data.arrays import map_npy, require_data
 from glt.errors import PartitionError
 
-# A table of rows: NumPy on disk, together with the torch dtype that it stands for.
-#
-# NumPy has no bfloat16 (nor float8, nor complex32), so such tensors are stored as raw unsigned integers of the same
-# width.
-
-
 Array = np.ndarray | torch.Tensor
+CHUNK_IDS: Final = 1 << 20  # ids looked at together: 8 MiB
 
+
+def chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields pieces of at most ``CHUNK_IDS`` elements, each with the position of its first."""
+    for begin in range(0, array.size, CHUNK_IDS):
+        yield begin, array[begin : begin + CHUNK_IDS]
+
+
+# What NumPy lacks is stored as raw unsigned integers of the same width.
 _RAW: Final = {
     torch.bfloat16: torch.uint16,
     torch.float8_e4m3fn: torch.uint8,
@@ -39,11 +42,12 @@ _RAW: Final = {
 
 # What NumPy stores as it is.
 _NUMPY: Final = frozenset(
-    {
-        torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
-        torch.int64, torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-    }
-)  # fmt: skip
+    getattr(torch, name)
+    for name in (
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
 _MAX_DIMS: Final = 4  # of a tensor in a message
 
 
@@ -60,13 +64,9 @@ class Rows:
 
     @classmethod
     def of(cls, name: str, value: object, num_rows: int, what: str) -> "Rows":
-        """Takes a tensor or an array without copying it.
+        """Takes a tensor or an array (also a memmap) ``[num_rows, ...]`` without copying it.
 
-        Args:
-            name: The argument, for messages.
-            value: Tensor or array (also a memmap) of shape ``[num_rows, ...]``, at most four dimensions.
-            num_rows: Rows expected.
-            what: What a row stands for, for messages: ``"node"`` or ``"edge"``.
+        ``name`` is the argument, and ``what`` a row: ``"node"`` or ``"edge"``, both for messages.
 
         Raises:
             TypeError: For anything else, or for a dtype that torch does not have.
@@ -94,8 +94,8 @@ def torch_dtype_name(dtype: np.dtype) -> str:
 
 
 def stored_name(dtype: torch.dtype, what: str, remedy: str = "") -> str:
-    """Returns the name of a torch dtype that is stored, such as ``"bfloat16"``; raises TypeError, beginning with
-    ``what``, for another."""
+    """Returns the name of a dtype that is stored, such as ``"bfloat16"``; else raises TypeError beginning with
+    ``what``."""
     if dtype not in _RAW and dtype not in _NUMPY:
         known = sorted(str(each).removeprefix("torch.") for each in _NUMPY | _RAW.keys())
         raise TypeError(f"{what}: expected one of {', '.join(known)}{remedy}")
@@ -109,7 +109,6 @@ def as_torch_dtype(array: np.ndarray, torch_dtype: str) -> Array:
 
 
 def is_storage_of(dtype: np.dtype, torch_dtype: str) -> bool:
-    """Tells whether arrays of ``dtype`` may hold what ``torch_dtype`` names."""
     wanted = getattr(torch, torch_dtype, None)
     if wanted in _RAW:
         return torch_dtype_name(dtype) == str(_RAW[wanted]).removeprefix("torch.")
@@ -152,14 +151,8 @@ NUM_SAMPLED_BLOCKS: Final = 8
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What the manifest says about one file.
-
-    Attributes:
-        num_bytes: Size of the file with its header.
-        dtype: As in the header, for example ``"<f4"``.
-        torch_dtype: The torch dtype that the numbers stand for: differs from ``dtype`` for bfloat16 and float8.
-        shape: As in the header.
-        checksum: CRC-32 of each block, eight hexadecimal digits per block.
+    """What the manifest says about one file: its size with the header, ``dtype`` and ``shape`` as in the header, the
+    torch dtype that the numbers stand for, and the checksum, eight hexadecimal digits per block.
     """
 
     num_bytes: int
@@ -212,7 +205,6 @@ class NpyWriter:
 
 
 def npy_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """Returns the size of a ``.npy`` file."""
     return _header(dtype, shape).size + dtype.itemsize * math.prod(shape)
 
 
@@ -227,11 +219,9 @@ def map_file(
     advance: Callable[[int], object] = lambda _: None,
     remedy: str = "copy the directory again, or partition again",
 ) -> np.ndarray:
-    """Maps ``path`` copy-on-write, after checking that it is the file the manifest describes.
+    """Maps ``path`` copy-on-write, after checking that it is the file that ``entry`` of the manifest describes.
 
     Args:
-        path: The file.
-        entry: What the manifest says about it.
         origin: The run that the manifest describes, for messages.
         block_bytes: Size of the blocks behind ``entry.checksum``.
         whole_bytes: Files up to this size are verified whole; of larger ones ``NUM_SAMPLED_BLOCKS`` blocks, the first
@@ -291,10 +281,8 @@ def scratch_file(directory: Path, num_bytes: int) -> Iterator[int]:
 
 
 def scratch_array(directory: Path, size: int, dtype: np.dtype) -> np.ndarray:
-    """Returns writable room for ``size`` elements in a nameless file in ``directory``.
-
-    The kernel may write it back and drop it from memory, and frees it with the last reference, even after SIGKILL.
-    """
+    """Returns writable room for ``size`` elements in a nameless file, which the kernel frees with the last
+    reference."""
     if size == 0:
         return np.empty(0, dtype)
     with scratch_file(directory, size * dtype.itemsize) as file, os.fdopen(os.dup(file), "r+b") as opened:

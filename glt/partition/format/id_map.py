@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from glt.data.arrays import as_numpy, require_data
-from glt.partition.arguments import CHUNK_IDS
-from glt.partition.format.files import Array
+from glt.partition.format.files import CHUNK_IDS, Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +27,8 @@ class IdMap:
     new: np.ndarray
 
     def to_original(self, ids: Any) -> Tensor:
-        """Returns the original ids of these new ids.
-
-        Args:
-            ids: Integers of any shape, such as ``n_id [n]`` or ``edge_label_index [2, n]``.
-
-        Returns:
-            An int64 tensor of the same shape.
+        """Returns the original ids, int64, of new ids of any shape, such as ``n_id [n]`` or ``edge_label_index [2,
+        n]``.
 
         Raises:
             TypeError: If they are no integers.
@@ -43,23 +37,21 @@ class IdMap:
         return _looked_up(self.original, ids)
 
     def to_new(self, ids: Any) -> Tensor:
-        """Returns the new ids of these original ids; arguments, result and errors as of :meth:`to_original`."""
+        """The reverse of :meth:`to_original`, with the same errors."""
         return _looked_up(self.new, ids)
 
 
 def to_original_order(rows: Array | Sequence[Array], node_map: Array, out: Array | None = None) -> Array:
     """Puts rows that are in the order of the new ids, such as embeddings, into the order of the original ids.
 
-    Rows are moved about a million at a time, so that mapped arrays may be larger than memory; one byte per row finds
-    ids that come twice.
+    Rows are moved about a million at a time, so that mapped arrays may be larger than memory.
 
     Args:
-        rows: Tensor or array ``[num_ids, ...]``, row ``i`` of the new id ``i``; or one for each partition, in order,
-            each with the rows of what that partition owns.
+        rows: Tensor or array ``[num_ids, ...]``; or one for each partition, in order, of what that partition owns.
         node_map: Original id of each new id ``[num_ids]``: ``DistDataset.node_map``, ``IdMap.original``, or what
             ``partition(return_mapping=True)`` returned. Of edges, ``edge_map``.
-        out: Where to write, ``[num_ids, ...]`` of the dtype of the rows, for example a writable memory map. Default: a
-            new tensor (in CPU memory) or array, like the rows.
+        out: Where to write, of the shape and dtype of all rows, for example a writable memory map. Default: a new
+            tensor (in CPU memory) or array, like the rows.
 
     Returns:
         ``out``: its row ``node_map[i]`` is row ``i``.

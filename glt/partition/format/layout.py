@@ -3,11 +3,13 @@
 ::
 
     manifest.json                                     types in order, counts, attributes, checksums of all files
-    node_book/<type>.npy, node_row/<type>.npy         owner of each node, and its row in the arrays of its owner
+    node_book/<type>.npy, node_row/<type>.npy         owner of each node (smallest unsigned dtype), and its row in the
+                                                      arrays of its owner (uint32)
     edge_book/<type>.npy, edge_row/<type>.npy         the same of edges; only of types with edge features or attributes
-    {node,edge}_map/<type>.npy, {node,edge}_map_inverse/<type>.npy     with relabel, in place of the books: see below
-    part<i>/node_ids/<type>.npy                       the nodes that partition i owns, ascending: one row each in
-    part<i>/{node_feat,node_label,node_time}/<type>.npy
+    {node,edge}_map/<type>.npy, {node,edge}_map_inverse/<type>.npy     with relabel, in place of the books: the original
+                                                      id of each new one (int32 or int64), and the reverse
+    part<i>/node_ids/<type>.npy                       the nodes that partition i owns, ascending, int64: one row each in
+    part<i>/{node_feat,node_label,node_time}/<type>.npy        times are int64
     part<i>/graph/<type>/{indptr,indices,edge_ids}.npy         rows of those nodes, edges in the order of the input
     part<i>/graph/<type>/{weight_sum,weight_guide}.npy         only with edge weights
     part<i>/graph/<type>/by_time/{indices,edge_ids,time}.npy   only with times: the edges of each row sorted by time
@@ -76,47 +78,38 @@ def require_name_fits(what: str, type_: NodeType | EdgeType) -> None:
 
 
 def node_book(node_type: NodeType) -> str:
-    """Owner of each node, smallest unsigned dtype, ``[num_nodes]``."""
     return f"node_book/{node_type_name(node_type)}.npy"
 
 
 def node_row(node_type: NodeType) -> str:
-    """Row of each node inside the arrays of its owner, uint32, ``[num_nodes]``."""
     return f"node_row/{node_type_name(node_type)}.npy"
 
 
 def edge_book(edge_type: EdgeType) -> str:
-    """Owner of each edge, smallest unsigned dtype, ``[num_edges]``; only with edge features or attributes."""
     return f"edge_book/{edge_type_name(edge_type)}.npy"
 
 
 def edge_row(edge_type: EdgeType) -> str:
-    """Row of each edge inside the edge features of its owner, uint32, ``[num_edges]``; as the edge book."""
     return f"edge_row/{edge_type_name(edge_type)}.npy"
 
 
 def node_map(node_type: NodeType) -> str:
-    """With relabel: the original id of each node, int32 or int64, ``[num_nodes]``; ascending in each partition."""
     return f"node_map/{node_type_name(node_type)}.npy"
 
 
 def node_map_inverse(node_type: NodeType) -> str:
-    """With relabel: the id of each original node, int32 or int64, ``[num_nodes]``."""
     return f"node_map_inverse/{node_type_name(node_type)}.npy"
 
 
 def edge_map(edge_type: EdgeType) -> str:
-    """With relabel: the original id of each edge, int32 or int64, ``[num_edges]``; ascending in each partition."""
     return f"edge_map/{edge_type_name(edge_type)}.npy"
 
 
 def edge_map_inverse(edge_type: EdgeType) -> str:
-    """With relabel: the id of each original edge, int32 or int64, ``[num_edges]``."""
     return f"edge_map_inverse/{edge_type_name(edge_type)}.npy"
 
 
 def part(partition_idx: int) -> str:
-    """The directory that holds what partition ``partition_idx`` owns."""
     return f"part{partition_idx}"
 
 
@@ -127,57 +120,46 @@ def part_of(path: str) -> int | None:
 
 
 def graph(partition_idx: int, edge_type: EdgeType, array: str) -> str:
-    """An array of a partition's rows: ``indptr``, ``indices``, ``edge_ids``; with weights ``weight_sum`` and
-    ``weight_guide``; with times ``by_time/indices``, ``by_time/edge_ids`` and ``by_time/time``."""
+    """An array of a partition's rows: ``indptr``, ``by_time/time`` and the like."""
     return f"{part(partition_idx)}/graph/{edge_type_name(edge_type)}/{array}.npy"
 
 
 def node_ids(partition_idx: int, node_type: NodeType) -> str:
-    """Ids of the owned nodes, ascending, int64: the row numbers of every per-node array of the partition."""
     return f"{part(partition_idx)}/node_ids/{node_type_name(node_type)}.npy"
 
 
 def node_feat(partition_idx: int, node_type: NodeType) -> str:
-    """Features of the owned nodes."""
     return f"{part(partition_idx)}/node_feat/{node_type_name(node_type)}.npy"
 
 
 def node_label(partition_idx: int, node_type: NodeType) -> str:
-    """Labels of the owned nodes."""
     return f"{part(partition_idx)}/node_label/{node_type_name(node_type)}.npy"
 
 
 def node_time(partition_idx: int, node_type: NodeType) -> str:
-    """Times of the owned nodes, int64."""
     return f"{part(partition_idx)}/node_time/{node_type_name(node_type)}.npy"
 
 
 def node_hotness(partition_idx: int, node_type: NodeType) -> str:
-    """How often the trainers of a partition read each node that it owns, in the unit of the hotness that was given."""
     return f"{part(partition_idx)}/node_hotness/{node_type_name(node_type)}.npy"
 
 
 def edge_feat(partition_idx: int, edge_type: EdgeType) -> str:
-    """Features of the owned edges, by ascending edge id."""
     return f"{part(partition_idx)}/edge_feat/{edge_type_name(edge_type)}.npy"
 
 
 def node_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
-    """A named table of the owned nodes."""
     return f"{part(partition_idx)}/node_attr/{node_type_name(node_type)}/{node_type_name(name)}.npy"
 
 
 def edge_attr(partition_idx: int, edge_type: EdgeType, name: str) -> str:
-    """A named table of the owned edges, by ascending edge id."""
     return f"{part(partition_idx)}/edge_attr/{edge_type_name(edge_type)}/{node_type_name(name)}.npy"
 
 
 def cache(partition_idx: int, node_type: NodeType, array: str) -> str:
-    """An array of the cache of a partition: ``ids``, int64, ascending, nodes that others own; and copies of their rows:
-    ``feat``, and ``label`` and ``time`` where nodes of the type have them."""
+    """An array of the cache of a partition: ``ids``, ``feat``, ``label`` or ``time``."""
     return f"{part(partition_idx)}/cache/{node_type_name(node_type)}/{array}.npy"
 
 
 def cache_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
-    """A named table of the nodes in the cache of a partition."""
     return cache(partition_idx, node_type, f"attr/{node_type_name(name)}")

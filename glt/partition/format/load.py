@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from glt._checks import integer
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
-from glt.partition.arguments import integer
 from glt.partition.format import layout
 from glt.partition.format.files import WHOLE_BYTES, Array, FileEntry, as_torch_dtype, map_file
 from glt.partition.format.id_map import IdMap
@@ -23,11 +23,7 @@ from glt.partition.format.part_config import read_part_config
 class CachePart:
     """Copies of rows that other partitions own, of the nodes of one type that this one is expected to read most.
 
-    Attributes:
-        ids: Their ids, ascending, ``[cached]`` int64.
-        feat: Their features, ``[cached, ...]``.
-        label, time: Their labels and times, or None where nodes of the type have none.
-        attrs: Their rows of named tables.
+    ``ids [cached]`` int64 are ascending; the other attributes are their rows, None where nodes of the type have none.
     """
 
     ids: np.ndarray
@@ -43,13 +39,11 @@ class NodePart:
 
     Attributes:
         book: Owner of every node of the graph, and its row in the arrays of its owner.
-        feat: Features of the owned nodes, ``[rows, ...]``, or None.
-        label: Labels of the owned nodes, ``[rows, ...]``, or None.
+        feat, label: Rows of the owned nodes, ``[rows, ...]``, or None.
         time: Times of the owned nodes, ``[rows]`` int64, or None.
         attrs: Named tables of the owned nodes, ``[rows, ...]``.
         id_map: Original ids, where nodes were relabelled, else None.
-        owned: The owned nodes: their ids, ascending, ``[rows]`` int64, mapped, or a range of ids where nodes were
-            relabelled.
+        owned: The owned nodes: their ids, ascending, ``[rows]`` int64, mapped; or a range where nodes were relabelled.
         cache: Rows of some nodes of other partitions, or None.
         hotness: How often the trainers of this partition are expected to read each owned node ``[rows]``, float32 or
             float64, or None where the partitioner was given no hotness.
@@ -73,11 +67,8 @@ class NodePart:
 
 @dataclass(frozen=True, eq=False)
 class TimedEdges:
-    """The edges of :class:`EdgePart` a second time, sorted by time inside each row; equal times keep their order.
-
-    Attributes:
-        indices, edge_ids: As in :class:`EdgePart`, and with its ``indptr``.
-        time: Time of each edge, ``[edges]`` int64, never falling inside a row.
+    """The edges of :class:`EdgePart` a second time, with its ``indptr``, sorted by ``time [edges]`` int64 inside each
+    row; equal times keep their order.
     """
 
     indices: np.ndarray
@@ -120,18 +111,11 @@ class EdgePart:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """One partition of a graph, mapped from disk.
+    """One partition of a graph, mapped from disk; ``nodes`` and ``edges`` are by position of the type in ``schema``.
 
     Arrays are :class:`numpy.memmap` objects in mode ``"c"``: writable in memory, never written back, and shared in the
-    page cache by all processes of a host for as long as nobody writes. A dtype that NumPy lacks (bfloat16) comes as a
-    tensor on such a map.
-
-    Attributes:
-        manifest: Of the whole directory; compare ``manifest.run_id`` between ranks.
-        index: Number of this partition.
-        schema: The types; their positions are those in ``nodes`` and ``edges``.
-        nodes: By position of the node type; a homogeneous graph has one.
-        edges: By position of the edge type; a homogeneous graph has one.
+    page cache by all processes of a host. A dtype that NumPy lacks (bfloat16) comes as a tensor on such a map.
+    ``manifest`` is that of the whole directory; compare ``manifest.run_id`` between ranks.
     """
 
     manifest: Manifest
@@ -142,21 +126,15 @@ class Partition:
 
 
 def load_partition(
-    root_dir: str | os.PathLike[str],
-    partition_idx: int,
-    verify: bool = True,
-    verify_whole_bytes: int = WHOLE_BYTES,
+    root_dir: str | os.PathLike[str], partition_idx: int, verify: bool = True, verify_whole_bytes: int = WHOLE_BYTES
 ) -> Partition:
     """Maps one partition and the books. Other partitions need not be on this machine.
-
-    Size, shape and dtype of every file are always checked against the manifest, and the manifest against its own
-    digest.
 
     Args:
         root_dir: What the partitioner was given as ``output_dir``; or the JSON part_config in it.
         partition_idx: Which partition, in ``[0, num_parts)``.
-        verify: Whether to compare contents with the checksums too. A second process that loads what a first one has
-            verified may pass False.
+        verify: Whether to compare contents with the checksums. Size, shape and dtype of every file are always compared
+            with the manifest, and the manifest with its own digest.
         verify_whole_bytes: Files up to this size are verified whole. Of larger ones, eight blocks of 4 MiB are, the
             first and the last among them, so that loading does not read all features.
 

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from functools import lru_cache
 from importlib import metadata
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
+from types import UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from glt.data.schema import EdgeType, NodeType, Schema
 from glt.errors import PartitionError
-from glt.partition.arguments import chunks
 from glt.partition.format import layout
-from glt.partition.format.book import Book
 from glt.partition.format.files import FileEntry, Rows
-from glt.partition.graph_input import EdgeInput, NodeInput
-from glt.partition.hotness import ReadForecast
 
 FORMAT: Final = "glt-partition"
 VERSION: Final = 3  # 1: no types; 2: no attributes, no relabelling, no caches, no balance
@@ -34,16 +29,16 @@ class FeatureEntry:
     dtype: str
     shape: tuple[int, ...]
 
+    @classmethod
+    def of(cls, rows: Rows) -> FeatureEntry:
+        return cls(rows.torch_dtype, rows.row_shape)
+
 
 @dataclass(frozen=True)
 class LabelEntry:
     """The nodes of one type that have one label in ``balance_ntypes``.
 
-    Attributes:
-        label: The label; of several tables of labels, one number from each; ``()`` where the type itself is balanced.
-        num_nodes: In all partitions.
-        part_num_nodes: In each partition.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
+    ``label`` has one number from each table of labels; it is ``()`` where the type itself is balanced.
     """
 
     label: tuple[int, ...]
@@ -57,6 +52,69 @@ class LabelEntry:
 
 
 @dataclass(frozen=True)
+class ReadForecast:
+    """Where the features of one node type will be read from, according to the hotness that the partitioner was given.
+
+    Attributes:
+        num_reads: Rows read by each partition, per batch if the hotness was a probability.
+        remote_ratio: Share of them that another partition owns.
+        hit_ratio: Share of these that are in the partition's cache; 0 without reads.
+        num_cached: Nodes in the cache of each partition.
+    """
+
+    num_reads: tuple[float, ...]
+    remote_ratio: tuple[float, ...]
+    hit_ratio: tuple[float, ...]
+    num_cached: tuple[int, ...]
+
+    @property
+    def num_remote_reads(self) -> float:
+        """Rows that another partition owns, read by all partitions."""
+        return sum(reads * remote for reads, remote in zip(self.num_reads, self.remote_ratio, strict=True))
+
+    @property
+    def num_hits(self) -> float:
+        """Of these, rows that are in the cache of the partition that reads them."""
+        pairs = zip(self.num_reads, self.remote_ratio, self.hit_ratio, strict=True)
+        return sum(reads * remote * hit for reads, remote, hit in pairs)
+
+    @property
+    def total_remote_ratio(self) -> float:
+        """Share of the reads of all partitions that another one owns and no cache answers."""
+        reads = sum(self.num_reads)
+        return (self.num_remote_reads - self.num_hits) / reads if reads else 0.0
+
+    @property
+    def total_hit_ratio(self) -> float:
+        """Share of the reads of all partitions of rows that another one owns that caches answer."""
+        return self.num_hits / self.num_remote_reads if self.num_remote_reads else 0.0
+
+    def summary(self) -> str:
+        """Returns the forecast in one line."""
+        text = f"{self.total_remote_ratio:.1%} of feature reads expected to be remote"
+        if any(self.num_cached):
+            shown = " ".join(map(str, self.num_cached[:16])) + (" ..." if len(self.num_cached) > 16 else "")
+            text += f", caches ({shown} nodes) answering {self.total_hit_ratio:.1%} of those that would be without them"
+        return text
+
+    @classmethod
+    def of_all(cls, forecasts: Sequence[ReadForecast]) -> ReadForecast | None:
+        """Returns the forecast of all node types together; None without any."""
+        if not forecasts:
+            return None
+        parts = range(len(forecasts[0].num_reads))
+        reads = [sum(each.num_reads[p] for each in forecasts) for p in parts]
+        remote = [sum(each.num_reads[p] * each.remote_ratio[p] for each in forecasts) for p in parts]
+        hits = [sum(each.num_reads[p] * each.remote_ratio[p] * each.hit_ratio[p] for each in forecasts) for p in parts]
+        return cls(
+            tuple(reads),
+            tuple(remote[p] / reads[p] if reads[p] else 0.0 for p in parts),
+            tuple(hits[p] / remote[p] if remote[p] else 0.0 for p in parts),
+            tuple(sum(each.num_cached[p] for each in forecasts) for p in parts),
+        )
+
+
+@dataclass(frozen=True)
 class NodeTypeEntry:
     """The nodes of one type.
 
@@ -65,11 +123,9 @@ class NodeTypeEntry:
         num_nodes: In all partitions.
         part_num_nodes: In each partition.
         balance_ratio: Mean over largest partition; 1 is perfectly even.
-        feat: Node features, if any.
-        label: Node labels, if any.
+        feat, label, attrs: Tables, if any.
         has_time: Whether there are node times.
-        attrs: Named tables, if any.
-        balanced_labels: The labels that the partitioner was asked to balance, ascending; none where it was not asked.
+        balanced_labels: The labels that the partitioner was asked to balance, ascending.
         offsets: With relabelling, where the ids of each partition begin, and the number of nodes: ``[num_parts + 1]``;
             else None.
         forecast: Where features will be read from; None without hotness or without features.
@@ -90,22 +146,14 @@ class NodeTypeEntry:
 
 @dataclass(frozen=True)
 class EdgeTypeEntry:
-    """The edges of one type.
+    """The edges of one type; attributes as of :class:`NodeTypeEntry`, and:
 
     Attributes:
-        edge_type: The type: source, relation, destination.
-        num_edges: In all partitions.
-        part_num_edges: In each partition.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
         num_cut_edges: Edges whose ends have different owners.
         edge_cut_ratio: ``num_cut_edges / num_edges``, 0 without edges.
         remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed, each
             edge being as likely as any other and nothing cached.
-        feat: Edge features, if any.
-        has_weight: Whether there are edge weights.
         has_time: Whether edges have times, their own or those of their neighbours.
-        attrs: Named tables, if any.
-        offsets: As of nodes.
     """
 
     edge_type: EdgeType
@@ -141,15 +189,13 @@ class Manifest:
         time_level: Whose times edges have: ``"edge"`` (their own), ``"node"`` (that of the neighbour, the end that does
             not own them) or None.
         is_hetero: Whether the partitioner was given dicts by type.
-        node_types: In the order of the partitioner's ``num_nodes``; a homogeneous graph has the one type ``"node"``.
-        edge_types: In the order of the partitioner's ``edge_index``, which is part of the key of random draws; a
-            homogeneous graph has the one type ``("node", "to", "node")``.
+        node_types, edge_types: In the order of the partitioner's ``num_nodes`` and ``edge_index``, the latter part of
+            the key of random draws; a homogeneous graph has the types ``"node"`` and ``("node", "to", "node")``.
         files: By path relative to the root, with ``/`` between names.
         glt_version: Version of glt that wrote the directory.
         run_id: Digest of all of the above, file checksums included. Two directories with the same run id hold the same
-            data and their partitions may be mixed; ranks compare it to make sure that they serve one run.
-        format: ``"glt-partition"``.
-        version: Version of the format.
+            data and their partitions may be mixed.
+        format, version: ``"glt-partition"``, and the version of the format.
     """
 
     num_parts: int
@@ -287,9 +333,9 @@ class Manifest:
             ) from error
 
 
-def balance_ratio(counts: tuple[int, ...]) -> float:
+def balance_ratio(counts: Sequence[int]) -> float:
     """Returns the mean of ``counts`` over the largest: 1 is perfectly even, as is nothing at all."""
-    return sum(counts) / (len(counts) * max(counts)) if max(counts) else 1.0
+    return sum(counts) / (len(counts) * max(counts)) if any(counts) else 1.0
 
 
 def installed_version() -> str:
@@ -312,204 +358,36 @@ def digest_of(document: dict[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _feature(entry: dict[str, Any] | None) -> FeatureEntry | None:
-    return None if entry is None else FeatureEntry(**{**entry, "shape": tuple(entry["shape"])})
-
-
-def _forecast(entry: dict[str, Any] | None) -> ReadForecast | None:
-    return None if entry is None else ReadForecast(**{name: tuple(values) for name, values in entry.items()})
-
-
-def _features(entries: dict[str, Any]) -> dict[str, FeatureEntry]:
-    return {name: FeatureEntry(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in entries.items()}
-
-
-def _label(entry: dict[str, Any]) -> LabelEntry:
-    return LabelEntry(**{**entry, "label": tuple(entry["label"]), "part_num_nodes": tuple(entry["part_num_nodes"])})
-
-
-def _offsets(entry: dict[str, Any]) -> tuple[int, ...] | None:
-    if entry["offsets"] is None:
-        return None
-    counts = entry["part_num_nodes"] if "part_num_nodes" in entry else entry["part_num_edges"]
-    expected = tuple(accumulate(counts, initial=0))
-    if tuple(entry["offsets"]) != expected:
-        raise ValueError(f"offsets = {entry['offsets']}: expected {list(expected)}, the sums of the partitions' counts")
-    return expected
-
-
-def _node_type(entry: dict[str, Any]) -> NodeTypeEntry:
-    parsed = {
-        "part_num_nodes": tuple(entry["part_num_nodes"]),
-        "offsets": _offsets(entry),
-        "feat": _feature(entry["feat"]),
-        "label": _feature(entry["label"]),
-        "forecast": _forecast(entry["forecast"]),
-        "attrs": _features(entry["attrs"]),
-        "balanced_labels": tuple(map(_label, entry["balanced_labels"])),
-    }
-    return NodeTypeEntry(**{**entry, **parsed})
-
-
-def _edge_type(entry: dict[str, Any]) -> EdgeTypeEntry:
-    parsed = {
-        "edge_type": tuple(entry["edge_type"]),
-        "part_num_edges": tuple(entry["part_num_edges"]),
-        "offsets": _offsets(entry),
-        "feat": _feature(entry["feat"]),
-        "attrs": _features(entry["attrs"]),
-    }
-    return EdgeTypeEntry(**{**entry, **parsed})
-
-
 def _parse(document: dict[str, Any]) -> Manifest:
-    parsed = {
-        "node_types": tuple(map(_node_type, document["node_types"])),
-        "edge_types": tuple(map(_edge_type, document["edge_types"])),
-        "files": {
-            path: FileEntry(**{**entry, "shape": tuple(entry["shape"])}) for path, entry in document["files"].items()
-        },
-    }
-    manifest = Manifest(**{**document, **parsed})
+    manifest: Manifest = _parsed(Manifest, document)
     _ = manifest.schema  # raises where the types do not fit together
-    types: list[NodeTypeEntry | EdgeTypeEntry] = [*manifest.node_types, *manifest.edge_types]
-    if any((each.offsets is not None) != manifest.is_relabelled for each in types):
-        raise ValueError("offsets are given of some types only: expected all of them, or none")
+    types = [(each.part_num_nodes, each.offsets) for each in manifest.node_types]
+    types += [(each.part_num_edges, each.offsets) for each in manifest.edge_types]
+    for counts, offsets in types:
+        if (offsets is not None) != manifest.is_relabelled:
+            raise ValueError("offsets are given of some types only: expected all of them, or none")
+        if offsets is not None and offsets != (expected := tuple(accumulate(counts, initial=0))):
+            raise ValueError(f"offsets = {offsets}: expected {expected}, the sums of the partitions' counts")
     return manifest
+
+
+_hints_of = lru_cache(get_type_hints)
+
+
+def _parsed(kind: Any, value: Any) -> Any:
+    """Undoes what JSON does to a value of type ``kind``: objects become dataclasses again, lists tuples."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints_of(kind)
+        return kind(**{name: _parsed(hints[name], each) for name, each in value.items()})
+    origin, of = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return None if value is None else _parsed(of[0], value)
+    if origin is tuple:
+        return tuple(_parsed(of[0], each) for each in value)
+    if origin is dict:
+        return {key: _parsed(of[1], each) for key, each in value.items()}
+    return value
 
 
 def _sums(counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(map(sum, zip(*counts, strict=True)))
-
-
-# How the values of masks and classes are spread over partitions.
-
-
-MAX_VALUES: Final = 64  # a table with more distinct values counts something else than classes
-
-
-@dataclass(frozen=True)
-class ValueCount:
-    """One value of a table.
-
-    Attributes:
-        table: Name of the table, for example ``"label"``.
-        value: The value; ``True`` of a mask.
-        part_counts: Nodes with it in each partition that was counted.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
-    """
-
-    table: str
-    value: int | bool
-    part_counts: tuple[int, ...]
-    balance_ratio: float
-
-
-def count_values(table: str, parts: Sequence[np.ndarray]) -> tuple[ValueCount, ...]:
-    """Counts the values of a table in each partition.
-
-    Args:
-        table: Its name.
-        parts: Its rows in each partition.
-
-    Returns:
-        One count for each value, ascending; of a mask for ``True`` only. Nothing unless the table has one boolean or
-        integer per node and at most ``MAX_VALUES`` values.
-    """
-    if not parts or any(rows.dtype.kind not in "biu" or rows.size != len(rows) for rows in parts):
-        return ()
-    counts: dict[int | bool, list[int]] = {}
-    for at, rows in enumerate(parts):
-        for _, chunk in chunks(rows.reshape(-1)):
-            values, found = np.unique(chunk, return_counts=True)
-            for value, count in zip(values.tolist(), found.tolist(), strict=True):
-                counts.setdefault(value, [0] * len(parts))[at] += count
-            if len(counts) > MAX_VALUES:
-                return ()
-    wanted = [True] if parts[0].dtype.kind == "b" else sorted(counts)
-    return tuple(
-        ValueCount(table, value, tuple(per_part), balance(per_part))
-        for value in wanted
-        if (per_part := counts.get(value, [0] * len(parts)))
-    )
-
-
-def balance(counts: Sequence[int]) -> float:
-    """Returns mean over largest; 1 where there is nothing to balance."""
-    return sum(counts) / (len(counts) * max(counts)) if any(counts) else 1.0
-
-
-# What the manifest says of the types of a graph, from what a partitioner was given and made of it.
-
-
-def node_entry(
-    nodes: NodeInput,
-    book: Book,
-    balanced_labels: tuple[LabelEntry, ...],
-    reads: ReadForecast | None,
-    relabelled: bool,
-) -> NodeTypeEntry:
-    """Returns the entry of a node type.
-
-    Args:
-        nodes, book: The nodes and their owners.
-        balanced_labels: What was asked to be balanced, and what came of it.
-        reads: What caches are expected to save, if hotness was given.
-        relabelled: Whether ids were made contiguous.
-    """
-    return NodeTypeEntry(
-        node_type=nodes.node_type,
-        num_nodes=nodes.num_nodes,
-        part_num_nodes=book.counts,
-        balance_ratio=balance_ratio(book.counts),
-        feat=_feature_entry(nodes.feat),
-        label=_feature_entry(nodes.label),
-        has_time=nodes.time is not None,
-        attrs=_attr_entries(nodes.attrs),
-        balanced_labels=balanced_labels,
-        offsets=_offsets_of(book.counts) if relabelled else None,
-        forecast=reads,
-    )
-
-
-def edge_entry(
-    edges: EdgeInput, neighbors: NodeInput, part_num_edges: tuple[int, ...], num_cut_edges: int, relabelled: bool
-) -> EdgeTypeEntry:
-    """Returns the entry of an edge type.
-
-    Args:
-        edges, neighbors: The edges, and the nodes at the ends that do not own them.
-        part_num_edges: Edges of each partition.
-        num_cut_edges: Edges whose ends have different owners.
-        relabelled: Whether ids were made contiguous.
-    """
-    num_edges = sum(part_num_edges)
-    edge_cut_ratio = num_cut_edges / max(num_edges, 1)
-    feat = neighbors.feat
-    row_bytes = 0 if feat is None else feat.array.itemsize * math.prod(feat.row_shape)
-    return EdgeTypeEntry(
-        edge_type=edges.edge_type,
-        num_edges=num_edges,
-        part_num_edges=part_num_edges,
-        balance_ratio=balance_ratio(part_num_edges),
-        num_cut_edges=num_cut_edges,
-        edge_cut_ratio=edge_cut_ratio,
-        remote_bytes_per_edge=edge_cut_ratio * row_bytes,
-        feat=_feature_entry(edges.feat),
-        has_weight=edges.weight is not None,
-        has_time=edges.has_time,
-        attrs=_attr_entries(edges.attrs),
-        offsets=_offsets_of(part_num_edges) if relabelled else None,
-    )
-
-
-def _feature_entry(rows: Rows | None) -> FeatureEntry | None:
-    return None if rows is None else FeatureEntry(rows.torch_dtype, rows.row_shape)
-
-
-def _attr_entries(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
-    return {name: FeatureEntry(rows.torch_dtype, rows.row_shape) for name, rows in attrs.items()}
-
-
-def _offsets_of(counts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(accumulate(counts, initial=0))

@@ -1,7 +1,6 @@
 """The part_config: a JSON file ``<graph_name>.json`` beside the manifest, with the keys of DGL's.
 
-The manifest says all that glt needs; this file gives the graph its name, and says the rest in the words of those who
-come from DGL. A directory may stand for its part_config.
+The manifest says all that glt needs; this file names the graph, and says the rest as DGL does.
 """
 
 from __future__ import annotations
@@ -21,23 +20,15 @@ _OURS: Final = "glt"  # the key that DGL's own files lack
 
 
 class PartConfig(NamedTuple):
-    """Where a partitioned graph is.
-
-    Attributes:
-        directory: What partitioners call ``output_dir``.
-        graph_name: What :func:`partition_graph` was told; the directory's name where nobody told one.
-    """
+    """The directory of a partitioned graph, and its name: the directory's where :func:`partition_graph` was told
+    none."""
 
     directory: Path
     graph_name: str
 
 
 def require_graph_name(name: object) -> str:
-    """Returns a name of a graph.
-
-    Raises:
-        TypeError, ValueError: If it is no text, or cannot be a file's name.
-    """
+    """Returns ``name``; raises TypeError or ValueError if it is no text, or cannot be a file's name."""
     if not isinstance(name, str):
         raise TypeError(f"graph_name = {name!r}: expected text")
     num_bytes = len((name + _SUFFIX).encode("utf-8", "surrogatepass"))
@@ -52,18 +43,12 @@ def require_graph_name(name: object) -> str:
 
 
 def write_part_config(directory: str | os.PathLike[str], graph_name: str, part_method: str, **more: Any) -> Path:
-    """Writes the part_config of a whole partition directory and returns its path.
+    """Writes the part_config of a whole partition directory, with the keys ``more`` too, and returns its path.
 
     Its keys are DGL's: ``graph_name, part_method, num_parts, halo_hops, num_nodes, num_edges, ntypes, etypes``; of a
     relabelled directory ``node_map`` and ``edge_map``, by type a ``[first id, end]`` for each partition, which count
     nodes of all types together as DGL does; of others the paths of the books; ``part-<i>``, the folders of a partition.
     ``halo_hops`` is 1: of the nodes around a partition it has the ids. ``glt`` names the manifest and the run.
-
-    Args:
-        directory: Of a partitioner.
-        graph_name: The graph's name.
-        part_method: How nodes were assigned.
-        more: Further keys.
 
     Raises:
         PartitionError: If there is no whole partition directory.

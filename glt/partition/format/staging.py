@@ -21,8 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def require_free(target: Path, name: str = "output_dir") -> None:
-    """Raises PartitionError unless ``target`` does not exist or is an empty directory that a rename can replace;
-    ``name`` is what to call it."""
+    """Raises PartitionError unless ``target`` does not exist or is an empty directory that a rename can replace."""
     if os.path.ismount(target):
         raise PartitionError(
             f"{name} {target} is a mount point, which cannot be replaced by the finished directory: "
@@ -40,8 +39,7 @@ def require_free(target: Path, name: str = "output_dir") -> None:
 
 
 def require_writable(target: Path) -> None:
-    """Raises PartitionError unless ``target`` can be created, which is found out by creating another directory where
-    it, or the first of its parents that is missing, would be."""
+    """Raises PartitionError unless ``target`` can be created, which creating another directory there finds out."""
     absolute = target.absolute()
     existing = next(path for path in absolute.parents if path.exists())
     try:
@@ -54,8 +52,7 @@ def require_writable(target: Path) -> None:
 
 
 def require_space(target: Path, need_bytes: int, name: str = "output_dir") -> None:
-    """Raises PartitionError unless the file system of ``target``, which need not exist, has ``need_bytes`` free; it
-    is called ``name``."""
+    """Raises PartitionError unless the file system of ``target``, which need not exist, has ``need_bytes`` free."""
     existing = next(path for path in (target, *target.parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free
     if need_bytes > free_bytes:
@@ -70,13 +67,8 @@ def staging(target: Path, name: str = "output_dir", durable: bool = False) -> It
     """Yields a temporary directory beside ``target`` that becomes ``target`` in one rename, or vanishes on an error.
 
     The directory is locked (``flock``) for as long as its process lives, so that the next run can tell what a killed
-    one has left, and removes it, from the directory of one that still runs.
-
-    Args:
-        target: The directory to be.
-        name: What errors call it.
-        durable: Return only when the disk has all of it: a host that loses power afterwards still has it. Costs the
-            time that the disk takes.
+    one has left, and removes it. Errors call ``target`` by ``name``. With ``durable`` this returns only when the disk
+    has all of it, which a host that loses power afterwards still has.
     """
     require_free(target, name)
     existing = next(path for path in target.absolute().parents if path.exists())
@@ -88,7 +80,7 @@ def staging(target: Path, name: str = "output_dir", durable: bool = False) -> It
         if durable:
             sync_tree(temporary)
         require_free(target, name)
-        temporary.rename(target)  # atomic; fails if somebody has filled the target since
+        temporary.rename(target)  # atomic; fails if the target was filled since
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)  # the first error is the one to report
         raise
@@ -99,11 +91,7 @@ def staging(target: Path, name: str = "output_dir", durable: bool = False) -> It
 
 
 def sync_tree(root: Path) -> None:
-    """Waits until the disk has all files and directories below ``root``, and their names.
-
-    Raises:
-        OSError: If the disk fails; names the file.
-    """
+    """Waits until the disk has all files and directories below ``root``, and their names."""
     for directory, _, files in os.walk(root):
         for each in (*(os.path.join(directory, file) for file in files), directory):
             sync(each)
@@ -122,11 +110,7 @@ def _sync_names(target: Path, existing: Path) -> None:
 
 
 def sync(path: str | os.PathLike[str]) -> None:
-    """Waits until the disk has a file, or the names in a directory.
-
-    Raises:
-        OSError: If the disk fails; names the file.
-    """
+    """Waits until the disk has a file, or the names in a directory; an OSError names the file."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -162,7 +146,7 @@ def remove_stale(target: Path) -> None:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # alive; or a file system without locks, where nobody can tell
+        except OSError:  # alive; or a file system without locks, which cannot tell
             continue
         else:
             logger.warning("removing %s, left by a process that was killed", path)
@@ -182,7 +166,7 @@ def locked_directory(target: Path) -> tuple[Path, int]:
         except BlockingIOError:  # taken for stale between the two calls, and about to be removed
             os.close(lock)
             continue
-        except OSError:  # a file system without locks: nobody will remove it either
+        except OSError:  # a file system without locks: the next run cannot remove it either
             logger.warning("%s cannot be locked: if this run is killed, remove it by hand", path)
         if path.exists():
             return path, lock

@@ -83,7 +83,7 @@ class Ranges:
 
 @dataclass(frozen=True, eq=False)
 class DglConfig:
-    """What the file says.
+    """DGL's partition config: the JSON file of a partition directory.
 
     Attributes:
         path: The file.
@@ -197,11 +197,10 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 class OwnedEdges:
-    """The edges of one partition's graph, copies of other partitions' edges left out.
+    """The edges that a partition owns, copies of other partitions' edges left out.
 
-    Attributes:
-        edge_ids: DGL's ids of all edges of the graph; None where not stored.
-        edge_types: Positions of their types; None where not stored.
+    ``edge_ids`` are DGL's ids of all edges of the graph, and ``edge_types`` positions of their types; None where not
+    stored.
     """
 
     def __init__(self, origin: Path, config: DglConfig, part: int, graph: DglGraph) -> None:
@@ -214,8 +213,8 @@ class OwnedEdges:
         self.edge_types = _table(origin, graph.edata, "_TYPE", graph.num_edges) if "_TYPE" in graph.edata else None
 
     def read(self, begin: int, end: int) -> Iterator[tuple[int, np.ndarray | None, np.ndarray, np.ndarray]]:
-        """Yields edge type, ids (None where not stored), sources and destinations of the edges that the partition owns:
-        those with its destinations. The others are copies."""
+        """Yields edge type, ids (None where not stored), sources and destinations of owned edges, ids inside their
+        types."""
         origin, nodes = self._origin, self._config.nodes
         src, dst, places = self._edges(begin, end)
         owner, dst_type, dst = nodes.locate(origin, _taken(origin, self._node_ids, dst))
@@ -265,7 +264,7 @@ Mapped = Any  # a tensor or array, or a dict of them by type, as DGL's return_ma
 def read_mapping(
     config: DglConfig, name: str, given: Mapped | None, types: list[str], ranges: Ranges
 ) -> list[np.ndarray | None]:
-    """Returns the original id of each node or edge, by type; None where nothing says it.
+    """Returns DGL's mapping, the original id of each node or edge, by type; None where nothing says it.
 
     Args:
         config: The directory, whose ``part<i>/<name>.dgl`` are read if ``given`` is None.
@@ -333,7 +332,7 @@ def import_dgl(
     (``part<i>/orig_nids.dgl``, ``orig_eids.dgl``) they get their original ids back, otherwise they keep DGL's ids of
     their type. Copies of other partitions' nodes and edges are dropped; edges belong to their destination (``by_dst``).
     Files are mapped; scratch files beside ``output_dir`` need about the room of the result. The graph keeps its name,
-    in a part_config of its own (:mod:`glt.partition.format.part_config`).
+    in a part_config of its own.
 
     Args:
         part_config: DGL's JSON file, or a directory that holds no other JSON file.
@@ -395,31 +394,25 @@ class _Reader:
         self._nids = read_mapping(config, "orig_nids", orig_nids, config.node_names, config.nodes)
         self._eids = read_mapping(config, "orig_eids", orig_eids, config.edge_names, config.edges)
         edge_tables = self._tables("edge_feats", config.edge_names, config.edges, self._eids)
-        edges, renumbered = self._read_edges(renumber_edges)
-        if renumbered and (edge_tables or any(ids is not None for ids in self._eids)):
+        assemblies, renumbered = self._read_edges(renumber_edges)
+        names = sorted({name for tables in edge_tables for name in tables})
+        if renumbered and (names or any(ids is not None for ids in self._eids)):
             raise PartitionError(
                 f"{config.path}: its GraphBolt graphs have no edge ids, so nothing tells to which edge a row of "
-                f"{[*edge_tables, 'orig_eids'][0]!r} belongs: partition again with store_eids=True, or leave it out"
+                f"{[*names, 'orig_eids'][0]!r} belongs: partition again with store_eids=True, or leave it out"
             )
         node_tables = self._tables("node_feats", config.node_names, config.nodes, self._nids)
-        owners: list[Array] = []
+        nodes = self._arguments(roles, asked, "node", node_tables)
+        edges = self._arguments(roles, asked, "edge", edge_tables)
         for type_, ids in enumerate(self._nids):
             owner = config.nodes.owners(type_)
             if ids is not None:
                 owner[ids] = owner.copy()
-            owners.append(owner)
-        return Imported(
-            config.schema,
-            config.num_parts,
-            "by_dst",
-            {"imported_from": "dgl", "part_method": config.part_method},
-            owners=owners,
-            edge_index=[each.edge_index for each in edges],
-            node_tables=self._roles(roles, asked, _NODE_ROLES, node_tables),
-            edge_tables=self._roles(roles, asked, _EDGE_ROLES, edge_tables),
-            node_attrs=node_tables,
-            edge_attrs=edge_tables,
-        )
+            nodes[type_]["owners"] = owner
+        for each, assembly in zip(edges, assemblies, strict=True):
+            each["edge_index"] = assembly.edge_index
+        origin = {"imported_from": "dgl", "part_method": config.part_method}
+        return Imported(config.schema, config.num_parts, "by_dst", origin, nodes, edges)
 
     def _read_edges(self, renumber: bool) -> tuple[list[EdgeAssembly], bool]:
         config = self._config
@@ -459,16 +452,14 @@ class _Reader:
                     edges[at].add(
                         origin,
                         _original_ids(self._eids[at], ids),
-                        {
-                            "row": _original_ids(self._nids[source], src),
-                            "col": _original_ids(self._nids[target], dst),
-                        },
+                        {"row": _original_ids(self._nids[source], src), "col": _original_ids(self._nids[target], dst)},
                     )
         for each in edges:
             each.tables(config.path)  # raises where an edge is missing
         return edges, renumbered
 
-    def _tables(self, kind: str, names: list[str], ranges: Ranges, originals: list) -> dict[str, list[Array | None]]:
+    def _tables(self, kind: str, names: list[str], ranges: Ranges, originals: list) -> list[dict[str, Array]]:
+        """Returns the tables of each type by DGL's names."""
         what = kind.removesuffix("_feats")
         found = [
             Assembly(f"{what} of type {name}" if self._config.schema.is_hetero else what, total, self._scratch)
@@ -491,26 +482,25 @@ class _Reader:
                 if tables and size:
                     found[at].add(path, _original_ids(originals[at], np.arange(first, first + size)), tables)
                     given.add(at)
-        by_name: dict[str, list[Array | None]] = {}
-        for at in sorted(given):
-            for name, table in found[at].tables(self._config.path).items():
-                by_name.setdefault(name, [None] * len(names))[at] = table
-        return by_name
+        return [each.tables(self._config.path) if at in given else {} for at, each in enumerate(found)]
 
-    def _roles(
-        self,
-        roles: Mapping[str, str],
-        asked: frozenset[str],
-        mine: tuple[str, ...],
-        tables: dict[str, list[Array | None]],
-    ) -> dict[str, list[Array | None]]:
-        """Takes the tables that have a role out of ``tables``."""
-        for role in mine:
-            if role in asked and roles[role] not in tables:
+    def _arguments(
+        self, roles: Mapping[str, str], asked: frozenset[str], kind: str, tables: list[dict[str, Array]]
+    ) -> list[dict[str, Any]]:
+        """Returns the arguments that the tables of each type become: those with a role, and attributes."""
+        known = {name for each in tables for name in each}
+        mine = {role: name for role, name in roles.items() if role.startswith(kind)}
+        for role, name in mine.items():
+            if role in asked and name not in known:
                 raise ValueError(
-                    f"tables[{role!r}] = {roles[role]!r}: {self._config.path} has no such table, only {sorted(tables)}"
+                    f"tables[{role!r}] = {name!r}: {self._config.path} has no such table, only {sorted(known)}"
                 )
-        return {role: tables.pop(roles[role]) for role in mine if roles.get(role) in tables}
+        arguments: list[dict[str, Any]] = []
+        for each in tables:
+            attrs = dict(each)
+            given: dict[str, Any] = {role: attrs.pop(name, None) for role, name in mine.items()}
+            arguments.append(given | {f"{kind}_attrs": attrs or None})
+        return arguments
 
 
 def _original_ids(original: np.ndarray | None, ids: np.ndarray) -> np.ndarray:

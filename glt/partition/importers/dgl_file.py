@@ -1,8 +1,9 @@
-"""Reads DGL's binary files: dicts of tensors (``save_tensors``) and graphs (``save_graphs``, format 2).
+"""Reads DGL's binary files: dicts of tensors (``save_tensors``), graphs (``save_graphs``, format 2), and GraphBolt's
+graphs.
 
 Everything is little-endian; strings and vectors begin with their length in 64 bits. Arrays are views of a map of the
 file. The layout was learned from DGL's ``src/graph/serialize``, ``ndarray.h``, ``unit_graph.cc``, ``aten/coo.h`` and
-``aten/csr.h``.
+``aten/csr.h``. Readers raise PartitionError if a file is missing, another one, or damaged.
 """
 
 from __future__ import annotations
@@ -60,20 +61,12 @@ class DglGraph:
 
 
 def read_tensors(path: Path) -> dict[str, Array]:
-    """Returns what ``dgl.data.save_tensors`` wrote.
-
-    Raises:
-        PartitionError: If the file is missing or no such file, or damaged.
-    """
+    """Returns what ``dgl.data.save_tensors`` wrote."""
     return _read(path, _tensors)
 
 
 def read_graph(path: Path) -> DglGraph:
-    """Returns the one graph, of one type of nodes and edges, that ``dgl.save_graphs`` wrote.
-
-    Raises:
-        PartitionError: If the file is missing or no such file, or damaged.
-    """
+    """Returns the one graph, of one type of nodes and edges, that ``dgl.save_graphs`` wrote."""
     return _read(path, _graph)
 
 
@@ -225,10 +218,8 @@ def _csr(stream: _Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
 
 
 def read_graphbolt(path: Path) -> DglGraph:
-    """Returns the graph of a ``fused_csc_sampling_graph.pt``; its types of edges are the table ``_TYPE`` of edata.
-
-    Raises:
-        PartitionError: If the file is missing or no such file, or damaged.
+    """Returns the graph of a ``fused_csc_sampling_graph.pt``, saved with ``torch.save``; nothing is unpickled, and its
+    types of edges are the table ``_TYPE`` of edata.
     """
     graph = read_torch(path)
     try:

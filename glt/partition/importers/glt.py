@@ -17,8 +17,7 @@ from typing_extensions import Unpack
 
 from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
 from glt.errors import PartitionError
-from glt.partition import arguments
-from glt.partition.format.files import Array
+from glt.partition.format.files import Array, chunks
 from glt.partition.format.manifest import Manifest
 from glt.partition.importers.imported import (
     Assembly,
@@ -31,7 +30,7 @@ from glt.partition.importers.imported import (
     scratch_for,
 )
 from glt.partition.importers.torch_file import Record, read_pickles, read_plain, read_torch
-from glt.partition.methods.partitioner import GraphArguments
+from glt.partition.methods.partitioner import GraphArguments, checked_strategy
 
 _Type = NodeType | EdgeType | None  # None: of a homogeneous graph, whose files have no directory of their own
 
@@ -56,9 +55,9 @@ def import_glt(
         renumber_edges: Whether edges may get new ids, by their place in the file, where GLT stored none
             (``graph_caching=True`` without edge features).
         progress: Whether to draw a tqdm bar of bytes written.
-        graph: Arguments of :class:`glt.partition.PartitionerBase` for what GLT does not store. GLT does not store
-            ``edge_assign_strategy`` either: it is found from the edges, and needed only where both would do (then
-            ``"by_src"``, GLT's default, is taken).
+        graph: Arguments of :class:`glt.partition.PartitionerBase` for what GLT does not store.
+            ``edge_assign_strategy`` is found from the edges, and needed only where both would do (then ``"by_src"``,
+            GLT's default, is taken).
 
     Raises:
         PartitionError: If ``source`` is no such directory, incomplete or damaged (names the file), or ``output_dir``
@@ -87,24 +86,20 @@ def _read(root: Path, scratch: Path, renumber_edges: bool, strategy: str | None)
         source, _, target = schema.edge_types[at]
         ends = owners[schema.node_index(source)], owners[schema.node_index(target)]
         edges.append(reader.read(edge_type, ends))
-    node_feat = [
-        _feat(parts, "node_feat", node_type, len(owner), scratch)
+    nodes = [
+        {"owners": owner, "node_feat": _feat(parts, "node_feat", node_type, len(owner), scratch)}
         for node_type, owner in zip(node_types, owners, strict=True)
     ]
-    edge_feat = [
-        _feat(parts, "edge_feat", edge_type, each.edge_index.shape[1], scratch)
-        for edge_type, (each, _) in zip(edge_types, edges, strict=True)
+    tables = [
+        {
+            "edge_index": each.edge_index,
+            "edge_feat": _feat(parts, "edge_feat", edge_type, each.num_rows, scratch),
+            "edge_weight": given.get("weight"),
+        }
+        for edge_type, (each, given) in zip(edge_types, edges, strict=True)
     ]
-    return Imported(
-        schema,
-        num_parts,
-        reader.strategy(strategy),
-        {"imported_from": "graphlearn_torch"},
-        owners=list(owners),
-        edge_index=[each.edge_index for each, _ in edges],
-        node_tables={"node_feat": node_feat},
-        edge_tables={"edge_feat": edge_feat, "edge_weight": [tables.get("weight") for _, tables in edges]},
-    )
+    origin = {"imported_from": "graphlearn_torch"}
+    return Imported(schema, num_parts, reader.strategy(strategy), origin, nodes, tables)
 
 
 def _meta(path: Path) -> tuple[int, Schema]:
@@ -182,7 +177,7 @@ class _Edges:
                 f"{self._root} holds edges that belong neither to the partition of their source nor to that of their "
                 "destination: its books and graphs are of different runs"
             )
-        if wanted is not None and (wanted := arguments.strategy(wanted)) not in fitting:
+        if wanted is not None and (wanted := checked_strategy(wanted)) not in fitting:
             raise ValueError(f"edge_assign_strategy = {wanted!r}: the edges of {self._root} lie {fitting[0]}")
         return wanted or fitting[0]
 
@@ -214,7 +209,7 @@ class _EdgeFiles:
 
 def _all_owned(origin: Path, ids: np.ndarray, owner: np.ndarray, part: int) -> bool:
     owned = True
-    for _, chunk in arguments.chunks(ids):
+    for _, chunk in chunks(ids):
         bad = chunk[(chunk < 0) | (chunk >= owner.size)]
         if bad.size:
             raise PartitionError(f"{origin} holds node {bad[0]}: expected ids in [0, {owner.size}), which its book has")
@@ -233,8 +228,8 @@ def _feat(parts: Sequence[Path], name: str, type_: _Type, num_rows: int, scratch
         if not feats.exists() and not ids.exists():
             continue  # a partition without rows, or with a cache only
         try:
-            with closing(read_pickles(feats)) as chunks, closing(read_pickles(ids)) as chunks_of_ids:
-                for rows, at in zip(chunks, chunks_of_ids, strict=True):
+            with closing(read_pickles(feats)) as pieces, closing(read_pickles(ids)) as pieces_of_ids:
+                for rows, at in zip(pieces, pieces_of_ids, strict=True):
                     table.add(feats, at, {"feat": rows})
         except ValueError as error:
             if isinstance(error, PartitionError):

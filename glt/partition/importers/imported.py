@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 
 from glt.data.schema import EdgeType, Schema
 from glt.errors import PartitionError
-from glt.partition.arguments import chunks
-from glt.partition.format.files import Array, Rows, as_torch_dtype, scratch_array
+from glt.partition.format.files import Array, Rows, as_torch_dtype, chunks, scratch_array
 from glt.partition.format.manifest import Manifest
 from glt.partition.format.staging import require_free
+from glt.partition.graph_input import arguments_by_type
 from glt.partition.methods.partitioners import AssignedPartitioner
 
 # Puts tables together again from the pieces that partitions hold, in scratch files: memory does not grow with them.
@@ -28,12 +28,11 @@ _CHUNK_BYTES = 64 << 20
 
 
 class Assembly:
-    """Tables with one row for each id of a kind (the nodes or edges of a type), each row given exactly once.
+    """Tables with one row for each id of a kind (the nodes or edges of a type), put together from the pieces of
+    partitions.
 
-    Args:
-        what: The kind, for messages: ``"node"`` or ``"edge of type (...)"``.
-        num_rows: Number of ids.
-        scratch: Directory for nameless scratch files, that the kernel frees with the tables.
+    Each row is given exactly once. Tables are in nameless files in ``scratch``: memory does not grow with them.
+    ``what`` is the kind, for messages: ``"node"`` or ``"edge of type (...)"``.
     """
 
     def __init__(self, what: str, num_rows: int, scratch: Path) -> None:
@@ -121,11 +120,8 @@ class Assembly:
 class EdgeAssembly(Assembly):
     """The edges of one type: ``edge_index [2, num_edges]`` (the tables ``row`` and ``col``) and tables of their rows.
 
-    Args:
-        edge_type: The type, for messages; None where there is only one.
-        num_edges: Number of them.
-        num_nodes: Number of nodes of the source's and of the destination's type.
-        scratch: As in :class:`Assembly`.
+    ``edge_type`` is for messages, None where there is only one; ``num_nodes`` are those of the source's and of the
+    destination's type.
     """
 
     def __init__(self, edge_type: EdgeType | None, num_edges: int, num_nodes: tuple[int, int], scratch: Path) -> None:
@@ -166,78 +162,38 @@ def integers(origin: Path, name: str, value: object) -> np.ndarray:
 
 @dataclass
 class Imported:
-    """What an importer found. Lists have one entry per type, None where there is nothing.
+    """What an importer found.
 
     Attributes:
         schema: The types.
         num_parts: Number of partitions.
         edge_assign_strategy: ``"by_src"`` or ``"by_dst"``.
         origin: Where it comes from, for the manifest.
-        owners: Partition of each node, by node type.
-        edge_index: By edge type.
-        node_tables, edge_tables: Arguments of a partitioner, such as ``node_feat``, each a list by type.
-        node_attrs, edge_attrs: Named tables, each a list by type.
+        nodes, edges: By type, arguments of :class:`AssignedPartitioner`, ``owners`` and ``edge_index`` among them.
     """
 
     schema: Schema
     num_parts: int
     edge_assign_strategy: str
     origin: dict[str, Any]
-    owners: list[Array]
-    edge_index: list[np.ndarray]
-    node_tables: dict[str, list[Array | None]] = field(default_factory=dict)
-    edge_tables: dict[str, list[Array | None]] = field(default_factory=dict)
-    node_attrs: dict[str, list[Array | None]] = field(default_factory=dict)
-    edge_attrs: dict[str, list[Array | None]] = field(default_factory=dict)
+    nodes: list[dict[str, Any]]
+    edges: list[dict[str, Any]]
 
     def write(self, output_dir: str | os.PathLike[str], progress: bool, graph: Mapping[str, Any]) -> Manifest:
         """Writes the partition directory, the assignment kept; ``graph`` are arguments that the source lacks."""
-        tables = {
-            name: values
-            for kind, by_type in (
-                (self.schema.by_node_type, self.node_tables),
-                (self.schema.by_edge_type, self.edge_tables),
-            )
-            for name, given in by_type.items()
-            if (values := self._argument(kind, given)) is not None
-        }
-        for name, kind, attrs in (
-            ("node_attrs", self.schema.by_node_type, self.node_attrs),
-            ("edge_attrs", self.schema.by_edge_type, self.edge_attrs),
-        ):
-            if attrs:
-                tables[name] = self._argument(kind, _by_position(attrs))
+        nodes = [{"num_nodes": len(each["owners"]), **each} for each in self.nodes]
+        tables = arguments_by_type(self.schema, nodes, self.edges)
         twice = sorted(tables.keys() & graph.keys())
         if twice:
             raise ValueError(f"{twice[0]} is given, but the imported directory holds it too: leave it out")
         return AssignedPartitioner(
             output_dir,
             self.num_parts,
-            self._by_type(self.schema.by_node_type, [len(owner) for owner in self.owners]),
-            self._by_type(self.schema.by_edge_type, self.edge_index),
-            owners=self._by_type(self.schema.by_node_type, self.owners),
             origin=self.origin,
             edge_assign_strategy=self.edge_assign_strategy,
             **tables,
             **graph,
         ).partition(progress=progress)
-
-    def _by_type(self, by_type: Any, values: list[Any]) -> Any:
-        return by_type(values) if self.schema.is_hetero else values[0]
-
-    def _argument(self, by_type: Any, values: list[Any]) -> Any:
-        if not self.schema.is_hetero:
-            return values[0]
-        return {key: value for key, value in by_type(values).items() if value is not None} or None
-
-
-def _by_position(attrs: Mapping[str, list[Array | None]]) -> list[dict[str, Array] | None]:
-    """From a list by type for each name to a dict by name for each type, None of a type without tables."""
-    by_type = [
-        {name: table for name, table in zip(attrs, tables, strict=True) if table is not None}
-        for tables in zip(*attrs.values(), strict=True)
-    ]
-    return [tables or None for tables in by_type]
 
 
 @contextmanager
@@ -251,7 +207,6 @@ def scratch_for(output_dir: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def require_directory(source: Path, what: str) -> None:
-    """Raises PartitionError unless ``source`` is a directory."""
     if not source.is_dir():
         raise PartitionError(f"{source} is not a directory: expected what {what} wrote")
 

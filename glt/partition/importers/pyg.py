@@ -13,8 +13,7 @@ from typing_extensions import Unpack
 
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.errors import PartitionError
-from glt.partition.arguments import chunks
-from glt.partition.format.files import Array
+from glt.partition.format.files import Array, chunks
 from glt.partition.format.manifest import Manifest
 from glt.partition.importers.imported import (
     Assembly,
@@ -96,21 +95,15 @@ class _Reader:
                 )
             self._read_nodes(directory / "node_feats.pt", part)
             self._read_edges(directory, part)
-        node_tables = [nodes.tables(self._root) for nodes in self._nodes]
-        edge_tables = [edges.tables(self._root) for edges in self._edges]
-        return Imported(
-            self._schema,
-            self._num_parts,
-            "by_dst",
-            {"imported_from": "torch_geometric.distributed"},
-            owners=list(self._owners),
-            edge_index=[edges.edge_index for edges in self._edges],
-            node_tables={"node_feat": [tables.get("feat") for tables in node_tables], "node_time": self._node_time},
-            edge_tables={
-                "edge_feat": [tables.get("feat") for tables in edge_tables],
-                "edge_time": [tables.get("time") for tables in edge_tables],
-            },
-        )
+        nodes, edges = [], []
+        for owner, time, each in zip(self._owners, self._node_time, self._nodes, strict=True):
+            nodes.append({"owners": owner, "node_feat": each.tables(self._root).get("feat"), "node_time": time})
+        for assembly in self._edges:
+            tables = assembly.tables(self._root)
+            given = {"edge_feat": tables.get("feat"), "edge_time": tables.get("time")}
+            edges.append({"edge_index": assembly.edge_index, **given})
+        origin = {"imported_from": "torch_geometric.distributed"}
+        return Imported(self._schema, self._num_parts, "by_dst", origin, nodes, edges)
 
     def _book(self, name: str, type_: str) -> np.ndarray:
         path = self._root / name / f"{type_}.pt" if self._schema.is_hetero else self._root / f"{name}.pt"

@@ -25,23 +25,14 @@ from torch import Tensor
 from glt.errors import PartitionError
 
 _LOCAL_HEADER_BYTES: Final = 30  # of a zip record, before its name and extra field
-_STORAGES: Final = {
-    f"{name}Storage": dtype
-    for name, dtype in {
-        "Bool": torch.bool, "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16, "Int": torch.int32,
-        "Long": torch.int64, "Half": torch.float16, "BFloat16": torch.bfloat16, "Float": torch.float32,
-        "Double": torch.float64, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128,
-    }.items()
-}  # fmt: skip
+_NAMES: Final = "Bool Byte Char Short Int Long Half BFloat16 Float Double ComplexFloat ComplexDouble".split()
+_DTYPES: Final = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
+_STORAGES: Final = {f"{name}Storage": getattr(torch, dtype) for name, dtype in zip(_NAMES, _DTYPES, strict=True)}
 _BOOKS: Final = "graphlearn_torch.partition.partition_book"
-_RECORDS: Final = frozenset(
-    {
-        ("torch", "ScriptObject"),
-        ("dgl.graphbolt.impl.fused_csc_sampling_graph", "FusedCSCSamplingGraph"),
-        (_BOOKS, "GLTPartitionBook"),
-        (_BOOKS, "RangePartitionBook"),
-        (_BOOKS, "OffsetId2Index"),
-    }
+_GRAPHBOLT: Final = "dgl.graphbolt.impl.fused_csc_sampling_graph"
+_RECORDS: Final = (
+    *(("torch", "ScriptObject"), (_GRAPHBOLT, "FusedCSCSamplingGraph")),
+    *((_BOOKS, name) for name in ("GLTPartitionBook", "RangePartitionBook", "OffsetId2Index")),
 )
 
 
@@ -70,22 +61,15 @@ def read_torch(path: Path) -> Any:
 
 
 def read_pickles(path: Path) -> Generator[Any, None, None]:
-    """Yields the objects of pickles that follow each other in a file, one at a time in memory.
-
-    Raises:
-        PartitionError: As :func:`read_torch`.
-    """
+    """Yields the objects of pickles that follow each other in a file, one at a time in memory; errors as
+    :func:`read_torch`."""
     with _damage_named(path), open(path, "rb") as file:
         while file.peek(1):
             yield _Unpickler(file, _no_storage).load()
 
 
 def read_plain(path: Path) -> Any:
-    """Returns the pickled object of a file that may hold dicts, lists, tuples, strings, numbers and None only.
-
-    Raises:
-        PartitionError: If the file is missing or damaged, or names any class or function.
-    """
+    """Returns the pickled object of a file that may hold plain values only; errors as :func:`read_torch`."""
     with _damage_named(path), open(path, "rb") as file:
         return _PlainUnpickler(file).load()
 

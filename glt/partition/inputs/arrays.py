@@ -1,4 +1,21 @@
-"""Arrays of an ``.npz`` file, unpacked into scratch files: never one of them in memory."""
+"""Directories of ``.npy`` files, which are mapped; and ``.npz`` files, unpacked into scratch files.
+
+Of a homogeneous graph::
+
+    edge_index.npy                              [2, num_edges], int32 or int64
+    node_feat.npy, node_label.npy, node_time.npy        optional, one row per node
+    edge_feat.npy, edge_weight.npy, edge_time.npy       optional, one row per edge
+    node_attr/<name>.npy, edge_attr/<name>.npy          optional, named tables
+    graph.json                                          optional
+
+Of a heterogeneous one there is a directory in place of each file, with a file per type: ``edge_index/<type>.npy``,
+``node_feat/<type>.npy`` and so on, and ``node_attr/<type>/<name>.npy``. Types and names are written as in a partition
+directory (:mod:`glt.partition.format.layout`).
+
+``graph.json`` may say what files do not: ``{"num_nodes": 100}``, of a heterogeneous graph ``{"num_nodes": {"paper":
+100}, "edge_types": [["paper", "cites", "paper"]]}``, whose orders are those of the types. Default: types in the order
+of their file names, as many nodes as their tables have rows, without tables as many as the largest id needs.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +28,16 @@ from urllib.parse import unquote
 import numpy as np
 
 from glt.data.arrays import BAD_HEADER, map_npy
-from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType
-from glt.partition.inputs.collected import CHUNK_BYTES, FoundEdges, FoundNodes, ScratchRows, arguments_of
+from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType, Schema
+from glt.partition.graph_input import arguments_by_type
+from glt.partition.inputs.scratch import CHUNK_BYTES, ScratchRows
 
-# Directories of ``.npy`` files, which are mapped, not read.
-#
-# Of a homogeneous graph::
-#
-# edge_index.npy [2, num_edges], int32 or int64 node_feat.npy node_label.npy node_time.npy optional, one row per node
-# edge_feat.npy edge_weight.npy edge_time.npy optional, one row per edge node_attr/<name>.npy edge_attr/<name>.npy
-# optional, named tables graph.json optional
-#
-# Of a heterogeneous one there is a directory in place of each file, with a file per type: ``edge_index/<type>.npy``,
-# ``node_feat/<type>.npy`` and so on, and ``node_attr/<type>/<name>.npy``. Types and names are written as in a
-# partition directory (:mod:`glt.partition.format.layout`): the three parts of an edge type joined by ``__``, odd
-# characters percent-encoded.
-#
-# ``graph.json`` may say what files do not: ``{"num_nodes": 100}``, of a heterogeneous graph ``{"num_nodes": {"paper":
-# 100}, "edge_types": [["paper", "cites", "paper"]]}``, whose orders are those of the types. Default: types in the
-# order of their file names, as many nodes as their tables have rows, without tables as many as the largest id needs.
-
-
-_NODE: Final = {"node_feat": "feat", "node_label": "label", "node_time": "time"}
-_EDGE: Final = {"edge_feat": "feat", "edge_weight": "weight", "edge_time": "time"}
-_ATTRS: Final = ("node_attr", "edge_attr")
+_NODE: Final = ("node_feat", "node_label", "node_time")
+_EDGE: Final = ("edge_index", "edge_feat", "edge_weight", "edge_time")
+_ATTRS: Final = ("node_attrs", "edge_attrs")
 
 
 def is_npy_directory(root: Path) -> bool:
-    """Tells whether ``root`` has edges in ``.npy`` files."""
     return (root / "edge_index.npy").is_file() or (root / "edge_index").is_dir()
 
 
@@ -50,46 +49,47 @@ def read_npy_directory(root: Path) -> dict[str, Any]:
     """
     is_hetero = (root / "edge_index").is_dir()
     counts, edge_types = _graph_json(root, is_hetero)
-    known = {"edge_index", *_NODE, *_EDGE}
-    paths: dict[str, dict[Any, Path]] = {name: {} for name in known}
-    attrs: dict[str, dict[Any, dict[str, Path]]] = {name: {} for name in _ATTRS}
-    for path in sorted(root.rglob("*.npy")):
-        parts = path.relative_to(root).with_suffix("").parts
-        kind, *rest = parts
-        if kind in known and len(rest) == is_hetero:
-            paths[kind][_type(kind, rest, path)] = path
-        elif kind in attrs and len(rest) == 1 + is_hetero:
-            attrs[kind].setdefault(_type(kind, rest[:-1], path), {})[unquote(rest[-1])] = path
-        else:
-            of = "<type>" if is_hetero else ""
-            raise ValueError(
-                f"{path} is of no known name: expected {', '.join(sorted(known))}, each {'/' + of if of else ''}.npy, "
-                f"or {' or '.join(f'{name}/{of + chr(47) if of else of}<name>.npy' for name in _ATTRS)}"
-            )
+    found = _files(root, is_hetero)
     if not is_hetero:
-        edge_types = edge_types or list(HOMOGENEOUS.edge_types)
-    edge_types = edge_types or list(paths["edge_index"])
-    ends = [end for edge_type in edge_types for end in (edge_type[0], edge_type[2])]
-    rest_ = sorted({*(t for name in _NODE for t in paths[name]), *attrs["node_attr"], *ends})
-    node_types = [*counts, *(t for t in rest_ if t not in counts)]
-    tables: dict[str, Any] = {**paths, **attrs}
-    for what, found in tables.items():
-        for type_ in found:
-            if type_ not in (node_types if what.startswith("node") else edge_types):
-                raise ValueError(f"{root / what} has {type_!r}, which graph.json does not list among the types")
+        edge_types = list(HOMOGENEOUS.edge_types)
+    edge_types = edge_types or list(found["edge_index"])
+    ends = {end for edge_type in edge_types for end in (edge_type[0], edge_type[2])}
+    with_tables = {type_ for name in (*_NODE, "node_attrs") for type_ in found[name]}
+    node_types = [*counts, *sorted((with_tables | ends) - counts.keys())]
+    for name, of_types in found.items():
+        for type_ in of_types:
+            if type_ not in (node_types if name.startswith("node") else edge_types):
+                where = root / name.removesuffix("s")
+                raise ValueError(f"{where} has {type_!r}, which graph.json does not list among the types")
     for edge_type in edge_types:
-        if edge_type not in paths["edge_index"]:
+        if edge_type not in found["edge_index"]:
             raise ValueError(f"{root} has no edge_index of {edge_type!r}")
-    nodes, edges = {}, {}
-    for node_type in node_types:
-        of_type = {to: map_npy(paths[name][node_type]) for name, to in _NODE.items() if node_type in paths[name]}
-        named = {name: map_npy(path) for name, path in attrs["node_attr"].get(node_type, {}).items()}
-        nodes[node_type] = FoundNodes(counts.get(node_type), **of_type, attrs=named)
-    for edge_type in edge_types:
-        of_type = {to: map_npy(paths[name][edge_type]) for name, to in _EDGE.items() if edge_type in paths[name]}
-        named = {name: map_npy(path) for name, path in attrs["edge_attr"].get(edge_type, {}).items()}
-        edges[edge_type] = FoundEdges(map_npy(paths["edge_index"][edge_type]), **of_type, attrs=named)
-    return arguments_of(nodes, edges, is_hetero)
+
+    def tables(names: tuple[str, ...], type_: Any) -> dict[str, Any]:
+        return {name: found[name][type_] for name in names if type_ in found[name]}
+
+    nodes = [{"num_nodes": counts.get(t), **tables((*_NODE, "node_attrs"), t)} for t in node_types]
+    edges = [tables((*_EDGE, "edge_attrs"), t) for t in edge_types]
+    schema = Schema(tuple(node_types), tuple(edge_types)) if is_hetero else HOMOGENEOUS
+    return arguments_by_type(schema, nodes, edges)
+
+
+def _files(root: Path, is_hetero: bool) -> dict[str, dict[Any, Any]]:
+    """Maps all files: tables by the name of their argument and by type, named tables by name too."""
+    found: dict[str, dict[Any, Any]] = {name: {} for name in (*_NODE, *_EDGE, *_ATTRS)}
+    for path in sorted(root.rglob("*.npy")):
+        kind, *rest = path.relative_to(root).with_suffix("").parts
+        if kind in (*_NODE, *_EDGE) and len(rest) == is_hetero:
+            found[kind][_type(kind, rest, path)] = map_npy(path)
+        elif f"{kind}s" in _ATTRS and len(rest) == 1 + is_hetero:
+            found[f"{kind}s"].setdefault(_type(kind, rest[:-1], path), {})[unquote(rest[-1])] = map_npy(path)
+        else:
+            of = "/<type>" if is_hetero else ""
+            raise ValueError(
+                f"{path} is of no known name: expected {', '.join(sorted((*_NODE, *_EDGE)))}, each {of}.npy, or "
+                f"node_attr{of}/<name>.npy or edge_attr{of}/<name>.npy"
+            )
+    return found
 
 
 def _type(kind: str, rest: list[str], path: Path) -> Any:
@@ -131,7 +131,6 @@ def npz_members(path: Path, scratch: Path) -> dict[str, np.ndarray]:
     """Returns all arrays of the file by name, mapped; nothing is unpickled.
 
     Raises:
-        FileNotFoundError: If there is no such file.
         ValueError: If it is no ``.npz`` file of plain arrays; names it.
     """
     try:

@@ -11,17 +11,16 @@ from __future__ import annotations
 import csv
 import gzip
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from glt.data.schema import HOMOGENEOUS, EdgeType, NodeType
-from glt.partition.arguments import chunks
+from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
+from glt.partition.format.files import chunks
+from glt.partition.graph_input import arguments_by_type
 from glt.partition.inputs.arrays import npz_members
-from glt.partition.inputs.collected import CHUNK_BYTES, FoundEdges, FoundNodes, ScratchRows, arguments_of, pair
+from glt.partition.inputs.scratch import CHUNK_BYTES, ScratchRows, pair
 from glt.partition.inputs.tables import Field, TableFiles, read_fields
 
 logger = logging.getLogger(__name__)
@@ -29,15 +28,15 @@ logger = logging.getLogger(__name__)
 _NODE: Final = HOMOGENEOUS.node_types[0]
 _EDGE: Final = HOMOGENEOUS.edge_types[0]
 
-# OGB's own lists (ogb/*propred/master.csv): which graphs are stored without the reverses of their edges.
-_INVERSE: Final = {
-    "ogbn_proteins": True, "ogbn_products": True, "ogbn_arxiv": False, "ogbn_mag": False, "ogbn_papers100M": False,
-    "ogbl_ppa": True, "ogbl_collab": True, "ogbl_citation2": False, "ogbl_wikikg2": False, "ogbl_ddi": True,
-    "ogbl_biokg": False, "ogbl_vessel": False,
-}  # fmt: skip
-_CSV, _HETERO_CSV, _BINARY, _HETERO_BINARY = (
-    "edge.csv.gz", "triplet-type-list.csv.gz", "data.npz", "edge_index_dict.npz",
-)  # fmt: skip
+# OGB's own lists (ogb/*propred/master.csv): graphs that are stored without the reverses of their edges, and others.
+_INVERSE: Final = dict.fromkeys(("ogbn_proteins", "ogbn_products", "ogbl_ppa", "ogbl_collab", "ogbl_ddi"), True)
+_INVERSE.update(dict.fromkeys(("ogbn_arxiv", "ogbn_mag", "ogbn_papers100M", "ogbl_citation2", "ogbl_wikikg2"), False))
+_INVERSE.update(dict.fromkeys(("ogbl_biokg", "ogbl_vessel"), False))
+_CSV, _HETERO_CSV = "edge.csv.gz", "triplet-type-list.csv.gz"
+_BINARY, _HETERO_BINARY = "data.npz", "edge_index_dict.npz"
+
+# The arguments of a partitioner, by type of nodes and by type of edges.
+_Found = tuple[dict[str, dict[str, Any]], dict[EdgeType, dict[str, Any]]]
 
 
 def is_ogb_folder(root: Path) -> bool:
@@ -51,8 +50,8 @@ def read_ogb_folder(root: Path, scratch: Path, add_inverse_edge: bool | None = N
     Args:
         root: Its folder, such as ``dataset/ogbn_products``.
         scratch: Directory for what is read; its files have no names and are gone with the arrays.
-        add_inverse_edge: Whether edges are followed by their reverses, as OGB does with some datasets that are stored
-            in CSV. Default: as OGB does with the dataset that the folder is named after.
+        add_inverse_edge: Whether edges are followed by their reverses. Default: as OGB does with the dataset that the
+            folder is named after.
 
     Raises:
         ImportError: If it is stored in CSV and there is no pyarrow.
@@ -71,111 +70,105 @@ def read_ogb_folder(root: Path, scratch: Path, add_inverse_edge: bool | None = N
         add_inverse_edge = is_csv and _INVERSE[name]
     is_hetero = not ((raw / _CSV).is_file() or (raw / _BINARY).is_file())
     read = {(True, False): _csv, (True, True): _hetero_csv, (False, False): _binary, (False, True): _hetero_binary}
-    found: _Found = read[is_csv, is_hetero](raw, scratch)
-    for node_type, nodes in found.nodes.items():
-        assert nodes.num_nodes is not None
-        nodes.attrs |= _split_masks(root / "split", node_type if is_hetero else "", nodes.num_nodes)
-        if nodes.label is not None:
-            nodes.label = _labels(nodes.label)
+    nodes, edges = read[is_csv, is_hetero](raw, scratch)
+    for node_type, tables in nodes.items():
+        masks = _split_masks(root / "split", node_type if is_hetero else "", tables["num_nodes"])
+        tables["node_attrs"] = {**tables.get("node_attrs", {}), **masks} or None
+        if "node_label" in tables:
+            tables["node_label"] = _labels(tables["node_label"])
     if add_inverse_edge:
-        found.edges = {edge_type: _with_inverse(edges, scratch) for edge_type, edges in found.edges.items()}
-    return arguments_of(found.nodes, found.edges, is_hetero)
-
-
-@dataclass
-class _Found:
-    nodes: dict[NodeType, FoundNodes] = field(default_factory=dict)
-    edges: dict[EdgeType, FoundEdges] = field(default_factory=dict)
+        edges = {edge_type: _with_inverse(tables, scratch) for edge_type, tables in edges.items()}
+    schema = Schema(tuple(nodes), tuple(edges)) if is_hetero else HOMOGENEOUS
+    return arguments_by_type(schema, list(nodes.values()), list(edges.values()))
 
 
 def _csv(raw: Path, scratch: Path) -> _Found:
     (count,) = _one_graph(raw / "num-node-list.csv.gz", [row[0] for row in _rows(raw / "num-node-list.csv.gz")])
-    tables = _tables(raw, scratch)
-    nodes = FoundNodes(int(count), tables.pop("node-feat", None), tables.pop("node-label", None))
-    edges = _edges(raw, tables, scratch)
-    nodes.attrs = {name: table for name, table in tables.items() if name.startswith("node_")}
-    return _Found({_NODE: nodes}, {_EDGE: edges})
+    nodes, edges = _tables(raw, scratch)
+    return {_NODE: {"num_nodes": int(count), **nodes}}, {_EDGE: {"edge_index": _edge_index(raw, scratch), **edges}}
 
 
 def _hetero_csv(raw: Path, scratch: Path) -> _Found:
     types, *counts = _rows(raw / "num-node-dict.csv.gz")
     (per_type,) = _one_graph(raw / "num-node-dict.csv.gz", counts)
-    found = _Found()
+    nodes, edges = {}, {}
     for node_type, count in sorted(zip(types, per_type, strict=True)):
-        tables = _tables(raw / "node-feat" / node_type, scratch)
-        label = _tables(raw / "node-label" / node_type, scratch).get("node-label")
-        feat = tables.pop("node-feat", None)
-        found.nodes[node_type] = FoundNodes(int(count), feat, label, attrs=tables)
+        tables, _ = _tables(raw / "node-feat" / node_type, scratch)
+        labels, _ = _tables(raw / "node-label" / node_type, scratch)
+        nodes[node_type] = {"num_nodes": int(count), **tables}
+        if "node_label" in labels:
+            nodes[node_type]["node_label"] = labels["node_label"]
     for triplet in sorted(tuple(row) for row in _rows(raw / _HETERO_CSV)):
         src, relation, dst = triplet
         below = raw / "relations" / "___".join(triplet)
-        found.edges[src, relation, dst] = _edges(below, _tables(below, scratch), scratch)
-    return found
+        _, tables = _tables(below, scratch)
+        edges[src, relation, dst] = {"edge_index": _edge_index(below, scratch), **tables}
+    return nodes, edges
 
 
 def _binary(raw: Path, scratch: Path) -> _Found:
     arrays = npz_members(raw / _BINARY, scratch)
     (count,) = _one_graph(raw / _BINARY, arrays.pop("num_nodes_list").tolist())
     arrays.pop("num_edges_list")
-    nodes, edges = FoundNodes(int(count)), FoundEdges(_contiguous(arrays.pop("edge_index"), scratch))
+    nodes: dict[str, Any] = {"num_nodes": int(count)}
+    edges: dict[str, Any] = {"edge_index": _contiguous(arrays.pop("edge_index"), scratch)}
     for name, array in arrays.items():
-        _put(raw / _BINARY, name, array, nodes, edges)
+        _put(raw / _BINARY, name, array, nodes if name.startswith("node_") else edges)
     if (raw / "node-label.npz").is_file():
-        nodes.label = npz_members(raw / "node-label.npz", scratch)["node_label"]
-    return _Found({_NODE: nodes}, {_EDGE: edges})
+        nodes["node_label"] = npz_members(raw / "node-label.npz", scratch)["node_label"]
+    return {_NODE: nodes}, {_EDGE: edges}
 
 
 def _hetero_binary(raw: Path, scratch: Path) -> _Found:
     counts = npz_members(raw / "num_nodes_dict.npz", scratch)
-    found = _Found()
+    nodes: dict[str, Any] = {}
     for node_type in sorted(counts):
         (count,) = _one_graph(raw / "num_nodes_dict.npz", counts[node_type].tolist())
-        found.nodes[node_type] = FoundNodes(int(count))
+        nodes[node_type] = {"num_nodes": int(count)}
     ends = npz_members(raw / _HETERO_BINARY, scratch)
-    for key in sorted(ends, key=_triplet):
-        found.edges[_triplet(key)] = FoundEdges(_contiguous(ends[key], scratch))
+    edges: dict[EdgeType, Any] = {
+        _triplet(key): {"edge_index": _contiguous(ends[key], scratch)} for key in sorted(ends, key=_triplet)
+    }
     for path in sorted(raw.glob("*.npz")):
         name = path.stem.removesuffix("_dict")
         if path.name in ("num_nodes_dict.npz", "num_edges_dict.npz", _HETERO_BINARY):
             continue
         for key, array in npz_members(path, scratch).items():
             if path.stem == "node-label":
-                found.nodes[key].label = array
-            elif name.startswith("node_"):
-                _put(path, name, array, found.nodes[key], None)
+                nodes[key]["node_label"] = array
             else:
-                _put(path, name, array, None, found.edges[_triplet(key)])
-    return found
+                _put(path, name, array, nodes[key] if name.startswith("node_") else edges[_triplet(key)])
+    return nodes, edges
 
 
-def _put(path: Path, name: str, array: np.ndarray, nodes: FoundNodes | None, edges: FoundEdges | None) -> None:
+def _put(path: Path, name: str, array: np.ndarray, tables: dict[str, Any]) -> None:
     """Puts an array where its name says: features, or an attribute."""
-    store: Any = nodes if name.startswith("node_") else edges if name.startswith("edge_") else None
-    if store is None:
+    if not name.startswith(("node_", "edge_")):
         raise ValueError(f"{path} has {name!r}: expected names that begin with node_ or edge_")
     if name in ("node_feat", "edge_feat"):
-        store.feat = array
+        tables[name] = array
     else:
-        store.attrs[name] = array
+        tables.setdefault(f"{name[:4]}_attrs", {})[name] = array
 
 
-def _edges(folder: Path, tables: Mapping[str, np.ndarray], scratch: Path) -> FoundEdges:
-    """The edges of a folder, and those of ``tables`` that belong to them."""
+def _edge_index(folder: Path, scratch: Path) -> np.ndarray:
     columns = {name: Field("edge.csv.gz", (column,)) for name, column in (("src", "f0"), ("dst", "f1"))}
     ends = read_fields(TableFiles((folder / _CSV,), header=False), columns, scratch)
-    attrs = {name: table for name, table in tables.items() if name.startswith("edge_")}
-    return FoundEdges(pair(scratch, ends["src"], ends["dst"]), tables.get("edge-feat"), attrs=attrs)
+    return pair(scratch, ends["src"], ends["dst"])
 
 
-def _tables(folder: Path, scratch: Path) -> dict[str, np.ndarray]:
-    """All tables of a folder by name, ``[rows, columns]``: features, labels and OGB's additional files."""
-    found = {}
+def _tables(folder: Path, scratch: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns all tables of a folder, ``[rows, columns]``, of nodes and of edges: features, labels, and attributes,
+    which are OGB's additional files."""
+    found: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for path in sorted(folder.glob("*.csv.gz")):
         name = path.name.removesuffix(".csv.gz")
         if name == "species":  # of ogbn_proteins, which OGB renames so
             name = "node_species"
-        if name in ("node-feat", "edge-feat", "node-label") or name.startswith(("node_", "edge_")):
-            found[name] = _table(path, scratch)
+        if name in ("node-feat", "edge-feat", "node-label"):
+            found[name.startswith("edge")][name.replace("-", "_")] = _table(path, scratch)
+        elif name.startswith(("node_", "edge_")):
+            found[name.startswith("edge")].setdefault(f"{name[:4]}_attrs", {})[name] = _table(path, scratch)
     return found
 
 
@@ -215,19 +208,18 @@ def _split_masks(split: Path, below: str, num_nodes: int) -> dict[str, np.ndarra
     return masks
 
 
-def _with_inverse(edges: FoundEdges, scratch: Path) -> FoundEdges:
+def _with_inverse(tables: dict[str, Any], scratch: Path) -> dict[str, Any]:
     """Each edge followed by its reverse, both with the same rows."""
-    src, dst = edges.edge_index
+    src, dst = tables["edge_index"]
     ends = []
     for one, other in ((src, dst), (dst, src)):
         rows = ScratchRows(scratch, one.dtype)
         for begin, piece in chunks(one):
             rows.append(np.stack([piece, other[begin : begin + len(piece)]], axis=1).reshape(-1))
         ends.append(rows.array())
-    feat = None if edges.feat is None else _twice(edges.feat, scratch)
-    return FoundEdges(
-        pair(scratch, *ends), feat, attrs={name: _twice(table, scratch) for name, table in edges.attrs.items()}
-    )
+    attrs = {name: _twice(table, scratch) for name, table in tables.get("edge_attrs", {}).items()}
+    feat = {"edge_feat": _twice(tables["edge_feat"], scratch)} if "edge_feat" in tables else {}
+    return {"edge_index": pair(scratch, *ends), **feat, "edge_attrs": attrs or None}
 
 
 def _twice(table: np.ndarray, scratch: Path) -> np.ndarray:

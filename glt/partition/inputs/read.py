@@ -1,4 +1,39 @@
-"""A graph on disk, of whatever kind, as the arguments of a partitioner."""
+"""A graph on disk, of whatever kind, as partitioners take it; and description files, which say where its tables are.
+
+A description is JSON, or TOML where Python has ``tomllib`` (3.11). Of a heterogeneous graph::
+
+    [node_types.paper]                       # the order is that of the types
+    files = "papers/*.parquet"               # Parquet, CSV, .csv.gz, .tsv: a file, directory, pattern, or list of them
+    id = "paper_id"                          # integers 0, 1, ... in any order; default: the number of the row
+    feat = ["f0", "f1"]                      # columns side by side, or one column of lists of equal length
+    label = "field"
+    time = "year"
+    attrs = ["train_mask"]                   # named tables, of columns of the same names
+
+    [node_types.author]
+    num_nodes = 100                          # default: rows of the table; without one, as many as edges need
+
+    [[edge_types]]
+    type = ["author", "writes", "paper"]
+    files = "writes.csv"
+    src = "author"                           # columns of integers, ids of nodes of these types
+    dst = "paper"
+    feat = { column = "embedding", dtype = "float32" }
+    weight = "weight"
+    time = "date"
+    attrs = { position = "pos", kind = { npy = "kind.npy" } }
+
+In place of a column there may be ``{ npy = "path" }``, a file with a row per node or edge, in place of ``src`` and
+``dst`` ``edge_index = { npy = "path" }`` of shape ``[2, num_edges]``. CSV files begin with the names of their columns,
+unless ``header = false`` names them ``f0``, ``f1``, ...; ``delimiter`` may be stated. ``dtype`` is NumPy's name of one:
+values become that if it can hold them, floats may be rounded. Paths are relative to the description.
+
+A homogeneous graph has ``nodes`` (optional) and ``edges``, one table each, in place of the types::
+
+    {"nodes": {"files": "nodes.parquet", "feat": "x"}, "edges": {"files": "edges/", "src": "from", "dst": "to"}}
+
+Tables are read once, in record batches, into nameless files. Missing values are refused.
+"""
 
 from __future__ import annotations
 
@@ -12,65 +47,24 @@ from typing import Any, Final
 import numpy as np
 
 from glt.data.arrays import damaged, load_saved
-from glt.data.schema import HOMOGENEOUS
+from glt.data.schema import HOMOGENEOUS, Schema
+from glt.partition.graph_input import GraphInput, arguments_by_type, stated_count
 from glt.partition.inputs.arrays import is_npy_directory, read_npy_directory
-from glt.partition.inputs.collected import FoundEdges, FoundNodes, arguments_of
 from glt.partition.inputs.ogb import is_ogb_folder, read_ogb_folder
 from glt.partition.inputs.pyg import graph_arguments
 from glt.partition.inputs.tables import EdgeTable, Field, NodeTable, TableFiles
-
-# Description files: which tables a graph is in, as JSON, or as TOML where Python has ``tomllib`` (3.11).
-#
-# A heterogeneous graph::
-#
-# [node_types.paper] # the order is that of the types files = "papers/*.parquet" # Parquet, CSV, .csv.gz, .tsv: a file,
-# directory, pattern, or list of them id = "paper_id" # integers 0, 1, ... in any order; default: the number of the row
-# feat = ["f0", "f1"] # columns side by side, or one column of lists of equal length label = "field" time = "year"
-# attrs = ["train_mask"] # named tables, of columns of the same names
-#
-# [node_types.author] num_nodes = 100 # default: rows of the table; without one, as many as edges need
-#
-# [[edge_types]] type = ["author", "writes", "paper"] files = "writes.csv" src = "author" # columns of integers, ids of
-# nodes of these types dst = "paper" feat = { column = "embedding", dtype = "float32" } weight = "weight" time = "date"
-# attrs = { position = "pos", kind = { npy = "kind.npy" } }
-#
-# In place of a column there may be ``{ npy = "path" }``, a file with a row per node or edge, in place of ``src`` and
-# ``dst`` ``edge_index = { npy = "path" }`` of shape ``[2, num_edges]``. CSV files begin with the names of their
-# columns, unless ``header = false`` names them ``f0``, ``f1``, ...; ``delimiter`` may be stated. ``dtype`` is NumPy's
-# name of one: values become that if it can hold them, floats may be rounded. Paths are relative to the description.
-#
-# A homogeneous graph has ``nodes`` (optional) and ``edges``, one table each, in place of the types::
-#
-# {"nodes": {"files": "nodes.parquet", "feat": "x"}, "edges": {"files": "edges/", "src": "from", "dst": "to"}}
-#
-# Tables are read once, in record batches, into nameless files. Missing values are refused.
-
 
 _FILES: Final = ("files", "header", "delimiter")
 _NODE: Final = ("num_nodes", "id", "feat", "label", "time", "attrs", *_FILES)
 _EDGE: Final = ("src", "dst", "edge_index", "feat", "weight", "time", "attrs", *_FILES)
 
 
-def read_description(path: Path, scratch: Path, outline: bool = False) -> dict[str, Any]:
-    """Returns the keyword arguments of a partitioner for the graph that a description file describes.
-
-    Args:
-        path: A ``.json`` or ``.toml`` file.
-        scratch: Directory for what is read; its files have no names and are gone with the arrays.
-        outline: Whether to count the rows of tables only, see :func:`glt.partition.inputs.read.read_graph`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ImportError: If it names tables and there is no pyarrow.
-        ValueError: If it is wrong: names the key. If a table is: names the file, column and row.
-    """
-    return graph_of(_load(path), path.parent, scratch, str(path), outline)
-
-
-def graph_of(
-    document: Mapping[str, Any], base: Path, scratch: Path, where: str, outline: bool = False
+def _read_described(
+    document: Mapping[str, Any], base: Path, scratch: Path, where: str, outline: bool
 ) -> dict[str, Any]:
-    """The same for a description in memory, whose relative paths begin at ``base``; ``where`` is for messages."""
+    """Returns the keyword arguments of a partitioner for the graph of a description, called ``where`` in messages,
+    whose relative paths begin at ``base``.
+    """
     is_hetero = "edge_types" in document or "node_types" in document
     root = _Keys(where, document, ("node_types", "edge_types") if is_hetero else ("nodes", "edges"))
     if is_hetero:
@@ -94,15 +88,16 @@ def graph_of(
     # All keys are looked at before any table is read.
     nodes = [(node_type, _node_table(keys, base)) for node_type, keys in node_parts]
     edges = [(edge_type, _edge_table(keys, base)) for edge_type, keys in edge_parts]
-    found_nodes: dict[Any, FoundNodes] = {t: table.outline() if outline else table.read(scratch) for t, table in nodes}
-    found_edges: dict[Any, FoundEdges] = {}
+    found = {t: table.outline() if outline else table.read(scratch) for t, table in nodes}
+    found_edges = {}
     for edge_type, table in edges:
         if outline:
-            ends = [found_nodes[end] for end in (edge_type[0], edge_type[2])]
-            found_edges[edge_type] = table.outline(scratch, with_ids=any(end.size() is None for end in ends))
+            is_counted = all(stated_count(found[end]) is not None for end in (edge_type[0], edge_type[2]))
+            found_edges[edge_type] = table.outline(scratch, with_ids=not is_counted)
         else:
             found_edges[edge_type] = table.read(scratch)
-    return arguments_of(found_nodes, found_edges, is_hetero)
+    schema = Schema(tuple(found), tuple(found_edges)) if is_hetero else HOMOGENEOUS
+    return arguments_by_type(schema, list(found.values()), list(found_edges.values()))
 
 
 def _load(path: Path) -> Any:
@@ -137,29 +132,24 @@ def _node_table(keys: _Keys, base: Path) -> NodeTable:
     num_nodes = keys.given.get("num_nodes")
     if num_nodes is not None and (type(num_nodes) is not int or num_nodes < 0):
         raise ValueError(f"{keys.where}: num_nodes = {num_nodes!r}: expected a number")
-    fields = {name: keys.field(name, base) for name in ("id", "feat", "label", "time")}
-    return NodeTable(keys.where, keys.files(base), num_nodes, fields, keys.attrs(base))
+    fields = keys.fields({"id": "id", "feat": "node_feat", "label": "node_label", "time": "node_time"}, base)
+    return NodeTable(keys.where, keys.files(base), fields, keys.attrs(base), num_nodes)
 
 
 def _edge_table(keys: _Keys, base: Path) -> EdgeTable:
     both = "edge_index" in keys.given
     if both == ("src" in keys.given and "dst" in keys.given):
         raise ValueError(f"{keys.where}: expected either src and dst, or edge_index; it has {sorted(keys.given)}")
-    names = ("edge_index",) if both else ("src", "dst")
-    fields = {name: keys.field(name, base) for name in (*names, "feat", "weight", "time")}
-    if both and fields["edge_index"].path is None:  # type: ignore[union-attr]
+    ends = {"edge_index": "edge_index"} if both else {"src": "src", "dst": "dst"}
+    tables = {"feat": "edge_feat", "weight": "edge_weight", "time": "edge_time"}
+    fields = keys.fields(ends | tables, base)
+    if both and fields["edge_index"].path is None:
         raise ValueError(f'{keys.where}: edge_index = {keys.given["edge_index"]!r}: expected {{"npy": "path"}}')
     return EdgeTable(keys.where, keys.files(base), fields, keys.attrs(base))
 
 
 class _Keys:
-    """One table of the document, whose keys are known.
-
-    Args:
-        where: What to call it in messages.
-        given: What was found in its place.
-        allowed: The keys that it may have.
-    """
+    """One table of a description, called ``where`` in messages, with some of the ``allowed`` keys."""
 
     def __init__(self, where: str, given: Any, allowed: tuple[str, ...]) -> None:
         if not isinstance(given, Mapping):
@@ -193,8 +183,13 @@ class _Keys:
             raise ValueError(f"{self.where}: delimiter = {delimiter!r}: expected one character")
         return TableFiles.of(f"{self.where}: files", given, base, header is not False, delimiter)
 
-    def field(self, key: str, base: Path) -> Field | None:
-        return None if key not in self.given else _field(f"{self.where}: {key}", self.given[key], base)
+    def fields(self, names: Mapping[str, str], base: Path) -> dict[str, Field]:
+        """Returns the columns that are given, by what they become; ``names`` has that by key."""
+        return {
+            name: _field(f"{self.where}: {key}", self.given[key], base)
+            for key, name in names.items()
+            if key in self.given
+        }
 
     def attrs(self, base: Path) -> dict[str, Field]:
         given = self.given.get("attrs", {})
@@ -249,17 +244,19 @@ def read_graph(
     weight_attr: str | None = None,
     time_attr: str | None = None,
     outline: bool = False,
-) -> dict[str, Any]:
-    """Returns the keyword arguments of any partitioner for a graph on disk::
+) -> GraphInput:
+    """Reads and checks a graph on disk, for any partitioner::
 
-        RandomPartitioner("parts", num_parts=2, **read_graph("dataset/ogbn_products", "/scratch")).partition()
+        RandomPartitioner("parts", 2, read_graph("dataset/ogbn_products", "/scratch")).partition()
+
+    The result is also a mapping of a partitioner's keyword arguments, such as ``num_nodes`` and ``edge_index``.
 
     Args:
         path: A directory of ``.npy`` files (:mod:`glt.partition.inputs.arrays`), a folder of OGB
             (:mod:`glt.partition.inputs.ogb`), a description of tables in ``.json`` or ``.toml``
-            (:mod:`glt.partition.inputs.read`), a PyG ``Data`` or ``HeteroData`` that ``torch.save`` wrote
-            (``.pt``, read without unpickling anything but tensors and PyG's own storages), or a table of edges in
-            Parquet or CSV: a file, a directory or a pattern.
+            (:mod:`glt.partition.inputs.read`), a PyG ``Data`` or ``HeteroData`` that ``torch.save`` wrote (``.pt``,
+            read without unpickling anything but tensors and PyG's own storages), or a table of edges in Parquet or CSV:
+            a file, a directory or a pattern.
         scratch_dir: Directory for tables while they are partitioned: room for their values, on a file system that is
             not memory. Its files have no names: nothing is left there, whatever happens.
         nodes, edges: Of a table of edges: the keys of a description's ``nodes`` and ``edges``; the ``files`` of
@@ -274,7 +271,8 @@ def read_graph(
     Raises:
         FileNotFoundError: If there is nothing of the kind.
         ImportError: If pyarrow is needed and not there.
-        KeyError, TypeError, ValueError: If what is there does not fit; names the file and the place in it.
+        KeyError, TypeError, ValueError, IndexError: If what is there does not fit; names the file and the place in it,
+            or the argument of a partitioner.
         OSError: If it cannot be read, or there is no room in ``scratch_dir``.
     """
     if not os.fspath(path):  # which Path takes for the working directory
@@ -291,14 +289,15 @@ def read_graph(
     elif path.is_dir() and is_npy_directory(path):
         arguments = read_npy_directory(path)
     elif path.suffix in _DESCRIPTIONS:
-        arguments = read_description(path, scratch, outline)
+        arguments = _read_described(_load(path), path.parent, scratch, str(path), outline)
     elif path.suffix == ".pt":
         arguments = graph_arguments(_load_pyg(path), weight_attr=weight_attr, time_attr=time_attr)
         options = {}
     else:
         is_table = True
         table = {"src": "src", "dst": "dst", "files": str(path.absolute()), **(edges or {})}
-        arguments = graph_of({"nodes": dict(nodes or {}), "edges": table}, Path.cwd(), scratch, str(path), outline)
+        document = {"nodes": dict(nodes or {}), "edges": table}
+        arguments = _read_described(document, Path.cwd(), scratch, str(path), outline)
     options |= {"add_inverse_edge": add_inverse_edge} | ({} if is_table else {"nodes": nodes, "edges": edges})
     for name, value in options.items():
         if value is not None:
@@ -309,7 +308,7 @@ def read_graph(
             f"{files} has no rows, so that there are no nodes: expected some, below the names of columns in CSV; state "
             "num_nodes (--num-nodes) if there are nodes without edges alone"
         )
-    return arguments
+    return GraphInput.of(**arguments)
 
 
 def _load_pyg(path: Path) -> Any:

@@ -16,24 +16,19 @@ from typing import Any, BinaryIO, Final, cast
 import numpy as np
 
 from glt.data.arrays import map_npy
-from glt.partition.arguments import chunks
-from glt.partition.inputs.collected import FoundEdges, FoundNodes, ScratchRows, blank, by_id, pair, pair_dtype
-
-# What Parquet and CSV files tell of themselves without their values being read.
-
+from glt.partition.format.files import chunks
+from glt.partition.inputs.scratch import ScratchRows, blank, by_id, pair, pair_dtype
 
 _BLOCK_BYTES: Final = 1 << 20
 _LINE_FEED, _CARRIAGE_RETURN = 10, 13
 
 
 def parquet_rows(path: Path) -> int:
-    """Returns the number of rows of a Parquet file, which its footer has."""
     return importlib.import_module("pyarrow.parquet").read_metadata(path).num_rows
 
 
 def parquet_largest(path: Path, column: str) -> int | None:
-    """Returns the largest integer of a column of a Parquet file, -1 where there is none; None if its footer does not
-    say."""
+    """Returns the largest integer of a column, -1 where there is none; None if the file's footer does not say."""
     metadata = importlib.import_module("pyarrow.parquet").read_metadata(path)
     largest = -1
     for at in range(metadata.num_row_groups):
@@ -49,9 +44,8 @@ def parquet_largest(path: Path, column: str) -> int | None:
 
 
 def count_lines(path: Path) -> int:
-    """Counts the lines of a text file, compressed or not, that are not empty: the rows of CSV, unless a value has a
-    line break. A block of it is in memory at a time.
-    """
+    """Counts the lines that are not empty of a text file, compressed or not: the rows of CSV, unless a value has a line
+    break."""
     num_lines, in_line = 0, False
     opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
     with cast(BinaryIO, opened) as file:
@@ -63,9 +57,6 @@ def count_lines(path: Path) -> int:
     return num_lines
 
 
-# Parquet and CSV files of one table, read through pyarrow in record batches.
-
-
 _PARQUET: Final = (".parquet", ".pq")
 _CSV: Final = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _BATCH_ROWS: Final = 1 << 16
@@ -73,10 +64,10 @@ _BATCH_ROWS: Final = 1 << 16
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of a table, one after the other: row numbers go on from file to file.
+    """The Parquet or CSV files of a table, one after the other: row numbers go on from file to file.
 
     Attributes:
-        paths: The files, Parquet or CSV.
+        paths: The files.
         header: Whether CSV files begin with the names of their columns; else these are ``f0``, ``f1``, ...
         delimiter: Between the values of a row of CSV. Default: a tab in ``.tsv`` files, else a comma.
     """
@@ -89,15 +80,12 @@ class TableFiles:
     def of(
         cls, key: str, given: str | Sequence[str], base: Path, header: bool = True, delimiter: str | None = None
     ) -> TableFiles:
-        """Finds files.
+        """Finds files; ``key`` says who asks, for messages.
 
-        Args:
-            key: Who asks, for messages.
-            given: A file, a directory, a pattern such as ``"part-*.parquet"``, or a list of these, whose order is kept.
-                The files of a directory (with those in directories below) or pattern are in the order of their paths:
-                ``part-10`` comes before ``part-2``. Names that begin with ``.`` or ``_`` do not count.
-            base: What relative paths begin at.
-            header, delimiter: See the attributes.
+        ``given`` is a file, a directory, a pattern such as ``"part-*.parquet"``, or a list of these, whose order is
+        kept. The files of a directory (with those in directories below) or pattern are in the order of their paths:
+        ``part-10`` comes before ``part-2``. Names that begin with ``.`` or ``_`` do not count. Relative paths begin at
+        ``base``.
 
         Raises:
             FileNotFoundError: If there is no such file.
@@ -163,12 +151,8 @@ class TableFiles:
         return num_rows + TableFiles(tuple(parquet)).estimated_rows()
 
     def estimated_rows(self) -> int:
-        """The same without reading any values: of CSV, lines are counted, and a value that has a line break in quotes
-        counts for two rows.
-
-        Raises:
-            ImportError: Without pyarrow.
-            ValueError: If a file is damaged; names it.
+        """As :meth:`num_rows`, without reading any values: of CSV, lines are counted, and a value that has a line break
+        in quotes counts for two rows.
         """
         arrow = require_arrow()
         num_rows = 0
@@ -183,12 +167,7 @@ class TableFiles:
         return num_rows
 
     def largest(self, column: str) -> int | None:
-        """Returns the largest integer of a column, -1 without rows; None if that takes reading it.
-
-        Raises:
-            ImportError: Without pyarrow.
-            ValueError: If a file is damaged; names it.
-        """
+        """Returns the largest integer of a column, -1 without rows; None if that takes reading it."""
         arrow = require_arrow()
         largest = -1
         for path in self.paths:
@@ -239,7 +218,6 @@ class TableFiles:
 
 
 def is_table(path: Path) -> bool:
-    """Tells by its name whether a file is Parquet or CSV."""
     return path.name.endswith(_PARQUET + _CSV)
 
 
@@ -271,9 +249,6 @@ def _require_columns(path: Path, wanted: Sequence[str], names: Sequence[str]) ->
             raise ValueError(f"{path} has several columns {name!r}: expected one of a name; rename them")
 
 
-# Columns of tables as arrays: one pass over the files fills all arrays that are asked for.
-
-
 @dataclass(frozen=True)
 class Field:
     """An array of a graph, and what it is made of.
@@ -293,15 +268,10 @@ class Field:
     dtype: np.dtype | None = None
     path: Path | None = None
 
-    def map(self) -> np.ndarray:
-        """Maps the ``.npy`` file."""
-        assert self.path is not None
-        return map_npy(self.path)
-
 
 def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -> dict[str, np.ndarray]:
-    """Reads arrays ``[rows, ...]`` of a table; no more than a record batch of them is in memory, of CSV a few blocks
-    of 1 MiB that pyarrow reads ahead.
+    """Reads arrays ``[rows, ...]`` of a table in one pass; no more than a record batch of them is in memory, of CSV a
+    few blocks of 1 MiB that pyarrow reads ahead.
 
     Raises:
         ImportError: Without pyarrow.
@@ -327,12 +297,8 @@ def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -
 
 
 def outline_fields(files: TableFiles, fields: Mapping[str, Field]) -> dict[str, np.ndarray]:
-    """Returns arrays of the shapes and dtypes that :func:`read_fields` would return if all rows are like the first
-    ones: zeros, which take no memory. Rows are counted, see :meth:`TableFiles.estimated_rows`.
-
-    Raises:
-        ImportError: Without pyarrow.
-        ValueError: If the first rows do not fit, or a file is damaged: names it.
+    """Returns zeros, which take no memory, of the shapes and dtypes that :func:`read_fields` would return if all rows
+    are like the first ones; errors likewise.
     """
     with closing(files.batches(*_columns(fields))) as batches:
         path, _, batch = next(batches, (None, 0, None))
@@ -443,148 +409,121 @@ _Reader = Callable[[TableFiles, Mapping[str, Field]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class NodeTable:
-    """The nodes of one type.
+class _Table:
+    """The nodes or the edges of one type.
 
     Attributes:
         key: What to call it in messages.
         files: Of the columns, if there are any.
-        num_nodes: If stated.
-        fields: ``id, feat, label, time``; None where there is none.
+        fields: By the name of the argument that they become, such as ``node_feat``; ids as ``id``, ``src``, ``dst``.
         attrs: Named tables.
     """
 
     key: str
     files: TableFiles | None
-    num_nodes: int | None
-    fields: Mapping[str, Field | None]
+    fields: Mapping[str, Field]
     attrs: Mapping[str, Field]
 
-    def read(self, scratch: Path) -> FoundNodes:
-        """Reads it.
-
-        Raises:
-            ValueError: If the file does not fit: names it.
-        """
-        found, ids = self._found(partial(read_fields, scratch=scratch))
-        if ids is not None:
-            assert self.fields["id"] is not None
-            _require_ids(self.fields["id"].key, ids)
-            if not _in_order(self.fields["id"].key, ids):
-                for name in ("feat", "label", "time"):
-                    rows = getattr(found, name)
-                    setattr(found, name, None if rows is None else by_id(scratch, rows, ids))
-                found.attrs = {name: by_id(scratch, rows, ids) for name, rows in found.attrs.items()}
-        return found
-
-    def outline(self) -> FoundNodes:
-        """Counts its rows: tables are zeros of the shapes and dtypes that they would have, see
-        :func:`glt.partition.inputs.tables.outline_fields`.
-
-        Raises:
-            ValueError: If what is looked at of the file does not fit: names it.
-        """
-        found, _ = self._found(outline_fields)
-        return found
-
-    def _found(self, read: _Reader) -> tuple[FoundNodes, np.ndarray | None]:
-        """The tables in the order of their rows, and the ids of these."""
-        arrays, attrs, num_rows = _read(self.key, self.files, self.fields, self.attrs, read)
-        ids = arrays.pop("id", None)
-        if self.num_nodes is not None and num_rows not in (None, self.num_nodes):
-            raise ValueError(f"{self.key}: num_nodes = {self.num_nodes}, but its table has {num_rows} rows")
-        return FoundNodes(num_rows if self.num_nodes is None else self.num_nodes, **arrays, attrs=attrs), ids
+    def _found(self, read: _Reader) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int | None]:
+        """Returns arrays by field, named tables, and the number of rows of the table; None without one."""
+        given = {(0, name): field for name, field in self.fields.items()}
+        given |= {(1, name): field for name, field in self.attrs.items()}
+        arrays = {at: map_npy(field.path) for at, field in given.items() if field.path is not None}
+        of_table = {f"{level} {name}": field for (level, name), field in given.items() if field.path is None}
+        num_rows = None
+        if self.files is None and of_table:
+            field = next(iter(of_table.values()))
+            raise ValueError(
+                f"{field.key} names the column {field.columns[0]!r}, but {self.key} has no files: add files"
+            )
+        if self.files is not None:
+            of_files = read(self.files, of_table)
+            num_rows = len(next(iter(of_files.values()))) if of_files else self.files.num_rows()
+            for at, rows in of_files.items():
+                level, _, name = at.partition(" ")
+                arrays[int(level), name] = rows
+        fields, attrs = ({name: arrays[at, name] for at, name in given if at == level} for level in (0, 1))
+        return fields, attrs, num_rows
 
 
 @dataclass(frozen=True)
-class EdgeTable:
-    """The edges of one type.
+class NodeTable(_Table):
+    """The nodes of one type; see :class:`_Table`.
 
     Attributes:
-        key: What to call it in messages.
-        files: Of the columns, if there are any.
-        fields: ``src`` and ``dst``, or ``edge_index``; ``feat, weight, time``, None where there is none.
-        attrs: Named tables.
+        num_nodes: If stated.
     """
 
-    key: str
-    files: TableFiles | None
-    fields: Mapping[str, Field | None]
-    attrs: Mapping[str, Field]
+    num_nodes: int | None = None
 
-    def read(self, scratch: Path) -> FoundEdges:
-        """Reads it.
+    def read(self, scratch: Path) -> dict[str, Any]:
+        """Returns the arguments of a partitioner for this type.
 
         Raises:
             ValueError: If the file does not fit: names it.
         """
-        arrays, attrs, _ = _read(self.key, self.files, self.fields, self.attrs, partial(read_fields, scratch=scratch))
-        edge_index = arrays.pop("edge_index", None)
-        if edge_index is None:
-            edge_index = pair(scratch, *self._ends(arrays))
-        return FoundEdges(edge_index, **arrays, attrs=attrs)
+        tables, attrs, num_nodes = self._counted(partial(read_fields, scratch=scratch))
+        ids = tables.pop("id", None)
+        if ids is not None:
+            key = self.fields["id"].key
+            _require_ids(key, ids)
+            if not _in_order(key, ids):
+                tables, attrs = (
+                    {name: by_id(scratch, rows, ids) for name, rows in each.items()} for each in (tables, attrs)
+                )
+        return {"num_nodes": num_nodes, **tables, "node_attrs": attrs or None}
 
-    def outline(self, scratch: Path, with_ids: bool) -> FoundEdges:
-        """Counts its rows, as :meth:`NodeTable.outline`.
+    def outline(self) -> dict[str, Any]:
+        """The same, but rows are counted only: tables are zeros of their shapes and dtypes, see
+        :func:`outline_fields`."""
+        tables, attrs, num_nodes = self._counted(outline_fields)
+        tables.pop("id", None)
+        return {"num_nodes": num_nodes, **tables, "node_attrs": attrs or None}
+
+    def _counted(self, read: _Reader) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int | None]:
+        tables, attrs, num_rows = self._found(read)
+        if self.num_nodes is not None and num_rows not in (None, self.num_nodes):
+            raise ValueError(f"{self.key}: num_nodes = {self.num_nodes}, but its table has {num_rows} rows")
+        return tables, attrs, num_rows if self.num_nodes is None else self.num_nodes
+
+
+@dataclass(frozen=True)
+class EdgeTable(_Table):
+    """The edges of one type; see :class:`_Table`. Fields are ``src`` and ``dst``, or ``edge_index``."""
+
+    def read(self, scratch: Path) -> dict[str, Any]:
+        """As :meth:`NodeTable.read`."""
+        tables, attrs, _ = self._found(partial(read_fields, scratch=scratch))
+        if "edge_index" not in tables:
+            tables["edge_index"] = pair(scratch, *self._ends(tables))
+        return tables | {"edge_attrs": attrs or None}
+
+    def outline(self, scratch: Path, with_ids: bool) -> dict[str, Any]:
+        """As :meth:`NodeTable.outline`.
 
         Args:
             scratch: For ids, if they have to be read.
             with_ids: Whether the largest id of either end is to be among the ids, which are zeros else. The statistics
                 of Parquet tell it; others are read.
-
-        Raises:
-            ValueError: If what is looked at of the file does not fit: names it.
         """
-        arrays, attrs, _ = _read(self.key, self.files, self.fields, self.attrs, outline_fields)
-        edge_index = arrays.pop("edge_index", None)
-        if edge_index is None:
-            ends = self._ends(arrays)
+        tables, attrs, _ = self._found(outline_fields)
+        if "edge_index" not in tables:
+            ends = self._ends(tables)
             edge_index = blank(pair_dtype(*ends), (2, len(ends[0])))
             if with_ids and edge_index.size:
-                largest = [self._largest(name) for name in ("src", "dst")]
+                assert self.files is not None
+                fields = {name: self.fields[name] for name in ("src", "dst")}
+                largest = [self.files.largest(field.columns[0]) for field in fields.values()]
                 if None in largest:
-                    assert self.files is not None
-                    fields = {name: self.fields[name] for name in ("src", "dst")}
-                    edge_index = pair(scratch, *self._ends(read_fields(self.files, fields, scratch)))  # type: ignore[arg-type]
+                    edge_index = pair(scratch, *self._ends(read_fields(self.files, fields, scratch)))
                 else:
                     edge_index[:, 0] = largest
-        return FoundEdges(edge_index, **arrays, attrs=attrs)
+            tables["edge_index"] = edge_index
+        return tables | {"edge_attrs": attrs or None}
 
-    def _ends(self, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    def _ends(self, tables: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Takes the ids of both ends out of what was read."""
-        ends = []
-        for name in ("src", "dst"):
-            field = self.fields[name]
-            assert field is not None
-            ends.append(_require_ids(field.key, arrays.pop(name)))
-        return ends
-
-    def _largest(self, end: str) -> int | None:
-        field = self.fields[end]
-        assert self.files is not None and field is not None
-        return self.files.largest(field.columns[0])
-
-
-def _read(
-    key: str, files: TableFiles | None, fields: Mapping[str, Field | None], attrs: Mapping[str, Field], read: _Reader
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], int | None]:
-    """Arrays by name, named tables, and the number of rows of the table; None without one."""
-    given = {(0, name): field for name, field in fields.items() if field is not None}
-    given |= {(1, name): field for name, field in attrs.items()}
-    arrays = {at: field.map() for at, field in given.items() if field.path is not None}
-    of_table = {f"{level} {name}": field for (level, name), field in given.items() if field.path is None}
-    num_rows = None
-    if files is None and of_table:
-        field = next(iter(of_table.values()))
-        raise ValueError(f"{field.key} names the column {field.columns[0]!r}, but {key} has no files: add files")
-    if files is not None:
-        of_files = read(files, of_table)
-        num_rows = len(next(iter(of_files.values()))) if of_files else files.num_rows()
-        for at, rows in of_files.items():
-            level, _, name = at.partition(" ")
-            arrays[int(level), name] = rows
-    found = ({name: arrays[at, name] for at, name in given if at == level} for level in (0, 1))
-    return *found, num_rows  # type: ignore[return-value]
+        return [_require_ids(self.fields[name].key, tables.pop(name)) for name in ("src", "dst")]
 
 
 def _require_ids(key: str, ids: np.ndarray) -> np.ndarray:

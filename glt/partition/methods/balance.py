@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from glt.partition.arguments import CHUNK_IDS
 from glt.partition.format.book import Book
-from glt.partition.format.files import Rows
+from glt.partition.format.files import CHUNK_IDS, Rows, chunks
 from glt.partition.format.manifest import LabelEntry
 from glt.partition.graph_input import GraphInput, NodeInput
 
@@ -67,21 +65,20 @@ class Balance:
         """Returns the labels of all nodes, types one after the other, and how many nodes have each.
 
         Returns:
-            ``label [nodes of all types]`` uint16, None where all have the same, and ``count [num_labels]`` int64, at
-            least one; labels of different types differ. Labels of no node are left out.
+            ``label [nodes of all types]`` uint16, None where all have the same, and ``count [num_labels]`` int64;
+            labels of different types differ. Labels of no node are left out.
 
         Raises:
             ValueError: If there are more than ``MAX_LABELS``.
         """
-        num_nodes = sum(nodes.num_nodes for nodes in graph.nodes)
         if self.nodes is None:
-            return None, np.array([num_nodes])
+            return None, np.array([graph.num_nodes])
         num_labels = sum(len(nodes.labels) for nodes in self.nodes)
         if num_labels > MAX_LABELS:
             raise ValueError(
                 f"balance_ntypes: the node types have {num_labels} labels together: expected at most {MAX_LABELS}"
             )
-        label = np.empty(num_nodes, np.uint16)
+        label = np.empty(graph.num_nodes, np.uint16)
         at = num_before = 0
         for nodes, labels in zip(graph.nodes, self.nodes, strict=True):
             of_type = label[at : at + nodes.num_nodes]
@@ -108,13 +105,8 @@ class Balance:
 
 
 def label_caps(count: np.ndarray, num_parts: int, imbalance: float) -> np.ndarray:
-    """Returns how many nodes of each label a partition may have: ``1 + imbalance`` times the mean, or the mean rounded
-    up where that is more.
-
-    Args:
-        count: ``[num_labels]`` int64, nodes of each label.
-        num_parts: Number of partitions.
-        imbalance: At least 0.
+    """Returns how many nodes of each label a partition may have, given ``count [num_labels]`` of all: ``1 + imbalance``
+    times the mean, or the mean rounded up where that is more.
     """
     return np.maximum(-(-count // num_parts), np.floor(count * ((1 + imbalance) / num_parts)).astype(np.int64))
 
@@ -125,8 +117,8 @@ def owned_edges(graph: GraphInput) -> np.ndarray:
     num_edges = np.zeros(offset[-1], np.int64)
     for edges in graph.edges:
         of_type = num_edges[offset[edges.expanded] : offset[edges.expanded + 1]]
-        for begin in range(0, edges.num_edges, CHUNK_IDS):
-            np.add.at(of_type, edges.row_ids[begin : begin + CHUNK_IDS], 1)
+        for _, rows in chunks(edges.row_ids):
+            np.add.at(of_type, rows, 1)
     return num_edges
 
 
@@ -136,13 +128,13 @@ def _node_labels(name: str, nodes: NodeInput, given: Any) -> NodeLabels:
     number = np.zeros(nodes.num_nodes if tables else 0, np.uint16)
     for at, table in enumerate(tables):
         column = _column(f"{name}[{at}]" if len(tables) > 1 else name, table, nodes.num_nodes)
-        values = _distinct(column[begin : begin + CHUNK_IDS] for begin in range(0, column.size, CHUNK_IDS))
+        values = _distinct(column)
         # Combinations that occur: few of those that might.
         wide = np.empty(nodes.num_nodes, np.int64)
         for begin in range(0, column.size, CHUNK_IDS):
             chunk = slice(begin, begin + CHUNK_IDS)
             wide[chunk] = number[chunk].astype(np.int64) * values.size + np.searchsorted(values, column[chunk])
-        found = _distinct(wide[begin : begin + CHUNK_IDS] for begin in range(0, wide.size, CHUNK_IDS))
+        found = _distinct(wide)
         if found.size > MAX_LABELS:
             raise ValueError(
                 f"{name} has more than {MAX_LABELS} labels: expected few enough for each to be spread over the "
@@ -165,6 +157,6 @@ def _column(name: str, table: Any, num_nodes: int) -> np.ndarray:
     return rows.array
 
 
-def _distinct(pieces: Iterable[np.ndarray]) -> np.ndarray:
-    distinct: Sequence[np.ndarray] = [np.unique(piece) for piece in pieces]
+def _distinct(values: np.ndarray) -> np.ndarray:
+    distinct = [np.unique(piece) for _, piece in chunks(values)]
     return np.unique(np.concatenate(distinct)) if distinct else np.empty(0, np.int64)

@@ -14,14 +14,14 @@ import numpy as np
 from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
+from glt._checks import integer
 from glt.data.schema import NodeType
-from glt.partition.arguments import integer
-from glt.partition.forecast import BASE_BYTES, Forecast
 from glt.partition.format.book import id_dtype, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, scratch_file
+from glt.partition.format.files import BLOCK_BYTES, scratch_array, scratch_file
 from glt.partition.format.staging import scratch_directory
 from glt.partition.graph_input import EdgeInput, GraphInput
 from glt.partition.methods.balance import label_caps, owned_edges
+from glt.partition.methods.forecast import BASE_BYTES, Forecast
 from glt.partition.methods.partitioner import GraphArguments, PartitionerBase, PerEdgeType, PerNodeType
 
 # The whole graph as a partitioner sees it: one type of nodes, edges in both directions.
@@ -55,22 +55,16 @@ class Adjacency:
 
     @classmethod
     def of(cls, graph: GraphInput, directory: Path, num_threads: int, thread_bytes: int) -> Adjacency:
-        """Builds the adjacency of ``graph`` by the external sort of :mod:`glt.partition.format.writer`.
+        """Builds the adjacency of ``graph``, of at most 2**32 - 1 nodes, by the external sort of the writer.
 
-        Memory is 13 bytes per node, 8 of which are kept, and ``thread_bytes`` for each thread; files, see
-        :func:`scratch_bytes`. Those that are kept may be removed from ``directory`` at once.
-
-        Args:
-            graph: The graph, of at most 2**32 - 1 nodes in all.
-            directory: Where files are made.
-            num_threads: Threads.
-            thread_bytes: Memory of each for sorting.
+        Memory is 13 bytes per node, 8 of which are kept, and ``thread_bytes`` for each thread; files in ``directory``,
+        see :func:`scratch_bytes`. Those that are kept may be removed at once.
         """
         offset = np.cumsum([0, *(nodes.num_nodes for nodes in graph.nodes)])
         num_nodes = int(offset[-1])
         num_ends = 2 * sum(src.size for edges in graph.edges for src, _ in _without_loops(edges, offset))
         dtype, edge_ids = id_dtype(num_nodes), id_dtype(num_ends)
-        rows, cols = (_mapped(directory, dtype, num_ends) for _ in range(2))
+        rows, cols = (scratch_array(directory, num_ends, dtype) for _ in range(2))
         at = 0
         for edges in graph.edges:
             for src, dst in _without_loops(edges, offset):
@@ -90,18 +84,32 @@ class Adjacency:
         )
         with scratch_file(directory, sort_bytes) as scratch:
             _core.sort_edges(
-                rows, cols, None, None, False, num_nodes, position, [0, num_nodes], indptr,
-                [*files, *([],) * 5], dtype.itemsize, edge_ids.itemsize, scratch, thread_bytes, num_threads=num_threads,
-            )  # fmt: skip
+                rows,
+                cols,
+                None,
+                None,
+                False,
+                num_nodes,
+                position,
+                [0, num_nodes],
+                indptr,
+                [*files, *([],) * 5],
+                dtype.itemsize,
+                edge_ids.itemsize,
+                scratch,
+                thread_bytes,
+                num_threads=num_threads,
+            )
         paths[1].unlink()
         return cls(indptr, np.memmap(paths[0], dtype, "r+") if num_ends else np.empty(0, dtype))
 
 
 def scratch_bytes(graph: GraphInput) -> int:
     """Returns the most that the files of :meth:`Adjacency.of` take at a time: 56 bytes per edge, 64 with more than
-    2**30 edges, 80 with more than 2**31 nodes too."""
-    num_ends = 2 * sum(edges.num_edges for edges in graph.edges)
-    node = id_dtype(sum(nodes.num_nodes for nodes in graph.nodes)).itemsize
+    2**30 edges, 80 with more than 2**31 nodes too.
+    """
+    num_ends = 2 * graph.num_edges
+    node = id_dtype(graph.num_nodes).itemsize
     edge = id_dtype(num_ends).itemsize
     return num_ends * (3 * node + edge + (12 if num_ends <= 2**32 else 16))
 
@@ -113,16 +121,6 @@ def _without_loops(edges: EdgeInput, offset: np.ndarray) -> Iterator[tuple[np.nd
         dst = edges.col_ids[chunk] + offset[edges.neighbor]
         keep = src != dst
         yield src[keep], dst[keep]
-
-
-def _mapped(directory: Path, dtype: np.dtype, size: int) -> np.ndarray:
-    if size == 0:
-        return np.empty(0, dtype)
-    with scratch_file(directory, size * dtype.itemsize) as scratch, os.fdopen(os.dup(scratch), "r+b") as file:
-        return np.memmap(file, dtype, "r+", shape=(size,))
-
-
-# The base of partitioners that look at the edges: all nodes are assigned at once.
 
 
 GAMMA: Final = 1.5  # exponent of a partition's cost in its size, the choice of Fennel's paper
@@ -150,8 +148,8 @@ class AdjacencyPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,
@@ -164,10 +162,10 @@ class AdjacencyPartitioner(PartitionerBase):
             )
         self.imbalance = float(imbalance)
         super().__init__(output_dir, num_parts, num_nodes, edge_index, node_feat, edge_feat, **graph)
-        if sum(nodes.num_nodes for nodes in self.graph.nodes) >= 1 << 32:
+        if self.graph.num_nodes >= 1 << 32:
             raise ValueError(
-                f"num_nodes = {num_nodes}: expected less than 2**32 in all, which {type(self).__name__} numbers "
-                "one type after the other in 32 bits; RandomPartitioner takes more"
+                f"num_nodes = {self.graph.num_nodes}: expected less than 2**32 in all, which {type(self).__name__} "
+                "numbers one type after the other in 32 bits; RandomPartitioner takes more"
             )
         self._label, self._label_count = self.balance.of_all_nodes(self.graph)
         if self._label_count.size * self.num_parts > 1 << 26:
@@ -181,12 +179,8 @@ class AdjacencyPartitioner(PartitionerBase):
     def assign_all(self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray) -> np.ndarray:
         """Returns the partition of each node of all types, ``[adjacency.num_nodes]``, in the dtype of a book.
 
-        Called with two partitions at least.
-
-        Args:
-            adjacency: The graph.
-            label: What is balanced of each node, ``[num_nodes]`` uint16; None: all have label 0.
-            label_cap: ``[num_labels]`` int64, most nodes of each label that a partition may have.
+        Called with two partitions at least. ``label [num_nodes]`` uint16 is what is balanced of each node, None where
+        all have label 0; ``label_cap [num_labels]`` int64 is the most nodes of each label that a partition may have.
         """
 
     def assign_nodes(self, node_type: int, num_nodes: int) -> np.ndarray:
@@ -200,19 +194,13 @@ class AdjacencyPartitioner(PartitionerBase):
 
     @abstractmethod
     def assign_bytes(self, num_nodes: int, num_neighbors: int) -> int:
-        """Returns the most memory that :meth:`assign_all` takes, for :meth:`forecast`.
-
-        Args:
-            num_nodes: Nodes of all types.
-            num_neighbors: Twice the number of edges: as many as there can be in the adjacency.
-        """
+        """Returns the most memory that :meth:`assign_all` takes; ``num_neighbors`` is twice the number of edges."""
 
     def forecast(self) -> Forecast:
         expected = super().forecast()
         if self.num_parts == 1:
             return expected
-        num_nodes = sum(nodes.num_nodes for nodes in self.graph.nodes)
-        num_edges = sum(edges.num_edges for edges in self.graph.edges)
+        num_nodes, num_edges = self.graph.num_nodes, self.graph.num_edges
         label_bytes = 0 if self._label is None else self._label.nbytes
         peaks = (13 * num_nodes + self.sort_memory_bytes, 8 * num_nodes + self.assign_bytes(num_nodes, 2 * num_edges))
         # What the adjacency takes is gone before the result is written, so that it lies where the result will.
@@ -244,17 +232,23 @@ class AdjacencyPartitioner(PartitionerBase):
         """Moves nodes out of partitions that have too many, of a label or of all, or, as far as there is room, too many
         edges; returns how often.
 
-        Args:
-            adjacency, label, label_cap: See :meth:`assign_all`.
-            edges: See :meth:`owned_edges`.
-            random_seed: By which ties are broken.
-            owner: ``[num_nodes]``, in the dtype of a book; changed in place.
+        Arguments as of :meth:`assign_all`; ``edges`` as :meth:`owned_edges` returns them; ``random_seed`` breaks ties;
+        ``owner [num_nodes]``, in the dtype of a book, is changed in place.
         """
         (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
         return _core.move_overfull(
-            adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges),
-            int(node_cap), base_penalty(adjacency), random_seed, owner,
-        )  # fmt: skip
+            adjacency.indptr,
+            adjacency.indices,
+            self.num_parts,
+            label,
+            label_cap,
+            edges,
+            self.edge_cap(edges),
+            int(node_cap),
+            base_penalty(adjacency),
+            random_seed,
+            owner,
+        )
 
     def _assign_all(self) -> np.ndarray:
         if self.num_parts == 1:
@@ -288,13 +282,12 @@ class FennelPartitioner(AdjacencyPartitioner):
     from pass to pass, and of all passes the assignment that cuts the fewest edges is taken. After two passes in
     succession that gained less than 1% there are no more.
 
-    In graphs with hubs, few edges are cut where most of them share a partition, whose nodes are as many as any other's:
-    with ``balance_edges`` more edges are cut, but work is even too.
+    In graphs with hubs most of these share a partition; with ``balance_edges`` more edges are cut, but work is even
+    too.
 
     Memory is two books and 9 bytes per node of all types (17 with ``balance_edges``, 2 more with ``balance_ntypes``),
-    whatever the number of edges: these lie in both directions in a scratch file, which each pass reads in order. Making
-    it takes 56 bytes per edge in the file system of ``output_dir``, beside the memory and before the files that
-    :class:`PartitionerBase` speaks of.
+    whatever the number of edges: these lie in both directions in a scratch file. Making it takes 56 bytes per edge in
+    the file system of ``output_dir``, before the files that :class:`PartitionerBase` speaks of.
 
     Args:
         random_seed: Seed by which ties are broken, in ``[0, 2**64)``. The same seed and graph give the same directory,
@@ -310,8 +303,8 @@ class FennelPartitioner(AdjacencyPartitioner):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,
@@ -333,9 +326,18 @@ class FennelPartitioner(AdjacencyPartitioner):
         best, fewest, num_idle = owner, -1, 0
         for number in range(self.num_passes):
             num_cut = _core.fennel_pass(
-                adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, edge_cap,
-                base_penalty(adjacency) * TEMPERING**number, number == 0, self.random_seed, owner,
-            )  # fmt: skip
+                adjacency.indptr,
+                adjacency.indices,
+                self.num_parts,
+                label,
+                label_cap,
+                edges,
+                edge_cap,
+                base_penalty(adjacency) * TEMPERING**number,
+                number == 0,
+                self.random_seed,
+                owner,
+            )
             logger.info("pass %d cuts %d of %d edges", number + 1, num_cut, adjacency.num_edges)
             num_idle = num_idle + 1 if number > 0 and num_cut > (1 - WORTH_A_PASS) * fewest else 0
             if number == 0 or num_cut < fewest:

@@ -1,9 +1,8 @@
-"""METIS's own functions, called in the library that pymetis brings.
+"""Assignment of nodes by METIS, whose own functions are called in the library that pymetis brings.
 
 pymetis's ``part_graph`` has no argument for several constraints, which balance by labels and edges needs, and copies
 lists; METIS's C functions (Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular
-graphs", SIAM J. Sci. Comput. 20(1), 1998; https://github.com/KarypisLab/METIS, manual of version 5) have both, and
-pymetis's extension module exports them.
+graphs", SIAM J. Sci. Comput. 20(1), 1998; https://github.com/KarypisLab/METIS, manual of version 5) have both.
 """
 
 import ctypes
@@ -19,10 +18,10 @@ import numpy as np
 from typing_extensions import Unpack  # which torch needs too
 
 from glt import _core
-from glt._checks import available_memory
+from glt._checks import available_memory, integer
 from glt.data.schema import NodeType
-from glt.partition.arguments import integer
 from glt.partition.format.book import owner_dtype
+from glt.partition.graph_input import GraphInput
 from glt.partition.methods.edge_cut import Adjacency, AdjacencyPartitioner
 from glt.partition.methods.partitioner import GraphArguments, PerEdgeType, PerNodeType
 
@@ -39,11 +38,7 @@ ERRORS: Final = {
 
 @dataclass(frozen=True)
 class Metis:
-    """The library.
-
-    Attributes:
-        id_dtype: Its integers, int32 or int64.
-    """
+    """METIS's library; ``id_dtype`` is that of its integers, int32 or int64."""
 
     library: ctypes.CDLL
     pymetis: ModuleType
@@ -85,9 +80,8 @@ class Metis:
 
         Args:
             num_parts: At least 2, and at most the number of nodes.
-            indptr: ``[num_nodes + 1]``, like all arrays of ``id_dtype``.
-            neighbor: Each neighbour of a node once, without the node itself.
-            edge_weight: Positive weights of these.
+            indptr, neighbor, edge_weight: Each neighbour of a node once, without the node itself, and positive weights;
+                like all arrays of ``id_dtype``.
             node_weight: ``[num_nodes, constraints]``, at least 0; each column is balanced. None: nodes count alike.
             objtype: ``"cut"`` or ``"vol"``.
             imbalance: By how much partitions may exceed the mean, kept to a thousandth, at least one.
@@ -108,10 +102,20 @@ class Metis:
         run.restype = ctypes.c_int
         with _printing_to_the_log():
             status = run(
-                _pointer(counts[0:1]), _pointer(counts[1:2]), _pointer(indptr), _pointer(neighbor),
-                _pointer(node_weight), None, _pointer(edge_weight), _pointer(counts[2:3]), None, None,
-                _pointer(options), _pointer(counts[3:4]), _pointer(owner),
-            )  # fmt: skip
+                _pointer(counts[0:1]),
+                _pointer(counts[1:2]),
+                _pointer(indptr),
+                _pointer(neighbor),
+                _pointer(node_weight),
+                None,
+                _pointer(edge_weight),
+                _pointer(counts[2:3]),
+                None,
+                None,
+                _pointer(options),
+                _pointer(counts[3:4]),
+                _pointer(owner),
+            )
         if status != OK:
             raise RuntimeError(
                 f"METIS could not partition {owner.size} nodes with {neighbor.size} neighbours into {num_parts}: "
@@ -122,8 +126,8 @@ class Metis:
 
 @contextmanager
 def _printing_to_the_log() -> Iterator[None]:
-    """What C code prints goes to the log meanwhile: METIS says there that it makes partitions empty, for example, where
-    nodes have more than a share of the weight, which is no failure. What Python prints does not come by here."""
+    """What C code prints goes to the log meanwhile: METIS says there that it makes partitions empty, which is no
+    failure."""
     c = ctypes.CDLL(None)
     try:
         stdout = ctypes.c_void_p.in_dll(c, "stdout")
@@ -165,16 +169,15 @@ class MetisPartitioner(AdjacencyPartitioner):
     """Cuts few edges by METIS, through pymetis (``pip install glt[metis]``).
 
     METIS sees one graph without types and directions: parallel edges are one edge whose weight is their number, self
-    loops are left out. What it minimises is thus the number of edges between partitions, or with ``objtype`` ``"vol"``
-    the number of (node, other partition that it has a neighbour in). Nodes that METIS leaves above the bounds of
-    ``imbalance`` are moved afterwards, hubs last. With ``balance_edges``, on graphs with hubs, a partition may own more
-    edges than :class:`FennelPartitioner` would leave it, since there must be room for nodes wherever one moves.
+    loops are left out. It minimises the number of edges between partitions, or with ``objtype`` ``"vol"`` the number of
+    (node, other partition that it has a neighbour in). Nodes that METIS leaves above the bounds of ``imbalance`` are
+    moved afterwards, hubs last. With ``balance_edges``, on graphs with hubs, a partition may own more edges than
+    :class:`FennelPartitioner` would leave it.
 
-    METIS works in memory, which is what bounds the size of the graph: it takes about 100 bytes per node and 130 per
-    neighbour (155 for ``"vol"``), of which there are two for each pair of connected nodes, and 16 bytes per node for
-    each label, for all together and for the edges where those are balanced (:func:`forecast_bytes`). With less memory,
-    or more than 2**31 - 1 nodes or neighbours where pymetis was built with 32 bits, the graph is refused before METIS
-    starts; use :class:`FennelPartitioner`.
+    METIS works in memory: it takes about 100 bytes per node and 130 per neighbour (155 for ``"vol"``), of which there
+    are two for each pair of connected nodes, and 16 bytes per node for each label, for all together and for the edges
+    where those are balanced (:func:`forecast_bytes`). With less memory, or more than 2**31 - 1 nodes or neighbours
+    where pymetis was built with 32 bits, the graph is refused before METIS starts; use :class:`FennelPartitioner`.
 
     Args:
         random_seed: METIS's seed, in ``[0, 2**31)``. The same seed and graph give the same directory, byte for byte.
@@ -195,8 +198,8 @@ class MetisPartitioner(AdjacencyPartitioner):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,
@@ -296,14 +299,10 @@ class MetisPartitioner(AdjacencyPartitioner):
 
 
 def forecast_bytes(num_nodes: int, num_neighbors: int, num_constraints: int, objtype: str) -> int:
-    """Returns about how much memory METIS takes at its peak, its input included, beside the rest of the process.
+    """Returns about how much memory METIS takes at its peak, its input included.
 
-    Args:
-        num_nodes: Nodes of all types.
-        num_neighbors: Distinct neighbours of all nodes: two for each pair of connected nodes.
-        num_constraints: Labels that are balanced, of all types together, one more for all nodes where there are
-            several, and one more where edges are balanced.
-        objtype: ``"cut"`` or ``"vol"``.
+    ``num_constraints`` counts the labels that are balanced, of all types, one more for all nodes where there are
+    several, and one more where edges are balanced.
     """
     per_node = NODE_BYTES + CONSTRAINT_BYTES * num_constraints
     return per_node * num_nodes + NEIGHBOR_BYTES[objtype] * num_neighbors

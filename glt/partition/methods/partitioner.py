@@ -12,26 +12,28 @@ from typing import Any, ClassVar, Final, Literal, TypedDict, overload
 import numpy as np
 import torch
 
-from glt.data.arrays import from_array
+from glt._checks import check_flag, integer
+from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
-from glt.partition import arguments
-from glt.partition.forecast import Forecast, forecast
 from glt.partition.format.book import Book, owner_dtype
 from glt.partition.format.files import BLOCK_BYTES, Array, FileEntry
 from glt.partition.format.load import load_id_map
-from glt.partition.format.manifest import Manifest, edge_entry, installed_version, node_entry
+from glt.partition.format.manifest import Manifest, ReadForecast, installed_version
 from glt.partition.format.staging import require_free, require_space, staging
-from glt.partition.format.writer import (
+from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput, require_in_place
+from glt.partition.methods.balance import Balance
+from glt.partition.methods.forecast import Forecast, forecast
+from glt.partition.methods.hotness import CacheInput, CachePlan, HotnessByType, NodeHotness, WholeHotness
+from glt.partition.methods.writer import (
     PartitionWriter,
+    edge_entry,
     edge_tables,
+    node_entry,
     node_tables,
     relabel_edges,
     relabel_nodes,
     write_graph,
 )
-from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput, require_in_place
-from glt.partition.hotness import CacheInput, CachePlan, HotnessByType, NodeHotness, ReadForecast, WholeHotness
-from glt.partition.methods.balance import Balance
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +48,8 @@ Hotness = PartsOf | Sequence[Mapping[NodeType, Array]] | Mapping[NodeType, Parts
 
 
 class GraphArguments(TypedDict, total=False):
-    """The arguments that all partitioners take by keyword and hand on to :class:`PartitionerBase`, which explains them.
-
-    A new one is added here and there, and nowhere else.
-    """
+    """The arguments that all partitioners take by keyword and hand on to :class:`PartitionerBase`, which explains
+    them."""
 
     edge_assign_strategy: str
     chunk_size: int
@@ -70,6 +70,8 @@ class GraphArguments(TypedDict, total=False):
     edge_attrs: NamedEdgeTables | None
 
 
+# The reference's text says "by_des" where its code says "by_dst"; both mean the destination.
+_STRATEGIES: Final = {"by_src": "by_src", "by_dst": "by_dst", "by_des": "by_dst"}
 SORT_BYTES: Final = 64 << 20  # of each thread: from here on, larger buckets sort no faster
 MAX_SORT_BYTES: Final = 1 << 30  # of all threads
 
@@ -89,8 +91,9 @@ class PartitionerBase(ABC):
     An edge goes to the partition of its source or of its destination; features, labels and times of nodes follow the
     node, features, weights and times of edges the edge. A heterogeneous graph comes as dicts by node type
     (``num_nodes``, which names all of them, ``node_*``) and by edge type (``edge_index``, which names all of them,
-    ``edge_*``); their order is kept, and is part of the key of random draws. Features, weights and times may be given
-    for some types only. A homogeneous graph comes without dicts. :mod:`glt.partition.format.layout` lists the files.
+    ``edge_*``); their order is part of the key of random draws. Tables may be given for some types only. A graph that
+    :func:`glt.partition.read_graph` has read stands in for ``num_nodes``, ``edge_index`` and all tables.
+    :mod:`glt.partition.format.layout` lists the files.
 
     Inputs are never copied whole, and may be memory-mapped: they are read front to back. Peak memory beside them is 13
     bytes per node of a type (14 with more than 256 partitions) plus ``sort_memory_bytes``, or plus a chunk of features
@@ -101,16 +104,15 @@ class PartitionerBase(ABC):
     :func:`partition_distributed`.
 
     Args:
-        output_dir: Directory to create. It appears in one rename when everything is written; until then a directory
-            named ``<output_dir>.tmp-...`` lies beside it. Must not exist, or be empty.
+        output_dir: Directory to create: must not exist, or be empty. It appears in one rename when everything is
+            written; until then a directory named ``<output_dir>.tmp-...`` lies beside it.
         num_parts: Number of partitions, 1 to 2**16.
         num_nodes: Number of nodes, 1 to 2**32 - 1; node ids are in ``[0, num_nodes)``. A type among several may have
             none.
         edge_index: Source and destination of each edge, ``[2, num_edges]``, int32 or int64, tensor or array. The id of
             an edge is its position here.
-        node_feat: Optional tensor or array ``[num_nodes, ...]`` of at most four dimensions; of any dtype that
-            NumPy has too, bfloat16, float8 (all but e8m0fnu) or complex32.
-        edge_feat: Optional tensor or array ``[num_edges, ...]``, likewise.
+        node_feat, edge_feat: Optional tensors or arrays ``[num_nodes, ...]`` and ``[num_edges, ...]`` of at most four
+            dimensions; of any dtype that NumPy has too, bfloat16, float8 (all but e8m0fnu) or complex32.
         edge_assign_strategy: ``"by_src"`` for sampling along out-edges (a row holds the out-edges of a node), or
             ``"by_dst"`` for sampling along in-edges. ``"by_des"``, as the reference tutorial spells it, means
             ``"by_dst"``.
@@ -138,9 +140,10 @@ class PartitionerBase(ABC):
         sort_memory_bytes: Memory for sorting edges, of all threads together; at least 1 MiB. Default: 64 MiB for each
             thread, 1 GiB at most. More is taken where scratch files exceed 275 GB per 64 MiB of a thread: as the square
             root of their size. The result does not depend on it.
-        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and
-            ``[num_edges, ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such
-            dicts. Batches have them under these names. :func:`glt.partition.graph_arguments` takes them from PyG.
+        node_attrs, edge_attrs: Optional dicts from names to tensors or arrays ``[num_nodes, ...]`` and ``[num_edges,
+            ...]``, such as ``{"train_mask": mask}``; of a heterogeneous graph dicts by type of such dicts. Batches have
+                them under
+            these names.
         hotness: Optional: how often each partition's trainers read each node, from
             :meth:`glt.sampler.NeighborSampler.sample_prob` with their seeds, or another number of at least 0: a list of
             one array ``[num_nodes]`` per partition, or one array for all. Of a heterogeneous graph a dict of such by
@@ -179,8 +182,8 @@ class PartitionerBase(ABC):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         edge_assign_strategy: str = "by_src",
@@ -210,26 +213,37 @@ class PartitionerBase(ABC):
             )
         self.output_dir = Path(os.path.realpath(output_dir))  # a link to it stays one, and leads to the result
         # 2**16 partitions: far above any cluster.
-        self.num_parts = arguments.integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
-        self.chunk_size = arguments.integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
+        self.num_parts = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
+        self.chunk_size = integer("chunk_size", chunk_size, 1, 2**63 - 1, "feature rows copied at a time")
         if num_threads is None:
             num_threads = len(os.sched_getaffinity(0))
-        self.num_threads = arguments.integer("num_threads", num_threads, 1, 1024, "threads that work at the same time")
+        self.num_threads = integer("num_threads", num_threads, 1, 1024, "threads that work at the same time")
         if sort_memory_bytes is None:
             sort_memory_bytes = min(SORT_BYTES * self.num_threads, MAX_SORT_BYTES)
-        self.sort_memory_bytes = arguments.integer(
+        self.sort_memory_bytes = integer(
             "sort_memory_bytes", sort_memory_bytes, 1 << 20, 2**63 - 1, "memory for sorting edges, of all threads"
         )
-        self.edge_assign_strategy = arguments.strategy(edge_assign_strategy)
-        self.device = arguments.host_device(device)
-        if not isinstance(relabel, bool):
-            raise TypeError(f"relabel = {relabel!r}: expected True or False")
+        self.edge_assign_strategy = checked_strategy(edge_assign_strategy)
+        self.device = _host_device(device)
+        check_flag("relabel", relabel)
         self.relabel = relabel
-        edge_dir = "out" if self.edge_assign_strategy == "by_src" else "in"
-        self.graph = GraphInput.of(
-            edge_dir, num_nodes, edge_index, node_feat, edge_feat, node_label, edge_weight, edge_time, node_time,
-            node_attrs, edge_attrs,
-        )  # fmt: skip
+        tables: dict[str, Any] = {
+            "node_feat": node_feat,
+            "edge_feat": edge_feat,
+            "node_label": node_label,
+            "edge_weight": edge_weight,
+            "edge_time": edge_time,
+            "node_time": node_time,
+            "node_attrs": node_attrs,
+            "edge_attrs": edge_attrs,
+        }
+        if not isinstance(num_nodes, GraphInput):
+            graph = GraphInput.of(num_nodes, edge_index, **tables)
+        elif given := [name for name, value in {"edge_index": edge_index, **tables}.items() if value is not None]:
+            raise ValueError(f"num_nodes is a whole graph, and {given[0]} is given too: leave one of them out")
+        else:
+            graph = num_nodes
+        self.graph = graph.expanding("out" if self.edge_assign_strategy == "by_src" else "in")
         self.balance = Balance.of(self.graph, balance_ntypes, balance_edges)
         for name, asked in (("balance_ntypes", self.balance.nodes is not None), ("balance_edges", balance_edges)):
             if asked and name not in self.balances:
@@ -238,9 +252,8 @@ class PartitionerBase(ABC):
                     "such as FennelPartitioner, or leave it out"
                 )
         self.caches = CacheInput.of(
-            self.graph.schema, [nodes.num_nodes for nodes in self.graph.nodes], self.num_parts, self.hotness_argument,
-            hotness, cache_ratio, cache_memory_budget,
-        )  # fmt: skip
+            self.graph, self.num_parts, self.hotness_argument, hotness, cache_ratio, cache_memory_budget
+        )
         if not isinstance(hotness, HotnessByType):  # of slices, whose tables are elsewhere
             self.caches.require_use(self.graph.nodes)
         require_free(self.output_dir)
@@ -268,16 +281,15 @@ class PartitionerBase(ABC):
 
     def forecast(self) -> Forecast:
         """Returns what :meth:`partition` will take: memory, disk and time."""
+        return self.forecast_of(self.graph)
+
+    def forecast_of(self, graph: GraphInput) -> Forecast:
+        """Returns what partitioning a graph takes, of which only the sizes are looked at."""
+        thread_bytes = self.sort_memory_bytes // self.num_threads
         expected = forecast(
-            self.graph,
-            self.num_parts,
-            self.num_threads,
-            self.sort_memory_bytes // self.num_threads,
-            self.chunk_size,
-            self.assign_node_bytes,
-            self.relabel,
+            graph, self.num_parts, self.num_threads, thread_bytes, self.chunk_size, self.assign_node_bytes, self.relabel
         )
-        return expected.with_files(*self.caches.most_files(self.num_parts, self.graph.nodes))
+        return expected.with_files(*self.caches.most_files(self.num_parts, graph.nodes))
 
     @overload
     def partition(self, progress: bool = False, return_mapping: Literal[False] = False) -> Manifest: ...
@@ -355,9 +367,7 @@ class PartitionerBase(ABC):
         if self.graph.schema.is_hetero:
             name += f" of node type {nodes.node_type!r}"
         owner = self.assign_nodes(at, nodes.num_nodes)
-        return Book.of(
-            arguments.owners(name, owner, nodes.num_nodes, self.num_parts, owner_dtype(self.num_parts)), self.num_parts
-        )
+        return Book.of(checked_owners(name, owner, nodes.num_nodes, self.num_parts), self.num_parts)
 
     def _write(
         self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], bar_bytes: int | None
@@ -399,8 +409,7 @@ class PartitionerBase(ABC):
             graph: The graph, or a slice of it.
             books: Of all node types.
             reads: Of all node types, what caches are expected to save.
-            graphs: Of each edge type the number of edges of each partition, and of edges whose ends have different
-                owners.
+            graphs: Of each edge type what :func:`write_graph` returned.
             files: By path.
             strategy_arguments: See :meth:`strategy_arguments`.
         """
@@ -450,3 +459,49 @@ def _write_edges(
     if tables := edge_tables(edges):
         writer.edge_rows(edges, tables, books[edges.expanded], part_num_edges, with_book=not relabel)
     return part_num_edges, num_cut_edges
+
+
+def checked_strategy(value: object) -> str:
+    """Returns ``"by_src"`` or ``"by_dst"``."""
+    if not isinstance(value, str) or value not in _STRATEGIES:
+        raise ValueError(
+            f"edge_assign_strategy = {value!r}: expected 'by_src' (for sampling out-edges, edge_dir 'out') or 'by_dst' "
+            "(for sampling in-edges, edge_dir 'in')"
+        )
+    return _STRATEGIES[value]
+
+
+def _host_device(value: object) -> torch.device:
+    try:
+        device = torch.device("cuda", value) if type(value) is int else torch.device(value)  # type: ignore[call-overload]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device = {value!r}: expected torch.device('cpu') or a cuda device ({error})") from error
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < num_gpus):
+        return device
+    raise ValueError(
+        f"device = {device}: expected torch.device('cpu') or one of the {num_gpus} cuda devices of this machine; "
+        "partitioning runs on the host and its result never depends on the device, so pass torch.device('cpu')"
+    )
+
+
+def checked_owners(name: str, value: object, num_nodes: int, num_parts: int) -> np.ndarray:
+    """Returns the partition of each node ``[num_nodes]``, from a tensor or array, in the dtype of a book.
+
+    Raises:
+        TypeError: If they are no integers.
+        ValueError: If there is not one for each node, or one is outside ``[0, num_parts)``; names the first.
+    """
+    require_data(value, name)
+    owner = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+    if not isinstance(owner, np.ndarray) or owner.dtype.kind not in "iu":
+        got = getattr(owner, "dtype", type(owner).__name__)
+        raise TypeError(f"{name} is {got}: expected a tensor or array of integers, the partition of each node")
+    if owner.shape != (num_nodes,):
+        raise ValueError(f"{name} has shape {list(owner.shape)}: expected one owner per node, [{num_nodes}]")
+    bad = np.flatnonzero((owner < 0) | (owner >= num_parts))
+    if bad.size:
+        raise ValueError(
+            f"{name}[{bad[0]}] = {owner[bad[0]]}: expected partitions 0 to {num_parts - 1} (num_parts = {num_parts})"
+        )
+    return np.ascontiguousarray(owner, owner_dtype(num_parts))

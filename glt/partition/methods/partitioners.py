@@ -1,4 +1,4 @@
-"""Random and even assignment of nodes."""
+"""Assignments of nodes by their ids or hotness alone: random, by frequency, and those made elsewhere."""
 
 import hashlib
 import os
@@ -10,14 +10,19 @@ import numpy as np
 from typing_extensions import Unpack
 
 from glt import _core
+from glt._checks import integer
 from glt.data.schema import NodeType
-from glt.partition import arguments
-from glt.partition.arguments import integer
 from glt.partition.format.book import owner_dtype
-from glt.partition.hotness import NodeHotness
-from glt.partition.methods.partitioner import GraphArguments, Hotness, PartitionerBase, PerEdgeType, PerNodeType
-
-# An assignment of nodes that exists already.
+from glt.partition.graph_input import GraphInput
+from glt.partition.methods.hotness import NodeHotness
+from glt.partition.methods.partitioner import (
+    GraphArguments,
+    Hotness,
+    PartitionerBase,
+    PerEdgeType,
+    PerNodeType,
+    checked_owners,
+)
 
 
 class AssignedPartitioner(PartitionerBase):
@@ -39,8 +44,8 @@ class AssignedPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,
@@ -52,12 +57,11 @@ class AssignedPartitioner(PartitionerBase):
         self.origin = dict(origin or {})
         schema = self.graph.schema
         self._owners = [
-            arguments.owners(
+            checked_owners(
                 f"owners[{nodes.node_type!r}]" if schema.is_hetero else "owners",
                 np.empty(0, np.int64) if value is None and nodes.num_nodes == 0 else value,
                 nodes.num_nodes,
                 num_parts,
-                owner_dtype(num_parts),
             )
             for nodes, value in zip(self.graph.nodes, schema.per_node_type("owners", owners), strict=True)
         ]
@@ -77,9 +81,6 @@ class AssignedPartitioner(PartitionerBase):
         return {"owners_digest": digest.hexdigest(), **self.origin}
 
 
-# Nodes go where they are read most.
-
-
 _SAMPLE = 1 << 19  # numbers that prices are found on: a round takes about num_parts times as many operations
 _ROUNDS = 30
 
@@ -88,11 +89,11 @@ class FrequencyPartitioner(PartitionerBase):
     """Gives each node to the partition that reads it most, as far as all are to own equally many.
 
     Owners are chosen such that as many of the expected reads as possible are local, under the condition that the
-    partitions own equally many of the nodes that anybody reads, up to one, and equally many of the others, up to one in
+    partitions own equally many of the nodes that are read, up to one, and equally many of the others, up to one in
     all. That is an assignment problem, solved by its dual: each partition has a price, nodes choose what they gain most
     from after paying, and prices rise where there are too many (Bertsekas, Annals of Operations Research 14, 1988).
     Prices are found on a sample; then the nodes that lose least by it move from full to empty partitions. For two
-    partitions the result is the best there is, the odd node included. Nodes that nobody reads are dealt out at random.
+    partitions the result is the best there is, the odd node included. Nodes that are not read are dealt out at random.
 
     The assignment of a node type is a function of ``(probs, num_parts, random_seed)`` alone.
 
@@ -115,9 +116,9 @@ class FrequencyPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
-        probs: Hotness,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
+        probs: Hotness | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,
@@ -159,13 +160,8 @@ class FrequencyPartitioner(PartitionerBase):
 def assign_by_hotness(
     hotness: NodeHotness, nodes: np.ndarray, num_parts: int, random_seed: int, node_type: int
 ) -> np.ndarray:
-    """Returns the owner of each of ``nodes``, all partitions owning equally many up to one.
-
-    Args:
-        hotness: By partition, how often each node of the type is read.
-        nodes: Ids ``[n]``, ascending.
-        num_parts: Number of partitions.
-        random_seed, node_type: What the sample depends on.
+    """Returns the owner of each of ``nodes [n]``, ids ascending, all partitions owning equally many up to one; the
+    sample depends on ``random_seed`` and ``node_type``.
     """
     target = _shares(nodes.size, num_parts)
     sample = np.arange(nodes.size)
@@ -241,9 +237,8 @@ class RandomPartitioner(PartitionerBase):
     """Gives every partition the same number of nodes, up to one, chosen at random.
 
     The assignment of a node type is a function of ``(its position among the node types, num_nodes, num_parts,
-    random_seed)`` and of its labels in ``balance_ntypes`` alone, independent of other types: the same seed gives the
-    same directory, byte for byte, whatever the chunk size. With ``balance_ntypes``, every partition gets the same
-    number of nodes of each label too, up to one.
+    random_seed)`` and of its labels in ``balance_ntypes`` alone: the same seed gives the same directory, byte for byte.
+    With ``balance_ntypes``, every partition gets the same number of nodes of each label too, up to one.
 
     Args:
         random_seed: Seed of the permutation, in ``[0, 2**64)``.
@@ -258,8 +253,8 @@ class RandomPartitioner(PartitionerBase):
         self,
         output_dir: str | os.PathLike[str],
         num_parts: int,
-        num_nodes: int | Mapping[NodeType, int],
-        edge_index: PerEdgeType,
+        num_nodes: int | Mapping[NodeType, int] | GraphInput,
+        edge_index: PerEdgeType | None = None,
         node_feat: PerNodeType | None = None,
         edge_feat: PerEdgeType | None = None,
         *,

@@ -1,4 +1,4 @@
-"""Writes the nodes of this rank's partitions."""
+"""What a rank writes: the nodes, edges and caches of its partitions, and as a leader books and maps of ids."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from glt.data.schema import EdgeType, NodeType
-from glt.partition.arguments import CHUNK_IDS, chunks
 from glt.partition.format import layout
 from glt.partition.format.book import Book, group_by_owner, id_dtype
-from glt.partition.format.files import NpyWriter, scratch_array
+from glt.partition.format.files import NpyWriter, chunks, scratch_array
 from glt.partition.format.staging import locked_directory, remove_stale, require_free
-from glt.partition.format.writer import PartitionWriter, Table, cache_tables, edge_tables, node_tables, write_graph
 from glt.partition.graph_input import EdgeInput, NodeInput
-from glt.partition.sharded.exchange import Exchange, Kind, Parts, columns_of, deal, round_rows
-from glt.partition.sharded.slices import first_rows
-
-# Writes the caches of this rank's partitions, whose rows other ranks have.
+from glt.partition.methods.writer import PartitionWriter, Table, cache_tables, edge_tables, node_tables, write_graph
+from glt.partition.sharded.exchange import Exchange, Kind, Parts, columns_of, first_rows, scatter_rows
 
 
 def write_caches(
@@ -34,22 +30,19 @@ def write_caches(
     num_rows: np.ndarray,
     cached: Mapping[int, np.ndarray],
     new_id: np.ndarray | None,
-    round_bytes: int,
 ) -> None:
     """Writes copies of the rows of nodes of one type; a collective of all ranks.
 
     Args:
-        exchange: Connects the ranks.
-        writer: Of this rank's partitions.
+        exchange, writer: Of this rank.
         nodes: Tables of the slice of this rank, features among them; ``time`` of all nodes.
         num_rows: ``[world_size]``, rows in the slice of each rank.
         cached: The nodes in the cache of each of this rank's partitions that has one, ascending.
         new_id: What each node is called where nodes are relabelled, else None.
-        round_bytes: Memory for rows that arrive at a time.
     """
     tables = cache_tables(nodes)
     kinds: list[Kind] = [(rows.array.dtype, rows.row_shape) for _, rows in tables]
-    step = round_rows([(np.dtype(np.int64), ()), *kinds], exchange.world_size, round_bytes)
+    step = exchange.round_rows([(np.dtype(np.int64), ()), *kinds])
     num_rounds = exchange.gather_counts(np.array([sum(-(-ids.size // step) for ids in cached.values())])).max()
     rows = _Rows(exchange, [rows.array for _, rows in tables], kinds, first_rows(num_rows))
     done = 0
@@ -95,11 +88,8 @@ class _Rows:
         return (table[at] for table in self._tables)
 
 
-# Files of tables whose rows come from all ranks at a time.
-
-
-class DealtTables:
-    """The rows of this rank's partitions: those of lower ranks come first, whoever's arrive first.
+class PartTables:
+    """Tables of this rank's partitions, whose rows come from all ranks at a time: those of lower ranks come first.
 
     Args:
         writer: Of this rank's partitions.
@@ -133,16 +123,10 @@ def begins(counts: np.ndarray) -> np.ndarray:
     return np.cumsum(counts, axis=0) - counts
 
 
-# The directory that ranks write together where they share a file system, and apart where they do not.
-
-
 @dataclass(frozen=True)
 class SharedDirectory:
-    """Where a rank writes.
-
-    Attributes:
-        root: The staging directory.
-        leaders: By rank, who writes what all partitions of its directory share, books and manifest.
+    """The staging directory of a rank; and by rank, who leads: writes what all partitions of its directory share, books
+    and manifest.
     """
 
     root: Path
@@ -159,7 +143,7 @@ def shared_staging(target: Path, exchange: Exchange) -> Iterator[SharedDirectory
     require_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(target)
-    exchange.gather(None)  # so nobody takes for stale what another rank is about to lock
+    exchange.gather(None)  # before this, a rank might take for stale what another is about to lock
     own, lock = locked_directory(target)
     try:
         names = exchange.gather([target.name, own.name])
@@ -168,7 +152,7 @@ def shared_staging(target: Path, exchange: Exchange) -> Iterator[SharedDirectory
             for rank, (name, staging) in enumerate(names)
             if rank == exchange.rank or (name == target.name and (target.parent / staging).is_dir())
         )
-        leaders = exchange.gather(leader)  # so nobody removes a directory before all have looked
+        leaders = exchange.gather(leader)  # before this, a rank might remove a directory that others look for
         root = target.parent / names[leader][1]
         if leader != exchange.rank:
             own.rmdir()
@@ -197,15 +181,9 @@ def _join(root: Path) -> int:
     return lock
 
 
-# What leaders write of the edges of all ranks: where each is, or what it is called.
-
-
 class Numbering:
-    """Numbers the edges of a slice inside their partitions: those of lower ranks come first.
-
-    Args:
-        counts: ``[world_size, num_parts]`` int64, edges that each partition gets from each rank.
-        rank: This rank.
+    """Numbers the edges of a slice inside their partitions, those of lower ranks first; ``counts [world_size,
+    num_parts]`` are the edges that each partition gets from each rank.
     """
 
     def __init__(self, counts: np.ndarray, rank: int) -> None:
@@ -222,17 +200,15 @@ class Numbering:
 
 
 class EdgeBooks:
-    """Sends what leaders need of each edge, and writes it there.
+    """Sends leaders where each edge is, or what it is called, and writes it there.
 
     Args:
-        exchange: Connects the ranks.
-        writer: Of this rank's files.
+        exchange, writer: Of this rank.
         edge_type: Of the edges.
         owner: Called with a range of the edges of this rank, returns their owners.
         num_edges: ``[world_size]``, edges in the slice of each rank.
         counts: ``[world_size, num_parts]`` int64, edges that each partition gets from each rank.
         leaders: Ranks that write.
-        round_bytes: See :func:`deal`.
     """
 
     def __init__(
@@ -244,7 +220,6 @@ class EdgeBooks:
         num_edges: np.ndarray,
         counts: np.ndarray,
         leaders: Sequence[int],
-        round_bytes: int,
     ) -> None:
         self._exchange = exchange
         self._writer = writer
@@ -254,7 +229,6 @@ class EdgeBooks:
         self._counts = counts
         self._leaders = leaders
         self._is_leader = exchange.rank in leaders
-        self._round_bytes = round_bytes
 
     def write_books(self) -> None:
         """Writes the owner of each edge, and its row there."""
@@ -298,7 +272,7 @@ class EdgeBooks:
         """Yields, on leaders, ids of first edges and columns of them and of those that follow, of all edges."""
         exchange = self._exchange
         first = first_rows(self._num_edges)[:-1]
-        step = round_rows(kinds, exchange.world_size, self._round_bytes)
+        step = exchange.round_rows(kinds)
         for begin in range(0, int(self._num_edges.max()), step):
             given = of_slice(begin, begin + step)
             received = exchange.all_to_all([given if to in self._leaders else [] for to in range(exchange.world_size)])
@@ -316,21 +290,16 @@ def new_offset(counts: np.ndarray) -> np.ndarray:
     return np.cumsum(in_part) - in_part
 
 
-# Writes the edges of this rank's partitions.
-
-
 class EdgeFiles:
     """Writes the edges of one type: rows, tables and, on a leader, the edge book.
 
     Args:
-        exchange: Connects the ranks.
-        writer: Of this rank's partitions.
+        exchange, writer: Of this rank.
         parts: Who writes which partition.
         edges: The slice of this rank; ``neighbor_time`` of all nodes.
         num_edges: ``[world_size]``, edges in the slice of each rank.
         books: Of all node types.
         relabel: Whether edges and nodes get new ids.
-        round_bytes: See :func:`deal`.
     """
 
     def __init__(
@@ -342,7 +311,6 @@ class EdgeFiles:
         num_edges: np.ndarray,
         books: Sequence[Book],
         relabel: bool,
-        round_bytes: int,
     ) -> None:
         self._exchange = exchange
         self._writer = writer
@@ -352,23 +320,17 @@ class EdgeFiles:
         self._first = first_rows(num_edges)
         self._book, self._neighbor_book = books[edges.expanded], books[edges.neighbor]
         self._relabel = relabel
-        self._round_bytes = round_bytes
         counts = np.zeros(parts.num_parts, np.int64)
-        for begin in range(0, edges.num_edges, CHUNK_IDS):
-            counts += np.bincount(self._owner(begin, begin + CHUNK_IDS), minlength=parts.num_parts)
+        for _, rows in chunks(edges.row_ids):
+            counts += np.bincount(self._book.owner[rows], minlength=parts.num_parts)
         self._counts = exchange.gather_counts(counts)  # [world_size, num_parts]
 
     def write(self, leaders: Sequence[int], thread_bytes: int) -> tuple[tuple[int, ...], int]:
-        """Writes all; returns the number of edges of each partition, and how many edges have ends of different owners.
-
-        Args:
-            leaders: Ranks that write an edge book or the maps of ids, ascending.
-            thread_bytes: Memory of each thread for sorting.
+        """Writes all, sorting in ``thread_bytes``; returns the number of edges of each partition, and how many edges
+        have ends of different owners. ``leaders`` write an edge book or the maps of ids.
         """
-        books = EdgeBooks(
-            self._exchange, self._writer, self._edges.edge_type, self._owner, self._num_edges, self._counts, leaders,
-            self._round_bytes,
-        )  # fmt: skip
+        edge_type = self._edges.edge_type
+        books = EdgeBooks(self._exchange, self._writer, edge_type, self._owner, self._num_edges, self._counts, leaders)
         if self._relabel:
             books.write_maps()
         elif edge_tables(self._edges):
@@ -407,7 +369,7 @@ class EdgeFiles:
         ends = scratch_array(root, 2 * size, columns[0]).reshape(2, size)
         scratch = [*ends, *(scratch_array(root, size, dtype) for dtype in columns[2:])]
         tables = edge_tables(edges)
-        files = DealtTables(self._writer, tables, self._counts)
+        files = PartTables(self._writer, tables, self._counts)
         position, shift = book.position(), self._shift()
         numbering, offset = Numbering(self._counts, self._exchange.rank), new_offset(self._counts)
 
@@ -426,18 +388,28 @@ class EdgeFiles:
         kinds: list[Kind] = [(dtype, ()) for dtype in columns]
         kinds += [(rows.array.dtype, rows.row_shape) for _, rows in tables]
         next_edge = begins(self._counts[:, own].sum(axis=1))
-        for dealt in deal(self._exchange, self._parts, kinds, self._num_edges, self._round_bytes, slice_of):
-            at = next_edge[dealt.source]
-            next_edge[dealt.source] += len(dealt.columns[0])
-            for column, values in zip(scratch, dealt.columns[: len(scratch)], strict=True):
+        for batch in scatter_rows(self._exchange, self._parts, kinds, self._num_edges, slice_of):
+            at = next_edge[batch.source]
+            next_edge[batch.source] += len(batch.columns[0])
+            for column, values in zip(scratch, batch.columns[: len(scratch)], strict=True):
                 column[at : at + len(values)] = values
-            files.put(dealt.source, dealt.counts, dealt.columns[len(scratch) :])
+            files.put(batch.source, batch.counts, batch.columns[len(scratch) :])
         files.close()
         of_node, weight = scratch[2], scratch[3] if edges.weight is not None else None
         return replace(
-            edges, expanded=0, neighbor=1, edge_index=ends, row_ids=ends[0], col_ids=ends[1], edge_ids=of_node,
-            id_bound=num_ids, weight=weight, time=scratch[-1] if edges.time is not None else None, feat=None, attrs={},
-        )  # fmt: skip
+            edges,
+            expanded=0,
+            neighbor=1,
+            edge_index=ends,
+            row_ids=ends[0],
+            col_ids=ends[1],
+            edge_ids=of_node,
+            id_bound=num_ids,
+            weight=weight,
+            time=scratch[-1] if edges.time is not None else None,
+            feat=None,
+            attrs={},
+        )
 
     def _shift(self) -> np.ndarray:
         """What turns a row, counted over all partitions, into one counted over those of its writer."""
@@ -468,19 +440,16 @@ def write_nodes(
     num_rows: np.ndarray,
     book: Book,
     relabel: bool,
-    round_bytes: int,
 ) -> None:
-    """Writes ids, times and tables of the nodes of one type.
+    """Writes ids, times and tables of the nodes of one type; with ``relabel`` no ids, since each partition has a range.
 
     Args:
-        exchange: Connects the ranks.
-        writer: Of this rank's partitions.
+        exchange, writer: Of this rank.
         parts: Who writes which partition.
         nodes: Tables of the slice of this rank; ``time`` of all nodes.
         num_rows: ``[world_size]``, rows in the slice of each rank.
         book: Owners of all nodes.
-        relabel: Whether nodes get new ids: no ids are written then, since each partition has a range of them.
-        round_bytes: See :func:`deal`.
+        relabel: Whether nodes get new ids.
     """
     if not relabel or nodes.time is not None:
         _write_ids(writer, nodes, book, not relabel)
@@ -489,14 +458,14 @@ def write_nodes(
         return
     first = first_rows(num_rows)
     owners = [book.owner[begin:end] for begin, end in pairwise(first.tolist())]
-    files = DealtTables(writer, tables, np.array([Book.of(owner, parts.num_parts).counts for owner in owners]))
+    files = PartTables(writer, tables, np.array([Book.of(owner, parts.num_parts).counts for owner in owners]))
 
     def slice_of(begin: int, end: int) -> tuple[np.ndarray, list[np.ndarray]]:
         return owners[exchange.rank][begin:end], [rows.array[begin:end] for _, rows in tables]
 
     kinds = [(rows.array.dtype, rows.row_shape) for _, rows in tables]
-    for dealt in deal(exchange, parts, kinds, num_rows, round_bytes, slice_of):
-        files.put(dealt.source, dealt.counts, dealt.columns)
+    for batch in scatter_rows(exchange, parts, kinds, num_rows, slice_of):
+        files.put(batch.source, batch.counts, batch.columns)
     files.close()
 
 

@@ -1,4 +1,4 @@
-"""The entry to distributed partitioning."""
+"""The entry to distributed partitioning, and the run of a rank."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from typing import Any, Final, Literal, overload
 import numpy as np
 import torch.distributed as dist
 
+from glt._checks import integer
 from glt.data.schema import NodeType
-from glt.partition.arguments import integer
-from glt.partition.forecast import Forecast, forecast
 from glt.partition.format.book import Book, id_dtype, owner_dtype
 from glt.partition.format.files import FileEntry, Rows
-from glt.partition.format.manifest import Manifest
+from glt.partition.format.manifest import Manifest, ReadForecast
 from glt.partition.format.staging import require_space
-from glt.partition.format.writer import PartitionWriter, relabel_nodes
-from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
-from glt.partition.hotness import ReadForecast
+from glt.partition.graph_input import EDGE_TABLES, NODE_TABLES, EdgeInput, GraphInput, NodeInput
 from glt.partition.methods.partitioner import IdsOf, PartitionerBase, PerEdgeType, PerNodeType
-from glt.partition.sharded.exchange import Exchange, Parts, agree
+from glt.partition.methods.writer import PartitionWriter, relabel_nodes
+from glt.partition.sharded.exchange import Exchange, Parts
 from glt.partition.sharded.files import (
     EdgeFiles,
     SharedDirectory,
@@ -34,16 +32,7 @@ from glt.partition.sharded.files import (
     write_caches,
     write_nodes,
 )
-from glt.partition.sharded.slices import (
-    EDGE_TABLES,
-    NODE_TABLES,
-    GraphSlice,
-    gather_argument,
-    gather_rows,
-    sliced_hotness,
-)
-
-# The partitioner that assigns the nodes of a graph in slices.
+from glt.partition.sharded.slices import GraphSlice, gather_argument, sliced_hotness
 
 
 def make_assigner(
@@ -54,12 +43,9 @@ def make_assigner(
     num_nodes: Any,
     edge_index: Any,
     arguments: dict[str, Any],
-    round_bytes: int,
 ) -> tuple[PartitionerBase, dict[str, Any]]:
     """Returns the partitioner of a graph without edges and tables, which assigns as that of the whole graph does, and
-    its own arguments as the manifest will read them.
-
-    Arguments as of :func:`partition_distributed`; ``arguments`` without tables, changed here.
+    its own arguments as the manifest will read them. Takes slices out of ``arguments``.
     """
     if not (isinstance(partitioner, type) and issubclass(partitioner, PartitionerBase)):
         raise TypeError(f"partitioner = {partitioner!r}: expected a subclass of PartitionerBase")
@@ -72,82 +58,65 @@ def make_assigner(
             "False)"
         )
     for name in sorted(partitioner.node_arguments | {"balance_ntypes"}):
-        gathered = gather_argument(exchange, name, arguments.get(name), num_nodes, round_bytes)
+        gathered = gather_argument(exchange, name, arguments.get(name), num_nodes)
         if name in arguments:
             arguments[name] = gathered
     no_edges: Any = np.empty((2, 0), np.int64)
     if isinstance(edge_index, Mapping):
         no_edges = dict.fromkeys(edge_index, no_edges)
-    outline = GraphInput.of("out", num_nodes, no_edges, *[None] * 6)
-    counts = [nodes.num_nodes for nodes in outline.nodes]
+    whole = GraphInput.of(num_nodes, no_edges)
     num_parts = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
-    whole: dict[str, object] = {
-        "num_parts": num_parts,
-        "num_nodes": counts,
-        "num_nodes.keys()": outline.schema.node_types,
-    }
-    agree(exchange, whole | {"edge_index.keys()": outline.schema.edge_types})
+    given: dict[str, object] = {"num_parts": num_parts, "num_nodes": [nodes.num_nodes for nodes in whole.nodes]}
+    types = {"num_nodes.keys()": whole.schema.node_types, "edge_index.keys()": whole.schema.edge_types}
+    exchange.agree(given | types)
     name = partitioner.hotness_argument
-    hotness = sliced_hotness(exchange, name, arguments.get(name), outline.schema, counts, num_parts, round_bytes)
+    hotness = sliced_hotness(exchange, name, arguments.get(name), whole, num_parts)
     if hotness is not None:
         arguments[name] = hotness
     required = [*inspect.signature(partitioner).parameters.values()][4:]  # after edge_index
     for parameter in required:
         plain = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if plain and parameter.default is parameter.empty and parameter.name not in arguments:
+        is_needed = parameter.default is parameter.empty or parameter.name == "probs"
+        if plain and is_needed and parameter.name not in arguments:
             raise TypeError(f"{parameter.name} is missing: {partitioner.__name__} needs it, a slice of it on each rank")
     assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
-    given: dict[str, object] = {
+    given = {
         "edge_assign_strategy": assigner.edge_assign_strategy,
         "relabel": assigner.relabel,
         "cache_ratio": assigner.caches.ratio,
         "cache_memory_budget": assigner.caches.budget_bytes,
     }
-    agree(exchange, given)
+    exchange.agree(given)
     strategy_arguments = assigner.strategy_arguments()
-    agree(exchange, strategy_arguments)
+    exchange.agree(strategy_arguments)
     return assigner, json.loads(json.dumps(strategy_arguments))
-
-
-# The whole graph in outline, as a forecast needs it: how many rows of what kind, but none of them.
 
 
 def outline(slices: GraphSlice) -> GraphInput:
     """Returns the graph with its true counts and kinds of rows; all of them are zero and take no memory."""
-    graph = slices.graph
-    nodes = tuple(
-        replace(
-            each, feat=_rows(each.feat, each.num_nodes), label=_rows(each.label, each.num_nodes),
-            time=_column(each.time, each.num_nodes),
-            attrs=_attrs(each.attrs, each.num_nodes),
-        )
-        for each in graph.nodes
-    )  # fmt: skip
-    counts = slices.num_edges.sum(axis=0).tolist()
-    edges = tuple(
-        replace(
-            each, edge_index=np.broadcast_to(np.zeros((), np.int64), (2, count)),
-            row_ids=_zeros(each.row_ids, count), col_ids=_zeros(each.col_ids, count),
-            feat=_rows(each.feat, count), weight=_column(each.weight, count), time=_column(each.time, count),
-            attrs=_attrs(each.attrs, count),
-        )
-        for each, count in zip(graph.edges, counts, strict=True)
-    )  # fmt: skip
-    return replace(graph, nodes=nodes, edges=edges)
+    nodes = []
+    for node in slices.graph.nodes:
+        tables = {"feat": node.feat, "label": node.label, "time": node.time, "attrs": node.attrs}
+        nodes.append(replace(node, **{name: _zeros(each, node.num_nodes) for name, each in tables.items()}))
+    edges = []
+    for edge, count in zip(slices.graph.edges, slices.num_edges.sum(axis=0).tolist(), strict=True):
+        tables = {"feat": edge.feat, "weight": edge.weight, "time": edge.time, "attrs": edge.attrs}
+        tables |= {"row_ids": edge.row_ids, "col_ids": edge.col_ids}
+        edge_index = np.broadcast_to(np.zeros((), np.int64), (2, count))
+        zeros = {name: _zeros(each, count) for name, each in tables.items()}
+        edges.append(replace(edge, edge_index=edge_index, **zeros))
+    return replace(slices.graph, nodes=tuple(nodes), edges=tuple(edges))
 
 
-def forecast_of(assigner: PartitionerBase, graph: GraphInput) -> Forecast:
-    """Returns what the partitioner would take on one machine, given the outline of the graph."""
-    expected = forecast(
-        graph,
-        assigner.num_parts,
-        assigner.num_threads,
-        assigner.sort_memory_bytes // assigner.num_threads,
-        assigner.chunk_size,
-        assigner.assign_node_bytes,
-        assigner.relabel,
-    )
-    return expected.with_files(*assigner.caches.most_files(assigner.num_parts, graph.nodes))
+def _zeros(like: Any, num_rows: int) -> Any:
+    """So many rows like those of an array, of a table, or of each of several by name."""
+    if like is None:
+        return None
+    if isinstance(like, dict):
+        return {name: _zeros(each, num_rows) for name, each in like.items()}
+    if isinstance(like, Rows):
+        return Rows(_zeros(like.array, num_rows), like.torch_dtype)
+    return np.broadcast_to(np.zeros((), like.dtype), (num_rows, *like.shape[1:]))
 
 
 def disk_bytes(assigner: PartitionerBase, slices: GraphSlice, ranks: Sequence[int]) -> int:
@@ -156,7 +125,7 @@ def disk_bytes(assigner: PartitionerBase, slices: GraphSlice, ranks: Sequence[in
     share = sum(len(range(rank, assigner.num_parts, len(slices.num_edges))) for rank in ranks) / assigner.num_parts
     collected = max([0, *(_collected(each, graph) for each in graph.edges)])
     times = sum(8 * nodes.num_nodes for nodes in graph.nodes if nodes.time is not None)
-    of_parts = forecast_of(assigner, graph).disk_bytes + collected
+    of_parts = assigner.forecast_of(graph).disk_bytes + collected
     books = _book_bytes(graph, assigner)  # a leader writes those of all partitions
     return int(share * of_parts + (1 - share) * books) + len(ranks) * times
 
@@ -177,22 +146,6 @@ def _collected(edges: EdgeInput, graph: GraphInput) -> int:
     weight = 0 if edges.weight is None else edges.weight.itemsize
     time = 0 if edges.time is None else 8
     return edges.num_edges * (2 * node + id_dtype(edges.num_edges).itemsize + weight + time)
-
-
-def _attrs(attrs: dict[str, Rows], num_rows: int) -> dict[str, Rows]:
-    return {name: Rows(_zeros(rows.array, num_rows), rows.torch_dtype) for name, rows in attrs.items()}
-
-
-def _column(array: np.ndarray | None, num_rows: int) -> np.ndarray | None:
-    return None if array is None else _zeros(array, num_rows)
-
-
-def _rows(rows: Rows | None, num_rows: int) -> Rows | None:
-    return None if rows is None else Rows(_zeros(rows.array, num_rows), rows.torch_dtype)
-
-
-def _zeros(like: np.ndarray, num_rows: int) -> np.ndarray:
-    return np.broadcast_to(np.zeros((), like.dtype), (num_rows, *like.shape[1:]))
 
 
 logger = logging.getLogger(__name__)
@@ -301,20 +254,20 @@ def partition_distributed(
     """
     if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s > 0:
         raise ValueError(f"timeout_s = {timeout_s!r}: expected seconds above 0")
-    with Exchange(group, timeout_s) as exchange:
+    with Exchange(group, timeout_s, round_bytes) as exchange:
         exchange.stage = "the comparison of arguments"
         integer("round_bytes", round_bytes, 1, 2**40, "memory for rows that arrive at a time")
-        agree(exchange, {"partitioner": getattr(partitioner, "__name__", partitioner), "round_bytes": round_bytes})
+        exchange.agree({"partitioner": getattr(partitioner, "__name__", partitioner), "round_bytes": round_bytes})
         tables = {name: arguments.pop(name, None) for name in NODE_TABLES + EDGE_TABLES if not name.endswith("_feat")}
         tables |= {"node_feat": node_feat, "edge_feat": edge_feat}
         assigner, strategy_arguments = make_assigner(
-            exchange, partitioner, output_dir, num_parts, num_nodes, edge_index, arguments, round_bytes
+            exchange, partitioner, output_dir, num_parts, num_nodes, edge_index, arguments
         )
         assigner.require_relabel(return_mapping)
         exchange.stage = "the comparison of slices"
         slices = GraphSlice.of(exchange, assigner.graph.edge_dir, num_nodes, edge_index, tables)
         assigner.caches.require_use(slices.graph.nodes)
-        run = _Run(exchange, assigner, strategy_arguments, slices, round_bytes)
+        run = _Run(exchange, assigner, strategy_arguments, slices)
         with shared_staging(assigner.output_dir, exchange) as directory:
             manifest = run.write(directory)
         if exchange.rank == 0:
@@ -324,18 +277,12 @@ def partition_distributed(
 
 class _Run:
     def __init__(
-        self,
-        exchange: Exchange,
-        assigner: PartitionerBase,
-        strategy_arguments: dict[str, Any],
-        slices: GraphSlice,
-        round_bytes: int,
+        self, exchange: Exchange, assigner: PartitionerBase, strategy_arguments: dict[str, Any], slices: GraphSlice
     ) -> None:
         self._exchange = exchange
         self._assigner = assigner
         self._strategy_arguments = strategy_arguments
         self._slices = slices
-        self._round_bytes = round_bytes
         self._parts = Parts(assigner.num_parts, exchange.rank, exchange.world_size)
 
     def write(self, directory: SharedDirectory) -> Manifest:
@@ -347,7 +294,7 @@ class _Run:
             require_space(assigner.output_dir, disk_bytes(assigner, self._slices, here))
         exchange.stage = "the assignment of nodes"
         books = assigner.books()
-        agree(exchange, {"what assign_nodes returned": [_digest(book) for book in books]})
+        exchange.agree({"what assign_nodes returned": [_digest(book) for book in books]})
         is_leader = bool(here)
         leaders = sorted(set(directory.leaders))
         writer = PartitionWriter(
@@ -358,10 +305,9 @@ class _Run:
         graphs = []
         for at, edges in enumerate(graph.edges):
             exchange.stage = f"the edges of type {edges.edge_type}"
-            files = EdgeFiles(
-                exchange, writer, self._parts, replace(edges, neighbor_time=times[edges.neighbor]),
-                self._slices.num_edges[:, at], books, assigner.relabel, self._round_bytes,
-            )  # fmt: skip
+            timed = replace(edges, neighbor_time=times[edges.neighbor])
+            num_edges = self._slices.num_edges[:, at]
+            files = EdgeFiles(exchange, writer, self._parts, timed, num_edges, books, assigner.relabel)
             graphs.append(files.write(leaders, thread_bytes))
         exchange.stage = "the end"
         manifest = assigner.manifest(graph, books, reads, graphs, self._files(writer), self._strategy_arguments)
@@ -385,10 +331,10 @@ class _Run:
             num_rows = self._slices.node_rows[:, at]
             time = nodes.time
             if time is not None:  # all of them: edges have the times of neighbours that others own
-                time = gather_rows(self._exchange, time.astype(np.int64), num_rows, self._round_bytes, writer.root)
+                time = self._exchange.gather_rows(time.astype(np.int64), num_rows, writer.root)
             times.append(time)
             whole = replace(nodes, time=time)
-            write_nodes(self._exchange, writer, self._parts, whole, num_rows, book, relabel, self._round_bytes)
+            write_nodes(self._exchange, writer, self._parts, whole, num_rows, book, relabel)
             reads.append(self._write_caches(writer, at, whole, book))
         return times, reads
 
@@ -401,7 +347,7 @@ class _Run:
         if any(plan.forecast.num_cached):
             new_id = book.position() if self._assigner.relabel else None
             num_rows = self._slices.node_rows[:, at]
-            write_caches(self._exchange, writer, nodes, num_rows, plan.cached(), new_id, self._round_bytes)
+            write_caches(self._exchange, writer, nodes, num_rows, plan.cached(), new_id)
         return plan.forecast
 
     def _files(self, writer: PartitionWriter) -> dict[str, FileEntry]:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 
+from glt._checks import integer
 from glt.data.arrays import require_data
-from glt.data.schema import Schema
-from glt.partition.arguments import integer
-from glt.partition.format.files import Rows, scratch_array
-from glt.partition.graph_input import GraphInput
-from glt.partition.hotness import HotnessByType, NodeHotness, PartHotness, Values, any_read, hotness_by_type, map_rows
-from glt.partition.sharded.exchange import Exchange, agree
-
-NODE_TABLES: Final = ("node_feat", "node_label", "node_time", "node_attrs")
-EDGE_TABLES: Final = ("edge_feat", "edge_weight", "edge_time", "edge_attrs")
+from glt.partition.format.files import Rows
+from glt.partition.graph_input import NODE_TABLES, GraphInput
+from glt.partition.methods.hotness import (
+    HotnessByType,
+    NodeHotness,
+    PartHotness,
+    Values,
+    any_read,
+    hotness_by_type,
+    map_rows,
+)
+from glt.partition.sharded.exchange import Exchange, first_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +43,18 @@ class GraphSlice:
     def of(
         cls, exchange: Exchange, edge_dir: str, num_nodes: Any, edge_index: Any, tables: dict[str, Any]
     ) -> GraphSlice:
-        """Checks the slices of all ranks; ``tables`` by the names of ``NODE_TABLES`` and ``EDGE_TABLES``.
+        """Checks the slices of all ranks.
 
         Raises:
             TypeError, ValueError, KeyError, IndexError: As :meth:`GraphInput.of`, or if slices do not fit together.
         """
         node_types = list(num_nodes) if isinstance(num_nodes, Mapping) else [None]
-        rows = [_num_rows(tables, node_type) for node_type in node_types]
+        rows = [rows_of(tables, node_type) for node_type in node_types]
         try:
-            graph = GraphInput.of(
-                edge_dir, num_nodes, edge_index, tables["node_feat"], tables["edge_feat"], tables["node_label"],
-                tables["edge_weight"], tables["edge_time"], tables["node_time"], tables["node_attrs"],
-                tables["edge_attrs"], num_rows=rows,
-            )  # fmt: skip
+            graph = GraphInput.of(num_nodes, edge_index, num_rows=rows, **tables).expanding(edge_dir)
         except IndexError as error:  # which names a position
             raise IndexError(f"in the slice of rank {exchange.rank}: {error}") from error
-        agree(exchange, _kinds(graph))
+        exchange.agree(_kinds(graph))
         node_rows = exchange.gather_counts(np.array(rows, np.int64))
         for at, nodes in enumerate(graph.nodes):
             found = node_rows[:, at]
@@ -68,38 +67,7 @@ class GraphSlice:
         return cls(graph, node_rows, exchange.gather_counts(np.array([e.num_edges for e in graph.edges], np.int64)))
 
 
-def first_rows(num_rows: np.ndarray) -> np.ndarray:
-    """Returns where the slice of each rank begins, given how many rows each has, and the number of all, at the end."""
-    return np.concatenate([[0], np.cumsum(num_rows)])
-
-
-def gather_rows(
-    exchange: Exchange, rows: np.ndarray, num_rows: np.ndarray, round_bytes: int, scratch: Path | None = None
-) -> np.ndarray:
-    """Returns the slices of all ranks as one array; in a file in ``scratch``, if given.
-
-    Args:
-        exchange: Connects the ranks.
-        rows: The slice of this rank; of the same dtype and shape of a row on all of them.
-        num_rows: ``[world_size]``, of all ranks.
-        round_bytes: Memory beside the result.
-        scratch: A directory, for an array of one dimension.
-    """
-    first = first_rows(num_rows)
-    shape = (int(first[-1]), *rows.shape[1:])
-    whole = np.empty(shape, rows.dtype) if scratch is None else scratch_array(scratch, shape[0], rows.dtype)
-    row_bytes = max(1, whole[:1].nbytes)
-    step = max(1, round_bytes // (exchange.world_size * row_bytes))
-    for begin in range(0, int(num_rows.max()), step):
-        piece = np.ascontiguousarray(rows[begin : begin + step])
-        received = exchange.all_to_all([[piece]] * exchange.world_size)
-        for at, end, data in zip(first[:-1] + begin, first[1:], received, strict=True):
-            to = whole[at : min(at + step, end)] if at < end else whole[:0]
-            to[:] = data.view(rows.dtype).reshape(to.shape)
-    return whole
-
-
-def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any, round_bytes: int) -> Any:
+def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any) -> Any:
     """Returns an argument that has an element for each node, given the slice of it that each rank has.
 
     Tensors and arrays in it, which may be inside of dicts and lists, come back as arrays of all nodes.
@@ -108,19 +76,18 @@ def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any, r
         ValueError: If arguments differ between ranks, or there are not ``num_nodes`` elements together; names how many
             each rank has.
     """
-    agree(exchange, {name: structure(value)})
-    return _gathered(exchange, name, value, num_nodes, round_bytes)
+    exchange.agree({name: structure(value)})
+    return _gathered(exchange, name, value, num_nodes)
 
 
-def _gathered(exchange: Exchange, name: str, value: Any, num_nodes: Any, round_bytes: int) -> Any:
+def _gathered(exchange: Exchange, name: str, value: Any, num_nodes: Any) -> Any:
     if isinstance(value, Mapping):
         counts = num_nodes if isinstance(num_nodes, Mapping) else {}
         return {
-            key: _gathered(exchange, f"{name}[{key!r}]", value[key], counts.get(key), round_bytes)
-            for key in sorted(value, key=repr)
+            key: _gathered(exchange, f"{name}[{key!r}]", value[key], counts.get(key)) for key in sorted(value, key=repr)
         }
     if isinstance(value, list | tuple):
-        return [_gathered(exchange, f"{name}[{at}]", each, num_nodes, round_bytes) for at, each in enumerate(value)]
+        return [_gathered(exchange, f"{name}[{at}]", each, num_nodes) for at, each in enumerate(value)]
     if isinstance(num_nodes, Mapping):  # an array that is of no type, which is refused where it is read
         num_nodes = None
     if not isinstance(value, np.ndarray | torch.Tensor):
@@ -132,7 +99,7 @@ def _gathered(exchange: Exchange, name: str, value: Any, num_nodes: Any, round_b
             f"{name} has {num_rows.tolist()} elements on the ranks, {num_rows.sum()} together: expected num_nodes = "
             f"{num_nodes}, each node on one rank"
         )
-    return gather_rows(exchange, rows, num_rows, round_bytes)
+    return exchange.gather_rows(rows, num_rows)
 
 
 def structure(value: Any) -> object:
@@ -146,7 +113,7 @@ def structure(value: Any) -> object:
     return value
 
 
-def _num_rows(tables: dict[str, Any], node_type: str | None) -> int:
+def rows_of(tables: dict[str, Any], node_type: str | None) -> int:
     """Rows of the first table of a node type; whether all have as many, and what they are, is checked later."""
     for name in NODE_TABLES:
         value = tables[name]
@@ -184,9 +151,6 @@ def _kinds(graph: GraphInput) -> dict[str, object]:
     return kinds
 
 
-# Hotness of nodes of which every rank has some.
-
-
 class SlicedHotness(NodeHotness):
     """Hotness of nodes of one type, those of rank 0 first; every call is a collective of all ranks.
 
@@ -198,34 +162,30 @@ class SlicedHotness(NodeHotness):
         of_parts: Of each partition ``[num_rows[rank]]`` float32 or float64, of one dtype on all ranks.
         is_shared: Whether one array is that of all partitions.
         num_rows: ``[world_size]``, nodes of each rank.
-        round_bytes: Memory for numbers that arrive at a time.
     """
 
-    def __init__(
-        self, exchange: Exchange, of_parts: PartHotness, is_shared: bool, num_rows: np.ndarray, round_bytes: int
-    ) -> None:
+    def __init__(self, exchange: Exchange, of_parts: PartHotness, is_shared: bool, num_rows: np.ndarray) -> None:
         self._exchange = exchange
         self._of_parts = of_parts
         self._is_shared = is_shared
         self._num_rows = num_rows
         self._first = first_rows(num_rows)
-        self._round_bytes = round_bytes
         self.num_parts = len(of_parts)
 
     def is_read(self) -> np.ndarray:
-        return gather_rows(self._exchange, any_read(self._of_parts), self._num_rows, self._round_bytes)
+        return self._exchange.gather_rows(any_read(self._of_parts), self._num_rows)
 
     def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
         bounds = np.searchsorted(nodes, self._first)
         rank = self._exchange.rank
         mine = nodes[bounds[rank] : bounds[rank + 1]] - self._first[rank]
         found = map_rows(self._of_parts, mine, of)
-        return [gather_rows(self._exchange, each, np.diff(bounds), self._round_bytes) for each in found]
+        return [self._exchange.gather_rows(each, np.diff(bounds)) for each in found]
 
     def columns(self) -> Iterator[tuple[int, np.ndarray]]:
         world_size, rank = self._exchange.world_size, self._exchange.rank
         if self._is_shared:
-            column = gather_rows(self._exchange, self._of_parts[0], self._num_rows, self._round_bytes)
+            column = self._exchange.gather_rows(self._of_parts[0], self._num_rows)
             yield from ((idx, column) for idx in range(rank, self.num_parts, world_size))
             return
         for first in range(0, self.num_parts, world_size):
@@ -242,7 +202,7 @@ class SlicedHotness(NodeHotness):
         """Sends the slices of ``wanted[r]`` to each rank r, and returns what comes of the one for this rank."""
         exchange, dtype = self._exchange, self._of_parts[0].dtype
         column = np.empty(int(self._first[-1]) if exchange.rank < len(wanted) else 0, dtype)
-        step = max(1, self._round_bytes // (exchange.world_size * dtype.itemsize))
+        step = exchange.round_rows([(dtype, ())])
         for begin in range(0, int(self._num_rows.max()), step):
             pieces: list[list[np.ndarray]] = [[np.ascontiguousarray(each[begin : begin + step])] for each in wanted]
             received = exchange.all_to_all(pieces + [[]] * (exchange.world_size - len(wanted)))
@@ -254,36 +214,25 @@ class SlicedHotness(NodeHotness):
 
 
 def sliced_hotness(
-    exchange: Exchange,
-    name: str,
-    value: Any,
-    schema: Schema,
-    num_nodes: Sequence[int],
-    num_parts: Any,
-    round_bytes: int,
+    exchange: Exchange, name: str, value: Any, graph: GraphInput, num_parts: Any
 ) -> HotnessByType | None:
-    """Returns hotness as a partitioner takes it, given the slice of it that each rank has.
-
-    Args:
-        exchange: Connects the ranks.
-        name: The argument, for messages.
-        value: As of :func:`glt.partition.hotness.hotness_by_type`, of the nodes of this rank; or None, on all.
-        schema, num_nodes, num_parts: Of the whole graph.
-        round_bytes: Memory for numbers that arrive at a time.
+    """Returns hotness as a partitioner of ``graph`` takes it, given the slice of it that each rank has; None where it
+    is None.
 
     Raises:
         TypeError, ValueError, KeyError: As :func:`hotness_by_type`, or if slices do not fit together.
     """
-    agree(exchange, {name: structure(value)})
+    exchange.agree({name: structure(value)})
     if value is None:
         return None
+    schema = graph.schema
     num_parts = integer("num_parts", num_parts, 1, 2**16, "the number of partitions")
     of_types = [_of_type(value, each if schema.is_hetero else None) for each in schema.node_types]
     rows = [_length_of_first(each) for each in of_types]
     found = hotness_by_type(name, value, schema, rows, num_parts)
     num_rows = exchange.gather_counts(np.array(rows, np.int64))
     by_type: list[NodeHotness | None] = []
-    for at, (each, count) in enumerate(zip(found, num_nodes, strict=True)):
+    for at, (each, count) in enumerate(zip(found, [nodes.num_nodes for nodes in graph.nodes], strict=True)):
         if each is not None and num_rows[:, at].sum() != count:
             of_type = f"[{schema.node_types[at]!r}]" if schema.is_hetero else ""
             raise ValueError(
@@ -291,7 +240,7 @@ def sliced_hotness(
                 f"together: expected num_nodes = {count}, each node on one rank"
             )
         is_shared = not isinstance(of_types[at], list | tuple)
-        by_type.append(None if each is None else SlicedHotness(exchange, each, is_shared, num_rows[:, at], round_bytes))
+        by_type.append(None if each is None else SlicedHotness(exchange, each, is_shared, num_rows[:, at]))
     return HotnessByType(tuple(by_type))
 
 

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import glt
+from glt.distributed.server.membership import ServerEntry
 from glt.testing.cluster import Trainer
+
+ENTRY = ServerEntry(0, "127.0.0.1", 1, "here", 5, "h", 0, "g", "r", 3, None)
+ANSWER: dict[str, Any] = {"entry": ENTRY.to_json(), "session": "s", "about": {}}
+"""What a server says to a client that it takes in."""
 
 
 def serve(trainer: Trainer, path: Path, num_servers: int, num_clients: int | None, **given: Any) -> None:

@@ -14,7 +14,7 @@ from service_actors import Stage
 from service_world import become_client, serve
 
 import glt
-from glt.distributed.server import clients as session
+from glt.distributed.server import sessions as session
 from glt.distributed.server.api import require_client
 from glt.testing.cluster import Cluster, Trainer
 

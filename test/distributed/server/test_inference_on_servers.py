@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch_geometric.nn as pyg
 from dist_world import NUM_NODES, World
-from service_actors import Stage
-from test_jobs import begin_job, finalize
+from job_stage import finalize, job_of
 
 import glt
 from glt.distributed.graph.inference import infer_layerwise
@@ -49,34 +47,18 @@ def infer_with_an_error(rank: int) -> str:
 def test_two_trainers_make_what_the_model_does(world: Callable[..., World], tmp_path: Path, spills: bool) -> None:
     made = world(2, "in", "xye")
     assert made.x is not None
-    with Stage(4) as stage:
-        begin_job(stage, made.path, 2, 2)
-        given: tuple[Any, ...] = (made.x.size(1), tmp_path if spills else None)
-        for trainer in (2, 3):
-            stage.begin(trainer, "run_function", infer, *given)
-        expected = model(made.x.size(1))(made.x, made.graph.edge_index)
-        for trainer in (2, 3):
-            got, left = stage.result(trainer)
+    expected = model(made.x.size(1))(made.x, made.graph.edge_index)
+    with job_of(made.path, 2, 2) as job:
+        for got, left in job.run(infer, made.x.size(1), tmp_path if spills else None):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
             assert ("'inference'" in left) != spills and ".degrees" not in left, left
-        for trainer in (2, 3):
-            stage.ask(trainer, "run_function", finalize)
-        stage.end(0, 1, 2, 3)
-        stage.expect_nothing_left()
 
 
 def test_a_trainer_that_fails_is_named(world: Callable[..., World]) -> None:
-    made = world(2, "in", "xye")
-    with Stage(4) as stage:
-        begin_job(stage, made.path, 2, 2)
-        for rank in (0, 1):
-            stage.begin(2 + rank, "run_function", infer_with_an_error, rank)
-        assert stage.result(3) == "RuntimeError: out of memory, say"
-        told = stage.result(2)
-        assert told.startswith("PeerLost") and "1" in told, told
-        stage.ask(2, "run_function", finalize)
-        stage.end(0, 1, 2, 3)
-        stage.expect_nothing_left()
+    with job_of(world(2, "in", "xye").path, 2, 2) as job:
+        other, failed = job.run(infer_with_an_error, ranked=True)
+        assert failed == "RuntimeError: out of memory, say"
+        assert other.startswith("PeerLost") and "1" in other, other
 
 
 def infer_two_nodes(spill_dir: Path | None) -> list[list[float]]:
@@ -92,17 +74,7 @@ def double(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("spills", [False, True])
 def test_trainers_without_nodes_return_the_same(tmp_path: Path, spills: bool) -> None:
-    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    RandomPartitioner(
-        tmp_path / "parts", 1, 2, torch.tensor([[0], [1]]), node_feat=x, edge_assign_strategy="by_dst"
-    ).partition()  # fmt: skip
-    with Stage(4) as stage:
-        begin_job(stage, tmp_path / "parts", 1, 3)
-        for trainer in (1, 2, 3):
-            stage.begin(trainer, "run_function", infer_two_nodes, tmp_path if spills else None)
-        for trainer in (1, 2, 3):
-            assert stage.result(trainer) == (4 * x).tolist()
-        for trainer in (1, 2, 3):
-            stage.ask(trainer, "run_function", finalize)
-        stage.end(0, 1, 2, 3)
-        stage.expect_nothing_left()
+    x, given = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), {"edge_assign_strategy": "by_dst"}
+    RandomPartitioner(tmp_path / "parts", 1, 2, torch.tensor([[0], [1]]), node_feat=x, **given).partition()
+    with job_of(tmp_path / "parts", 1, 3) as job:
+        assert job.run(infer_two_nodes, tmp_path if spills else None) == [(4 * x).tolist()] * 3

@@ -15,30 +15,13 @@ from typing import Any
 import pytest
 import torch
 from dist_world import NUM_NODES, World
+from job_stage import begin_job, finalize, take_part
 from service_actors import Stage
 
 import glt
 from glt.distributed.tensors.tensor import DistTensor
 from glt.errors import RendezvousError
 from glt.testing.cluster import free_port
-
-
-def scale(factor: int, values: torch.Tensor) -> torch.Tensor:
-    return factor * values
-
-
-def take_part(env: dict[str, str], **given: Any) -> tuple[int, int]:
-    for name in [name for name in os.environ if name.startswith(("GLT_", "TORCHELASTIC"))]:
-        if name != "GLT_TEST_CLUSTER":
-            del os.environ[name]
-    os.environ.update(env)
-    glt.distributed.register_server_function(scale, "scale")
-    try:
-        glt.distributed.initialize(**given)
-    except SystemExit as ended:  # a server
-        assert ended.code == 0
-        return -1, 0
-    return glt.distributed.get_rank(), glt.distributed.num_trainers()
 
 
 def look(part_config: Path | None) -> dict[str, Any]:
@@ -52,24 +35,23 @@ def look(part_config: Path | None) -> dict[str, Any]:
     made[mine] = torch.stack([mine, torch.full_like(mine, rank)], 1)
     graph.barrier(60.0)
     every = torch.arange(NUM_NODES)
+    servers = range(graph.world.num_servers)
     return {
-        "x": graph.ndata["x"][every], "in": graph.in_degrees(), "out": graph.out_degrees(),
-        "ends": graph.find_edges(torch.arange(0, 6000, 7)), "seen": made[every],
+        "x": graph.ndata["x"][every],
+        "in": graph.in_degrees(),
+        "out": graph.out_degrees(),
+        "ends": graph.find_edges(torch.arange(0, 6000, 7)),
+        "seen": made[every],
         "hop": graph.sample_neighbors(every, 3, random_seed=9).e_id,
         "far": graph.sample_neighbors(every, 3, "out", random_seed=9).e_id,
-        "udf": [glt.distributed.request_server(s, "scale", 3, torch.arange(4)) for s in range(graph.world.num_servers)],
-        "book": graph.get_partition_book().node_owners(every), "servers": graph.world.num_servers,
-    }  # fmt: skip
+        "udf": [glt.distributed.request_server(server, "scale", 3, torch.arange(4)) for server in servers],
+        "book": graph.get_partition_book().node_owners(every),
+        "servers": len(servers),
+    }
 
 
 def barrier(timeout_s: float) -> None:
     glt.distributed.barrier(timeout_s)
-
-
-def finalize(timeout_s: float | None = None) -> float:
-    glt.distributed.finalize(timeout_s)
-    glt.distributed.finalize()
-    return time.monotonic()
 
 
 def leftover() -> list[str]:
@@ -91,26 +73,6 @@ def require_right(found: list[dict[str, Any]], world: World, num_trainers: int) 
             assert torch.equal(values, 3 * torch.arange(4))
         for name in ("hop", "far", "book"):
             assert torch.equal(each[name], found[0][name])
-
-
-def env_of(stage: Stage, role: str, num_servers: int, num_trainers: int, rank: int, path: Path) -> dict[str, str]:
-    shared = {
-        "GLT_ROLE": role, "GLT_NUM_SERVERS": str(num_servers), "GLT_NUM_TRAINERS": str(num_trainers),
-        "GLT_MASTER_ADDR": "127.0.0.1", "GLT_MASTER_PORT": str(stage.port), "GLT_PART_CONFIG": str(path),
-        "WORLD_SIZE": str(num_trainers),
-    }  # fmt: skip
-    return shared | {"GLT_SERVER_RANK" if role == "server" else "RANK": str(rank)}
-
-
-def begin_job(stage: Stage, path: Path, num_servers: int, num_trainers: int) -> None:
-    for rank in range(num_servers):
-        env = env_of(stage, "server", num_servers, num_trainers, rank, path)
-        stage.begin(rank, "run_function", take_part, env)
-    for rank in range(num_trainers):
-        env = env_of(stage, "trainer", num_servers, num_trainers, rank, path)
-        stage.begin(num_servers + rank, "run_function", take_part, env)
-    for rank in range(num_trainers):
-        assert stage.result(num_servers + rank) == (rank, num_trainers)
 
 
 def alone(path: Path) -> dict[str, Any]:
@@ -145,8 +107,8 @@ def test_servers_and_trainers(world: Callable[..., World]) -> None:
 
 def unreachable(port: int) -> str:
     """What a trainer says whose servers are not there; it may then try something else."""
-    env = {"GLT_ROLE": "trainer", "GLT_NUM_SERVERS": "1", "GLT_NUM_TRAINERS": "1", "GLT_MASTER_ADDR": "127.0.0.1",
-           "GLT_MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}  # fmt: skip
+    env = {"GLT_ROLE": "trainer", "GLT_NUM_SERVERS": "1", "GLT_NUM_TRAINERS": "1", "RANK": "0", "WORLD_SIZE": "1"}
+    env |= {"GLT_MASTER_ADDR": "127.0.0.1", "GLT_MASTER_PORT": str(port)}
     before = threading.active_count()
     for _ in range(2):
         with pytest.raises(RendezvousError) as raised:
@@ -196,8 +158,8 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
     with Stage(2) as stage:
         hosts.write_text(f"# one host\n127.0.0.1 {stage.port}  # here\n")
         for rank in (0, 1):
-            env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                   "MASTER_ADDR": "localhost"}  # fmt: skip
+            env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+            env["MASTER_ADDR"] = "localhost"
             stage.begin(rank, "run_function", take_part, env, ip_config=hosts)
         for rank in (0, 1):
             assert stage.result(rank) == (rank, 2)
@@ -217,14 +179,29 @@ def test_trainers_that_also_serve(world: Callable[..., World], tmp_path: Path) -
         stage.end(0)
 
 
+def begin_script(folder: Path, text: str, *args: str) -> Callable[[int], subprocess.Popen[str]]:
+    """Writes a script; what it returns starts it as the trainer of a rank of two on this host."""
+    (folder / "script.py").write_text(text)
+    (folder / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
+    command = [sys.executable, "script.py", "hosts", *args]
+    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+
+    def start(rank: int) -> subprocess.Popen[str]:
+        ranked = env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        return subprocess.Popen(command, cwd=folder, env=ranked, text=True, **pipes)
+
+    return start
+
+
 BUG = """
 import os
 import sys
 import time
 import glt
-from glt.distributed.server.clients import Session
+from glt.distributed.server.sessions import ClientSession
 
-said = Session.say
+said = ClientSession.send
 
 def say(self, value, *args, **options):
     said(self, value, *args, **options)
@@ -233,7 +210,7 @@ def say(self, value, *args, **options):
 
 if __name__ == "__main__":
     if sys.argv[3] == "slowly":  # and rank 0 is the first to come, and to be told
-        Session.say = say
+        ClientSession.send = say
         time.sleep(2.0 * int(os.environ["RANK"]))
     glt.distributed.initialize(sys.argv[1], part_config=sys.argv[2])
     if sys.argv[3] != "late":
@@ -250,17 +227,10 @@ def test_an_exception_ends_a_job_at_once(world: Callable[..., World], tmp_path: 
 
     And for one that is told after another has hung up: what it hears is why, not that the other is gone.
     """
-    (tmp_path / "bug.py").write_text(BUG)
-    (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
-    command = [sys.executable, "bug.py", "hosts", str(world(1).path), other]
-    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
-    started = []
+    start, started = begin_script(tmp_path, BUG, str(world(1).path), other), []
     try:
         for rank in (0, 1):
-            started.append(subprocess.Popen(
-                command, cwd=tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE,
-                text=True,
-            ))  # fmt: skip
+            started.append(start(rank))
             if other == "late" and rank == 0:
                 assert started[0].stderr is not None
                 assert any("ValueError: a bug" in line for line in started[0].stderr)
@@ -309,17 +279,8 @@ if __name__ == "__main__":
 def test_a_trainer_whose_script_has_ended_serves_on_without_new_threads(
     world: Callable[..., World], tmp_path: Path
 ) -> None:
-    (tmp_path / "ended.py").write_text(ENDED)
-    (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
-    command = [sys.executable, "ended.py", "hosts", str(world(1).path)]
-    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
-    started = [
-        subprocess.Popen(
-            command, cwd=tmp_path, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
+    start = begin_script(tmp_path, ENDED, str(world(1).path))
+    started = [start(rank) for rank in (0, 1)]
     try:
         assert started[0].stdout is not None and started[0].stdout.readline() == "the end\n"
         said, told = started[1].communicate("go on\n", timeout=100)
@@ -372,19 +333,13 @@ def test_children_of_multiprocessing_end_like_programs(
     world: Callable[..., World], tmp_path: Path, method: str, fails: bool
 ) -> None:
     """What has returned serves the other until that is done; what has failed tells the other why."""
-    (tmp_path / "children.py").write_text(CHILDREN)
-    (tmp_path / "hosts").write_text(f"127.0.0.1 {free_port()}\n")
-    command = [
-        sys.executable,
-        "children.py",
-        "hosts",
-        str(world(2, "out", "xye").path),
-        method,
-        *["fails"][: int(fails)],
-    ]
-    env = os.environ | {"PYTHONPATH": str(Path(glt.__file__).parents[1]), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+    start = begin_script(tmp_path, CHILDREN, str(world(2, "out", "xye").path), method, *["fails"][: int(fails)])
+    parent = start(0)
+    try:
+        out, err = parent.communicate(timeout=200)
+    finally:
+        parent.kill()
     if fails:
-        assert done.returncode == 1 and "which runs it, has failed: ValueError: a bug" in done.stderr, done
+        assert parent.returncode == 1 and "which runs it, has failed: ValueError: a bug" in err, err
     else:
-        assert (done.returncode, done.stdout) == (0, f"rows: {NUM_NODES}\n"), done
+        assert (parent.returncode, out) == (0, f"rows: {NUM_NODES}\n"), err

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from dist_world import NUM_NODES, World
+from job_stage import Job, begin_job, finalize, job_of
 from promptness import eventually
 from service_actors import Stage
-from test_jobs import begin_job, finalize
 
 import glt
 from glt import _deadlines as deadlines
@@ -29,23 +29,23 @@ def double(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
     return 2 * x
 
 
-class Told:
-    """What trainers tell each other beside glt: by files."""
+class Signals:
+    """Words from one trainer to another beside glt, by files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def say(self, word: str) -> None:
+    def send(self, word: str) -> None:
         (self.folder / word).touch()
 
-    def hear(self, word: str) -> None:
+    def wait(self, word: str) -> None:
         assert eventually((self.folder / word).exists)
 
 
 def attempts(rank: int, folder: Path, spills: bool) -> list[tuple[str, str, float]]:
     """Calls that fail on trainer 1, one after the other, and then one that does not: what each raised, and when."""
     deadlines.BEAT_S = 0.0
-    told, calls = Told(folder), 0
+    signals, calls = Signals(folder), 0
 
     def fails(at: int, error: BaseException) -> Callable[..., torch.Tensor]:
         def layer(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ def attempts(rank: int, folder: Path, spills: bool) -> list[tuple[str, str, floa
         if rank == 1:
             raise RuntimeError("early")
         if rank == 2:  # far from the barrier at the end of the layer
-            told.hear("early")
+            signals.wait("early")
             calls += 1
         return x
 
@@ -77,7 +77,7 @@ def attempts(rank: int, folder: Path, spills: bool) -> list[tuple[str, str, floa
             infer_layerwise(layers, **{"x": X, "spill_dir": folder if spills else None, **given})
         found.append((type(raised.value).__name__, str(raised.value), time.monotonic()))
         if rank == 1:
-            told.say(name)
+            signals.send(name)
     assert calls <= 1  # it hears between two batches, or before its first
     got = infer_layerwise([double, double], X, spill_dir=folder if spills else None)
     assert torch.equal(got[torch.arange(NUM_NODES)], 4 * X)
@@ -89,19 +89,16 @@ def attempts(rank: int, folder: Path, spills: bool) -> list[tuple[str, str, floa
 
 @pytest.mark.parametrize("spills", [False, True])
 def test_others_are_told_and_all_go_on(world: Callable[..., World], tmp_path: Path, spills: bool) -> None:
-    made = world(1, "in", "xye")
-    with Stage(4) as stage:
-        begin_job(stage, made.path, 1, 3)
-        for rank in range(3):
-            stage.begin(1 + rank, "run_function", attempts, rank, tmp_path, spills)
-        found = [stage.result(1 + rank) for rank in range(3)]
-        for at, (culprit, error, words) in enumerate((
-            (1, "ValueError", "x has shape [599, 1]: expected a row for each of 600 nodes"),
-            (1, "RuntimeError", "out of memory, say"),
-            (1, "KeyboardInterrupt", "Ctrl-C"),
-            (0, "OSError", "no disk, say"),
-            (1, "RuntimeError", "early"),
-        )):  # fmt: skip
+    failures = (
+        (1, "ValueError", "x has shape [599, 1]: expected a row for each of 600 nodes"),
+        (1, "RuntimeError", "out of memory, say"),
+        (1, "KeyboardInterrupt", "Ctrl-C"),
+        (0, "OSError", "no disk, say"),
+        (1, "RuntimeError", "early"),
+    )
+    with job_of(world(1, "in", "xye").path, 1, 3) as job:
+        found = job.run(attempts, tmp_path, spills, ranked=True)
+        for at, (culprit, error, words) in enumerate(failures):
             kind, text, when = found[culprit][at]
             assert kind == error and words in text
             for other in {0, 1, 2} - {culprit}:
@@ -111,10 +108,6 @@ def test_others_are_told_and_all_go_on(world: Callable[..., World], tmp_path: Pa
                 assert then - when < PROMPT_S
         for kind, text, _ in (each[-1] for each in found):
             assert kind == "ValueError" and '"layers": 1' in text and '"layers": 2' in text and "trainer 2" in text
-        for rank in range(3):
-            stage.ask(1 + rank, "run_function", finalize)
-        stage.end(0, 1, 2, 3)
-        stage.expect_nothing_left()
 
 
 def infer_and_die(rank: int) -> tuple[str, str, float]:
@@ -132,8 +125,7 @@ def test_a_killed_trainer_is_named(world: Callable[..., World]) -> None:
     made = world(2, "in", "xye")
     with Stage(5) as stage:
         begin_job(stage, made.path, 2, 3)
-        for rank in range(3):
-            stage.begin(2 + rank, "run_function", infer_and_die, rank)
+        Job(stage, 2, 3).begin(infer_and_die, ranked=True)
         stage.processes[3].join(60.0)
         killed = time.monotonic()
         for trainer in (2, 4):
@@ -148,7 +140,7 @@ def test_a_killed_trainer_is_named(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def test_barriers_that_are_aborted() -> None:
+def test_barriers_that_are_called_off() -> None:
     from glt.distributed.tensors.barrier import Barriers
     from glt.errors import PeerLost
 
@@ -173,7 +165,7 @@ def test_barriers_that_are_aborted() -> None:
         assert barriers.abort(c, "t", 0, "has failed too") == 0, "once"
         assert barriers.failure(a, "t", 0, 3) == "trainer 1, client 1, has failed"
         assert [barriers.arrive(who, "t", 1, 3).done() for who in (c, a, b)] == [False, False, True]
-        # One that gave up waiting for barrier 1 does not know that it was held: it aborts the next.
+        # One that gave up waiting for meeting 1 does not know that it was held: it calls off the next.
         assert barriers.abort(a, "t", 1, "was interrupted") == 2
         assert "was interrupted" in str(barriers.failure(b, "t", 2, 3))
         barriers.remove(c, "it was killed")

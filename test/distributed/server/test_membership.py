@@ -5,71 +5,74 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from service_world import ENTRY
 
 from glt import _deadlines as deadlines
-from glt.distributed.server.clients import Attendance
 from glt.distributed.server.membership import Membership, ServerEntry
+from glt.distributed.server.sessions import ClientRegistry
 from glt.distributed.wire.connection import Connection
 
-ME = ServerEntry(0, "127.0.0.1", 1, "here", 1, "h0", 0, "g", "r", 3, None)
+
+@pytest.fixture
+def server_0() -> Iterator[Membership]:
+    made = Membership(ENTRY, ("127.0.0.1", 1), ClientRegistry(None), lambda servers: None)
+    yield made
+    made.close()
 
 
-def test_a_process_of_another_container_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first process of each container has pid 1: two that were given one rank took turns in ending each other."""
-    monkeypatch.setattr(deadlines, "TAKEN_S", 3600.0)  # a busy machine is not silence
-    here = Membership(ME, ("127.0.0.1", 1), Attendance(None), lambda servers: None, 1.0)
+@pytest.fixture
+def join(server_0: Membership) -> Iterator[Callable[[ServerEntry], tuple[Connection, threading.Thread]]]:
+    """Joins as another server; returns its end of the connection, and the thread of server 0 that listens to it."""
     ends: list[Connection] = []
 
-    def join(entry: ServerEntry) -> Connection:
-        mine, theirs = socket.socketpair()
-        ends.extend((Connection(mine, "server 0"), Connection(theirs, "server 1")))
-        threading.Thread(target=here.admit, args=(ends[-1], {"entry": entry.to_json()}), daemon=True).start()
-        return ends[-2]
-
-    first = replace(ME, rank=1, host_id="h1")
-    try:
-        member = join(first)
-        assert "protocol" in member.receive_json(60.0)
-        told = join(replace(first, host_id="h2", host="there")).receive_json(60.0)
-        assert "server_rank = 1 is taken" in told["refused"]
-        member = join(first)
-        assert "protocol" in member.receive_json(60.0)  # it lost its connection, and joins again
-        assert "servers" in member.receive_json(60.0)  # and is in the list
-        here.close()
-        told = member.receive_json(60.0)
-        while "is_leaving" not in told:  # the list may come twice: the first to join is told later than the second
-            assert "servers" in told
-            told = member.receive_json(60.0)
-    finally:
-        here.close()
-        for each in ends:
-            each.close()
-
-
-def test_who_leaves_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that is shut down is no failure, neither to server 0 nor to those that follow it."""
-    here = Membership(ME, ("127.0.0.1", 1), Attendance(None), lambda servers: None, 1.0)
-    lines: list[tuple[Connection, threading.Thread]] = []
-    for rank in (1, 2):
-        mine, theirs = (Connection(each, f"server {rank}") for each in socket.socketpair())
-        entry = replace(ME, rank=rank)
-        thread = threading.Thread(target=here.admit, args=(theirs, {"entry": entry.to_json()}), daemon=True)
+    def start(entry: ServerEntry) -> tuple[Connection, threading.Thread]:
+        mine, theirs = (Connection(each, "the other") for each in socket.socketpair())
+        ends.extend((mine, theirs))
+        thread = threading.Thread(target=server_0.admit, args=(theirs, {"entry": entry.to_json()}), daemon=True)
         thread.start()
-        assert "protocol" in mine.receive_json(60.0)
-        lines.append((mine, thread))
-    (leaver, watched), (follower, _) = lines
-    try:
-        with caplog.at_level(logging.INFO):
-            leaver.send({"is_leaving": True, "done": []})
-            watched.join(60.0)
-            here.close()
-            while "is_leaving" not in follower.receive_json(60.0):  # they are told of each change before
-                pass
-        assert not [each for each in caplog.records if each.levelno > logging.INFO]
-    finally:
-        here.close()
-        for line, _ in lines:
-            line.close()
+        return mine, thread
+
+    yield start
+    for each in ends:
+        each.close()
+
+
+def test_a_process_of_another_container_is_another_process(
+    server_0: Membership, join: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process of each container has pid 1: two that were given one rank took turns in ending each other."""
+    monkeypatch.setattr(deadlines, "TAKEN_S", 3600.0)  # a busy machine is not silence
+    first = replace(ENTRY, rank=1, host_id="h1")
+    member, _ = join(first)
+    assert "protocol" in member.receive_json(60.0)
+    other, _ = join(replace(first, host_id="h2", host="there"))
+    assert "server_rank = 1 is taken" in other.receive_json(60.0)["refused"]
+    member, _ = join(first)
+    assert "protocol" in member.receive_json(60.0)  # it lost its connection, and joins again
+    assert "servers" in member.receive_json(60.0)  # and is in the list
+    server_0.close()
+    frame = member.receive_json(60.0)
+    while "is_leaving" not in frame:  # the list may come twice: the first to join is told later than the second
+        assert "servers" in frame
+        frame = member.receive_json(60.0)
+
+
+def test_a_server_that_leaves_is_no_failure(
+    server_0: Membership, join: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither to server 0 nor to those that follow it."""
+    (leaver, watch), (follower, _) = (join(replace(ENTRY, rank=rank)) for rank in (1, 2))
+    for each in (leaver, follower):
+        assert "protocol" in each.receive_json(60.0)
+    with caplog.at_level(logging.INFO):
+        leaver.send({"is_leaving": True, "done": []})
+        watch.join(60.0)
+        server_0.close()
+        while "is_leaving" not in follower.receive_json(60.0):  # they are told of each change before
+            pass
+    assert not [each for each in caplog.records if each.levelno > logging.INFO]

@@ -14,24 +14,16 @@ from promptness import eventually
 
 from glt import _deadlines as deadlines
 from glt.distributed.engine.processes import ProcessPool
-from glt.distributed.server.loaders import ServedLoaders
+from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.server.membership import ReadPlan
-from glt.distributed.server.pool import SamplerPool
+from glt.distributed.server.pool import PoolWorkerSpec, SamplerPool, ServedLoaders
 
-SPEC = {
-    "server_rank": 0,
-    "dataset": {},
-    "num_places": 1,
-    "num_rpc_threads": 1,
-    "timeout_s": 60.0,
-    "log_level": 20,
-    "log_format": "text",
-}
+SPEC = PoolWorkerSpec(0, 0, {}, 1, 1, 60.0, 20, "text")
 
 
 @contextmanager
 def pool_of_stand_ins(died: Any = lambda worker, text: None) -> Iterator[SamplerPool]:
-    pool = SamplerPool(SPEC, 1, 60.0, died, module="stand_in_program")
+    pool = SamplerPool(SPEC, 1, died, module="stand_in_program")
     try:
         yield pool
     finally:
@@ -63,7 +55,7 @@ def test_a_sampler_that_dies_is_replaced_and_one_that_cannot_start_is_not() -> N
         assert (
             f"worker 0 of server 0 (host {os.uname().nodename}, pid {pid}) died with exit code -9: it was" in deaths[0]
         )
-        pool.tell_all({"fail": "no more"})
+        pool.send_all({"fail": "no more"})
         assert eventually(lambda: len(deaths) == 2 and not pool.pids())
         assert pool.num_restarts() == {0: 1}
 
@@ -76,13 +68,13 @@ def test_a_sampler_without_descriptors_is_given_no_connections(monkeypatch: pyte
     reading, writing = os.pipe()
     with pool_of_stand_ins() as pool:
         loaders = ServedLoaders(pool, "server 0", 8, 1 << 30)
-        loader = loaders.open(session, told, {"ids": torch.arange(3)}, {}, 1, ReadPlan({}, ()))
-        pool.tell_all({"say": {"full": True}})
+        loader = loaders.open(session, told, SeedTable({"ids": torch.arange(3)}), 1, ReadPlan({}, ()))
+        pool.send_all({"say": {"full": True}})
         assert eventually(lambda: pool.is_full(0))
-        wrong = loaders.hand_over(loader.id, "s", 0, reading, {})
+        wrong = loaders.hand_over({"loader": loader.id, "session": "s", "worker": 0, "first": 0, "step": 1}, reading)
         assert wrong is not None and "worker 0 of server 0 is out of file descriptors" in wrong
         loaders.close_all("the end")
-        pool.tell_all({"say": {"ended": f"{loader.id}/1", "stats": {}}})
+        pool.send_all({"say": {"ended": f"{loader.id}/1", "stats": {}}})
         assert eventually(lambda: not pool.is_full(0))
     os.close(reading)
     os.close(writing)

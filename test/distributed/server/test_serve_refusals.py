@@ -82,23 +82,18 @@ def test_metrics_without_their_library_end_with_2(
     assert ended.value.code == 2 and "glt[prometheus]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--master-port", "--metrics-port"])
 def test_a_port_that_is_taken_ends_with_3(
-    world: Callable[..., World], glt_serve: Callable[..., int], caplog: pytest.LogCaptureFixture
+    world: Callable[..., World], glt_serve: Callable[..., int], caplog: pytest.LogCaptureFixture, flag: str
 ) -> None:
+    if flag == "--metrics-port":
+        pytest.importorskip("prometheus_client")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert glt_serve("--partition", world(1).path, "--master-port", port) == 3
-    assert f"master_port = {port}" in caplog.text and "another program has the port" in caplog.text
-
-
-def test_a_port_of_metrics_that_is_taken_ends_with_3(
-    world: Callable[..., World], glt_serve: Callable[..., int], caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("prometheus_client")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        flags = ("--metrics-port", taken.getsockname()[1], "--master-port", free_port())
-        assert glt_serve("--partition", world(1).path, *flags) == 3
-    assert "metrics_port = " in caplog.text
+        ports = {"--master-port": free_port(), flag: port}
+        assert glt_serve("--partition", world(1).path, *(each for item in ports.items() for each in item)) == 3
+    name = flag.strip("-").replace("-", "_")
+    assert f"{name} = {port}" in caplog.text and "another program has the port" in caplog.text
 
 
 def test_a_damaged_directory_ends_with_3(

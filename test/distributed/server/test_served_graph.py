@@ -15,8 +15,8 @@ from dist_world import write_world
 import glt
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.graph.graph import DistGraph
+from glt.distributed.job.environment import JobEnvironment, JobRole
 from glt.distributed.job.host_server import HostServer, free_port
-from glt.distributed.job.place import JobPlace, JobRole
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.server.client import DistClient
 
@@ -27,7 +27,7 @@ def served(path: Path, num_servers: int) -> Iterator[DistGraph]:
     master = "127.0.0.1", free_port("127.0.0.1")
     with ExitStack() as open_:
         for rank in range(num_servers):
-            place = JobPlace(JobRole.PEER, 0, 1, num_servers, master, host_index=rank)
+            place = JobEnvironment(JobRole.PEER, 0, 1, num_servers, master, host_index=rank)
             server = HostServer(place, glt.distributed.DistDataset().load(path, rank), master, 0, 60.0)
             open_.callback(server.finish, 0.0)
         context = DistContext(DistRole.CLIENT, 1, 0, "test", num_servers + 1, num_servers)

@@ -121,6 +121,28 @@ def test_a_killed_sampler(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
+def test_a_feature_file_cut_short_under_a_sampler(private_world: World) -> None:
+    with Stage(3) as stage:
+        pids = stage.start_servers(private_world.path, 2, 1, num_workers=1)
+        stage.start_clients(2, 1)
+        stage.ask(2, "make", "hit", server_rank=1)
+        stage.ask(2, "go", "hit")
+        goes_on(stage, 2, "hit", 3)
+        start = time.monotonic()
+        os.truncate(private_world.path / "part1" / "node_feat" / "node.npy", 0)
+        kind, text, at_s = stage.ask(2, "ended", "hit")
+        expect_prompt(at_s - start, "the client to notice")
+        assert kind == "WorkerDied", (kind, text)
+        for word in (f"pid {pids[1][0]}", "exit code -7", "worker 0 of server 1", "bus error"):
+            assert word in text, text
+        stage.ask(2, "leave")
+        for actor in (0, 1):
+            assert stage.ask(actor, "wait_and_shutdown", 60.0)
+        stage.end(0, 1, 2)
+        stage.outcomes()
+        stage.expect_nothing_left()
+
+
 def test_loaders_on_other_samplers_do_not_mind(world: Callable[..., World]) -> None:
     here = world(2)
     with Stage(2) as stage:

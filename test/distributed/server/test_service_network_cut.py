@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import subprocess
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,67 +11,11 @@ from batch_law import assert_same, reference
 from dist_world import World
 from promptness import eventually, expect_prompt
 from service_actors import CASE, Failed, Stage
+from two_hosts import enter, switch
+
+pytestmark = pytest.mark.integration
 
 CUT_S = 3.0
-_CLONE_NEWNET = 0x40000000
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
-
-
-def enter(namespace: str) -> None:
-    """Moves this thread, and those that it starts, into a network namespace."""
-    fd = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"setns {namespace}")
-    finally:
-        os.close(fd)
-
-
-@pytest.fixture
-def hosts() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with a cable between them: 10.199.0.1 and 10.199.0.2."""
-    mark = uuid.uuid4().hex[:8]
-    names = (f"glt-a-{mark}", f"glt-b-{mark}")
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip(
-            "link",
-            "add",
-            f"ga{mark}",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            f"gb{mark}",
-            "netns",
-            names[1],
-        )
-        for letter, name, last in (("a", names[0], 1), ("b", names[1], 2)):
-            ip("-n", name, "addr", "add", f"10.199.0.{last}/24", "dev", f"g{letter}{mark}")
-            for device in ("lo", f"g{letter}{mark}"):
-                ip("-n", name, "link", "set", device, "up")
-    except (OSError, subprocess.SubprocessError) as error:
-        remove(names)
-        said = getattr(error, "stderr", b"") or b""
-        pytest.skip(f"no network namespaces with cables here: {error} {said.decode(errors='replace').strip()}")
-    yield names
-    remove(names)
-
-
-def remove(names: tuple[str, str]) -> None:
-    for name in names:
-        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
-
-
-def switch(hosts: tuple[str, str], state: str) -> None:
-    """Cuts the cable between the hosts, or mends it."""
-    ip("-n", hosts[1], "link", "set", f"gb{hosts[1].rpartition('-')[2]}", state)
 
 
 def test_a_cut_network(hosts: tuple[str, str], world: Callable[..., World], tmp_path: Path) -> None:

@@ -9,20 +9,13 @@ import pytest
 import torch
 from batch_law import assert_same
 from dist_typed_world import TypedWorld, reference, snapshot
+from gpus import GPU
 from service_world import options, serve_or
 from test_typed_batch_law import CASES, LINKS, OPTIONS
 
 import glt
-from glt.data.device import missing_for_cuda
 from glt.testing.cluster import Cluster, Trainer
 
-GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.cuda,
-        pytest.mark.skipif(missing_for_cuda() is not None, reason=f"needs a GPU: {missing_for_cuda()}"),
-    ],
-)
 SAMPLED = [CASES[0], OPTIONS[2], LINKS[1]]
 
 

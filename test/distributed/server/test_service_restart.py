@@ -22,7 +22,7 @@ def is_right(stage: Stage, actor: int, world: World, server_rank: int) -> None:
 
 
 def wait_for_servers() -> None:
-    glt.distributed.server.api.get_server()._membership.wait_for_all(60.0)
+    glt.distributed.server.api.get_server().membership.wait_for_all(60.0)
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -9,8 +9,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from dist_typed_world import FOLLOWS, NUM_NODES, RATED, RATES, write_typed_world
-from service_actors import Stage
-from test_jobs import begin_job, finalize
+from job_stage import job_of
 
 import glt
 from glt.distributed.graph.graph import DistGraph
@@ -26,10 +25,9 @@ def layers() -> Layers:
     torch.manual_seed(8)
 
     def conv(width: int) -> pyg.HeteroConv:
-        return pyg.HeteroConv({
-            RATES: pyg.GraphConv((-1, -1), width), RATED: pyg.SAGEConv((-1, -1), width),
-            FOLLOWS: pyg.GATv2Conv((-1, -1), width, edge_dim=2, add_self_loops=False),
-        }, aggr="sum")  # fmt: skip
+        follows = pyg.GATv2Conv((-1, -1), width, edge_dim=2, add_self_loops=False)
+        convs = {RATES: pyg.GraphConv((-1, -1), width), RATED: pyg.SAGEConv((-1, -1), width), FOLLOWS: follows}
+        return pyg.HeteroConv(convs, aggr="sum")
 
     return [conv(8), conv(8), conv(3)]
 
@@ -60,10 +58,8 @@ def infer(root: Path, whole: Any, spill_dir: Path | None, original_ids: bool) ->
         attr_of[torch.arange(400)] = attr[original(root, FOLLOWS)] if is_relabelled else attr
     glt.distributed.barrier(60.0)
     require_blocks(graph)
-    got = infer_layerwise(
-        model, edge_weight="w", edge_attr={FOLLOWS: attr_of}, between=torch.relu, batch_size=11, num_workers=1,
-        spill_dir=spill_dir, original_ids=original_ids,
-    )  # fmt: skip
+    options: dict[str, Any] = {"batch_size": 11, "num_workers": 1, "spill_dir": spill_dir, "original_ids": original_ids}
+    got = infer_layerwise(model, edge_weight="w", edge_attr={FOLLOWS: attr_of}, between=torch.relu, **options)
     rows = {t: each[torch.arange(NUM_NODES[t])].clone() for t, each in got.items()}
     glt.distributed.barrier(60.0)
     return rows
@@ -92,26 +88,13 @@ def require_blocks(graph: DistGraph) -> None:
 def test_types_of_served_graphs(tmp_path: Path, relabel: bool, spills: bool, original_ids: bool) -> None:
     weight, attr = torch.rand(700), torch.randn(400, 2)
     x = {t: torch.randn(count, 5) for t, count in NUM_NODES.items()}
-    made = write_typed_world(
-        tmp_path, 2, edge_attrs={RATES: {"w": weight}}, node_feat=x, relabel=relabel
-    )  # fmt: skip
+    made = write_typed_world(tmp_path, 2, edge_attrs={RATES: {"w": weight}}, node_feat=x, relabel=relabel)
     given = {"edge_weight_dict": {RATES: weight}, "edge_attr_dict": {FOLLOWS: attr}}
     expected = initialized(layers(), x, made.edge_index, given)
     torch.save((x, made.edge_index, weight, attr), tmp_path / "whole.pt")
-    with Stage(4) as stage:
-        begin_job(stage, made.path, 2, 2)
-        for trainer in (2, 3):
-            stage.begin(
-                trainer, "run_function", infer, made.path, tmp_path / "whole.pt", tmp_path if spills else None,
-                original_ids,
-            )  # fmt: skip
-        for trainer in (2, 3):
-            got = stage.result(trainer)
+    with job_of(made.path, 2, 2) as job:
+        for got in job.run(infer, made.path, tmp_path / "whole.pt", tmp_path if spills else None, original_ids):
             assert set(got) == set(expected) == {"user", "item"}
             for t, rows in got.items():
                 order = torch.arange(NUM_NODES[t]) if original_ids else original(made.path, t)
                 torch.testing.assert_close(rows, expected[t][order], rtol=1e-4, atol=1e-4)
-        for trainer in (2, 3):
-            stage.ask(trainer, "run_function", finalize)
-        stage.end(0, 1, 2, 3)
-        stage.expect_nothing_left()

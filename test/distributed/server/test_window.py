@@ -11,12 +11,13 @@ import torch
 
 from glt.data.device import Accelerator
 from glt.distributed.server import pool_worker
+from glt.distributed.server import stream as stream_module
 from glt.distributed.server.pool_worker import PoolWorker
-from glt.distributed.server.stream import Stream, Window
+from glt.distributed.server.stream import FairScheduler, SendWindow
 
 
 def test_so_many_are_sent_ahead_and_no_more() -> None:
-    window = Window(3, 1000)
+    window = SendWindow(3, 1000)
     for _ in range(3):
         assert window.wait_to_send(0.0)
         window.num_sent += 1
@@ -28,7 +29,7 @@ def test_so_many_are_sent_ahead_and_no_more() -> None:
 
 
 def test_whoever_waits_goes_on_when_the_client_takes_one() -> None:
-    window = Window(1, 1000)
+    window = SendWindow(1, 1000)
     window.num_sent = 1
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(window.wait_to_send(60.0)))
@@ -44,19 +45,18 @@ def test_batches_of_a_sampler_on_a_gpu_wait_in_pinned_memory_as_far_as_may_wait(
 ) -> None:
     place = None if device is None else Accelerator(torch.device(device))  # the device cpu: the host plays the GPU
     monkeypatch.setattr(pool_worker, "accelerator_of", lambda *_: place)
-    makers = ("sampler_of", "SamplingJob", "SeedTable")
+    channels: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(stream_module, "LocalChannel", lambda *given: channels.append(given[1:]))
+    makers = ("sampler_of", "SamplingJob", "SeedTable", "Producer")
     for name in makers:
         monkeypatch.setattr(pool_worker, name, Anything())
     worker = PoolWorker.__new__(PoolWorker)
-    worker.spec = Anything(worker=0)
-    worker.dataset, worker._spare = Anything(sampling_device=None), []
-    told: dict[str, Any] = {"other_dirs": {}, "peers": [], "order": {}}
-    told |= dict.fromkeys(("config", "collect_features", "seeds", "first", "step"))
-    connection: Any = None
-    stream = Stream(connection, "test", Window(1, 3000), lambda _: None)
-    producer = worker._producer(told, Anything(), stream, Anything())
-    assert producer.channel is stream.channel
-    assert (stream.channel._pinned, stream.channel._most_pinned_bytes) == (is_pinned, 3000 if is_pinned else None)
+    worker.spec, worker.scheduler = Anything(worker=0), FairScheduler(1)
+    worker.loop, worker.dataset, worker._spare = Anything(), Anything(sampling_device=None), []
+    request: dict[str, Any] = {"id": "test", "other_dirs": {}, "peers": [], "order": {}}
+    request |= {"prefetch_size": 1, "buffer_bytes": 3000, "concurrency": 1, "first": 0, "step": 1}
+    worker.stream(request, Anything(), Anything())
+    assert channels == [(is_pinned, 3000 if is_pinned else None)]
 
 
 class Anything(SimpleNamespace):

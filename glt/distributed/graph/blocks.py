@@ -1,0 +1,192 @@
+"""Batches as layers: which nodes each layer of a model reads, and which it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from glt.data.arrays import as_ids
+from glt.distributed.tensors.graph_data import TableNames
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer of a batch: edges from its sources to its destinations, which are the first of the sources.
+
+    A convolution takes it as ``conv((x, x[:block.num_dst]), block.edge_index, block.edata["edge_attr"])`` with the
+    features ``x [num_src, F]`` of the sources. Of a heterogeneous batch attributes and tables are dicts by node type,
+    or edge type. ``HeteroConv`` is called as ``conv(x, block.edge_index, edge_attr_dict=block.edata["edge_attr"])``;
+    the first ``num_dst[t]`` rows of its output of a type are those of the destinations.
+
+    Attributes:
+        edge_index: Positions among the sources and among the destinations ``[2, E]``.
+        src_id, dst_id: Ids of the nodes ``[num_src]``, ``[num_dst]``; DGL's ``srcdata[NID]`` and ``dstdata[NID]``.
+        e_id: Ids of the edges ``[E]``; None where the loader was not asked for them.
+        srcdata, dstdata: By name, the tables of the nodes that the graph was partitioned with, such as ``x [num_src,
+            F]``; empty unless the loader was asked for them (``collect_features``).
+        edata: Likewise those of the edges, ``edge_attr`` and others ``[E, ...]``.
+    """
+
+    edge_index: Any
+    src_id: Any
+    dst_id: Any
+    e_id: Any = None
+    srcdata: dict[str, Any] = field(default_factory=dict)
+    dstdata: dict[str, Any] = field(default_factory=dict)
+    edata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_src(self) -> Any:
+        """Number of sources."""
+        return _each(self.src_id, len)
+
+    @property
+    def num_dst(self) -> Any:
+        """Number of destinations."""
+        return _each(self.dst_id, len)
+
+    def to(self, device: torch.device | str | int) -> Block:
+        """The same on another device."""
+        return Block(*(_each(getattr(self, each.name), lambda t: t.to(device)) for each in fields(self)))
+
+
+def layered(batch: Data | HeteroData, tables: TableNames) -> list[Block]:
+    """Takes a sampled batch apart, a layer for each hop; the first is that of the widest neighbourhood.
+
+    A node that was expanded for an inner layer has the same edges in the outer ones: they are sampled once per batch.
+
+    Args:
+        batch: Of a loader with ``subgraph_type='directional'``, whose edges come hop by hop.
+        tables: Which tables of the batch blocks have.
+
+    Returns:
+        The blocks; sources of one are the destinations of the one before it.
+    """
+    is_hetero = isinstance(batch, HeteroData)
+    node_stores = {t: batch[t] for t in batch.node_types} if is_hetero else {None: batch}
+    # Seed edges have a store of their own type, which along out-edges is none of those that were sampled.
+    sampled = [t for t in batch.edge_types if "edge_index" in batch[t]] if is_hetero else []
+    edge_stores = {t: batch[t] for t in sampled} if is_hetero else {None: batch}
+    nodes = _Rows(node_stores, "num_sampled_nodes", ("n_id", *tables.of_nodes))
+    edges = _Rows(edge_stores, "num_sampled_edges", ("e_id", *tables.of_edges))
+    blocks = []
+    for hops in range(edges.num_hops, 0, -1):
+        source, target, edge = nodes.first(hops + 1), nodes.first(hops), edges.first(hops)
+        ends = {t: store.edge_index[:, : edges.sums[t][hops]] for t, store in edge_stores.items()}
+        ids = source.pop("n_id"), target.pop("n_id"), edge.pop("e_id", None)
+        blocks.append(Block(ends if is_hetero else ends[None], *ids, source, target, edge))
+    return blocks
+
+
+class _Rows:
+    """Named rows of a batch's nodes or edges by type, hop by hop; the only type of a homogeneous batch is None."""
+
+    def __init__(self, stores: Mapping[Any, Any], count_name: str, names: Iterable[str]) -> None:
+        self.sums = {t: [0, *accumulate(map(int, store[count_name]))] for t, store in stores.items()}
+        self.num_hops = max(map(len, self.sums.values())) - 1
+        found = {name: {t: store[name] for t, store in stores.items() if _has(store, name)} for name in names}
+        self._rows = {name: by_type for name, by_type in found.items() if by_type}
+
+    def first(self, hops: int) -> dict[str, Any]:
+        """The rows of so many hops, by name, and by type where there are types."""
+        found = {n: {t: rows[: self.sums[t][hops]] for t, rows in each.items()} for n, each in self._rows.items()}
+        return {name: by_type.get(None, by_type) for name, by_type in found.items()}
+
+
+def _has(store: Any, name: str) -> bool:
+    return name in store and store[name] is not None
+
+
+def to_block(frontier: Data | HeteroData, seeds: Any = None) -> Block:
+    """Makes a layer of what :meth:`DistGraph.sample_neighbors` has sampled; DGL's ``to_block``::
+
+        for fanout in (10, 25):
+            blocks.insert(0, to_block(g.sample_neighbors(seeds, fanout), seeds))
+            seeds = blocks[0].src_id
+
+        for conv, block in zip(convs, blocks):
+            x = conv((x, x[: block.num_dst]), block.edge_index)
+
+    Args:
+        frontier: Edges that end in the seeds: ``edge_index [2, E]`` of ids of the graph, and perhaps ``e_id [E]``; by
+            type where there are types.
+        seeds: Ids of the destinations ``[n]``, each once, also those without edges; of a heterogeneous graph, a dict of
+            such by node type. Default: all nodes that edges end in, ascending.
+
+    Returns:
+        The block. Its sources are the seeds and after them, as they first come, the others that edges begin in.
+
+    Raises:
+        TypeError: If frontier is no graph, or seeds are not by type where there are types.
+        ValueError: If a seed is named twice, or an edge ends in none; names it.
+    """
+    if not isinstance(frontier, Data | HeteroData):
+        raise TypeError(f"frontier is a {type(frontier).__name__}: expected what sample_neighbors returns")
+    if isinstance(frontier, Data):
+        source, target = frontier.edge_index
+        ids = target.unique() if seeds is None else as_ids(seeds, "seeds")
+        nodes = _Numbered(ids, [source])
+        ends = torch.stack([nodes.positions(source), nodes.seed_positions(target)])
+        return Block(ends, nodes.ids, ids, frontier.get("e_id"))
+    if seeds is not None and not isinstance(seeds, Mapping):
+        raise TypeError(f"seeds have type {type(seeds).__name__}: expected a dict by node type, the graph having types")
+    edges = {t: frontier[t].edge_index for t in frontier.edge_types}
+    none = torch.empty(0, dtype=torch.int64)
+    given, numbered = {}, {}
+    for t in frontier.node_types:
+        if seeds is None:
+            given[t] = torch.cat([none, *(ends[1] for e, ends in edges.items() if e[2] == t)]).unique()
+        else:
+            given[t] = as_ids(seeds[t], f"seeds[{t!r}]") if t in seeds else none
+        numbered[t] = _Numbered(given[t], [ends[0] for e, ends in edges.items() if e[0] == t])
+    edge_index = {
+        t: torch.stack([numbered[t[0]].positions(ends[0]), numbered[t[2]].seed_positions(ends[1])])
+        for t, ends in edges.items()
+    }
+    e_id = {t: frontier[t].e_id for t in edges} if all("e_id" in frontier[t] for t in edges) else None
+    return Block(edge_index, {t: nodes.ids for t, nodes in numbered.items()}, given, e_id)
+
+
+class _Numbered:
+    """Nodes of a layer: the seeds, then the others as they first come."""
+
+    def __init__(self, seeds: Tensor, sources: list[Tensor]) -> None:
+        self.ids, self._num_seeds = unique_in_order(torch.cat([seeds, *sources])), len(seeds)
+        self._sorted, self._position = self.ids.sort()
+        if not torch.equal(self.ids[: len(seeds)], seeds):
+            values, counts = seeds.unique(return_counts=True)
+            raise ValueError(f"seeds name node {int(values[counts > 1][0])} more than once: expected each once")
+
+    def positions(self, ids: Tensor) -> Tensor:
+        """Positions of nodes of the layer."""
+        return self._position[torch.searchsorted(self._sorted, ids)]
+
+    def seed_positions(self, ids: Tensor) -> Tensor:
+        """Positions among the seeds; raises ValueError if a node is no seed."""
+        wrong = ~torch.isin(ids, self.ids[: self._num_seeds])
+        if bool(wrong.any()):
+            raise ValueError(
+                f"frontier has an edge into node {int(ids[wrong][0])}, which is no seed: expected in-edges of the seeds"
+            )
+        return self.positions(ids)
+
+
+def unique_in_order(ids: Tensor) -> Tensor:
+    """Each id once, in the order in which they first come."""
+    values, back = torch.unique(ids, return_inverse=True)
+    if len(values) == len(ids):
+        return ids
+    first = torch.full((len(values),), len(ids)).scatter_reduce(0, back, torch.arange(len(ids)), "amin")
+    return ids[first.sort().values]
+
+
+def _each(values: Any, change: Callable[[Any], Any]) -> Any:
+    if values is None:
+        return None
+    return {t: _each(each, change) for t, each in values.items()} if isinstance(values, dict) else change(values)

@@ -1,0 +1,148 @@
+"""The hosts of a job: the file that names them, and which of them is this one."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from glt.errors import RendezvousError
+
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")  # none that ssh would take for an option
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host, as ssh and the processes of the job reach it.
+
+    Attributes:
+        name: A name or an address.
+        port: That of server 0 if this is its host; None: one that is free.
+    """
+
+    name: str
+    port: int | None = None
+
+
+THIS_HOST = Host("localhost")
+
+
+def read_hosts(path: str | Path) -> list[Host]:
+    """Reads a file with a host on each line, ``ADDRESS [PORT]``; ``#`` begins a comment.
+
+    Raises:
+        ValueError: If a line is none, a host is named twice, or there is no host; names the file and the line.
+        OSError: If the file cannot be read.
+    """
+    hosts = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}, line {number}"
+        if len(words) > 2 or (len(words) == 2 and not _is_port(words[1])):
+            raise ValueError(f"{where}: {line.strip()!r}: expected ADDRESS, or ADDRESS and a PORT from 1 to 65535")
+        hosts.append(_host(words[0], int(words[1]) if len(words) == 2 else None, where))
+    return _checked(hosts, str(path))
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Returns the hosts of ``h1,h2``.
+
+    Raises:
+        ValueError: If one is no name or address, or is named twice.
+    """
+    return _checked([_host(word.strip(), None, "--hosts") for word in text.split(",")], "--hosts")
+
+
+def _is_port(word: str) -> bool:
+    return re.fullmatch("[0-9]{1,5}", word) is not None and 1 <= int(word) <= 65535
+
+
+def _host(name: str, port: int | None, where: str) -> Host:
+    is_name = _NAME.fullmatch(name) and not re.fullmatch("[0-9.]+", name)
+    if not is_name and _address(name) is None:
+        raise ValueError(f"{where}: {name!r} is neither the name nor the address of a host")
+    return Host(name, port)
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _checked(hosts: list[Host], where: str) -> list[Host]:
+    if not hosts:
+        raise ValueError(f"{where} names no host: expected one per line, for example 10.0.0.1")
+    if twice := first_twice(str(_address(host.name) or host.name.lower()) for host in hosts):
+        raise ValueError(
+            f"{where} names {twice} twice: name it once; --num-servers and --num-trainers tell how many "
+            "processes each host runs"
+        )
+    return hosts
+
+
+def first_twice(names: Iterable[str]) -> str | None:
+    """Returns the first name that comes twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+_SIOCGIFADDR = 0x8915
+
+
+def find_this_host(hosts: Sequence[Host], path: str | os.PathLike[str]) -> int:
+    """The position of this host.
+
+    Raises:
+        glt.errors.RendezvousError: If none is, or several are; names the addresses of this host.
+    """
+    mine = [at for at, host in enumerate(hosts) if _is_local(host.name)]
+    if len(mine) == 1:
+        return mine[0]
+    names = [host.name for host in hosts]
+    what = "none of them is an address of this host" if not mine else f"{[names[at] for at in mine]} are all this host"
+    raise RendezvousError(
+        f"ip_config = {os.fspath(path)!r} names {names}, and {what}, {socket.gethostname()}, whose interfaces have "
+        f"{local_addresses()}: name each host once, by an address that it has"
+    )
+
+
+def local_addresses() -> list[str]:
+    """IPv4 addresses of this host's interfaces, with the names of these."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has none
+            found.append(f"{socket.inet_ntoa(answer[20:24])} ({name})")
+    return found
+
+
+def _is_local(address: str) -> bool:
+    try:
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise RendezvousError(f"ip_config names {address!r}: there is no such host ({error})") from error
+    for family, kind, protocol, _, where in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(where)  # only at an address of this host
+            except OSError:
+                continue
+            return True
+    return False

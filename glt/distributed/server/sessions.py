@@ -1,0 +1,299 @@
+"""The clients of a server: the session of each, and which are there, lost or done."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from torch import Tensor
+
+from glt import _deadlines as deadlines
+from glt.distributed.context import check_place
+from glt.distributed.wire.calls import decode_value, encode_value
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.threads import NativePool
+from glt.errors import ChannelTimeout, GltError, RendezvousError
+
+logger = logging.getLogger(__name__)
+
+# Of one client:
+_MOST_CALLS = 4  # that run or whose answers are being sent
+_MOST_WAITING = 4096  # that wait to run
+_MOST_DEFERRED = 1024  # whose answers wait for what other clients do
+_MOST_WAITING_BYTES = 1 << 28  # of arguments that wait: while there is more, nothing further is read
+
+Call = Callable[["ClientSession", tuple[Any, ...], dict[str, Any]], Any]
+
+
+class ClientSession:
+    """Answers the calls of one client, on the threads of ``pool``; ``find`` gives what to call for a name, or raises
+    LookupError. ``id`` is a secret of the client, which shows it when it opens streams.
+
+    A call may return a :class:`concurrent.futures.Future`, where the answer depends on other clients: it is sent when
+    that is done, and until then the call holds no thread and does not count among those that run.
+    """
+
+    def __init__(
+        self, connection: Connection, hello: dict[str, Any], find: Callable[[str], Call], pool: NativePool
+    ) -> None:
+        check_place(hello["num_clients"], hello["rank"], hello["group"], ("num_clients", "client_rank", "group"))
+        self.connection = connection
+        self.id = secrets.token_hex(16)
+        self.group, self.rank = hello["group"], hello["rank"]
+        host, pid = str(hello["host"])[:64], str(hello["pid"])[:16]
+        self._name = f"client {self.rank} of {self.group!r} (host {host}, pid {pid})"
+        self.has_left, self.left_why = False, ""
+        self._find, self._pool = find, pool
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[dict[str, Any], Tensor | None]] = deque()
+        self._waiting_bytes = self._num_running = self._num_deferred = 0
+
+    def __str__(self) -> str:
+        return self._name
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Group and rank."""
+        return self.group, self.rank
+
+    def run(self) -> str:
+        """Answers until the client leaves or is lost; returns how it ended."""
+        end = ""
+        try:
+            while not self.has_left:
+                try:
+                    request = self.connection.receive_json(deadlines.POLL_S)
+                except ChannelTimeout:
+                    if self.connection.silent_s() > deadlines.LEASE_S:
+                        return f"it has given no sign of life for {deadlines.LEASE_S:g} s"
+                    continue
+                self._take(request, self.connection.receive_rest(deadlines.LEASE_S) if request["has_data"] else None)
+        except GltError as error:
+            end = str(error)
+        except (KeyError, TypeError, ValueError) as error:
+            return f"it sent nonsense: {type(error).__name__}: {error}"
+        finally:
+            with self._changed:  # the client takes no more answers
+                self._waiting.clear()
+                self._waiting_bytes = 0
+        if not self.has_left:
+            return end
+        return f"it left, having failed: {self.left_why}" if self.left_why else "it left"
+
+    def _take(self, request: dict[str, Any], message: Tensor | None) -> None:
+        """Runs a call, or keeps it until others are answered: a client that takes no answers must not hold all threads,
+        and whether it lives is heard meanwhile."""
+        with self._changed:
+            if len(self._waiting) >= _MOST_WAITING:
+                raise ValueError(f"{_MOST_WAITING} calls wait for answers, the most that one client may have")
+            self._waiting.append((request, message))
+            self._waiting_bytes += _num_bytes(message)
+        self._run_next()
+        with self._changed:
+            while self._waiting_bytes > _MOST_WAITING_BYTES and not self.connection.is_closed:
+                self._changed.wait(deadlines.POLL_S)
+
+    def _run_next(self) -> None:
+        with self._changed:
+            if not self._waiting or self._num_running >= _MOST_CALLS:
+                return
+            self._num_running += 1
+            request, message = self._waiting.popleft()
+            self._waiting_bytes -= _num_bytes(message)
+            self._changed.notify_all()
+        self._pool.submit(self._run_call, request, message)
+
+    def _run_call(self, request: dict[str, Any], message: Tensor | None) -> None:
+        def call() -> Any:
+            args, kwargs = decode_value(request["arguments"], message)
+            return self._find(str(request.get("name")))(self, tuple(args), dict(kwargs))
+
+        self._answer(request, call)
+        with self._changed:
+            self._num_running -= 1
+        self._run_next()
+
+    def _answer(self, request: dict[str, Any], compute: Callable[[], Any]) -> None:
+        """Sends what ``compute`` returns or raises."""
+        try:
+            result = compute()
+            if isinstance(result, Future):
+                self._defer(request, result)
+                return
+            tree, data = encode_value(result, f"the result of {request.get('name')}")
+            self.send({"number": request["number"], "result": tree, "has_data": data is not None}, data or ())
+        except BaseException as error:  # of the call, whatever it is, or because its result is too long to be sent
+            kind = f"{type(error).__module__}.{type(error).__qualname__}"
+            self.send({"number": request.get("number"), "has_data": False, "error": kind, **_texts(error)})
+
+    def _defer(self, request: dict[str, Any], result: Future[Any]) -> None:
+        with self._changed:
+            if self._num_deferred >= _MOST_DEFERRED:
+                raise ValueError(
+                    f"{_MOST_DEFERRED} calls of {self} wait for what others do, the most that one client may have: "
+                    f"take their answers before calling {request.get('name')} again"
+                )
+            self._num_deferred += 1
+        # On the pool: the thread that completes it has others to tell, and must not wait for this client to listen.
+        result.add_done_callback(lambda done: self._pool.submit(self._answer_deferred, request, done))
+
+    def _answer_deferred(self, request: dict[str, Any], result: Future[Any]) -> None:
+        self._answer(request, lambda: result.result(0))
+        with self._changed:
+            self._num_deferred -= 1
+
+    def send(self, value: dict[str, Any], data: Sequence[Tensor] = (), timeout_s: float = deadlines.MESSAGE_S) -> None:
+        """Sends an answer, or a notice."""
+        try:
+            self.connection.send_all(value, data, timeout_s)
+        except GltError as error:
+            logger.info("%s", error)  # the session ends with it
+
+
+def _num_bytes(message: Tensor | None) -> int:
+    return 0 if message is None else message.numel()
+
+
+def _texts(error: BaseException) -> dict[str, str]:
+    try:
+        return {"text": str(error)[:20000], "traceback": "".join(traceback.format_exception(error))[-20000:]}
+    except Exception as second:  # an exception that cannot be printed
+        return {"text": f"its text cannot be made: {type(second).__name__}", "traceback": ""}
+
+
+class ClientRegistry:
+    """Which clients of a server are there, were lost, or are done; ``num_clients`` come of each group, None: any
+    number."""
+
+    def __init__(self, num_clients: int | None) -> None:
+        self.num_clients = num_clients
+        self._changed = threading.Condition()
+        self._sessions: dict[str, ClientSession] = {}
+        self._gone: dict[tuple[str, int], float | None] = {}  # by place, when a client was lost; None: it is done
+        self._is_closed = False
+
+    def sessions(self) -> list[ClientSession]:
+        with self._changed:
+            return list(self._sessions.values())
+
+    def __contains__(self, session: ClientSession) -> bool:
+        with self._changed:
+            return session.id in self._sessions
+
+    def admit(self, session: ClientSession) -> bool:
+        """Takes a client in; false once the server is ending. Raises RendezvousError if its place is taken."""
+        with self._changed:
+            self._end_predecessors(session)
+            if self._is_closed:
+                return False
+            self._sessions[session.id] = session
+            self._gone.pop(session.place, None)
+            self._changed.notify_all()
+            return True
+
+    def _end_predecessors(self, session: ClientSession) -> None:
+        """Makes sure that no living client has the place of this one.
+
+        A client that was killed may be followed at once, while the kernel still takes its memory from it: one is alive
+        if it gave a sign of life after its successor had come.
+        """
+        came = time.monotonic()
+        while not self._is_closed:
+            same = [each for each in self._sessions.values() if each.place == session.place]
+            for other in same:
+                if other.connection.heard_s > came:
+                    raise RendezvousError(f"client_rank = {session.rank} of {session.group!r} is taken by {other}")
+            if not same:
+                return
+            if time.monotonic() - came > deadlines.TAKEN_S:
+                for other in same:
+                    other.connection.close()
+                return
+            self._changed.wait(deadlines.FAST_POLL_S)
+
+    def remove(self, session: ClientSession) -> None:
+        """Takes note that a client is gone."""
+        with self._changed:
+            self._sessions.pop(session.id, None)
+            if session.has_left:
+                self._note(session.place, None)
+            elif not self._is_done(session.place):  # a successor may have come and left before this one was missed
+                self._note(session.place, time.monotonic())
+
+    def add_done(self, places: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Takes note of clients that told other servers that they are done; returns those that were not known to be.
+
+        Without that, a server that was restarted, or lost its connection to a client, would wait for it in vain.
+        """
+        with self._changed:
+            here = {each.place for each in self._sessions.values()}
+            new = [place for place in places if place not in here and not self._is_done(place)]
+            for place in new:
+                self._note(place, None)
+            return new if self.num_clients is not None else []
+
+    def add_refused(self, place: tuple[str, int]) -> None:
+        """Takes note of a client that came too late, and was told so."""
+        with self._changed:
+            self._note(place, None)
+
+    def _note(self, place: tuple[str, int], lost_s: float | None) -> None:
+        if self.num_clients is not None:  # else the server does not end by itself
+            self._gone[place] = lost_s
+        self._changed.notify_all()
+
+    def _is_done(self, place: tuple[str, int]) -> bool:
+        return self._gone.get(place, 0.0) is None
+
+    def done(self) -> list[tuple[str, int]]:
+        """Clients that have said that they are done, by group and rank; none, without a number of clients."""
+        with self._changed:
+            return [place for place in self._gone if self._is_done(place)]
+
+    def close(self) -> None:
+        """From now on no client is admitted, and waits end."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def wait_until_all_came(self, timeout_s: float) -> None:
+        """Waits until every client has come once, or been refused, but no longer than so many seconds."""
+
+        def have_come() -> bool:
+            places = {each.place for each in self._sessions.values()} | self._gone.keys()
+            return self._are_whole_groups(places)
+
+        with self._changed:
+            self._changed.wait_for(have_come, timeout_s)
+
+    def wait_until_done(self, timeout_s: float | None) -> bool:
+        """Waits until all clients have left, or were lost and did not come back within a minute; never, without a
+        number of clients. No client is admitted after that. Returns false if ``timeout_s`` seconds were not enough."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while not self._have_all_gone():
+                if deadline is not None and time.monotonic() > deadline:
+                    return False
+                self._changed.wait(deadlines.POLL_S)
+            self._is_closed = True  # a client that comes now finds the server's successor, if there is one
+        return True
+
+    def _have_all_gone(self) -> bool:
+        if self._is_closed:
+            return True
+        if self.num_clients is None or self._sessions or not self._gone or not self._are_whole_groups(self._gone):
+            return False
+        now = time.monotonic()
+        return all(lost_s is None or now - lost_s > deadlines.GRACE_S for lost_s in self._gone.values())
+
+    def _are_whole_groups(self, places: Iterable[tuple[str, int]]) -> bool:
+        """Whether all clients of each job are among ``places``."""
+        by_group = Counter(group for group, _ in places)
+        return self.num_clients is None or min(by_group.values(), default=0) >= self.num_clients

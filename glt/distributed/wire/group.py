@@ -1,0 +1,323 @@
+"""How the trainers of a loader meet, hear of each other, and part.
+
+Rank 0 is the hub: it listens, and every other rank connects to it once. What a member says goes to the hub, which tells
+the others; a connection that ends without a word is the death of its process. Frames are JSON objects::
+
+    member -> hub   {"topic": t, "value": v}                    its value for an exchange
+                    {"report": text, "is_over": bool,           what it has lost, or why it gives up
+                     "is_cause": bool}                          unless that follows from another's loss
+                    {"done": true}                              it needs the others no more
+    hub -> member   {"members": [name, ...]}                    all have come
+                    {"topic": t, "values": [v, ...]}            all have said theirs
+                    {"topic": t, "late": [rank, ...], "is_over": bool}    these have not yet, or not in time
+                    {"rank": r, "report": text, "is_over": bool, "is_cause": bool}
+                    {"rank": r, "done": true}
+                    {"refused": text}                           two processes come as one rank, for example
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from glt import _deadlines as deadlines
+from glt.distributed.context import DistContext
+from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.hub import Hub, next_number, open_port, reader, send, trainer_name
+from glt.distributed.wire.listener import dial, introduce
+from glt.distributed.wire.store import host_store, job_store, naming_the_job_store
+from glt.distributed.wire.threads import NativePool
+from glt.errors import GltError, PeerLost, RendezvousError
+
+_MOST_CHARACTERS = 2000  # of a report
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Group:
+    """The trainers of a loader, or of another act of all of them. A group of one rank has neither thread nor port.
+
+    Args:
+        context: This trainer.
+        master_addr, master_port, timeout_s: As in the worker options.
+
+    Attributes:
+        rank, size: This trainer, among how many.
+        me: This process, as errors name it.
+        addr: Where the others reach rank 0.
+        name: Of this group, the same on all ranks.
+
+    Raises:
+        RendezvousError: If trainer 0 cannot listen or is not reached; says what to do.
+    """
+
+    def __init__(
+        self, context: DistContext, master_addr: str | None, master_port: int | None, timeout_s: float
+    ) -> None:
+        self.rank, self.size, self.me = context.rank, context.world_size, context.worker_name
+        self.addr = master_addr or os.environ.get("MASTER_ADDR") or "localhost"
+        self.timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._has_left = False
+        self._changed = threading.Condition()
+        self._names: list[str] = []
+        self._values: dict[str, list[Any]] = {}  # of topics that all have said theirs to
+        self._late: dict[str, list[int]] = {}  # of topics whose deadline has passed
+        self._reports: dict[int, str] = {}  # the first of each rank
+        self._over: set[int] = set()  # ranks that died or gave up
+        self._has_cause = False  # some report says more than that another process was lost
+        self._done: set[int] = set()
+        self._refused = ""
+        self._is_cut = False  # nothing more comes from the hub
+        self._hub: Hub | None = None
+        self._connection: Connection | None = None
+        number = next_number()
+        self.name = f"glt/{number}"
+        if self.size > 1 and self.rank == 0:
+            self._hub = Hub(number, self.size, timeout_s, self._hear)
+            port = open_port(self._hub, self.addr, master_port)
+            if master_port is None:
+                with naming_the_job_store(self.me):
+                    job_store(timeout_s).set(f"{self.name}/port", str(port))
+        elif self.size > 1:
+            self._connection = self._join(number, master_port)
+            reader.add(self._connection, self._hear, self._lose_hub)
+
+    def _join(self, number: int, master_port: int | None) -> Connection:
+        deadline = time.monotonic() + self.timeout_s
+        port = self._published_port() if master_port is None else master_port
+        hello = introduce("trainer", group=number, rank=self.rank, size=self.size)
+        left = max(0.0, round(deadline - time.monotonic(), 1))
+        try:
+            connection, answer = dial(
+                (self.addr, port), "the trainer of rank 0", hello, left, answer_s=deadlines.HANDSHAKE_S
+            )
+        except RendezvousError as error:
+            raise RendezvousError(f"{self.me}: {error}") from error
+        connection.peer = trainer_name(0, answer)
+        return connection
+
+    def _published_port(self) -> int:
+        with naming_the_job_store(self.me):
+            port = job_store(self.timeout_s).wait_for(f"{self.name}/port", self.timeout_s)
+        if port is None:
+            raise RendezvousError(
+                f"{self.me}: the trainer of rank 0 opened no port within {self.timeout_s:g} s; did it create its "
+                "loaders in the same order?"
+            )
+        return int(port)
+
+    # -- meeting ---------------------------------------------------------------------------------------------------
+
+    def exchange(self, topic: str, value: Any) -> list[Any]:
+        """Returns the values of all ranks, when the last has come.
+
+        Args:
+            topic: What they tell each other, as errors say it: ``"options"``.
+            value: JSON.
+
+        Raises:
+            RendezvousError: If some do not come in time, or two come as one rank; names them.
+            PeerLost: If one died or gave up; names it.
+        """
+        value = json.loads(json.dumps(value))
+        if self.size == 1:
+            return [value]
+        self._say({"topic": topic, "value": value})
+        deadline = time.monotonic() + self.timeout_s + deadlines.STUCK_S  # that of the hub comes first
+        with self._changed:
+            while topic not in self._values:
+                self._raise_if_over()
+                if self._is_cut:
+                    raise RendezvousError(f"{self.me}: trainer 0 has ended its part, and did not tell its {topic}")
+                if topic in self._late or time.monotonic() > deadline:
+                    raise RendezvousError(
+                        f"{self.me}: trainers of rank {self._late.get(topic, [0])} did not tell their {topic} within "
+                        f"{self.timeout_s:g} s; do all ranks create the same loaders in the same order?"
+                    )
+                self._changed.wait(deadlines.POLL_S)
+            return self._values.pop(topic)
+
+    def open_store(self) -> tuple[str, int, str]:
+        """Opens a store of ``torch.distributed`` in the process of rank 0, for torch's rpc; all ranks call this.
+
+        Returns:
+            Host, port, and the prefix of this group's keys.
+        """
+        return self.addr, self.exchange("store", host_store() if self.rank == 0 else None)[0], self.name
+
+    def name_of(self, rank: int) -> str:
+        """The trainer of a rank, with host and pid; known once all have met."""
+        return self._names[rank] if self._names else f"trainer {rank}"
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def check_peers(self) -> None:
+        """Raises if another trainer has died, was cut off or gave up.
+
+        Raises:
+            PeerLost: Names it, and says why.
+            RendezvousError: If two processes came as one rank.
+        """
+        with self._changed:
+            self._raise_if_over()
+
+    def _raise_if_over(self) -> None:
+        if self._refused:
+            raise RendezvousError(f"{self.me}: {self._refused}")
+        if self._over:
+            raise PeerLost(f"{self.me}: " + "; ".join(self._reports[rank] for rank in sorted(self._over)))
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Runs a call that waits for the others on a thread of its own; leaves it behind, and raises as
+        :meth:`check_peers`, if one is lost meanwhile."""
+        pool = NativePool(1, "glt-start")
+        future = pool.submit(call)
+        try:
+            while not wait([future], deadlines.POLL_S).done:
+                self.check_peers()
+            return future.result()
+        finally:
+            pool.shutdown(0)
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Gives up if the work inside fails, and tells the others so; ``what`` it was: ``"it started the loader"``."""
+        try:
+            yield
+        except BaseException as error:
+            self.give_up(error, what)
+            raise
+
+    def tell(self, error: GltError) -> GltError:
+        """Tells the others what this trainer lost, and returns the error with what they have told.
+
+        The loss of one process makes its trainer end, which others then lose in turn: the first one may be the last
+        that a trainer hears of. So where a process of another trainer is lost, this waits a little for reports.
+        """
+        self._report(error, is_over=False)
+        if not isinstance(error, PeerLost):
+            return error
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_cause or self._is_cut, deadlines.CAUSE_S)
+            told = [text for text in self._reports.values() if text not in str(error)]  # its own is empty
+        return PeerLost("; ".join([str(error), *told]))
+
+    # -- parting ---------------------------------------------------------------------------------------------------
+
+    def give_up(self, error: BaseException, what: str = "") -> None:
+        """Tells the others that this trainer failed, and parts from them; waits for ``GOODBYE_S`` at most until they
+        have heard. May be called again."""
+        self._report(error, is_over=True, what=what)
+        self._part(deadlines.GOODBYE_S)
+
+    def leave(self) -> None:
+        """Says that this trainer needs nobody and that nobody needs it; waits for nothing. May be called again."""
+        self._say({"done": True})
+        self._part(0.0)
+
+    def finish(self, timeout_s: float | None = None) -> list[int]:
+        """Says that this trainer needs the others no more, and waits until they all say so or are gone.
+
+        Args:
+            timeout_s: Deadline in seconds; None: as long as those waited for live.
+
+        Returns:
+            Ranks that did not finish: that died or failed, or are waited for in vain; where this trainer itself has
+            failed, all others.
+        """
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        if self._has_left or os.getpid() != self._pid:
+            return others
+        self._say({"done": True})
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_cut or self._done | self._over >= set(others), timeout_s)
+            missing = [rank for rank in others if rank not in self._done or rank in self._reports]
+            if self.rank in self._reports:
+                missing = missing or others  # those who heard of a failure count this one among the missing too
+        self._part(deadlines.GOODBYE_S)
+        return missing
+
+    def _part(self, wait_s: float) -> None:
+        if self._has_left or os.getpid() != self._pid:
+            return
+        self._has_left = True
+        if self._hub is not None:
+            self._hub.part(wait_s)
+        elif self._connection is not None:
+            reader.part([self._connection], wait_s)
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _say(self, frame: dict[str, Any]) -> None:
+        if self._has_left or os.getpid() != self._pid:
+            return
+        if self._hub is not None:
+            self._hub.take(0, frame)
+        elif self._connection is not None:
+            send(self._connection, frame)
+
+    def _report(self, error: BaseException, is_over: bool, what: str = "") -> None:
+        with self._changed:
+            self._reports.setdefault(self.rank, "")
+        text = f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS] + (f" (while {what})" if what else "")
+        self._say({"report": text, "is_over": is_over, "is_cause": not isinstance(error, PeerLost)})
+
+    def _hear(self, frame: dict[str, Any]) -> None:
+        with self._changed:
+            if "members" in frame:
+                self._names = frame["members"]
+            elif "values" in frame:
+                self._values[frame["topic"]] = frame["values"]
+            elif "late" in frame and frame["is_over"]:
+                self._late[frame["topic"]] = frame["late"]
+            elif "late" in frame:
+                missing = f"{self.me}: trainers of rank {frame['late']} did not tell their {frame['topic']} yet"
+                logger.warning("%s; waiting for up to %g s", missing, self.timeout_s)
+            elif "done" in frame:
+                self._done.add(frame["rank"])
+            elif "report" in frame:
+                self._reports.setdefault(frame["rank"], frame["report"])
+                self._has_cause |= frame["is_cause"]
+                if frame["is_over"]:
+                    self._over.add(frame["rank"])
+            else:
+                self._refused = frame["refused"]
+            self._changed.notify_all()
+
+    def _lose_hub(self, why: str) -> None:
+        with self._changed:
+            self._is_cut = True
+            if 0 not in self._done | self._over:
+                self._reports.setdefault(0, why)
+                self._over.add(0)
+            self._changed.notify_all()
+
+
+def require_equal(group: Group, topic: str, mine: dict[str, Any], advice: str) -> None:
+    """Raises RendezvousError on all trainers if they differ in something; names the first that does, and two of them.
+
+    Args:
+        group: The trainers.
+        topic: What is compared, as in :meth:`Group.exchange`.
+        mine: Of this trainer: JSON by name.
+        advice: What to look at, for the error.
+    """
+    values = group.exchange(topic, mine)
+    wanted = values[group.rank]
+    for rank, theirs in enumerate(values):
+        for name, value in wanted.items():
+            if theirs.get(name) != value:
+                two = f"{value!r} on rank {group.rank}, {theirs.get(name)!r} on rank {rank} ({group.name_of(rank)})"
+                raise RendezvousError(
+                    f"{group.me}: {name} differs between trainers: {two}; expected the same everywhere. {advice}"
+                )

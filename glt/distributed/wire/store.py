@@ -1,0 +1,218 @@
+"""Stores of ``torch.distributed``: how processes that nothing else connects tell each other where they are."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from glt import _deadlines as deadlines
+from glt.distributed.wire.listener import Hint
+from glt.distributed.wire.threads import NativePool
+from glt.errors import RendezvousError
+
+T = TypeVar("T")
+
+
+class TimedStore:
+    """Passes calls on to a store, and gives up on it when one is not answered.
+
+    The deadline that torch has is one for values to be set. Where the process that hosts a store is stopped, or its
+    host cannot be reached any more, a call such as ``check`` never returns. So calls are made on another thread, which
+    is left behind then.
+
+    Args:
+        store: What is asked.
+        answer_s: How long an answer may take, in seconds; default: half a minute.
+    """
+
+    def __init__(self, store: dist.Store, answer_s: float | None = None) -> None:
+        self.store, self.answer_s = store, deadlines.ANSWER_S if answer_s is None else answer_s
+        self._silent = False
+        # Started now: at exit, when stores are asked too, Python 3.12 starts no threads any more.
+        self._pool = NativePool(1, "glt-ask-store")
+        weakref.finalize(self, self._pool.end).atexit = False
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all of these are set; errors as of :meth:`ask`."""
+        return self.ask(lambda: self.store.check(list(keys)))
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that is set; errors as of :meth:`ask`."""
+        return self.ask(lambda: self.store.get(key))
+
+    def set(self, key: str, value: str) -> None:
+        """Errors as of :meth:`ask`."""
+        self.ask(lambda: self.store.set(key, value))
+
+    def wait_for(self, key: str, timeout_s: float, look: Callable[[], None] = lambda: None) -> bytes | None:
+        """Waits for a key to be set; errors as of :meth:`ask`.
+
+        Args:
+            key: Which one.
+            timeout_s: Deadline in seconds.
+            look: Called again and again until then; raises if it never will be.
+
+        Returns:
+            Its value; None if it is not set in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() <= deadline:
+            try:
+                is_set = self.check([key])
+            except dist.DistError:
+                raise
+            except RuntimeError:
+                return self._wait_for(key, timeout_s)  # a store of the user's own, which need not be able to check
+            if is_set:
+                return self.get(key)
+            look()
+            time.sleep(deadlines.FAST_POLL_S)
+        return None
+
+    def _wait_for(self, key: str, timeout_s: float) -> bytes | None:
+        def wait() -> bytes | None:
+            try:
+                self.store.wait([key], timedelta(seconds=timeout_s))
+            except RuntimeError:
+                return None
+            return self.store.get(key)
+
+        return self.ask(wait, timeout_s + self.answer_s)
+
+    def ask(self, call: Callable[[], T], answer_s: float | None = None) -> T:
+        """Makes a call; ``answer_s`` is its own deadline, if it has one.
+
+        Raises:
+            torch.distributed.DistError: If the store is lost, or gives no answer in time, now or earlier.
+        """
+        if self._silent:
+            raise self._gives_no_answer()
+        try:
+            return self._pool.submit(call).result(self.answer_s if answer_s is None else answer_s)
+        except FutureTimeout:
+            self._silent = True
+            raise self._gives_no_answer() from None
+
+    def _gives_no_answer(self) -> Exception:
+        return dist.DistError(
+            f"it gave no answer within {self.answer_s:g} s: the process that hosts it is stopped, or the network is cut"
+        )
+
+
+def wait_for_all(store: TimedStore, keys: Sequence[str], timeout_s: float) -> list[bytes]:
+    """Waits for processes to have set a key each, and returns the values.
+
+    Raises:
+        RendezvousError: If some have not within ``timeout_s``; names their keys.
+        torch.distributed.DistError: If the store is lost.
+    """
+    deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
+    while missing := [key for key in keys if not store.check([key])]:
+        if time.monotonic() > deadline:
+            raise RendezvousError(f"{missing} did not come within {timeout_s:g} s")
+        hint.give(f"{missing} did not come yet")
+        time.sleep(deadlines.FAST_POLL_S)
+    return [store.get(key) for key in keys]
+
+
+def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
+    """Returns the store at ``addr:port``, restricted to keys under ``prefix``.
+
+    Args:
+        addr, port, prefix: Where it is, and what of it.
+        timeout_s: Deadline in seconds for it to be there.
+
+    Raises:
+        RendezvousError: If nothing listens there within ``timeout_s``, or something that is no store.
+    """
+    advice = (
+        "the trainer of rank 0 opens it when it creates the loader; check that it runs (and is not stopped), and that "
+        "master_addr and master_port reach it"
+    )
+    deadline = time.monotonic() + timeout_s
+    hint = Hint(timeout_s)
+    while not _is_listening(addr, port):
+        if time.monotonic() > deadline:
+            raise RendezvousError(f"no store at {addr}:{port} within {timeout_s:g} s: {advice}")
+        hint.give(f"no store at {addr}:{port} yet: {advice}")
+        time.sleep(deadlines.FAST_POLL_S)
+    handshake_s = min(timeout_s, deadlines.HANDSHAKE_S)
+    opened: queue.SimpleQueue[dist.Store | RuntimeError] = queue.SimpleQueue()
+
+    def open_store() -> None:
+        try:
+            opened.put(dist.TCPStore(addr, port, None, False, timedelta(seconds=handshake_s), wait_for_workers=False))
+        except RuntimeError as error:
+            opened.put(error)
+
+    # On a thread, since against a program that accepts and says nothing torch waits forever, whatever its timeout. On a
+    # second one, since once in some hundred starts, on a busy machine, a store left a connection without an answer.
+    store: dist.Store | RuntimeError = RuntimeError("it accepts connections and says nothing")
+    for wait_s in (handshake_s / 2, handshake_s / 2 + 1):
+        threading.Thread(target=open_store, name="glt-connect", daemon=True).start()
+        try:
+            store = opened.get(timeout=wait_s)
+            break
+        except queue.Empty:
+            continue
+    if isinstance(store, RuntimeError):
+        raise RendezvousError(
+            f"what listens at {addr}:{port} is no store, or did not answer within {handshake_s:g} s: {advice}, and not "
+            f"another program that has this port ({str(store).splitlines()[0]})"
+        ) from store
+    store.set_timeout(timedelta(seconds=timeout_s))
+    return dist.PrefixStore(prefix, store)
+
+
+def _is_listening(addr: str, port: int) -> bool:
+    try:
+        with socket.create_connection((addr, port), timeout=deadlines.HANDSHAKE_S):
+            return True
+    except socket.gaierror as error:
+        raise RendezvousError(f"master_addr = {addr!r}: no such host ({error})") from error
+    except OSError:
+        return False  # not yet
+
+
+_lock = threading.Lock()
+_hosted: list[dist.TCPStore] = []  # loaders of this process share one
+
+
+def host_store() -> int:
+    """Opens a store in this process, once, and returns its port."""
+    with _lock:
+        if not _hosted:
+            _hosted.append(dist.TCPStore("0.0.0.0", 0, None, True, wait_for_workers=False))
+        return int(_hosted[0].port)
+
+
+def job_store(answer_s: float) -> TimedStore:
+    """The store that ``torch.distributed`` connected the trainers with; others of this process may be using it."""
+    if not dist.is_initialized():
+        raise RendezvousError(
+            "the trainers do not know each other yet: give worker_options a master_addr and master_port, or call "
+            "torch.distributed.init_process_group before creating the loader, and a port will be found"
+        )
+    return TimedStore(dist.distributed_c10d._get_default_store(), answer_s)
+
+
+@contextmanager
+def naming_the_job_store(me: str) -> Iterator[None]:
+    """Raises RendezvousError if the store of ``torch.distributed`` is lost; ``me``: this process, as errors name it."""
+    try:
+        yield
+    except dist.DistError as error:
+        raise RendezvousError(
+            f"{me}: lost the store of torch.distributed, through which trainer 0 tells its port: that trainer, or "
+            f"the process that hosts the store, has ended, or left its process group ({str(error).splitlines()[0]})"
+        ) from error

@@ -1,0 +1,161 @@
+"""What a partitioner will take, before it starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from glt import _core
+from glt.partition.format.book import id_dtype, owner_dtype
+from glt.partition.format.files import BLOCK_BYTES, Rows, npy_bytes
+from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
+from glt.partition.methods.writer import SortMemory
+
+# Measured on a virtual machine of two Zen 4 cores, and rounded; a guess on any other.
+EDGE_NS: Final = 150  # of one thread: counting, spreading and sorting an edge
+BYTE_NS: Final = 1.5  # of one thread: copying a byte of a row, its checksum included
+NODE_NS: Final = 150  # assigning a node at random, and everything else that one thread does alone
+DISK_BYTES_PER_S: Final = 500e6
+BASE_BYTES: Final = 16 << 20  # stacks, allocators, short chunks
+_MANIFEST_BYTES: Final = 250  # of one file's entry, without its checksums
+_SMALL_HEADER: Final = npy_bytes(np.dtype(np.int64), (0,))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What :meth:`PartitionerBase.partition` will take.
+
+    Attributes:
+        peak_memory_bytes: Memory beside the inputs: the books, what sorting takes, and the chunks of rows that are
+            under way. Pages of mapped inputs and of the page cache are not counted.
+        result_bytes: Size of the finished directory.
+        scratch_bytes: Largest scratch file beside it.
+        work_bytes: What the progress bar counts: bytes of edges read, of scratch files and of the result written.
+        seconds: Estimate: ``EDGE_NS`` per edge and ``BYTE_NS`` per byte of the result, over the threads, plus
+            ``NODE_NS`` per node; or, if that is longer, all that is written at ``DISK_BYTES_PER_S``. Of the assignment,
+            only a random one is included.
+    """
+
+    peak_memory_bytes: int
+    result_bytes: int
+    scratch_bytes: int
+    work_bytes: int
+    seconds: float
+
+    @property
+    def disk_bytes(self) -> int:
+        """Free space that is needed in the file system of the directory."""
+        return self.result_bytes + self.scratch_bytes
+
+    def with_files(self, data_bytes: int, num_files: int) -> Forecast:
+        """Returns the forecast of a result that has so many files more, which hold so many bytes together."""
+        num_bytes = _file_bytes(data_bytes, num_files)
+        return replace(self, result_bytes=self.result_bytes + num_bytes, work_bytes=self.work_bytes + num_bytes)
+
+    def summary(self) -> str:
+        """Returns the forecast in one line."""
+        return (
+            f"about {self.peak_memory_bytes / 1e6:.0f} MB of memory beside the inputs, "
+            f"{self.result_bytes / 1e6:.0f} MB on disk, {self.scratch_bytes / 1e6:.0f} MB of scratch files and "
+            f"{self.seconds:.0f} s"
+        )
+
+
+def forecast(
+    graph: GraphInput,
+    num_parts: int,
+    num_threads: int,
+    thread_bytes: int,
+    chunk_size: int,
+    assign_node_bytes: int,
+    relabel: bool = False,
+) -> Forecast:
+    """Forecasts a run, each of whose threads sorts edges in ``thread_bytes`` and copies ``chunk_size`` rows at a
+    time."""
+    owner = owner_dtype(num_parts)
+    sizes = _Sizes(num_parts, relabel)
+    peaks = [assign_node_bytes * max(nodes.num_nodes for nodes in graph.nodes)]
+    scratch, read, spread = [0], 0, 0
+    for nodes in graph.nodes:
+        sizes.add_nodes(nodes, owner)
+        peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in nodes.tables]
+    for edges in graph.edges:
+        num_nodes, num_neighbors = graph.nodes[edges.expanded].num_nodes, graph.nodes[edges.neighbor].num_nodes
+        sizes.add_edges(edges, num_nodes, num_neighbors, owner)
+        memory = SortMemory.of(edges, num_neighbors, thread_bytes)
+        sort_bytes = memory.thread_bytes * min(num_threads, edges.num_edges / memory.bucket_edges)
+        peaks.append(12 * num_nodes + int(sort_bytes))
+        if relabel and edges.neighbor != edges.expanded:
+            peaks[-1] += 4 * num_neighbors
+        peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in edges.tables]
+        scratch.append(memory.scratch_bytes)
+        read += edges.row_ids.nbytes + edges.col_ids.nbytes
+        spread += memory.scratch_bytes
+    alone_s = 1e-9 * NODE_NS * graph.num_nodes
+    shared_s = 1e-9 * (EDGE_NS * graph.num_edges + BYTE_NS * sizes.result_bytes) / num_threads
+    return Forecast(
+        peak_memory_bytes=BASE_BYTES + owner.itemsize * graph.num_nodes + max(peaks),
+        result_bytes=sizes.result_bytes,
+        scratch_bytes=max(scratch),
+        work_bytes=read + spread + sizes.result_bytes,
+        seconds=max(alone_s + shared_s, (sizes.result_bytes + spread) / DISK_BYTES_PER_S),
+    )
+
+
+def _chunk_bytes(rows: Rows, chunk_size: int) -> int:
+    """Rows that a thread has under way: themselves, and where they go."""
+    num_rows = min(chunk_size, len(rows.array))
+    return num_rows * (_row_bytes(rows) + 16)
+
+
+def _row_bytes(rows: Rows) -> int:
+    return rows.array.itemsize * math.prod(rows.row_shape)
+
+
+def _file_bytes(data_bytes: int, num_files: int) -> int:
+    """Files with their headers, and what the manifest says of them."""
+    checksums = 8 * (data_bytes // BLOCK_BYTES + num_files)
+    return data_bytes + num_files * (_SMALL_HEADER + _MANIFEST_BYTES) + checksums
+
+
+class _Sizes:
+    """Adds up the files of a directory, manifest included."""
+
+    def __init__(self, num_parts: int, relabel: bool) -> None:
+        self.num_parts, self.relabel = num_parts, relabel
+        self.result_bytes = 1000
+
+    def add(self, data_bytes: int, num_files: int) -> None:
+        self.result_bytes += _file_bytes(data_bytes, num_files)
+
+    def add_nodes(self, nodes: NodeInput, owner: np.dtype) -> None:
+        num_nodes = nodes.num_nodes
+        if self.relabel:
+            self.add(num_nodes * 2 * id_dtype(num_nodes).itemsize, 2)
+        else:
+            self.add(num_nodes * owner.itemsize, 1)
+            self.add(num_nodes * 4, 1)
+            self.add(num_nodes * 8, self.num_parts)
+        for rows in nodes.tables:
+            self.add(num_nodes * _row_bytes(rows), self.num_parts)
+        if nodes.time is not None:
+            self.add(num_nodes * 8, self.num_parts)
+
+    def add_edges(self, edges: EdgeInput, num_nodes: int, num_neighbors: int, owner: np.dtype) -> None:
+        num_edges = edges.num_edges
+        ids = id_dtype(num_neighbors).itemsize + id_dtype(num_edges).itemsize
+        self.add((num_nodes + self.num_parts) * 8, self.num_parts)
+        self.add(num_edges * ids, 2 * self.num_parts)
+        if edges.weight is not None:
+            self.add(num_edges * 8 + _core.weight_guide_size(num_nodes, num_edges) * 4, 2 * self.num_parts)
+        if edges.has_time:
+            self.add(num_edges * (ids + 8), 3 * self.num_parts)
+        if self.relabel:
+            self.add(num_edges * 2 * id_dtype(num_edges).itemsize, 2)
+        elif edges.tables:
+            self.add(num_edges * (owner.itemsize + 4), 2)
+        for rows in edges.tables:
+            self.add(num_edges * _row_bytes(rows), self.num_parts)

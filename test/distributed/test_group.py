@@ -1,0 +1,364 @@
+"""Trainers meet, hear of each other's failures and deaths, and part."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+from promptness import eventually, expect_prompt
+
+import glt
+from glt import _deadlines
+from glt.distributed.wire.group import Group, require_equal
+from glt.errors import GltError, PeerLost
+from glt.testing.cluster import Cluster, Outcome, Trainer, take_census
+
+
+def meet(trainer: Trainer, timeout_s: float = 60.0) -> Group:
+    context = glt.distributed.init_worker_group(trainer.world_size, trainer.rank, "job")
+    return Group(context, "localhost", trainer.port, timeout_s)
+
+
+def is_over() -> bool:
+    """Nothing is left of the groups of this process."""
+    threads = [each.name for each in threading.enumerate() if each.name in ("glt-group", "glt-accept", "glt-handshake")]
+    return not threads and not take_census().ports
+
+
+def expect_lost(outcomes: list[Outcome], victim: int, pid: int | None, start: float, *words: str) -> None:
+    """All but one trainer raise PeerLost, soon, and name that one."""
+    for rank, outcome in enumerate(outcomes):
+        if rank != victim:
+            assert outcome.error_type == "PeerLost", outcome
+            assert f"trainer {victim} (host " in outcome.error and f"pid {pid})" in outcome.error, outcome
+            assert all(word in outcome.error for word in words), outcome
+            expect_prompt(outcome.at_s - start, f"trainer {rank} to hear of it")
+
+
+def exchange(trainer: Trainer) -> list[Any]:
+    group = meet(trainer)
+    found = [group.exchange(f"topic {number}", [trainer.rank, number]) for number in range(5)]
+    found += [group.exchange("again", (trainer.rank, None)) for _ in range(20)]
+    require_equal(group, "options", {"depth": [2, 2]}, "Look there.")
+    names = [group.name_of(rank) for rank in range(trainer.world_size)]
+    group.check_peers()
+    assert group.finish() == [] and group.finish() == [0, 1, 2][: trainer.rank] + [0, 1, 2][trainer.rank + 1 :]
+    assert eventually(is_over)
+    return [found, names]
+
+
+def test_values_reach_everybody_by_rank_and_nothing_stays() -> None:
+    with Cluster(3, exchange) as cluster:
+        for found, names in cluster.results():
+            assert found[:5] == [[[rank, number] for rank in range(3)] for number in range(5)]
+            assert found[5:] == [[[rank, None] for rank in range(3)]] * 20
+            for rank, name in enumerate(names):
+                assert name.startswith(f"trainer {rank} (host ") and f"pid {cluster.processes[rank].pid})" in name
+        cluster.expect_nothing_left()
+
+
+def alone(trainer: Trainer) -> list[Any]:
+    group = meet(trainer)
+    found = group.exchange("topic", (1, 2))
+    group.check_peers()
+    return [found, group.finish(), [each.name for each in threading.enumerate()], take_census().ports]
+
+
+def test_one_rank_needs_neither_thread_nor_port() -> None:
+    with Cluster(1, alone) as cluster:
+        assert cluster.results() == [[[[1, 2]], [], ["MainThread"], []]]
+
+
+def several(trainer: Trainer) -> list[Any]:
+    """Groups of a process share its port; members come to a group before rank 0 has made it."""
+    if trainer.rank == 0:
+        first = meet(trainer)
+        trainer.say("made")
+        trainer.hear()
+        groups = [first, meet(trainer), meet(trainer)]
+    else:
+        groups = [meet(trainer) for _ in range(3)]
+        trainer.say("made")
+    found = [each.exchange("topic", number) for number, each in enumerate(groups)]
+    for each in groups if trainer.rank else reversed(groups):
+        each.leave()
+        each.leave()
+    assert eventually(is_over)
+    return found
+
+
+def test_groups_share_a_port_and_may_end_in_any_order() -> None:
+    with Cluster(2, several) as cluster:
+        assert [cluster.hear(rank) for rank in (0, 1)] == ["made", "made"]
+        cluster.say(0)
+        assert cluster.results() == [[[0, 0], [1, 1], [2, 2]]] * 2
+
+
+def one_after_another(trainer: Trainer) -> int:
+    """Rank 0 closes its port with each group while rank 1 is about to arrive for the next one."""
+    for number in range(150):
+        group = meet(trainer)
+        assert group.exchange("topic", number) == [number, number]
+        group.leave()
+    return number
+
+
+def test_groups_of_one_port_follow_each_other() -> None:
+    with Cluster(2, one_after_another) as cluster:
+        assert cluster.results() == [149, 149]
+
+
+def differ(trainer: Trainer) -> None:
+    require_equal(meet(trainer), "options", {"same": 1, "depth": 2 if trainer.rank == 1 else 3}, "Look there.")
+
+
+def test_who_differs_is_named_on_all_ranks() -> None:
+    with Cluster(3, differ) as cluster:
+        for rank, outcome in enumerate(cluster.outcomes()):
+            other = 0 if rank == 1 else 1
+            assert outcome.error_type == "RendezvousError", outcome
+            assert f"depth differs between trainers: {2 if rank == 1 else 3} on rank {rank}," in outcome.error
+            assert f"on rank {other} (trainer {other} (host " in outcome.error and "Look there." in outcome.error
+            assert f"pid {cluster.processes[other].pid})" in outcome.error
+
+
+def come(trainer: Trainer, late: int, is_there: bool) -> None:
+    """One rank does not come, or comes and says nothing."""
+    _deadlines.HINT_S = 0.1
+    trainer.say("here")
+    trainer.hear()
+    if trainer.rank == late and not is_there:
+        trainer.hear()
+        return
+    try:
+        group = meet(trainer, 2.0)
+        if trainer.rank == late:
+            trainer.hear()
+        else:
+            group.exchange("options", trainer.rank)
+    finally:
+        trainer.say("gave up")
+
+
+def begin(cluster: Cluster) -> None:
+    for rank in range(cluster.world_size):
+        assert cluster.hear(rank) == "here"
+    for rank in range(cluster.world_size):
+        cluster.say(rank)
+
+
+@pytest.mark.parametrize(("late", "is_there"), [(2, False), (2, True), (0, True)])
+def test_who_does_not_come_is_named_at_the_deadline(late: int, is_there: bool) -> None:
+    with Cluster(3, come, late, is_there) as cluster:
+        begin(cluster)
+        for rank in range(3):
+            if rank != late:
+                assert cluster.hear(rank) == "gave up"
+        cluster.say(late)
+        for rank, outcome in enumerate(cluster.outcomes()):
+            if rank != late:
+                assert outcome.error_type == "RendezvousError", outcome
+                assert f"trainers of rank [{late}] did not tell their options within 2 s" in outcome.error, outcome
+                text = f"trainers of rank [{late}] did not tell their options yet; waiting for up to 2 s"
+                assert cluster.output(rank).count(text) == 1
+
+
+def test_trainer_0_that_does_not_come_is_named() -> None:
+    with Cluster(2, come, 0, False) as cluster:
+        begin(cluster)
+        assert cluster.hear(1) == "gave up"
+        cluster.say(0)
+        outcome = cluster.outcomes()[1]
+        assert outcome.error_type == "RendezvousError", outcome
+        assert "the trainer of rank 0 was not reached at localhost" in outcome.error and "within 2 s" in outcome.error
+        assert "the trainer of rank 0 is not reached at localhost" in cluster.output(1)
+
+
+def wait_in(trainer: Trainer, where: str, victim: int, stuck_s: float | None = None) -> None:
+    """All wait for one rank, which waits for the test."""
+    if stuck_s is not None:
+        _deadlines.STUCK_S = stuck_s
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    trainer.say("met")
+    try:
+        if trainer.rank == victim:
+            trainer.hear()
+        elif where == "exchange":
+            group.exchange("more", 0)
+        else:
+            while True:
+                group.check_peers()
+                time.sleep(0.05)
+    finally:
+        trainer.say("lost")
+
+
+@pytest.mark.parametrize("where", ["exchange", "work"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_trainer_is_named_at_once(where: str, victim: int) -> None:
+    with Cluster(3, wait_in, where, victim) as cluster:
+        assert [cluster.hear(rank) for rank in range(3)] == ["met"] * 3
+        start = time.monotonic()
+        cluster.kill(victim)
+        expect_lost(cluster.outcomes(), victim, cluster.processes[victim].pid, start)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_trainer_is_named(victim: int) -> None:
+    with Cluster(3, wait_in, "exchange", victim, 2.0) as cluster:
+        assert [cluster.hear(rank) for rank in range(3)] == ["met"] * 3
+        start = time.monotonic()
+        cluster.kill(victim, signal.SIGSTOP)
+        for rank in range(3):
+            if rank != victim:
+                assert cluster.hear(rank) == "lost"
+        cluster.kill(victim)
+        pid = cluster.processes[victim].pid
+        expect_lost(cluster.outcomes(), victim, pid, start, "no sign of life for 2 s")
+
+
+def go_on(trainer: Trainer) -> list[int]:
+    _deadlines.STUCK_S = 2.0
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    trainer.say("met")
+    trainer.hear()
+    return group.exchange("more", trainer.rank)
+
+
+def test_trainers_that_were_stopped_together_go_on() -> None:
+    """As by Ctrl-Z: the first to go on has heard nothing of the others for long."""
+    with Cluster(2, go_on) as cluster:
+        assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
+        for rank in range(2):
+            cluster.kill(rank, signal.SIGSTOP)
+        time.sleep(3.0)
+        for rank in range(2):
+            cluster.kill(rank, signal.SIGCONT)
+            time.sleep(0.5)
+        for rank in range(2):
+            cluster.say(rank)
+        assert cluster.results() == [[0, 1]] * 2
+
+
+def hold_the_interpreter(trainer: Trainer) -> list[int]:
+    """Rank 1 lets none of its threads run for longer than a cut network is tolerated."""
+    _deadlines.CUT_S = 1.0
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    if trainer.rank == 1:
+        ctypes.PyDLL(None).usleep(4_000_000)  # unlike time.sleep, with the GIL
+    return group.exchange("more", trainer.rank)
+
+
+def test_a_trainer_that_holds_the_interpreter_is_not_taken_for_dead() -> None:
+    with Cluster(2, hold_the_interpreter) as cluster:
+        assert cluster.results() == [[0, 1]] * 2
+
+
+def fail(trainer: Trainer, victim: int, how: str) -> None:
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    if trainer.rank != victim:
+        group.exchange("more", 0)
+    if how == "gives up":
+        group.give_up(ZeroDivisionError("its own mistake"))
+        os._exit(3)
+    with group.during("it went over the bridge"):
+        raise ZeroDivisionError("its own mistake")
+
+
+@pytest.mark.parametrize("how", ["gives up", "raises"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_failure_is_told_though_its_process_ends_at_once(victim: int, how: str) -> None:
+    with Cluster(3, fail, victim, how) as cluster:
+        words = ["has reported ZeroDivisionError: its own mistake"]
+        if how == "raises":
+            words.append("(while it went over the bridge)")
+        expect_lost(cluster.outcomes(), victim, cluster.processes[victim].pid, time.monotonic(), *words)
+
+
+def tell(trainer: Trainer) -> list[str]:
+    """Rank 1 loses something, and the others lose rank 1: they hear what it was, and go on."""
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    if trainer.rank == 1:
+        time.sleep(0.2)  # the others wait for the report
+        told: GltError = group.tell(GltError("a tile came off"))
+    else:
+        told = group.tell(PeerLost("lost worker 0 of trainer 1"))
+    group.check_peers()
+    return [str(told), str(group.finish())]
+
+
+def test_a_loss_is_explained_by_the_trainer_that_is_to_blame() -> None:
+    with Cluster(3, tell) as cluster:
+        first, second, third = cluster.results()
+        assert second == ["a tile came off", "[0, 2]"]
+        for text, missing in (first, third):
+            assert text.startswith("lost worker 0 of trainer 1; trainer ") and missing in ("[0, 1]", "[1, 2]")
+            assert f"pid {cluster.processes[1].pid}) has reported GltError: a tile came off" in text
+
+
+def part(trainer: Trainer) -> list[int]:
+    """Rank 1 fails, rank 0 goes on for a while: rank 2 waits for rank 0 only."""
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    if trainer.rank == 1:
+        group.give_up(ZeroDivisionError())
+    if trainer.rank == 0:
+        trainer.hear()
+    else:
+        trainer.say("parts")
+    return group.finish()
+
+
+def test_the_end_waits_for_those_that_are_at_work_and_names_those_that_failed() -> None:
+    with Cluster(3, part) as cluster:
+        assert [cluster.hear(1), cluster.hear(2)] == ["parts", "parts"]
+        cluster.processes[2].join(0.5)
+        assert cluster.processes[2].is_alive()
+        cluster.say(0)
+        assert cluster.results() == [[1], [0, 2], [1]]
+        cluster.expect_nothing_left()
+
+
+def run(trainer: Trainer, victim: int) -> str:
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    assert group.run(lambda: 5) == 5
+    trainer.say("met")
+    if trainer.rank == victim:
+        trainer.hear()
+    return str(group.run(lambda: time.sleep(1000)))
+
+
+def test_a_call_that_waits_for_a_lost_trainer_is_left_behind() -> None:
+    with Cluster(2, run, 1) as cluster:
+        assert [cluster.hear(rank) for rank in range(2)] == ["met"] * 2
+        start = time.monotonic()
+        cluster.kill(1)
+        expect_lost(cluster.outcomes(), 1, cluster.processes[1].pid, start)
+
+
+def fork(trainer: Trainer) -> list[Any]:
+    """A fork ends nothing of its parent's, and waits for nobody."""
+    group = meet(trainer)
+    group.exchange("topic", 0)
+    child = os.fork()
+    if child == 0:
+        group.give_up(ZeroDivisionError())
+        os._exit(0 if group.finish() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    return [group.exchange("more", trainer.rank), group.finish()]
+
+
+def test_a_fork_of_a_member_ends_nothing() -> None:
+    with Cluster(2, fork) as cluster:
+        assert cluster.results() == [[[0, 1], []]] * 2

@@ -1,0 +1,65 @@
+"""Two hosts with a cable between them that a test may cut: network namespaces of this one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+_CLONE_NEWNET = 0x40000000
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+
+def enter(namespace: str) -> None:
+    """Moves this thread, and those that it starts, into a network namespace."""
+    fd = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(fd, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns {namespace}")
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them: 10.199.0.1 and 10.199.0.2."""
+    mark = uuid.uuid4().hex[:8]
+    names = (f"glt-a-{mark}", f"glt-b-{mark}")
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        first, second = (("name", device_of(name), "netns", name) for name in names)
+        ip("link", "add", *first, "type", "veth", "peer", *second)
+        for number, name in enumerate(names, 1):
+            ip("-n", name, "addr", "add", f"10.199.0.{number}/24", "dev", device_of(name))
+            for device in ("lo", device_of(name)):
+                ip("-n", name, "link", "set", device, "up")
+    except (OSError, subprocess.SubprocessError) as error:
+        remove(names)
+        said = getattr(error, "stderr", b"") or b""
+        pytest.skip(f"no network namespaces with cables here: {error} {said.decode(errors='replace').strip()}")
+    yield names
+    remove(names)
+
+
+def remove(names: tuple[str, str]) -> None:
+    for name in names:
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
+
+
+def device_of(host: str) -> str:
+    """The name of its end of the cable."""
+    _, letter, mark = host.split("-")
+    return f"g{letter}{mark}"
+
+
+def switch(hosts: tuple[str, str], state: str) -> None:
+    """Cuts the cable between the hosts, or mends it."""
+    ip("-n", hosts[1], "link", "set", device_of(hosts[1]), state)
