@@ -199,7 +199,7 @@ def test_a_process_alone_samples_from_any_number_of_partitions(world: Callable[.
 
 
 def test_a_barrier_that_is_refused_was_none() -> None:
-    """Its number is not used up: the next one would wait for a barrier that no other trainer comes to."""
+    """Its number is not used up: the next one would wait for a meeting that nobody holds."""
     standalone = StandaloneWorld()
     served = ServedWorld.__new__(ServedWorld)  # refuses before it asks anyone
     served._lock, served._num_entered = threading.Lock(), 0

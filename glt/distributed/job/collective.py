@@ -41,7 +41,7 @@ class CollectiveTask:
             agreed: What all of them must give alike.
 
         Raises:
-            ValueError: On all of them, if it is not; names two.
+            ValueError: On all of them, if they do not; names two.
             glt.errors.PeerLost: If another has failed, or is gone; names it, and why.
         """
         if self._is_alone:

@@ -140,7 +140,7 @@ def test_a_killed_trainer_is_named(world: Callable[..., World]) -> None:
         stage.expect_nothing_left()
 
 
-def test_barriers_that_are_aborted() -> None:
+def test_barriers_that_are_called_off() -> None:
     from glt.distributed.tensors.barrier import Barriers
     from glt.errors import PeerLost
 
@@ -165,7 +165,7 @@ def test_barriers_that_are_aborted() -> None:
         assert barriers.abort(c, "t", 0, "has failed too") == 0, "once"
         assert barriers.failure(a, "t", 0, 3) == "trainer 1, client 1, has failed"
         assert [barriers.arrive(who, "t", 1, 3).done() for who in (c, a, b)] == [False, False, True]
-        # One that gave up waiting for barrier 1 does not know that it was held: it aborts the next.
+        # One that gave up waiting for meeting 1 does not know that it was held: it calls off the next.
         assert barriers.abort(a, "t", 1, "was interrupted") == 2
         assert "was interrupted" in str(barriers.failure(b, "t", 2, 3))
         barriers.remove(c, "it was killed")
