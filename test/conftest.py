@@ -14,8 +14,13 @@ from glt.testing.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 
-Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers",)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "test")]))
+
+
+def pytest_configure(config):
+    """The default run forks sampling processes; runs with tests of real components start them as users do."""
+    if "not integration" in config.getoption("markexpr"):
+        Cluster.__init__.__kwdefaults__["preload"] += ("forked_trainers",)
 
 
 @pytest.fixture(scope="session")

@@ -93,9 +93,9 @@ def test_what_does_not_fit_all_edges(typed_world: Callable[..., TypedWorld]) -> 
     data = DistDataset().load(typed_world(1).path, 0)
     for edges, given, text in (
         (RATES, {"edge_label": torch.ones(5)}, r"edge_label has shape \[5\].*each edge of the whole graph, 700"),
-        (("user", "likes", "item"), {}, "'likes'.*expected an edge type.*partitioned with none"),
-        ((("user", "likes", "item"), None), {}, "'likes'.*expected an edge type.*partitioned with none"),
-        (("user", "rates", 3), {}, "3 elements that are no edge type"),
+        (("user", "likes", "item"), {}, "'likes'.*expected one of .*partitioned with none"),
+        ((("user", "likes", "item"), None), {}, "'likes'.*expected one of .*partitioned with none"),
+        (("user", "rates", 3), {}, "has 3 elements: expected an edge type, or a pair of it"),
         (None, {}, "no edge type: expected an edge type, or a pair"),
     ):
         with pytest.raises(ValueError, match=text):

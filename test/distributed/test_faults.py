@@ -130,6 +130,7 @@ def test_a_stopped_trainer_is_named(world: Callable[..., World]) -> None:
         cluster.expect_nothing_left()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", ["collocated", "mp"])
 def test_a_cut_between_trainers(hosts: tuple[str, str], world: Callable[..., World], mode: str) -> None:
     with Cluster(2, endless_until_lost, world(2).path, mode, hosts) as cluster:

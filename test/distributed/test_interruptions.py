@@ -161,7 +161,7 @@ def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
     """The sampler of a first loader cannot be made; nothing of it holds up the next one."""
     data = join(trainer, path)
 
-    def refuse(*args: Any) -> None:
+    def refuse(*args: Any, **given: Any) -> None:
         # Both have opened their transport before one of them gives up, which the other would otherwise be told of.
         trainer.say("opened")
         trainer.hear()
