@@ -96,7 +96,7 @@ def test_what_does_not_fit_all_edges(typed_world: Callable[..., TypedWorld]) -> 
         (("user", "likes", "item"), {}, "'likes'.*expected one of .*partitioned with none"),
         ((("user", "likes", "item"), None), {}, "'likes'.*expected one of .*partitioned with none"),
         (("user", "rates", 3), {}, "has 3 elements: expected an edge type, or a pair of it"),
-        (None, {}, "no edge type: expected an edge type, or a pair"),
+        (None, {}, "has no edge type, but is None: expected an edge type, or a pair"),
     ):
         with pytest.raises(ValueError, match=text):
             links(data, edges, **given)
