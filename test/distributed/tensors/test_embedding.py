@@ -198,19 +198,26 @@ def test_dtypes_of_servers_and_of_the_module(dtype: torch.dtype) -> None:
 def test_data_parallel(tmp_path: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
     try:
-        model = nn.parallel.DistributedDataParallel(Model())
-        sparse, dense = SparseAdam(model, lr=0.1), torch.optim.Adam(model.parameters())
-        before = rows_of(model.module.embedding)
-        for _ in range(3):
-            for optimizer in (sparse, dense):
-                optimizer.zero_grad()
-            model(torch.tensor([1, 2, 2])).sum().backward()
-            assert len(model.module.embedding.rows.gradients) == 1
-            for optimizer in (sparse, dense):
-                optimizer.step()
-        assert (rows_of(model.module.embedding) != before).any(1).nonzero().view(-1).tolist() == [1, 2]
+        train_data_parallel()
+        # Before its process group: torch's reducer would else end the group's threads while it holds the GIL, which
+        # they may be waiting for.
+        gc.collect()
     finally:
         torch.distributed.destroy_process_group()
+
+
+def train_data_parallel() -> None:
+    model = nn.parallel.DistributedDataParallel(Model())
+    sparse, dense = SparseAdam(model, lr=0.1), torch.optim.Adam(model.parameters())
+    before = rows_of(model.module.embedding)
+    for _ in range(3):
+        for optimizer in (sparse, dense):
+            optimizer.zero_grad()
+        model(torch.tensor([1, 2, 2])).sum().backward()
+        assert len(model.module.embedding.rows.gradients) == 1
+        for optimizer in (sparse, dense):
+            optimizer.step()
+    assert (rows_of(model.module.embedding) != before).any(1).nonzero().view(-1).tolist() == [1, 2]
 
 
 def test_state_dict_says_what_it_is_and_refuses_another(tmp_path: Path) -> None:
