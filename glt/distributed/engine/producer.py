@@ -82,6 +82,9 @@ class _Making:
     slot: Slot | None = None
     is_committed: bool = False
 
+    def __post_init__(self) -> None:
+        self.reserved.set_running_or_notify_cancel()  # a cancelled task that waits for it does not cancel it
+
 
 class Producer:
     """Makes the batches of one epoch after the other, on a thread of its own and those of a sampler's event loop.
