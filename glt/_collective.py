@@ -16,18 +16,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from typing_extensions import Self  # which torch needs too
 
+from glt import _deadlines as deadlines
 from glt.errors import PeerLost, RemoteError
 
 logger = logging.getLogger(__name__)
-
-_DYING_S: Final = 2.0  # a process that is killed closes its connections first
 
 
 class Collective:
@@ -165,7 +164,7 @@ class Collective:
         neighbors = [
             (rank, peer["pid"]) for rank, peer in enumerate(self._peers) if peer["host"] == here and rank != self.rank
         ]
-        deadline = time.monotonic() + (_DYING_S if neighbors else 0)
+        deadline = time.monotonic() + (deadlines.DYING_S if neighbors else 0)
         while not (gone := [f"rank {rank} (pid {pid})" for rank, pid in neighbors if not _is_running(pid)]):
             if time.monotonic() > deadline:
                 return ""

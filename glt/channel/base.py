@@ -5,10 +5,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from glt import _deadlines as deadlines
 from glt.channel.message import Message, MessageKind, MessageLayout
 from glt.data.device import Event
 
-DEFAULT_TIMEOUT_S = 180.0  # seconds
+DEFAULT_TIMEOUT_S = deadlines.DEFAULT_CHANNEL_S
 
 
 class Slot(ABC):

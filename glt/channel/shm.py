@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glt import _core
+from glt import _deadlines as deadlines
 from glt._checks import available_memory, format_size, parse_size
 from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
 from glt.channel.message import Message, read_message
@@ -143,8 +144,6 @@ def share_tensor(tensor: Tensor) -> SharedTensor:
 
 DEFAULT_CAPACITY = 256  # messages; the size of the channel is usually reached first
 
-_LINGER_S = 5.0  # for closing a producer: how long a message in pieces may still take
-
 
 class ShmSlot(Slot):
     """Room for one message in the shared memory, or beside it where the message is too large."""
@@ -245,7 +244,7 @@ class ShmChannel(Channel):
         if consumer is not None:
             consumer.close()
         if producer is not None:
-            producer.close(_LINGER_S)
+            producer.close(deadlines.JOIN_S)
         if unused and producer is None and consumer is None:
             _core.close_ring(self._region)
         if self._pinned is not None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import glt
+from glt import _deadlines as deadlines
 from glt.distributed.job.hosts import Host
 from glt.launch.hosts import (
     Reach,
@@ -119,7 +120,6 @@ __all__ = ["add_arguments", "run"]
 _NOT_STARTED: Final = 3  # 2 is argparse's
 _FILES: Final = 128  # that are open besides
 _FILES_OF_HOST: Final = 3  # the pipes of its ssh
-_CHECK_S: Final = 90.0  # beyond the time that connections have
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -229,7 +229,7 @@ def _checked(reach: Reach, hosts: Sequence[Host], spec: JobSpec, master_port: in
         "do": "check",
     }
     questions = [question | {"ports": [spec.master_port, spec.server_port]}, *[question] * (len(hosts) - 1)]
-    answers = ask_hosts(reach, hosts, "check", questions, reach.connect_timeout_s + _CHECK_S)
+    answers = ask_hosts(reach, hosts, "check", questions, reach.connect_timeout_s + deadlines.HOST_CHECK_S)
     problems = [f"host {each.host.name}: {each.problem}" for each in answers if each.told is None]
     told = [each for each in answers if each.told is not None]
     problems += [f"host {each.host.name}: {problem}" for each in told for problem in each.told["problems"]]

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from glt import _deadlines as deadlines
 from glt._checks import format_size
 from glt.distributed.job.hosts import Host
 from glt.errors import PartitionError
@@ -241,9 +242,7 @@ def _run(process: subprocess.Popen[bytes], names: bytes, progress: Callable[[int
     return code, " ".join(b" ".join(errors).decode(errors="replace").split())
 
 
-_ASK_S: Final = 60.0
 _VERIFY_BYTES_PER_S: Final = 5e6  # of the slowest disk that is waited for
-_SAY_S: Final = 5.0  # between two words of progress of a host
 
 
 @dataclass(frozen=True)
@@ -320,7 +319,7 @@ class Copier:
             }
             for files in sizes
         ]
-        timeout_s = self._reach.connect_timeout_s + _ASK_S
+        timeout_s = self._reach.connect_timeout_s + deadlines.HOST_S
         answers = ask_hosts(self._reach, [copy.host for copy in copies], "check", questions, timeout_s, self._children)
         problems = []
         for copy, answer in zip(copies, answers, strict=True):
@@ -356,7 +355,7 @@ class Copier:
 
         def progress(percent: int) -> None:
             nonlocal said_at, said
-            if percent > said and time.monotonic() - said_at > _SAY_S:
+            if percent > said and time.monotonic() - said_at > deadlines.PROGRESS_S:
                 said_at, said = time.monotonic(), percent
                 self._tell(copy, f"{percent}% of {total}")
 
@@ -371,7 +370,7 @@ class Copier:
             "files": {path: [entry.num_bytes, entry.checksum] for path, entry in entries.items()},
         }
         num_bytes = sum(entry.num_bytes for entry in entries.values())
-        timeout_s = self._reach.connect_timeout_s + _ASK_S + num_bytes / _VERIFY_BYTES_PER_S
+        timeout_s = self._reach.connect_timeout_s + deadlines.HOST_S + num_bytes / _VERIFY_BYTES_PER_S
         answer = ask_host(self._reach, copy.host, "check", question, timeout_s, self._children)
         if answer.told is None:
             raise RsyncError(f"cannot be verified: {answer.problem}")

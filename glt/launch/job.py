@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, TextIO
 
+from glt import _deadlines as deadlines
 from glt.distributed.job.hosts import Host
 from glt.launch.hosts import Reach
 from glt.launch.link import Event, HostLink, event_queue
@@ -172,13 +173,7 @@ def first_of(failures: Sequence[Failure]) -> Failure:
 
 TIMED_OUT: Final = 124  # as of timeout(1)
 _HOST_LOST, _OUTPUT_LOST = 255, 141  # as of ssh, and of who dies of SIGPIPE
-_POLL_S = 0.1
 _NUM_SHOWN = 20
-_BEAT_S = 5.0
-_SETTLE_S = 0.5  # in which failures that one brought about may come to be known before that one
-_CAUSE_S = 3.0  # the same, where all that are known lost a peer: that may fail by an exception, and take time to end
-_FORCE_S = 15.0  # beyond the time that processes have: for the keepers' SIGKILL, and its news
-_CLOSE_S = 5.0
 
 
 class Job:
@@ -229,7 +224,7 @@ class Job:
         }
         begin = time.monotonic()
         deadline = None if self._timeout_s is None else begin + self._timeout_s
-        every_s = min(_BEAT_S, self._reach.lost_timeout_s / 4)
+        every_s = min(deadlines.LAUNCH_BEAT_S, self._reach.lost_timeout_s / 4)
         beat_at = begin + every_s
         try:
             for at, (host, plans) in enumerate(self._hosts):
@@ -248,7 +243,7 @@ class Job:
                 self._look_after(now)
         finally:
             for link in self._links:
-                link.close(_CLOSE_S)
+                link.close(deadlines.JOIN_S)
             for number, handler in before.items():
                 signal.signal(number, handler)
         return self._report()
@@ -257,9 +252,11 @@ class Job:
 
     def _hear(self) -> None:
         try:
-            self._take(self._events.get(timeout=_POLL_S))
+            self._take(self._events.get(timeout=deadlines.FAST_POLL_S))
             begin = time.monotonic()
-            while time.monotonic() - begin < _POLL_S:  # printing may take long: then it looks after the rest
+            while (
+                time.monotonic() - begin < deadlines.FAST_POLL_S
+            ):  # printing may take long: then it looks after the rest
                 self._take(self._events.get_nowait())
         except queue.Empty:
             return
@@ -324,14 +321,17 @@ class Job:
         if self._give_up_at is not None and (self._status is not None or failure.has_lost_a_peer):
             return
         self._failures.append(failure)
-        wait_s = _CAUSE_S if first_of(self._failures).has_lost_a_peer else _SETTLE_S
+        wait_s = deadlines.LAUNCH_CAUSE_S if first_of(self._failures).has_lost_a_peer else deadlines.SETTLE_S
         self._settle_at = min(self._settle_at or inf, time.monotonic() + wait_s)
 
     def _look_after(self, now: float) -> None:
         if self._give_up_at is not None:
             if now > self._give_up_at:
                 for at in sorted(self._open):
-                    name, why = self._links[at].host.name, f"it gave no sign within {self._stop_s + _FORCE_S:g} s"
+                    name, why = (
+                        self._links[at].host.name,
+                        f"it gave no sign within {self._stop_s + deadlines.FORCE_S:g} s",
+                    )
                     self._fail(Failure(f"host {name}", 0, _HOST_LOST, why))
                     self._left.append(f"{name}: {why}")
                 self._open.clear()
@@ -352,7 +352,7 @@ class Job:
         grace_s = self._stop_s if grace_s is None else grace_s
         if self._give_up_at is None:
             self._status = status
-        self._give_up_at = time.monotonic() + grace_s + _FORCE_S
+        self._give_up_at = time.monotonic() + grace_s + deadlines.FORCE_S
         for at in self._open:
             self._links[at].stop(grace_s)
         if why:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from glt import _deadlines as deadlines
 from glt.data.device import Accelerator, Event
 
 Item = tuple[Any, Event] | BaseException
@@ -123,10 +124,6 @@ class BatchesOnRequest(MadeBatches):
         self._indices = iter(())
 
 
-_LOOK_S = 0.1  # how often a wait looks whether the other side is still there
-_JOIN_S = 10.0
-
-
 @dataclass(frozen=True)
 class AheadOptions:
     """How far ahead batches are made: ``num_batches`` wait for the trainer, the rows of ``window`` are fetched
@@ -168,7 +165,7 @@ class BatchesAhead(MadeBatches):
     def _take(self) -> Item | None:
         while not self._stop.is_set():
             try:
-                item = self._made.get(timeout=_LOOK_S)
+                item = self._made.get(timeout=deadlines.FAST_POLL_S)
                 self.num_taken += item is not None
                 return item
             except queue.Empty:
@@ -208,7 +205,7 @@ def _work(
     def put(item: Item | None) -> bool:
         while not stop.is_set():
             try:
-                made.put(item, timeout=_LOOK_S)
+                made.put(item, timeout=deadlines.FAST_POLL_S)
                 return True
             except queue.Full:
                 continue
@@ -232,4 +229,4 @@ def _work(
 def _end(stop: threading.Event, thread: threading.Thread) -> None:
     stop.set()
     if thread is not threading.current_thread() and thread.ident is not None:
-        thread.join(_JOIN_S)
+        thread.join(deadlines.JOIN_S)

@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 
+from glt import _deadlines as deadlines
+
 __all__ = ["Census", "Cluster", "Outcome", "Trainer", "free_port", "take_census"]
 
 _MARK = "GLT_TEST_CLUSTER"
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class Cluster:
 
     def _listen(self) -> None:
         open_ends = {c: rank for rank, c in enumerate(self._connections) if rank not in self._outcomes}
-        for connection in wait(list(open_ends), _POLL_S):
+        for connection in wait(list(open_ends), deadlines.FAST_POLL_S):
             assert isinstance(connection, Connection)
             rank = open_ends[connection]
             try:
@@ -271,7 +272,7 @@ class Cluster:
         while left := self.leftovers():
             if time.monotonic() > deadline:
                 raise AssertionError(f"left behind after {timeout_s:g} s: {left}")
-            time.sleep(_POLL_S)
+            time.sleep(deadlines.FAST_POLL_S)
 
     def _descendants(self) -> dict[int, str]:
         mark = f"{_MARK}={self._mark}".encode()
