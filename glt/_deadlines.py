@@ -1,9 +1,10 @@
 """All deadlines and intervals of glt, in seconds: how long it waits, and after how long it notices something.
 
 Modules read them as attributes of this module, so that one place sets them. What a user may set, ``rpc_timeout`` and
-the like, begins with ``DEFAULT``. ``docs/deadlines.md`` says what is noticed after how many seconds, by whom. Programs of
-``glt launch`` that are sent to other hosts (``launch/keeper.py``, ``check.py``, ``agent.py``) import no glt, and have
-their own.
+the like, begins with ``DEFAULT``. ``docs/deadlines.md`` says what is noticed after how many seconds, by whom.
+
+Programs that ``glt launch`` sends to other hosts (``launch/keeper.py``, ``check.py``, ``agent.py``) import no glt, and
+have their own.
 """
 
 from typing import Final
@@ -60,7 +61,5 @@ HOST_S = 60.0  # for a host to answer what is asked of it over ssh
 HOST_CHECK_S = 90.0  # for the check of a host, beyond the time that connections have
 PROGRESS_S = 5.0  # between two words of progress of a host
 SETTLE_S = 0.5  # in which failures that one brought about may come to be known before that one
-LAUNCH_CAUSE_S = (
-    3.0  # the same, where all that are known lost a peer: that may fail by an exception, and take time to end
-)
+LAUNCH_CAUSE_S = 3.0  # the same, where all that are known lost a peer, which may take them time to raise
 FORCE_S = 15.0  # beyond the time that processes have: for the keepers' SIGKILL, and its news

@@ -253,10 +253,8 @@ class Job:
     def _hear(self) -> None:
         try:
             self._take(self._events.get(timeout=deadlines.FAST_POLL_S))
-            begin = time.monotonic()
-            while (
-                time.monotonic() - begin < deadlines.FAST_POLL_S
-            ):  # printing may take long: then it looks after the rest
+            begin = time.monotonic()  # printing may take long: then it looks after the rest
+            while time.monotonic() - begin < deadlines.FAST_POLL_S:
                 self._take(self._events.get_nowait())
         except queue.Empty:
             return
