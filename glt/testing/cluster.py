@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -187,6 +187,9 @@ class Cluster:
         """What a trainer and its workers have written to stdout and stderr."""
         return self._log(rank).read_text(errors="replace")
 
+    def _outputs(self, ranks: Iterable[int]) -> str:
+        return "\n".join(f"--- output of trainer {rank}:\n{self.output(rank)}" for rank in ranks)
+
     def say(self, rank: int, value: Any = None) -> None:
         self._connections[rank].send_bytes(_dump(value))
 
@@ -194,13 +197,13 @@ class Cluster:
         """Waits for the next thing that a trainer says.
 
         Raises:
-            AssertionError: If it ends or stays silent instead; with its output.
+            AssertionError: If it ends or stays silent instead; with what all trainers have written.
         """
         deadline = min(self._deadline, time.monotonic() + timeout_s)
         while not self._said[rank]:
             if rank in self._outcomes or time.monotonic() > deadline:
                 ended = self._outcomes.get(rank, "it still runs")
-                raise AssertionError(f"trainer {rank} said nothing: {ended}\n{self.output(rank)}")
+                raise AssertionError(f"trainer {rank} said nothing: {ended}\n{self._outputs(range(self.world_size))}")
             self._listen()
         return self._said[rank].pop(0)
 
@@ -232,8 +235,9 @@ class Cluster:
         while len(self._outcomes) < self.world_size:
             if time.monotonic() > self._deadline:
                 late = [rank for rank in range(self.world_size) if rank not in self._outcomes]
-                logs = "\n".join(f"--- output of trainer {r}:\n{self.output(r)}" for r in late)
-                raise AssertionError(f"trainers {late} still ran at the deadline; ended: {self._outcomes}\n{logs}")
+                raise AssertionError(
+                    f"trainers {late} still ran at the deadline; ended: {self._outcomes}\n{self._outputs(late)}"
+                )
             self._listen()
         for rank, process in enumerate(self.processes):
             process.join(max(1.0, self._deadline - time.monotonic()))

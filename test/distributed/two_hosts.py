@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -13,8 +14,8 @@ import pytest
 _CLONE_NEWNET = 0x40000000
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20).stdout
 
 
 def enter(namespace: str) -> None:
@@ -41,12 +42,23 @@ def hosts() -> Iterator[tuple[str, str]]:
             ip("-n", name, "addr", "add", f"10.199.0.{number}/24", "dev", device_of(name))
             for device in ("lo", device_of(name)):
                 ip("-n", name, "link", "set", device, "up")
+        for name in names:
+            wait_until_it_runs(name)
     except (OSError, subprocess.SubprocessError) as error:
         remove(names)
-        said = getattr(error, "stderr", b"") or b""
-        pytest.skip(f"no network namespaces with cables here: {error} {said.decode(errors='replace').strip()}")
+        said = getattr(error, "stderr", "") or ""
+        pytest.skip(f"no network namespaces with cables here: {error} {said.strip()}")
     yield names
     remove(names)
+
+
+def wait_until_it_runs(host: str) -> None:
+    """The kernel marks a device as running a moment after it is up; until then torch's rpc takes 127.0.0.1 instead."""
+    deadline = time.monotonic() + 20
+    while "state UP" not in (shown := ip("-n", host, "link", "show", "dev", device_of(host))):
+        if time.monotonic() > deadline:
+            raise OSError(f"the cable of {host} does not come up: {shown}")
+        time.sleep(0.05)
 
 
 def remove(names: tuple[str, str]) -> None:
