@@ -24,8 +24,7 @@ from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
 from glt.partition.format import layout
 from glt.partition.format.files import chunks, map_file
-from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ReadForecast, balance_ratio
-from glt.partition.format.part_config import graph_names
+from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ReadForecast, balance_ratio, graph_names
 
 MAX_VALUES: Final = 64  # a table with more distinct values counts something else than classes
 

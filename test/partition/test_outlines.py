@@ -14,7 +14,7 @@ from test_inputs import EDGES, NODES, edge_columns, node_columns, write
 
 from glt.cli import main
 from glt.partition import FennelPartitioner, RandomPartitioner, read_graph
-from glt.partition.inputs.scratch import blank
+from glt.partition.inputs.arrays import blank
 from glt.partition.inputs.tables import EdgeTable, Field, TableFiles, count_lines
 
 pa = pytest.importorskip("pyarrow")

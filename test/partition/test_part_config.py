@@ -9,7 +9,7 @@ from partition_world import hetero_world
 
 from glt.errors import PartitionError
 from glt.partition import Manifest, RandomPartitioner, load_partition, read_part_config
-from glt.partition.format.part_config import write_part_config
+from glt.partition.format.manifest import write_part_config
 from glt.partition.importers.dgl import DglConfig
 
 

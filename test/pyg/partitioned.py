@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt.partition import RandomPartitioner
-from glt.partition.inputs.pyg import graph_arguments
+from glt.partition.inputs.read import graph_arguments
 
 _NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
 

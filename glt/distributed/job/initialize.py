@@ -42,8 +42,7 @@ from glt.distributed.wire.store import naming_the_job_store
 from glt.distributed.world import World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
 from glt.partition.format import layout
-from glt.partition.format.manifest import Manifest
-from glt.partition.format.part_config import PartConfig, graph_names, read_part_config
+from glt.partition.format.manifest import Manifest, PartConfig, graph_names, read_part_config
 
 logger = logging.getLogger(__name__)
 

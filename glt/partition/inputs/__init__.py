@@ -5,15 +5,8 @@ from typing import TYPE_CHECKING
 from glt._faces import lazy_names
 
 if TYPE_CHECKING:
-    from glt.partition.inputs.pyg import graph_arguments
-    from glt.partition.inputs.read import read_graph
+    from glt.partition.inputs.read import graph_arguments, read_graph
 
 __all__ = ["graph_arguments", "read_graph"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "pyg": ["graph_arguments"],
-        "read": ["read_graph"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"read": ["graph_arguments", "read_graph"]})

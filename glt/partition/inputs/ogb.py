@@ -19,8 +19,7 @@ import numpy as np
 from glt.data.schema import HOMOGENEOUS, EdgeType, Schema
 from glt.partition.format.files import chunks
 from glt.partition.graph_input import arguments_by_type
-from glt.partition.inputs.arrays import npz_members
-from glt.partition.inputs.scratch import CHUNK_BYTES, ScratchRows, pair
+from glt.partition.inputs.arrays import CHUNK_BYTES, ScratchRows, npz_members, pair
 from glt.partition.inputs.tables import Field, TableFiles, read_fields
 
 logger = logging.getLogger(__name__)

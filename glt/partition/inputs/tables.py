@@ -17,7 +17,7 @@ import numpy as np
 
 from glt.data.arrays import map_npy
 from glt.partition.format.files import chunks
-from glt.partition.inputs.scratch import ScratchRows, blank, by_id, pair, pair_dtype
+from glt.partition.inputs.arrays import ScratchRows, blank, by_id, pair, pair_dtype
 
 _BLOCK_BYTES: Final = 1 << 20
 _LINE_FEED, _CARRIAGE_RETURN = 10, 13

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["partition_distributed"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "run": ["partition_distributed"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__, {"run": ["partition_distributed"]})
