@@ -32,9 +32,6 @@ _LABELS = ("label", "y")
 def balance_tables(graph: Mapping[str, Any], names: list[str] | None, by_type: bool) -> Any:
     """Returns ``balance_ntypes`` of a partitioner: the tables of nodes of these names, ``label`` (or ``y``) for the
     labels.
-
-    Raises:
-        ValueError: If there is no such table; names those there are.
     """
     if not names:
         return by_type or None
@@ -50,9 +47,6 @@ def balance_tables(graph: Mapping[str, Any], names: list[str] | None, by_type: b
 def hotness_of(graph: Mapping[str, Any], given: argparse.Namespace) -> Any:
     """Returns the hotness that the flags ask for, or None. Around seeds draws are by weight where edges have weights;
     times are not looked at, since what a batch reads depends on the times of its seeds, which are not known here.
-
-    Raises:
-        ValueError: If flags are missing or there are no such seeds.
     """
     if given.hotness is None:
         for flag in ("seeds", "num_neighbors", "batch_size"):
@@ -269,35 +263,21 @@ def _owners(given: list[str]) -> Any:
 
 def reader_options(given: argparse.Namespace) -> dict[str, Any]:
     """Returns the arguments of :func:`glt.partition.read_graph`."""
+
+    def columns(**flags: str) -> dict[str, Any]:
+        return {key: _column(getattr(given, flag)) for key, flag in flags.items()}
+
     csv = {"header": False} if given.no_header else {}
     csv |= {"delimiter": given.delimiter} if given.delimiter is not None else {}
-    edges = {
-        "feat": _column(given.edge_feat),
-        "weight": _column(given.edge_weight),
-        "time": _column(given.edge_time),
-        "attrs": _attrs(given.edge_attr),
-        "src": _column(given.src),
-        "dst": _column(given.dst),
-    }
-    nodes = {
-        "files": given.nodes,
-        "id": _column(given.node_id),
-        "num_nodes": given.num_nodes,
-        "feat": _column(given.node_feat),
-        "label": _column(given.node_label),
-        "time": _column(given.node_time),
-        "attrs": _attrs(given.node_attr),
-    }
+    edges = columns(feat="edge_feat", weight="edge_weight", time="edge_time", src="src", dst="dst")
+    edges["attrs"] = _attrs(given.edge_attr)
+    nodes = {"files": given.nodes, "num_nodes": given.num_nodes, "attrs": _attrs(given.node_attr)}
+    nodes |= columns(id="node_id", feat="node_feat", label="node_label", time="node_time")
     edges, nodes = ({key: value for key, value in table.items() if value is not None} for table in (edges, nodes))
     if given.nodes is not None:
         nodes |= csv
-    return {
-        "nodes": nodes or None,
-        "edges": edges | csv or None,
-        "add_inverse_edge": given.add_inverse_edge,
-        "weight_attr": given.weight_attr,
-        "time_attr": given.time_attr,
-    }
+    same = {name: getattr(given, name) for name in ("add_inverse_edge", "weight_attr", "time_attr")}
+    return {"nodes": nodes or None, "edges": edges | csv or None, **same}
 
 
 def _column(given: str | None) -> Any:

@@ -151,11 +151,6 @@ class GraphInput(Mapping[str, Any]):
             num_rows: Rows of node tables, by node type, where they are those of a slice of the graph; else
                 ``num_nodes``.
             tables: Those of ``NODE_TABLES`` and ``EDGE_TABLES`` that there are.
-
-        Raises:
-            TypeError, ValueError: If an argument is unusable; names it, its type and value and what was expected.
-            KeyError: If a dict names a type that there is not.
-            IndexError: If a node id is out of range; names the first.
         """
         given = dict.fromkeys(NODE_TABLES + EDGE_TABLES) | tables
         if given["edge_time"] is not None and given["node_time"] is not None:

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,7 @@ from glt.data.arrays import map_npy
 from glt.data.schema import EdgeType, NodeType
 from glt.errors import PartitionError
 from glt.partition.format import layout
-from glt.partition.format.files import chunks, map_file
+from glt.partition.format.files import chunks, map_file, progress_bar
 from glt.partition.format.manifest import FeatureEntry, LabelEntry, Manifest, ReadForecast, balance_ratio, graph_names
 
 MAX_VALUES: Final = 64  # a table with more distinct values counts something else than classes
@@ -64,9 +63,6 @@ def count_values(table: str, parts: Sequence[np.ndarray]) -> tuple[ValueCount, .
         for value in wanted
         if (per_part := counts.get(value, [0] * len(parts)))
     )
-
-
-# What :func:`glt.partition.inspect_partitions` reports.
 
 
 @dataclass(frozen=True)
@@ -180,9 +176,11 @@ class Inspection:
         return len(self.parts) == self.num_parts
 
 
-# What a partition directory holds, as a report: counts, cut, balance, bytes per host, and what is damaged.
-
-
+# What an inspection says as the manifest does.
+_OF_MANIFEST: Final = (
+    *("run_id", "version", "glt_version", "strategy", "arguments", "edge_dir", "is_hetero", "is_relabelled"),
+    *("time_level", "num_parts", "num_nodes", "num_edges", "edge_cut_ratio"),
+)
 _PLAIN: Final = {"time": "int64 []", "weight": "uint64 []"}  # of weights, what draws need: their sums
 
 
@@ -211,34 +209,23 @@ def inspect_partitions(
     manifest = Manifest.read(root)
     parts = tuple(part for part in range(manifest.num_parts) if (root / layout.part(part)).is_dir())
     here = [path for path in manifest.files if (part := layout.part_of(path)) is None or part in parts]
+    num_bytes = sum(manifest.files[path].num_bytes for path in here)
     host_reports = _hosts(manifest, hosts)
-    with _bar(sum(manifest.files[path].num_bytes for path in here) if verify and progress else None) as advance:
+    with progress_bar("verify", num_bytes if verify and progress else None) as advance:
         bad = tuple(_bad_files(root, manifest, here, verify, advance))
-    unreadable = {each.path for each in bad}
+    of_manifest: dict[str, Any] = {name: getattr(manifest, name) for name in _OF_MANIFEST}
     return Inspection(
         root=str(root),
-        run_id=manifest.run_id,
-        version=manifest.version,
-        glt_version=manifest.glt_version,
-        strategy=manifest.strategy,
-        arguments=manifest.arguments,
-        edge_dir=manifest.edge_dir,
-        is_hetero=manifest.is_hetero,
-        is_relabelled=manifest.is_relabelled,
-        time_level=manifest.time_level,
-        num_parts=manifest.num_parts,
         parts=parts,
-        num_nodes=manifest.num_nodes,
-        num_edges=manifest.num_edges,
-        edge_cut_ratio=manifest.edge_cut_ratio,
-        nodes=tuple(_node_reports(root, manifest, parts, unreadable)),
+        nodes=tuple(_node_reports(root, manifest, parts, {each.path for each in bad})),
         edges=tuple(_edge_reports(manifest)),
         hosts=host_reports,
         num_files=len(here),
-        num_bytes=sum(manifest.files[path].num_bytes for path in here),
+        num_bytes=num_bytes,
         unlisted=tuple(_unlisted(root, manifest)),
         bad=bad,
         verified=verify,
+        **of_manifest,
     )
 
 
@@ -262,17 +249,6 @@ def _hosts(manifest: Manifest, hosts: Mapping[str, Sequence[int]] | None) -> tup
         HostReport(host, tuple(parts), shared_bytes + sum(part_bytes[part] for part in set(parts)))
         for host, parts in by_host.items()
     )
-
-
-@contextmanager
-def _bar(num_bytes: int | None) -> Iterator[Callable[[int], object]]:
-    if num_bytes is None:
-        yield lambda _: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(desc="verify", total=num_bytes, unit="B", unit_scale=True) as bar:
-        yield bar.update
 
 
 def _bad_files(
@@ -303,26 +279,18 @@ def _unlisted(root: Path, manifest: Manifest) -> Iterator[str]:
 
 def _node_reports(root: Path, manifest: Manifest, parts: tuple[int, ...], unreadable: set[str]) -> Iterator[NodeReport]:
     for entry in manifest.node_types:
-        stored = {"feat": entry.feat, "label": entry.label} | _named(entry.attrs)
-        paths = {"label": [layout.node_label(part, entry.node_type) for part in parts]} if entry.label else {}
+        type_ = entry.node_type
+        paths = {"label": [layout.in_part(part, "node_label", type_) for part in parts]} if entry.label else {}
         for shown, name in zip(_named(entry.attrs), entry.attrs, strict=True):
-            paths[shown] = [layout.node_attr(part, entry.node_type, name) for part in parts]
+            paths[shown] = [layout.attr(part, "node_attr", type_, name) for part in parts]
         values: list[ValueCount] = []
         for name, files in paths.items():
             if unreadable.isdisjoint(files):
-                arrays = [map_npy(root / path, mode="r") for path in files]
-                values += count_values(name, arrays)
-        yield NodeReport(
-            entry.node_type,
-            entry.num_nodes,
-            entry.part_num_nodes,
-            entry.balance_ratio,
-            _tables(stored, time=entry.has_time),
-            tuple(values),
-            tuple(_cache_bytes(manifest, part, entry.node_type) for part in range(manifest.num_parts)),
-            entry.balanced_labels,
-            entry.forecast,
-        )
+                values += count_values(name, [map_npy(root / path, mode="r") for path in files])
+        tables = _tables({"feat": entry.feat, "label": entry.label} | _named(entry.attrs), time=entry.has_time)
+        caches = tuple(_cache_bytes(manifest, part, type_) for part in range(manifest.num_parts))
+        counts = (entry.num_nodes, entry.part_num_nodes, entry.balance_ratio)
+        yield NodeReport(type_, *counts, tables, tuple(values), caches, entry.balanced_labels, entry.forecast)
 
 
 def _cache_bytes(manifest: Manifest, part: int, node_type: NodeType) -> int:
@@ -332,15 +300,9 @@ def _cache_bytes(manifest: Manifest, part: int, node_type: NodeType) -> int:
 
 def _edge_reports(manifest: Manifest) -> Iterator[EdgeReport]:
     for entry in manifest.edge_types:
-        yield EdgeReport(
-            entry.edge_type,
-            entry.num_edges,
-            entry.part_num_edges,
-            entry.balance_ratio,
-            entry.edge_cut_ratio,
-            entry.remote_bytes_per_edge,
-            _tables({"feat": entry.feat} | _named(entry.attrs), weight=entry.has_weight, time=entry.has_time),
-        )
+        tables = _tables({"feat": entry.feat} | _named(entry.attrs), weight=entry.has_weight, time=entry.has_time)
+        counts = (entry.num_edges, entry.part_num_edges, entry.balance_ratio)
+        yield EdgeReport(entry.edge_type, *counts, entry.edge_cut_ratio, entry.remote_bytes_per_edge, tables)
 
 
 def _named(attrs: Mapping[str, FeatureEntry]) -> dict[str, FeatureEntry | None]:

@@ -41,7 +41,7 @@ def test_partitions_say_how_often_they_read_their_own_nodes(tmp_path: Path, rela
         (nodes,) = part.nodes
         original = nodes.ids if nodes.id_map is None else nodes.id_map.original[nodes.ids]
         assert row_hotness(part, 0).tolist() == hot[original].tolist()
-        assert layout.node_hotness(p, "node") in part.manifest.files
+        assert layout.in_part(p, "node_hotness", "node") in part.manifest.files
 
 
 @pytest.mark.parametrize("step", [1 << 24, 7])

@@ -115,7 +115,7 @@ def test_a_failure_of_metis_is_an_error(tmp_path):
     metis = Metis.load()
     one = np.zeros(1, metis.id_dtype)
     with pytest.raises(RuntimeError, match="METIS could not partition 2 nodes with 1 neighbours into 0"):
-        metis.part_graph(0, np.array([0, 0, 1], metis.id_dtype), one, one + 1, None, "cut", 0.05, 0)
+        metis.part_graph(0, [np.array([0, 0, 1], metis.id_dtype), one, one + 1], None, "cut", 0.05, 0)
 
 
 def test_without_pymetis_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -28,8 +28,8 @@ def test_named_tables_come_back_and_are_listed(world, tmp_path, strategy):
         "p/q__r ü": ("bfloat16", (2,)),
     }
     assert edges.attrs["time"].dtype == "int32" and edges.has_rows
-    assert layout.node_attr(1, "node", "p/q__r ü") == "part1/node_attr/node/p%2Fq%5F%5Fr%20%C3%BC.npy"
-    assert (tmp_path / "parts" / layout.node_attr(1, "node", "p/q__r ü")).exists()
+    assert layout.attr(1, "node_attr", "node", "p/q__r ü") == "part1/node_attr/node/p%2Fq%5F%5Fr%20%C3%BC.npy"
+    assert (tmp_path / "parts" / layout.attr(1, "node_attr", "node", "p/q__r ü")).exists()
 
 
 def test_the_order_of_names_is_nobodys_business(tmp_path):

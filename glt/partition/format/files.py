@@ -18,7 +18,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,15 +72,15 @@ class Rows:
     def row_shape(self) -> tuple[int, ...]:
         return self.array.shape[1:]
 
+    @property
+    def row_bytes(self) -> int:
+        return self.array.itemsize * math.prod(self.row_shape)
+
     @classmethod
     def of(cls, name: str, value: object, num_rows: int, what: str) -> Rows:
         """Takes a tensor or an array (also a memmap) ``[num_rows, ...]`` without copying it.
 
         ``name`` is the argument, and ``what`` a row: ``"node"`` or ``"edge"``, both for messages.
-
-        Raises:
-            TypeError: For anything else, or for a dtype that torch does not have.
-            ValueError: If the number of rows is wrong, or there are more than four dimensions.
         """
         array, torch_dtype = _as_array(name, value)
         if array.ndim == 0 or array.shape[0] != num_rows:
@@ -239,9 +239,6 @@ def map_file(
         verify: Whether to read and check contents; size and header are always checked.
         advance: Called with the number of bytes after each block that was checked.
         remedy: What to do, for messages.
-
-    Raises:
-        PartitionError: If the file is missing, truncated, altered or another one; names it.
     """
     again = f"expected the file of {origin}; {remedy}"
     try:
@@ -327,6 +324,18 @@ def _crcs(path: Path, blocks: Iterable[int], block_bytes: int) -> Iterable[tuple
 
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def progress_bar(what: str, num_bytes: int | None) -> Iterator[Callable[[int], object]]:
+    """Yields what to call with bytes that are done, and draws a tqdm bar; none where ``num_bytes`` is None."""
+    if num_bytes is None:
+        yield lambda _: None
+        return
+    from tqdm import tqdm
+
+    with closing(tqdm(desc=what, total=num_bytes, unit="B", unit_scale=True)) as bar:
+        yield bar.update
 
 
 def require_free(target: Path, name: str = "output_dir") -> None:

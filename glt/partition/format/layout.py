@@ -77,38 +77,6 @@ def require_name_fits(what: str, type_: NodeType | EdgeType) -> None:
         )
 
 
-def node_book(node_type: NodeType) -> str:
-    return f"node_book/{node_type_name(node_type)}.npy"
-
-
-def node_row(node_type: NodeType) -> str:
-    return f"node_row/{node_type_name(node_type)}.npy"
-
-
-def edge_book(edge_type: EdgeType) -> str:
-    return f"edge_book/{edge_type_name(edge_type)}.npy"
-
-
-def edge_row(edge_type: EdgeType) -> str:
-    return f"edge_row/{edge_type_name(edge_type)}.npy"
-
-
-def node_map(node_type: NodeType) -> str:
-    return f"node_map/{node_type_name(node_type)}.npy"
-
-
-def node_map_inverse(node_type: NodeType) -> str:
-    return f"node_map_inverse/{node_type_name(node_type)}.npy"
-
-
-def edge_map(edge_type: EdgeType) -> str:
-    return f"edge_map/{edge_type_name(edge_type)}.npy"
-
-
-def edge_map_inverse(edge_type: EdgeType) -> str:
-    return f"edge_map_inverse/{edge_type_name(edge_type)}.npy"
-
-
 def part(partition_idx: int) -> str:
     return f"part{partition_idx}"
 
@@ -119,47 +87,21 @@ def part_of(path: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def graph(partition_idx: int, edge_type: EdgeType, array: str) -> str:
-    """An array of a partition's rows: ``indptr``, ``by_time/time`` and the like."""
-    return f"{part(partition_idx)}/graph/{edge_type_name(edge_type)}/{array}.npy"
+def shared(kind: str, type_: NodeType | EdgeType) -> str:
+    """A file that all hosts need: ``kind`` is ``node_book``, ``edge_map`` and the like."""
+    return f"{kind}/{_type_name(type_)}.npy"
 
 
-def node_ids(partition_idx: int, node_type: NodeType) -> str:
-    return f"{part(partition_idx)}/node_ids/{node_type_name(node_type)}.npy"
+def in_part(partition_idx: int, kind: str, type_: NodeType | EdgeType, array: str = "") -> str:
+    """A file of one partition: ``kind`` is ``node_feat``, ``graph`` and the like; ``array``, where a type has several,
+    ``indptr``, ``by_time/time`` and the like."""
+    return f"{part(partition_idx)}/{kind}/{_type_name(type_)}{'/' if array else ''}{array}.npy"
 
 
-def node_feat(partition_idx: int, node_type: NodeType) -> str:
-    return f"{part(partition_idx)}/node_feat/{node_type_name(node_type)}.npy"
+def attr(partition_idx: int, kind: str, type_: NodeType | EdgeType, name: str) -> str:
+    """A named table of one partition: ``kind`` is ``node_attr``, ``edge_attr`` or ``cache``."""
+    return in_part(partition_idx, kind, type_, f"{'attr/' if kind == 'cache' else ''}{node_type_name(name)}")
 
 
-def node_label(partition_idx: int, node_type: NodeType) -> str:
-    return f"{part(partition_idx)}/node_label/{node_type_name(node_type)}.npy"
-
-
-def node_time(partition_idx: int, node_type: NodeType) -> str:
-    return f"{part(partition_idx)}/node_time/{node_type_name(node_type)}.npy"
-
-
-def node_hotness(partition_idx: int, node_type: NodeType) -> str:
-    return f"{part(partition_idx)}/node_hotness/{node_type_name(node_type)}.npy"
-
-
-def edge_feat(partition_idx: int, edge_type: EdgeType) -> str:
-    return f"{part(partition_idx)}/edge_feat/{edge_type_name(edge_type)}.npy"
-
-
-def node_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
-    return f"{part(partition_idx)}/node_attr/{node_type_name(node_type)}/{node_type_name(name)}.npy"
-
-
-def edge_attr(partition_idx: int, edge_type: EdgeType, name: str) -> str:
-    return f"{part(partition_idx)}/edge_attr/{edge_type_name(edge_type)}/{node_type_name(name)}.npy"
-
-
-def cache(partition_idx: int, node_type: NodeType, array: str) -> str:
-    """An array of the cache of a partition: ``ids``, ``feat``, ``label`` or ``time``."""
-    return f"{part(partition_idx)}/cache/{node_type_name(node_type)}/{array}.npy"
-
-
-def cache_attr(partition_idx: int, node_type: NodeType, name: str) -> str:
-    return cache(partition_idx, node_type, f"attr/{node_type_name(name)}")
+def _type_name(type_: NodeType | EdgeType) -> str:
+    return node_type_name(type_) if isinstance(type_, str) else edge_type_name(type_)

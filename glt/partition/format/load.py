@@ -187,10 +187,10 @@ def load_id_map(
     files = _Files(root, manifest, verify, WHOLE_BYTES)
     if type_ is None or isinstance(type_, str):
         nodes = manifest.node_types[manifest.schema.node_index(type_)]
-        found = _node_map(files, nodes)
+        found = files.id_map(nodes.offsets, "node", nodes.node_type)
     else:
         edges = manifest.edge_types[manifest.schema.edge_index(type_)]
-        found = _edge_map(files, edges)
+        found = files.id_map(edges.offsets, "edge", edges.edge_type)
     if found is None:
         raise PartitionError(f"{root} was written without relabel=True: its ids are those of the input")
     return found
@@ -225,13 +225,16 @@ class _Files:
     def _table(self, path: str) -> Array:
         return as_torch_dtype(self.map(path), self._entry(path).torch_dtype)
 
-    def book(self, offsets: tuple[int, ...] | None, owner: str, row: str) -> PartitionBook:
+    def book(self, offsets: tuple[int, ...] | None, kind: str, type_: NodeType | EdgeType) -> PartitionBook:
         if offsets is not None:
             return PartitionBook.of_ranges(offsets)
-        return PartitionBook.of_arrays(self.map(owner), self.map(row), self.manifest.num_parts)
+        owner, row = (self.map(layout.shared(f"{kind}_{each}", type_)) for each in ("book", "row"))
+        return PartitionBook.of_arrays(owner, row, self.manifest.num_parts)
 
-    def id_map(self, offsets: tuple[int, ...] | None, original: str, new: str) -> IdMap | None:
-        return None if offsets is None else IdMap(self.map(original), self.map(new))
+    def id_map(self, offsets: tuple[int, ...] | None, kind: str, type_: NodeType | EdgeType) -> IdMap | None:
+        if offsets is None:
+            return None
+        return IdMap(*(self.map(layout.shared(f"{kind}_{each}", type_)) for each in ("map", "map_inverse")))
 
     def _entry(self, path: str) -> FileEntry:
         if path not in self.manifest.files:
@@ -242,20 +245,17 @@ class _Files:
 
 
 def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
-    node_type = entry.node_type
-    hotness = layout.node_hotness(index, node_type)  # which directories of before lack
+    type_, offsets = entry.node_type, entry.offsets
+    hotness = layout.in_part(index, "node_hotness", type_)  # which directories of before lack
+    owned = files.map(layout.in_part(index, "node_ids", type_)) if offsets is None else range(*offsets[index:][:2])
     return NodePart(
-        book=files.book(entry.offsets, layout.node_book(node_type), layout.node_row(node_type)),
-        feat=files.table(entry.feat, layout.node_feat(index, node_type)),
-        label=files.table(entry.label, layout.node_label(index, node_type)),
-        time=files.map_if(entry.has_time, layout.node_time(index, node_type)),
-        attrs=files.tables(entry.attrs, partial(layout.node_attr, index, node_type)),
-        id_map=_node_map(files, entry),
-        owned=(
-            range(*entry.offsets[index : index + 2])
-            if entry.offsets is not None
-            else files.map(layout.node_ids(index, node_type))
-        ),
+        book=files.book(offsets, "node", type_),
+        feat=files.table(entry.feat, layout.in_part(index, "node_feat", type_)),
+        label=files.table(entry.label, layout.in_part(index, "node_label", type_)),
+        time=files.map_if(entry.has_time, layout.in_part(index, "node_time", type_)),
+        attrs=files.tables(entry.attrs, partial(layout.attr, index, "node_attr", type_)),
+        id_map=files.id_map(offsets, "node", type_),
+        owned=owned,
         cache=_cache_part(files, index, entry),
         hotness=files.map_if(hotness in files.manifest.files, hotness),
     )
@@ -264,7 +264,7 @@ def _node_part(files: _Files, index: int, entry: NodeTypeEntry) -> NodePart:
 def _cache_part(files: _Files, index: int, entry: NodeTypeEntry) -> CachePart | None:
     if entry.forecast is None or entry.forecast.num_cached[index] == 0:
         return None
-    path_of = partial(layout.cache, index, entry.node_type)
+    path_of = partial(layout.in_part, index, "cache", entry.node_type)
     feat = files.table(entry.feat, path_of("feat"))
     assert feat is not None, "a forecast is of features"
     return CachePart(
@@ -272,27 +272,16 @@ def _cache_part(files: _Files, index: int, entry: NodeTypeEntry) -> CachePart | 
         feat=feat,
         label=files.table(entry.label, path_of("label")),
         time=files.map_if(entry.has_time, path_of("time")),
-        attrs=files.tables(entry.attrs, partial(layout.cache_attr, index, entry.node_type)),
+        attrs=files.tables(entry.attrs, partial(layout.attr, index, "cache", entry.node_type)),
     )
 
 
-def _node_map(files: _Files, entry: NodeTypeEntry) -> IdMap | None:
-    name = entry.node_type
-    return files.id_map(entry.offsets, layout.node_map(name), layout.node_map_inverse(name))
-
-
-def _edge_map(files: _Files, entry: EdgeTypeEntry) -> IdMap | None:
-    name = entry.edge_type
-    return files.id_map(entry.offsets, layout.edge_map(name), layout.edge_map_inverse(name))
-
-
 def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
-    edge_type = entry.edge_type
-    path_of = partial(layout.graph, index, edge_type)
+    type_, offsets = entry.edge_type, entry.offsets
+    path_of = partial(layout.in_part, index, "graph", type_)
     by_time = None
     if entry.has_time:
-        names = ("indices", "edge_ids", "time")
-        by_time = TimedEdges(**{name: files.map(path_of(f"by_time/{name}")) for name in names})
+        by_time = TimedEdges(*(files.map(path_of(f"by_time/{name}")) for name in ("indices", "edge_ids", "time")))
     return EdgePart(
         indptr=files.map(path_of("indptr")),
         indices=files.map(path_of("indices")),
@@ -300,12 +289,8 @@ def _edge_part(files: _Files, index: int, entry: EdgeTypeEntry) -> EdgePart:
         weight_sum=files.map_if(entry.has_weight, path_of("weight_sum")),
         weight_guide=files.map_if(entry.has_weight, path_of("weight_guide")),
         by_time=by_time,
-        feat=files.table(entry.feat, layout.edge_feat(index, edge_type)),
-        book=(
-            files.book(entry.offsets, layout.edge_book(edge_type), layout.edge_row(edge_type))
-            if entry.has_rows or entry.offsets is not None
-            else None
-        ),
-        attrs=files.tables(entry.attrs, partial(layout.edge_attr, index, edge_type)),
-        id_map=_edge_map(files, entry),
+        feat=files.table(entry.feat, layout.in_part(index, "edge_feat", type_)),
+        book=files.book(offsets, "edge", type_) if entry.has_rows or offsets is not None else None,
+        attrs=files.tables(entry.attrs, partial(layout.attr, index, "edge_attr", type_)),
+        id_map=files.id_map(offsets, "edge", type_),
     )

@@ -430,10 +430,6 @@ def write_part_config(directory: str | os.PathLike[str], graph_name: str, part_m
     relabelled directory ``node_map`` and ``edge_map``, by type a ``[first id, end]`` for each partition, which count
     nodes of all types together as DGL does; of others the paths of the books; ``part-<i>``, the folders of a partition.
     ``halo_hops`` is 1: of the nodes around a partition it has the ids. ``glt`` names the manifest and the run.
-
-    Raises:
-        PartitionError: If there is no whole partition directory.
-        TypeError, ValueError: If the name is unusable.
     """
     root = Path(directory)
     manifest = Manifest.read(root)
@@ -454,10 +450,10 @@ def write_part_config(directory: str | os.PathLike[str], graph_name: str, part_m
     else:
         nodes, edges = manifest.node_types, manifest.edge_types
         document["node_map"] = {
-            name: layout.node_book(entry.node_type) for name, entry in zip(node_names, nodes, strict=True)
+            name: layout.shared("node_book", entry.node_type) for name, entry in zip(node_names, nodes, strict=True)
         }
         document["edge_map"] = {
-            name: layout.edge_book(entry.edge_type) if entry.has_rows else None
+            name: layout.shared("edge_book", entry.edge_type) if entry.has_rows else None
             for name, entry in zip(edge_names, edges, strict=True)
         }
     for part in range(manifest.num_parts):

@@ -107,11 +107,7 @@ class DglConfig:
 
     @classmethod
     def read(cls, path: Path) -> DglConfig:
-        """Reads ``path``, which may be a directory with one JSON file.
-
-        Raises:
-            PartitionError: If it is missing, or no such file.
-        """
+        """Reads ``path``, which may be a directory with one JSON file."""
         path = _config_path(path)
         document = _document(path)
         try:
@@ -271,10 +267,6 @@ def read_mapping(
         given: What DGL returned, or None.
         types: What DGL calls the types.
         ranges: The ids that DGL gave.
-
-    Raises:
-        PartitionError: If only some partitions have the file, or one is damaged.
-        TypeError, ValueError: If ``given`` is no mapping of these ids.
     """
     origin = Path(name)
     if given is None:

@@ -19,7 +19,8 @@ import io
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -56,11 +57,7 @@ class Record:
 
 
 def read_torch(path: Path) -> Any:
-    """Returns the object in a file of ``torch.save``; its tensors are maps that are never written back.
-
-    Raises:
-        PartitionError: If the file is missing or damaged, or names anything but tensors and plain containers.
-    """
+    """Returns the object in a file of ``torch.save``; its tensors are maps that are never written back."""
     with _damage_named(path), open(path, "rb") as file:
         if not zipfile.is_zipfile(file):
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -82,25 +79,20 @@ def read_plain(path: Path) -> Any:
         return _PlainUnpickler(file).load()
 
 
-class _damage_named:
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
     """Turns what a damaged file makes the readers raise into a PartitionError that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, PartitionError | GeneratorExit) or not isinstance(error, Exception):
-            return
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise PartitionError(f"{self._path} is missing: copy the directory again") from error
+    try:
+        yield
+    except PartitionError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise PartitionError(f"{path} is missing: copy the directory again") from error
+    except Exception as error:  # the unpickler promises no particular exception for a damaged pickle
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # torch seeks where damaged bytes send it
-            return
-        # Whatever a damaged pickle makes the unpickler stumble over: it promises no particular exception.
+            raise
         raise PartitionError(
-            f"{self._path} cannot be read: expected tensors and plain containers as the library wrote them; copy the "
+            f"{path} cannot be read: expected tensors and plain containers as the library wrote them; copy the "
             f"directory again ({type(error).__name__}: {error})"
         ) from error
 

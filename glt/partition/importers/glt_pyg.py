@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -185,15 +186,15 @@ class _GltEdges:
         return wanted or fitting[0]
 
 
+@dataclass(frozen=True, eq=False)
 class _GltEdgeFiles:
     """The edges in one directory of GLT."""
 
-    def __init__(self, directory: Path, row: np.ndarray, col: np.ndarray, ids: np.ndarray | None, weight: Any) -> None:
-        self.directory = directory
-        self.row = row
-        self.col = col
-        self.ids = ids
-        self.weight = weight
+    directory: Path
+    row: np.ndarray
+    col: np.ndarray
+    ids: np.ndarray | None
+    weight: Any
 
     @classmethod
     def of(cls, directory: Path) -> _GltEdgeFiles:
@@ -201,13 +202,12 @@ class _GltEdgeFiles:
             path = directory / f"{name}.pt"
             return integers(path, name, read_torch(path))
 
-        has_ids, weight = (directory / "eids.pt").exists(), directory / "weights.pt"
+        weight = directory / "weights.pt"
         row, col = ids("rows"), ids("cols")
         if row.size != col.size:
             raise PartitionError(f"{directory} has {row.size} rows and {col.size} cols: expected as many")
-        return cls(
-            directory, row, col, ids("eids") if has_ids else None, read_torch(weight) if weight.exists() else None
-        )
+        edge_ids = ids("eids") if (directory / "eids.pt").exists() else None
+        return cls(directory, row, col, edge_ids, read_torch(weight) if weight.exists() else None)
 
 
 def _all_owned(origin: Path, ids: np.ndarray, owner: np.ndarray, part: int) -> bool:

@@ -44,11 +44,7 @@ class Assembly:
         self._names: set[str] | None = None  # of the tables, once a piece was given
 
     def add(self, origin: Path, ids: object, pieces: Mapping[str, object], first: int = 0) -> None:
-        """Gives the rows of ``ids [n] - first``: of each table by name, a tensor or array ``[n, ...]``.
-
-        Raises:
-            PartitionError: If an id is out of range or was given before, or tables disagree; names ``origin``.
-        """
+        """Gives the rows of ``ids [n] - first``: of each table by name, a tensor or array ``[n, ...]``."""
         wanted = integers(origin, "ids", ids)
         if self._names is not None and self._names != pieces.keys():
             raise PartitionError(
@@ -66,11 +62,7 @@ class Assembly:
                 self._columns[name][chunk] = rows.array[at]
 
     def tables(self, origin: Path) -> dict[str, Array]:
-        """Returns the tables that pieces were given of, each ``[num_rows, ...]``.
-
-        Raises:
-            PartitionError: If an id was never given; names ``origin``.
-        """
+        """Returns the tables that pieces were given of, each ``[num_rows, ...]``."""
         missing = np.flatnonzero(~self._seen)
         if missing.size:
             raise PartitionError(
@@ -185,14 +177,9 @@ class Imported:
         twice = sorted(tables.keys() & graph.keys())
         if twice:
             raise ValueError(f"{twice[0]} is given, but the imported directory holds it too: leave it out")
-        return AssignedPartitioner(
-            output_dir,
-            self.num_parts,
-            origin=self.origin,
-            edge_assign_strategy=self.edge_assign_strategy,
-            **tables,
-            **graph,
-        ).partition(progress=progress)
+        arguments: dict[str, Any] = {"edge_assign_strategy": self.edge_assign_strategy, **tables, **graph}
+        partitioner = AssignedPartitioner(output_dir, self.num_parts, origin=self.origin, **arguments)
+        return partitioner.partition(progress=progress)
 
 
 @contextmanager

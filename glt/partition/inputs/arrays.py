@@ -49,11 +49,7 @@ def is_npy_directory(root: Path) -> bool:
 
 
 def read_npy_directory(root: Path) -> dict[str, Any]:
-    """Returns the keyword arguments of a partitioner for the graph in ``root``.
-
-    Raises:
-        ValueError: If a file is none of those above, or damaged, or ``graph.json`` says something else; names it.
-    """
+    """Returns the keyword arguments of a partitioner for the graph in ``root``."""
     is_hetero = (root / "edge_index").is_dir()
     counts, edge_types = _graph_json(root, is_hetero)
     found = _files(root, is_hetero)
@@ -135,11 +131,7 @@ def _graph_json(root: Path, is_hetero: bool) -> tuple[dict[NodeType, int], list[
 
 
 def npz_members(path: Path, scratch: Path) -> dict[str, np.ndarray]:
-    """Returns all arrays of the file by name, mapped; nothing is unpickled.
-
-    Raises:
-        ValueError: If it is no ``.npz`` file of plain arrays; names it.
-    """
+    """Returns all arrays of the file by name, mapped; nothing is unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy"): _member(archive, name, scratch) for name in archive.namelist()}

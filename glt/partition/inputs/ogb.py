@@ -51,11 +51,6 @@ def read_ogb_folder(root: Path, scratch: Path, add_inverse_edge: bool | None = N
         scratch: Directory for what is read; its files have no names and are gone with the arrays.
         add_inverse_edge: Whether edges are followed by their reverses. Default: as OGB does with the dataset that the
             folder is named after.
-
-    Raises:
-        ImportError: If it is stored in CSV and there is no pyarrow.
-        ValueError: If a file does not fit, the folder holds many graphs, or it does not tell by its name whether
-            reverses belong to the graph.
     """
     raw = root / "raw"
     is_csv = (raw / _CSV).is_file() or (raw / _HETERO_CSV).is_file()

@@ -410,10 +410,6 @@ def dataset_arguments(data: Dataset, *, weight_attr: str | None = None) -> dict[
     """Returns the keyword arguments of any partitioner that carry a :class:`glt.data.Dataset`; only edges are copied.
 
     Tables become arguments as in :func:`graph_arguments`.
-
-    Raises:
-        ValueError: If it has no graph; if ids of edges are not the numbers of the edges; if it draws by weights that no
-            table has (it keeps only sums of them); or if features are scaled int8.
     """
     schema = data.schema
     if not schema.node_types:

@@ -86,10 +86,6 @@ class TableFiles:
         kept. The files of a directory (with those in directories below) or pattern are in the order of their paths:
         ``part-10`` comes before ``part-2``. Names that begin with ``.`` or ``_`` do not count. Relative paths begin at
         ``base``.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            ValueError: If a file is neither Parquet nor CSV, by its name.
         """
         found: list[Path] = []
         for each in [given] if isinstance(given, str) else given:
@@ -118,10 +114,6 @@ class TableFiles:
         Args:
             columns: What to read; nothing: a first column, for its length.
             types: Of columns whose type text does not tell.
-
-        Raises:
-            ImportError: Without pyarrow.
-            ValueError: If a file is damaged or lacks a column; names it.
         """
         arrow = require_arrow()
         for path in self.paths:
@@ -272,11 +264,6 @@ class Field:
 def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -> dict[str, np.ndarray]:
     """Reads arrays ``[rows, ...]`` of a table in one pass; no more than a record batch of them is in memory, of CSV a
     few blocks of 1 MiB that pyarrow reads ahead.
-
-    Raises:
-        ImportError: Without pyarrow.
-        ValueError: If a value is missing, no number, or not of the dtype: names the file, the column and the row.
-        OSError: If there is no room in ``scratch``.
     """
     out: dict[str, ScratchRows] = {}
     for path, first, batch in files.batches(*_columns(fields)):
@@ -410,13 +397,8 @@ _Reader = Callable[[TableFiles, Mapping[str, Field]], dict[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class _Table:
-    """The nodes or the edges of one type.
-
-    Attributes:
-        key: What to call it in messages.
-        files: Of the columns, if there are any.
-        fields: By the name of the argument that they become, such as ``node_feat``; ids as ``id``, ``src``, ``dst``.
-        attrs: Named tables.
+    """The nodes or edges of one type: ``fields`` by the name of the argument that they become, such as ``node_feat``,
+    ids as ``id``, ``src``, ``dst``; ``attrs`` are named tables; ``key`` is what messages call it.
     """
 
     key: str
@@ -457,11 +439,7 @@ class NodeTable(_Table):
     num_nodes: int | None = None
 
     def read(self, scratch: Path) -> dict[str, Any]:
-        """Returns the arguments of a partitioner for this type.
-
-        Raises:
-            ValueError: If the file does not fit: names it.
-        """
+        """Returns the arguments of a partitioner for this type."""
         tables, attrs, num_nodes = self._counted(partial(read_fields, scratch=scratch))
         ids = tables.pop("id", None)
         if ids is not None:

@@ -23,11 +23,7 @@ class Method:
     help: str
 
     def load(self) -> Any:
-        """Returns the class.
-
-        Raises:
-            ValueError: If this glt does not have it.
-        """
+        """Returns the class."""
         try:
             return getattr(importlib.import_module(self.module), self.class_name)
         except (ImportError, AttributeError) as error:

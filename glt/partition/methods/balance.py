@@ -44,11 +44,7 @@ class Balance:
 
     @classmethod
     def of(cls, graph: GraphInput, balance_ntypes: Any, balance_edges: object) -> Balance:
-        """Checks ``balance_ntypes`` and ``balance_edges`` of a partitioner.
-
-        Raises:
-            TypeError, ValueError, KeyError: If one is unusable; names it, its value and what was expected.
-        """
+        """Checks ``balance_ntypes`` and ``balance_edges`` of a partitioner."""
         if not isinstance(balance_edges, bool):
             raise TypeError(f"balance_edges = {balance_edges!r}: expected True or False")
         if balance_ntypes is None or balance_ntypes is False:
@@ -67,9 +63,6 @@ class Balance:
         Returns:
             ``label [nodes of all types]`` uint16, None where all have the same, and ``count [num_labels]`` int64;
             labels of different types differ. Labels of no node are left out.
-
-        Raises:
-            ValueError: If there are more than ``MAX_LABELS``.
         """
         if self.nodes is None:
             return None, np.array([graph.num_nodes])

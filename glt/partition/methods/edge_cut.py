@@ -74,31 +74,16 @@ class Adjacency:
         position, everyone = np.arange(num_nodes, dtype=np.uint32), np.zeros(num_nodes, np.uint8)
         _core.count_rows(rows, cols, position, everyone, everyone, 1, indptr, num_threads=num_threads)
         paths = [directory / name for name in ("adjacency", "edge_ids")]
-        files = [
-            [(_core.BlockFile(os.fsencode(path), num_ends * each.itemsize, BLOCK_BYTES), 0)]
-            for path, each in zip(paths, (dtype, edge_ids), strict=True)
+        id_bytes = (dtype.itemsize, edge_ids.itemsize)
+        files: list[list[_core.RowFile]] = [
+            [(_core.BlockFile(os.fsencode(path), num_ends * each, BLOCK_BYTES), 0)]
+            for path, each in zip(paths, id_bytes, strict=True)
         ]
-        _, sort_bytes, _ = _core.edge_sort_plan(
-            num_ends, num_ends, 0, False, dtype.itemsize, edge_ids.itemsize, thread_bytes
-        )
+        _, sort_bytes, _ = _core.edge_sort_plan(num_ends, num_ends, 0, False, *id_bytes, thread_bytes)
+        given = (rows, cols, None, None, False, num_nodes, position, [0, num_nodes], indptr)
+        arrays = [*files, *([],) * 5]  # no weights and no times
         with scratch_file(directory, sort_bytes) as scratch:
-            _core.sort_edges(
-                rows,
-                cols,
-                None,
-                None,
-                False,
-                num_nodes,
-                position,
-                [0, num_nodes],
-                indptr,
-                [*files, *([],) * 5],
-                dtype.itemsize,
-                edge_ids.itemsize,
-                scratch,
-                thread_bytes,
-                num_threads=num_threads,
-            )
+            _core.sort_edges(*given, arrays, *id_bytes, scratch, thread_bytes, num_threads=num_threads)
         paths[1].unlink()
         return cls(indptr, np.memmap(paths[0], dtype, "r+") if num_ends else np.empty(0, dtype))
 
@@ -235,19 +220,8 @@ class AdjacencyPartitioner(PartitionerBase):
         ``owner [num_nodes]``, in the dtype of a book, is changed in place.
         """
         (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
-        return _core.move_overfull(
-            adjacency.indptr,
-            adjacency.indices,
-            self.num_parts,
-            label,
-            label_cap,
-            edges,
-            self.edge_cap(edges),
-            int(node_cap),
-            base_penalty(adjacency),
-            random_seed,
-            owner,
-        )
+        given = (adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges))
+        return _core.move_overfull(*given, int(node_cap), base_penalty(adjacency), random_seed, owner)
 
     def _assign_all(self) -> np.ndarray:
         if self.num_parts == 1:
@@ -320,23 +294,12 @@ class FennelPartitioner(AdjacencyPartitioner):
 
     def assign_all(self, adjacency: Adjacency, label: np.ndarray | None, label_cap: np.ndarray) -> np.ndarray:
         edges = self.owned_edges()
-        edge_cap = self.edge_cap(edges)
+        given = (adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges))
         owner = np.zeros(adjacency.num_nodes, owner_dtype(self.num_parts))
         best, fewest, num_idle = owner, -1, 0
         for number in range(self.num_passes):
-            num_cut = _core.fennel_pass(
-                adjacency.indptr,
-                adjacency.indices,
-                self.num_parts,
-                label,
-                label_cap,
-                edges,
-                edge_cap,
-                base_penalty(adjacency) * TEMPERING**number,
-                number == 0,
-                self.random_seed,
-                owner,
-            )
+            penalty = base_penalty(adjacency) * TEMPERING**number
+            num_cut = _core.fennel_pass(*given, penalty, number == 0, self.random_seed, owner)
             logger.info("pass %d cuts %d of %d edges", number + 1, num_cut, adjacency.num_edges)
             num_idle = num_idle + 1 if number > 0 and num_cut > (1 - WORTH_A_PASS) * fewest else 0
             if number == 0 or num_cut < fewest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -108,11 +107,7 @@ def forecast(
 def _chunk_bytes(rows: Rows, chunk_size: int) -> int:
     """Rows that a thread has under way: themselves, and where they go."""
     num_rows = min(chunk_size, len(rows.array))
-    return num_rows * (_row_bytes(rows) + 16)
-
-
-def _row_bytes(rows: Rows) -> int:
-    return rows.array.itemsize * math.prod(rows.row_shape)
+    return num_rows * (rows.row_bytes + 16)
 
 
 def _file_bytes(data_bytes: int, num_files: int) -> int:
@@ -140,7 +135,7 @@ class _Sizes:
             self.add(num_nodes * 4, 1)
             self.add(num_nodes * 8, self.num_parts)
         for rows in nodes.tables:
-            self.add(num_nodes * _row_bytes(rows), self.num_parts)
+            self.add(num_nodes * rows.row_bytes, self.num_parts)
         if nodes.time is not None:
             self.add(num_nodes * 8, self.num_parts)
 
@@ -158,4 +153,4 @@ class _Sizes:
         elif edges.tables:
             self.add(num_edges * (owner.itemsize + 4), 2)
         for rows in edges.tables:
-            self.add(num_edges * _row_bytes(rows), self.num_parts)
+            self.add(num_edges * rows.row_bytes, self.num_parts)

@@ -118,10 +118,6 @@ def hotness_by_type(
 
     ``value`` is, of each partition, in a list or tuple, ``[num_nodes]`` numbers of at least 0; or such numbers once,
     for all partitions. In a heterogeneous graph it is a dict of such by node type, or a list of dicts.
-
-    Raises:
-        TypeError, ValueError: If it does not fit; names the element, its value and what was expected.
-        KeyError: If a dict names a type that there is not.
     """
     if schema.is_hetero and isinstance(value, list | tuple):
         _require_parts(name, value, num_parts)
@@ -219,9 +215,6 @@ class CacheInput:
         """Checks ``hotness`` (called ``name``), ``cache_ratio`` and ``cache_memory_budget`` of a partitioner.
 
         ``hotness`` may be in any form of :func:`hotness_by_type`, None, or :class:`HotnessByType`.
-
-        Raises:
-            KeyError, TypeError, ValueError: If one does not fit; names it, its value and what was expected.
         """
         schema = graph.schema
         if isinstance(hotness, HotnessByType):
@@ -302,7 +295,7 @@ class CacheInput:
 
 def _row_bytes(nodes: NodeInput) -> int:
     """Bytes of a node in a cache: its id, its time, its rows."""
-    tables = sum(rows.array.itemsize * int(np.prod(rows.row_shape, dtype=np.int64)) for rows in nodes.tables)
+    tables = sum(rows.row_bytes for rows in nodes.tables)
     return _ID_BYTES * (2 if nodes.time is not None else 1) + tables
 
 

@@ -8,7 +8,7 @@ graphs", SIAM J. Sci. Comput. 20(1), 1998; https://github.com/KarypisLab/METIS, 
 import ctypes
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -66,30 +66,26 @@ class Metis:
     def part_graph(
         self,
         num_parts: int,
-        indptr: np.ndarray,
-        neighbor: np.ndarray,
-        edge_weight: np.ndarray,
+        rows: Sequence[np.ndarray],
         node_weight: np.ndarray | None,
         objtype: str,
         imbalance: float,
         random_seed: int,
     ) -> np.ndarray:
-        """Returns the partition of each node, ``[num_nodes]``.
+        """Returns the partition of each node, ``[num_nodes]``; raises RuntimeError saying why if METIS fails.
 
         ``"cut"`` is minimised by recursive bisection, ``"vol"`` by k-way refinement, which alone knows it.
 
         Args:
             num_parts: At least 2, and at most the number of nodes.
-            indptr, neighbor, edge_weight: Each neighbour of a node once, without the node itself, and positive weights;
-                like all arrays of ``id_dtype``.
+            rows: ``indptr``, the neighbours of each node, each once and without the node itself, and their positive
+                weights; like all arrays of ``id_dtype``.
             node_weight: ``[num_nodes, constraints]``, at least 0; each column is balanced. None: nodes count alike.
             objtype: ``"cut"`` or ``"vol"``.
             imbalance: By how much partitions may exceed the mean, kept to a thousandth, at least one.
             random_seed: In ``[0, 2**31)``.
-
-        Raises:
-            RuntimeError: If METIS fails; says why.
         """
+        indptr, neighbor, edge_weight = rows
         keys, types = self.pymetis.OptionKey, self.pymetis.ObjType
         options = np.full(NUM_OPTIONS, -1, self.id_dtype)  # -1: METIS's default
         options[int(keys.SEED)] = random_seed
@@ -100,22 +96,9 @@ class Metis:
         owner = np.empty(indptr.size - 1, self.id_dtype)
         run = self.library.METIS_PartGraphKway if objtype == "vol" else self.library.METIS_PartGraphRecursive
         run.restype = ctypes.c_int
+        graph = (counts[0:1], counts[1:2], indptr, neighbor, node_weight, None, edge_weight)
         with _printing_to_the_log():
-            status = run(
-                _pointer(counts[0:1]),
-                _pointer(counts[1:2]),
-                _pointer(indptr),
-                _pointer(neighbor),
-                _pointer(node_weight),
-                None,
-                _pointer(edge_weight),
-                _pointer(counts[2:3]),
-                None,
-                None,
-                _pointer(options),
-                _pointer(counts[3:4]),
-                _pointer(owner),
-            )
+            status = run(*map(_pointer, (*graph, counts[2:3], None, None, options, counts[3:4], owner)))
         if status != OK:
             raise RuntimeError(
                 f"METIS could not partition {owner.size} nodes with {neighbor.size} neighbours into {num_parts}: "
@@ -238,9 +221,7 @@ class MetisPartitioner(AdjacencyPartitioner):
         dtype = self._metis.id_dtype
         found = self._metis.part_graph(
             self.num_parts,
-            indptr.astype(dtype, copy=False),
-            neighbor.astype(dtype, copy=False),
-            edge_weight.astype(dtype, copy=False),
+            [each.astype(dtype, copy=False) for each in (indptr, neighbor, edge_weight)],
             node_weight,
             self.objtype,
             self.imbalance,

@@ -16,7 +16,7 @@ from glt._checks import check_flag, integer
 from glt.data.arrays import from_array, require_data
 from glt.data.schema import EdgeType, NodeType
 from glt.partition.format.book import Book, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, Array, FileEntry, require_free, require_space, staging
+from glt.partition.format.files import BLOCK_BYTES, Array, FileEntry, progress_bar, require_free, require_space, staging
 from glt.partition.format.load import load_id_map
 from glt.partition.format.manifest import Manifest, ReadForecast, installed_version
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput, require_in_place
@@ -371,14 +371,8 @@ class PartitionerBase(ABC):
     def _write(
         self, root: Path, books: Sequence[Book], strategy_arguments: dict[str, Any], bar_bytes: int | None
     ) -> Manifest:
-        bar = None
-        if bar_bytes is not None:
-            from tqdm import tqdm
-
-            bar = tqdm(desc="partition", total=bar_bytes, unit="B", unit_scale=True)
-        advance = bar.update if bar is not None else lambda _: None
         thread_bytes = self.sort_memory_bytes // self.num_threads
-        try:
+        with progress_bar("partition", bar_bytes) as advance:
             writer = PartitionWriter(root, self.chunk_size, self.num_threads, advance, range(self.num_parts))
             reads = []
             for at, (nodes, book) in enumerate(zip(self.graph.nodes, books, strict=True)):
@@ -386,9 +380,6 @@ class PartitionerBase(ABC):
                 reads.append(None if plan is None else plan.forecast)
                 _write_nodes(writer, nodes, book, plan, self.relabel)
             graphs = [_write_edges(writer, edges, books, thread_bytes, self.relabel) for edges in self.graph.edges]
-        finally:
-            if bar is not None:
-                bar.close()
         manifest = self.manifest(self.graph, books, reads, graphs, writer.files, strategy_arguments)
         manifest.write(root)  # last: a directory without it does not load
         return manifest
@@ -485,12 +476,7 @@ def _host_device(value: object) -> torch.device:
 
 
 def checked_owners(name: str, value: object, num_nodes: int, num_parts: int) -> np.ndarray:
-    """Returns the partition of each node ``[num_nodes]``, from a tensor or array, in the dtype of a book.
-
-    Raises:
-        TypeError: If they are no integers.
-        ValueError: If there is not one for each node, or one is outside ``[0, num_parts)``; names the first.
-    """
+    """Returns the partition of each node ``[num_nodes]``, from a tensor or array, in the dtype of a book."""
     require_data(value, name)
     owner = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
     if not isinstance(owner, np.ndarray) or owner.dtype.kind not in "iu":

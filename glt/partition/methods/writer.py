@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,39 +30,23 @@ from glt.partition.graph_input import EdgeInput, NodeInput
 Table = tuple[Callable[[int], str], Rows]  # and the path of each partition's rows of it
 
 
-def node_tables(nodes: NodeInput) -> list[Table]:
-    """Returns the tables of the nodes of one type and where they go."""
-    of_type = nodes.node_type
-    tables: list[Table] = [
-        (partial(path_of, node_type=of_type), rows)
-        for path_of, rows in ((layout.node_feat, nodes.feat), (layout.node_label, nodes.label))
-        if rows is not None
-    ]
-    return tables + [
-        (partial(layout.node_attr, node_type=of_type, name=name), rows) for name, rows in nodes.attrs.items()
-    ]
-
-
-def cache_tables(nodes: NodeInput) -> list[Table]:
-    """Returns the tables of the nodes of one type and where caches have their rows."""
-    of_type = nodes.node_type
-    tables: list[Table] = [
-        (partial(layout.cache, node_type=of_type, array=array), rows)
-        for array, rows in (("feat", nodes.feat), ("label", nodes.label))
-        if rows is not None
-    ]
-    return tables + [
-        (partial(layout.cache_attr, node_type=of_type, name=name), rows) for name, rows in nodes.attrs.items()
-    ]
+def node_tables(nodes: NodeInput, cached: bool = False) -> list[Table]:
+    """Returns the tables of the nodes of one type and where they go; or where caches have their rows."""
+    tables: list[Table] = []
+    for name, rows in (("feat", nodes.feat), ("label", nodes.label)):
+        if rows is not None:
+            kind, array = ("cache", name) if cached else (f"node_{name}", "")
+            tables.append((partial(layout.in_part, kind=kind, type_=nodes.node_type, array=array), rows))
+    attr = partial(layout.attr, kind="cache" if cached else "node_attr", type_=nodes.node_type)
+    return tables + [(partial(attr, name=name), rows) for name, rows in nodes.attrs.items()]
 
 
 def edge_tables(edges: EdgeInput) -> list[Table]:
     """Returns the tables of the edges of one type and where they go."""
-    of_type = edges.edge_type
-    tables: list[Table] = [] if edges.feat is None else [(partial(layout.edge_feat, edge_type=of_type), edges.feat)]
-    return tables + [
-        (partial(layout.edge_attr, edge_type=of_type, name=name), rows) for name, rows in edges.attrs.items()
-    ]
+    feat = partial(layout.in_part, kind="edge_feat", type_=edges.edge_type)
+    attr = partial(layout.attr, kind="edge_attr", type_=edges.edge_type)
+    tables: list[Table] = [] if edges.feat is None else [(feat, edges.feat)]
+    return tables + [(partial(attr, name=name), rows) for name, rows in edges.attrs.items()]
 
 
 class PartitionWriter:
@@ -80,20 +64,17 @@ class PartitionWriter:
         self.root = root
         self.parts = parts
         self.files: dict[str, FileEntry] = {}
-        self.num_threads = num_threads
         self.advance = advance
+        self.threads: dict[str, Any] = {"num_threads": num_threads, "progress": advance}
         self._chunk_size = chunk_size
         for idx in parts:  # one that owns nothing has a directory too
             (root / layout.part(idx)).mkdir()
 
     def nodes(self, node_type: NodeType, book: Book) -> None:
         """Writes the node book, the row of each node, and the ids of each partition."""
-        self.array(layout.node_book(node_type), book.owner)
-        place = self.writer(layout.node_row(node_type), np.dtype(np.uint32), book.owner.shape)
-        ids = [
-            self.writer(layout.node_ids(idx, node_type), np.dtype(np.int64), (count,))
-            for idx, count in enumerate(book.counts)
-        ]
+        self.array(layout.shared("node_book", node_type), book.owner)
+        place = self.writer(layout.shared("node_row", node_type), np.dtype(np.uint32), book.owner.shape)
+        ids = self.numbers("node_ids", node_type, book.counts)
         pieces = (np.arange(begin, begin + owner.size) for begin, owner in chunks(book.owner))
         self._scatter(_rows(ids), pieces, book.owner, None, CHUNK_IDS, places=place)
         self.close([place, *ids])
@@ -106,70 +87,63 @@ class PartitionWriter:
 
     def node_times(self, node_type: NodeType, time: np.ndarray, book: Book) -> None:
         """Writes the times of each partition's nodes."""
-        int64 = np.dtype(np.int64)
-        writers = [
-            self.writer(layout.node_time(idx, node_type), int64, (count,)) for idx, count in enumerate(book.counts)
-        ]
-        pieces = (piece.astype(int64) for _, piece in chunks(time))
+        writers = self.numbers("node_time", node_type, book.counts)
+        pieces = (piece.astype(np.int64) for _, piece in chunks(time))
         self._scatter(_rows(writers), pieces, book.owner, None, CHUNK_IDS)
         self.close(writers)
+
+    def numbers(self, kind: str, node_type: NodeType, counts: Sequence[int]) -> list[NpyWriter]:
+        """Begins files of int64 in each of ``parts``, given the number of nodes of each partition."""
+        return [
+            self.writer(layout.in_part(idx, kind, node_type), np.dtype(np.int64), (counts[idx],)) for idx in self.parts
+        ]
 
     def node_hotness(self, node_type: NodeType, own: Mapping[int, np.ndarray]) -> None:
         """Writes, of some partitions, how often each reads the nodes that it owns."""
         for idx, hotness in own.items():
-            self.array(layout.node_hotness(idx, node_type), hotness)
+            self.array(layout.in_part(idx, "node_hotness", node_type), hotness)
 
     def cache(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> None:
         """Writes a partition's copies of rows of nodes that others own; arguments as of :meth:`cache_ids`."""
         ids = self.cache_ids(partition_idx, nodes, ids, new_id)
-        for path_of, table in cache_tables(nodes):
-            writer = self.cache_writer(partition_idx, path_of, table, ids.size)
+        for writer, (_, table) in zip(
+            self.cache_writers(partition_idx, nodes, ids.size), node_tables(nodes), strict=True
+        ):
             for begin in range(0, ids.size, self._chunk_size):
                 self.advance(writer.write(table.array[ids[begin : begin + self._chunk_size]]))
             self.close([writer])
 
     def cache_ids(self, partition_idx: int, nodes: NodeInput, ids: np.ndarray, new_id: np.ndarray | None) -> np.ndarray:
-        """Writes which nodes the cache of a partition holds, and their times.
+        """Writes which nodes of one type (``ids``, ascending) the cache of a partition holds, and their times, those in
+        ``nodes`` being of all nodes; returns the ids in the order of the cache's rows.
 
-        Args:
-            partition_idx: The partition.
-            nodes: The nodes of one type, with features; ``time`` of all nodes.
-            ids: Which of them, ascending.
-            new_id: What each node is called where nodes are relabelled, else None.
-
-        Returns:
-            The ids in the order of the rows that the cache has.
+        ``new_id`` is what each node is called where nodes are relabelled, else None.
         """
-        path_of = partial(layout.cache, partition_idx, nodes.node_type)
-        if new_id is None:
-            self.array(path_of("ids"), ids)
-        else:
-            new_ids = new_id[ids].astype(np.int64)
-            order = np.argsort(new_ids)
-            ids = ids[order]
-            self.array(path_of("ids"), new_ids[order])
+        path_of = partial(layout.in_part, partition_idx, "cache", nodes.node_type)
+        new_ids = ids if new_id is None else new_id[ids].astype(np.int64)
+        order = np.argsort(new_ids)
+        ids = ids[order]
+        self.array(path_of("ids"), new_ids[order])
         if nodes.time is not None:
             self.array(path_of("time"), nodes.time[ids].astype(np.int64, copy=False))
         return ids
 
-    def cache_writer(self, partition_idx: int, path_of: Callable[[int], str], rows: Rows, num_rows: int) -> NpyWriter:
-        """Begins a table of the cache of a partition."""
-        return self.writer(path_of(partition_idx), rows.array.dtype, (num_rows, *rows.row_shape), rows.torch_dtype)
+    def cache_writers(self, partition_idx: int, nodes: NodeInput, num_rows: int) -> list[NpyWriter]:
+        """Begins the tables of the cache of a partition, in the order of :func:`node_tables`."""
+        return [
+            self.writer(path_of(partition_idx), rows.array.dtype, (num_rows, *rows.row_shape), rows.torch_dtype)
+            for path_of, rows in node_tables(nodes, cached=True)
+        ]
 
     def edge_rows(
-        self, edges: EdgeInput, tables: Sequence[Table], book: Book, counts: Sequence[int], with_book: bool = True
+        self, edges: EdgeInput, tables: Sequence[Table], book: Book, counts: Sequence[int], with_book: bool
     ) -> None:
-        """Writes each partition's rows of edges by ascending edge id, with the edge book and the row of each edge.
+        """Writes each partition's rows of edges by ascending edge id; with the edge book and the row of each edge,
+        unless edges are relabelled.
 
-        Args:
-            edges: The edges of one type.
-            tables: One row per edge, and the path of each partition's rows.
-            book: Owners of the nodes at the expanded ends.
-            counts: Number of edges of each partition.
-            with_book: Whether to write the edge book and the rows: not where edges are relabelled.
+        ``book`` has the owners of the nodes at the expanded ends; ``counts`` the number of edges of each partition.
         """
-        where = self.edge_books(edges.edge_type, book.owner.dtype, counts) if with_book else ()
-        books = where
+        books = where = self.edge_books(edges.edge_type, book.owner.dtype, counts) if with_book else ()
         for path_of, rows in tables:
             writers = self.row_writers(path_of, rows, counts)
             files = _rows(writers)
@@ -187,19 +161,16 @@ class PartitionWriter:
             )
         shape = (sum(counts),)
         return (
-            self.writer(layout.edge_book(edge_type), owner_dtype, shape),
-            self.writer(layout.edge_row(edge_type), np.dtype(np.uint32), shape),
+            self.writer(layout.shared("edge_book", edge_type), owner_dtype, shape),
+            self.writer(layout.shared("edge_row", edge_type), np.dtype(np.uint32), shape),
         )
 
     def owned(self, path: str, dtype: np.dtype, book: Book) -> None:
         """Writes which nodes each partition owns: those of partition 0, ascending, then those of partition 1, ..."""
-        num_nodes = book.owner.size
-        file = self.writer(path, dtype, (num_nodes,))
+        file = self.writer(path, dtype, book.owner.shape)
         block, header_bytes = file.rows
         files = [(block, header_bytes + dtype.itemsize * begin) for begin in book.offset[:-1].tolist()]
-        pieces = (
-            np.arange(begin, min(begin + CHUNK_IDS, num_nodes), dtype=dtype) for begin in range(0, num_nodes, CHUNK_IDS)
-        )
+        pieces = (np.arange(begin, begin + owner.size, dtype=dtype) for begin, owner in chunks(book.owner))
         self._scatter(files, pieces, book.owner, None, CHUNK_IDS)
         self.close([file])
 
@@ -234,7 +205,7 @@ class PartitionWriter:
         elif table[:1].flags.c_contiguous:
             yield table
         else:
-            step = self._chunk_size * self.num_threads
+            step = self._chunk_size * self.threads["num_threads"]
             for begin in range(0, len(table), step):
                 yield np.ascontiguousarray(table[begin : begin + step])
 
@@ -248,23 +219,13 @@ class PartitionWriter:
         owners: NpyWriter | None = None,
         places: NpyWriter | None = None,
     ) -> None:
-        filled = np.zeros(len(files), np.int64)
-        begin = 0
+        filled, begin = np.zeros(len(files), np.int64), 0
+        options: dict[str, Any] = {"chunk_rows": chunk_rows, **self.threads}
+        options["owner_file"] = None if owners is None else owners.rows
+        options["place_file"] = None if places is None else places.rows
         for piece in pieces:
             end = begin + len(piece)
-            _core.scatter_rows(
-                piece,
-                owner,
-                None if ids is None else ids[begin:end],
-                begin,
-                files,
-                filled,
-                owner_file=None if owners is None else owners.rows,
-                place_file=None if places is None else places.rows,
-                chunk_rows=chunk_rows,
-                num_threads=self.num_threads,
-                progress=self.advance,
-            )
+            _core.scatter_rows(piece, owner, None if ids is None else ids[begin:end], begin, files, filled, **options)
             begin = end
 
 
@@ -295,18 +256,9 @@ class SortMemory:
     @classmethod
     def of(cls, edges: EdgeInput, num_neighbors: int, thread_bytes: int) -> SortMemory:
         weight_bytes = 0 if edges.weight is None else edges.weight.itemsize
-        indices, edge_ids = id_dtype(num_neighbors), id_dtype(edges.num_ids)
-        return cls(
-            *_core.edge_sort_plan(
-                edges.num_edges,
-                edges.num_ids,
-                weight_bytes,
-                edges.has_time,
-                indices.itemsize,
-                edge_ids.itemsize,
-                thread_bytes,
-            )
-        )
+        ids = (id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize)
+        counts = (edges.num_edges, edges.num_ids)
+        return cls(*_core.edge_sort_plan(*counts, weight_bytes, edges.has_time, *ids, thread_bytes))
 
 
 def write_graph(
@@ -319,13 +271,13 @@ def write_graph(
     """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times.
 
     Edges are read twice, front to back: once to count those of each row, once to sort them; to relabel, once more.
-    Memory is 12 bytes per node at the expanded end, and ``SortMemory.thread_bytes`` for each thread.
+    Memory is 12 bytes per node at the expanded end, and ``thread_bytes`` for each thread.
 
     Args:
         writer: Where to.
         edges: The edges of one type.
         books: Of all node types. That of the expanded end may have the nodes of ``writer.parts`` alone.
-        thread_bytes: Memory of each thread for sorting.
+        thread_bytes: See :class:`SortMemory`.
         new_ids: Gives the new id of each edge, given the number of edges of each partition; neighbours are then written
             with their new ids, which takes 4 bytes more for each node at the other end. None: ids stay.
 
@@ -334,50 +286,30 @@ def write_graph(
     """
     book, neighbor_book = books[edges.expanded], books[edges.neighbor]
     num_neighbors = neighbor_book.owner.size
+    ends, owners = (edges.row_ids, edges.col_ids), (book.owner, neighbor_book.owner)
     position = book.position()
     indptr = np.empty(book.owner.size + 1, np.int64)
-    num_cut_edges = _core.count_rows(
-        edges.row_ids,
-        edges.col_ids,
-        position,
-        book.owner,
-        neighbor_book.owner,
-        book.num_parts,
-        indptr,
-        num_threads=writer.num_threads,
-        progress=writer.advance,
-    )
+    num_cut_edges = _core.count_rows(*ends, position, *owners, book.num_parts, indptr, **writer.threads)
     counts = tuple(np.diff(indptr[book.offset]).tolist())
     _write_indptr(writer, edges, book, indptr)
     files = _files(writer, edges, book, num_neighbors, counts)
     memory = SortMemory.of(edges, num_neighbors, thread_bytes)
-    edge_id, neighbor_id = edges.edge_ids, None
+    options: dict[str, Any] = {
+        **writer.threads,
+        "edge_id": edges.edge_ids,
+        "neighbor_id": None,
+        "num_ids": edges.num_ids,
+    }
     if new_ids is not None:
-        edge_id = new_ids(counts)
-        neighbor_id = position if neighbor_book is book else neighbor_book.position()
+        options["edge_id"] = new_ids(counts)
+        options["neighbor_id"] = position if neighbor_book is book else neighbor_book.position()
     time = edges.time if edges.time is not None else edges.neighbor_time
+    given = (*ends, edges.weight, time, edges.time is None, num_neighbors)
+    rows = (position, book.offset[[*writer.parts, -1]].tolist(), indptr)
+    into = [[file.rows for file in array] for array in files]
+    id_bytes = (id_dtype(num_neighbors).itemsize, id_dtype(edges.num_ids).itemsize)
     with scratch_file(writer.root, memory.scratch_bytes) as scratch:
-        _core.sort_edges(
-            edges.row_ids,
-            edges.col_ids,
-            edges.weight,
-            time,
-            edges.time is None,
-            num_neighbors,
-            position,
-            book.offset[[*writer.parts, -1]].tolist(),
-            indptr,
-            [[file.rows for file in array] for array in files],
-            id_dtype(num_neighbors).itemsize,
-            id_dtype(edges.num_ids).itemsize,
-            scratch,
-            thread_bytes,
-            num_threads=writer.num_threads,
-            progress=writer.advance,
-            neighbor_id=neighbor_id,
-            edge_id=edge_id,
-            num_ids=edges.num_ids,
-        )
+        _core.sort_edges(*given, *rows, into, *id_bytes, scratch, thread_bytes, **options)
     for array in files:
         writer.close(array)
     return counts, num_cut_edges
@@ -385,7 +317,9 @@ def write_graph(
 
 def _write_indptr(writer: PartitionWriter, edges: EdgeInput, book: Book, indptr: np.ndarray) -> None:
     for idx in writer.parts:
-        file = writer.writer(layout.graph(idx, edges.edge_type, "indptr"), indptr.dtype, (book.counts[idx] + 1,))
+        file = writer.writer(
+            layout.in_part(idx, "graph", edges.edge_type, "indptr"), indptr.dtype, (book.counts[idx] + 1,)
+        )
         first, end = book.offset[idx], book.offset[idx + 1] + 1
         for begin in range(first, end, CHUNK_ROWS):
             writer.advance(file.write(indptr[begin : min(begin + CHUNK_ROWS, end)] - indptr[first]))
@@ -412,7 +346,7 @@ def _files(
 
     return [
         [
-            writer.writer(layout.graph(idx, edges.edge_type, name), dtype, (size(name, idx),))
+            writer.writer(layout.in_part(idx, "graph", edges.edge_type, name), dtype, (size(name, idx),))
             for idx in (writer.parts if wanted else ())
         ]
         for name, dtype, wanted in arrays
@@ -427,28 +361,19 @@ def relabel_nodes(writer: PartitionWriter, node_type: NodeType, book: Book) -> N
     order of the input inside a partition: rows of tables are the same with and without them.
     """
     dtype = id_dtype(book.owner.size)
-    writer.owned(layout.node_map(node_type), dtype, book)
-    writer.array(layout.node_map_inverse(node_type), book.position(), dtype)
+    writer.owned(layout.shared("node_map", node_type), dtype, book)
+    writer.array(layout.shared("node_map_inverse", node_type), book.position(), dtype)
 
 
 def relabel_edges(writer: PartitionWriter, edges: EdgeInput, book: Book, counts: Sequence[int]) -> np.ndarray:
     """Writes the maps of an edge type, given the number of edges of each partition; returns the new id of each,
     mapped."""
     dtype = id_dtype(edges.num_edges)
-    paths = layout.edge_map(edges.edge_type), layout.edge_map_inverse(edges.edge_type)
+    paths = (layout.shared(kind, edges.edge_type) for kind in ("edge_map", "edge_map_inverse"))
     original, new = (writer.writer(path, dtype, (edges.num_edges,)) for path in paths)
     offset = np.concatenate([[0], np.cumsum(counts)])
-    _core.number_edges(
-        edges.row_ids,
-        book.owner,
-        offset,
-        original.rows,
-        new.rows,
-        dtype.itemsize,
-        CHUNK_EDGES,
-        num_threads=writer.num_threads,
-        progress=writer.advance,
-    )
+    files = (original.rows, new.rows)
+    _core.number_edges(edges.row_ids, book.owner, offset, *files, dtype.itemsize, CHUNK_EDGES, **writer.threads)
     writer.close([original, new])
     return map_npy(new.path, mode="r")
 
@@ -464,14 +389,11 @@ def node_entry(
         node_type=nodes.node_type,
         num_nodes=nodes.num_nodes,
         part_num_nodes=book.counts,
-        balance_ratio=balance_ratio(book.counts),
-        feat=_feature(nodes.feat),
-        label=_feature(nodes.label),
+        label=None if nodes.label is None else FeatureEntry.of(nodes.label),
         has_time=nodes.time is not None,
-        attrs=_features(nodes.attrs),
         balanced_labels=balanced_labels,
-        offsets=_offsets(book.counts) if relabelled else None,
         forecast=reads,
+        **_shared(nodes, book.counts, relabelled),
     )
 
 
@@ -482,31 +404,24 @@ def edge_entry(
     edges."""
     num_edges = sum(part_num_edges)
     edge_cut_ratio = num_cut_edges / max(num_edges, 1)
-    feat = neighbors.feat
-    row_bytes = 0 if feat is None else feat.array.itemsize * math.prod(feat.row_shape)
     return EdgeTypeEntry(
         edge_type=edges.edge_type,
         num_edges=num_edges,
         part_num_edges=part_num_edges,
-        balance_ratio=balance_ratio(part_num_edges),
         num_cut_edges=num_cut_edges,
         edge_cut_ratio=edge_cut_ratio,
-        remote_bytes_per_edge=edge_cut_ratio * row_bytes,
-        feat=_feature(edges.feat),
+        remote_bytes_per_edge=edge_cut_ratio * (0 if neighbors.feat is None else neighbors.feat.row_bytes),
         has_weight=edges.weight is not None,
         has_time=edges.has_time,
-        attrs=_features(edges.attrs),
-        offsets=_offsets(part_num_edges) if relabelled else None,
+        **_shared(edges, part_num_edges, relabelled),
     )
 
 
-def _feature(rows: Rows | None) -> FeatureEntry | None:
-    return None if rows is None else FeatureEntry.of(rows)
-
-
-def _features(attrs: Mapping[str, Rows]) -> dict[str, FeatureEntry]:
-    return {name: FeatureEntry.of(rows) for name, rows in attrs.items()}
-
-
-def _offsets(counts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(accumulate(counts, initial=0))
+def _shared(of: NodeInput | EdgeInput, counts: tuple[int, ...], relabelled: bool) -> dict[str, Any]:
+    """What the entries of nodes and of edges both say."""
+    return {
+        "balance_ratio": balance_ratio(counts),
+        "feat": None if of.feat is None else FeatureEntry.of(of.feat),
+        "attrs": {name: FeatureEntry.of(rows) for name, rows in of.attrs.items()},
+        "offsets": tuple(accumulate(counts, initial=0)) if relabelled else None,
+    }

@@ -250,11 +250,7 @@ class GraphSlice:
     def of(
         cls, exchange: Exchange, edge_dir: str, num_nodes: Any, edge_index: Any, tables: dict[str, Any]
     ) -> GraphSlice:
-        """Checks the slices of all ranks.
-
-        Raises:
-            TypeError, ValueError, KeyError, IndexError: As :meth:`GraphInput.of`, or if slices do not fit together.
-        """
+        """Checks the slices of all ranks."""
         node_types = list(num_nodes) if isinstance(num_nodes, Mapping) else [None]
         rows = [rows_of(tables, node_type) for node_type in node_types]
         try:
@@ -278,10 +274,6 @@ def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any) -
     """Returns an argument that has an element for each node, given the slice of it that each rank has.
 
     Tensors and arrays in it, which may be inside of dicts and lists, come back as arrays of all nodes.
-
-    Raises:
-        ValueError: If arguments differ between ranks, or there are not ``num_nodes`` elements together; names how many
-            each rank has.
     """
     exchange.agree({name: structure(value)})
     return _gathered(exchange, name, value, num_nodes)
@@ -372,10 +364,7 @@ class SlicedHotness(NodeHotness):
     """
 
     def __init__(self, exchange: Exchange, of_parts: PartHotness, is_shared: bool, num_rows: np.ndarray) -> None:
-        self._exchange = exchange
-        self._of_parts = of_parts
-        self._is_shared = is_shared
-        self._num_rows = num_rows
+        self._exchange, self._of_parts, self._is_shared, self._num_rows = exchange, of_parts, is_shared, num_rows
         self._first = first_rows(num_rows)
         self.num_parts = len(of_parts)
 
@@ -425,9 +414,6 @@ def sliced_hotness(
 ) -> HotnessByType | None:
     """Returns hotness as a partitioner of ``graph`` takes it, given the slice of it that each rank has; None where it
     is None.
-
-    Raises:
-        TypeError, ValueError, KeyError: As :func:`hotness_by_type`, or if slices do not fit together.
     """
     exchange.agree({name: structure(value)})
     if value is None:

@@ -19,18 +19,11 @@ from glt.data.schema import NodeType
 from glt.partition.format.book import Book, id_dtype, owner_dtype
 from glt.partition.format.files import FileEntry, Rows, require_space
 from glt.partition.format.manifest import Manifest, ReadForecast
-from glt.partition.graph_input import EDGE_TABLES, NODE_TABLES, EdgeInput, GraphInput, NodeInput
+from glt.partition.graph_input import EDGE_TABLES, NODE_TABLES, EdgeInput, GraphInput
 from glt.partition.methods.partitioner import IdsOf, PartitionerBase, PerEdgeType, PerNodeType
-from glt.partition.methods.writer import PartitionWriter, relabel_nodes
+from glt.partition.methods.writer import PartitionWriter
 from glt.partition.sharded.exchange import Exchange, GraphSlice, Parts, gather_argument, sliced_hotness
-from glt.partition.sharded.files import (
-    EdgeFiles,
-    SharedDirectory,
-    shared_staging,
-    write_book,
-    write_caches,
-    write_nodes,
-)
+from glt.partition.sharded.files import EdgeFiles, RankWriter, SharedDirectory, shared_staging
 
 
 def make_assigner(
@@ -281,7 +274,6 @@ class _Run:
         self._assigner = assigner
         self._strategy_arguments = strategy_arguments
         self._slices = slices
-        self._parts = Parts(assigner.num_parts, exchange.rank, exchange.world_size)
 
     def write(self, directory: SharedDirectory) -> Manifest:
         """Writes everything into the staging directory."""
@@ -293,60 +285,42 @@ class _Run:
         exchange.stage = "the assignment of nodes"
         books = assigner.books()
         exchange.agree({"what assign_nodes returned": [_digest(book) for book in books]})
-        is_leader = bool(here)
-        leaders = sorted(set(directory.leaders))
-        writer = PartitionWriter(
-            directory.root, assigner.chunk_size, assigner.num_threads, lambda _: None, self._parts.own
-        )
-        times, reads = self._write_nodes(writer, books, is_leader)
-        thread_bytes = assigner.sort_memory_bytes // assigner.num_threads
-        graphs = []
+        parts = Parts(assigner.num_parts, exchange.rank, exchange.world_size)
+        options = (assigner.chunk_size, assigner.num_threads, lambda _: None)
+        writer = PartitionWriter(directory.root, *options, parts.own)
+        rank = RankWriter(exchange, writer, parts, sorted(set(directory.leaders)), assigner.relabel)
+        times, reads, graphs = [], [], []
+        for at, book in enumerate(books):
+            time, read = self._write_nodes(rank, at, book)
+            times.append(time)
+            reads.append(read)
         for at, edges in enumerate(graph.edges):
             exchange.stage = f"the edges of type {edges.edge_type}"
             timed = replace(edges, neighbor_time=times[edges.neighbor])
-            num_edges = self._slices.num_edges[:, at]
-            files = EdgeFiles(exchange, writer, self._parts, timed, num_edges, books, assigner.relabel)
-            graphs.append(files.write(leaders, thread_bytes))
+            files = EdgeFiles(rank, timed, self._slices.num_edges[:, at], books)
+            graphs.append(files.write(assigner.sort_memory_bytes // assigner.num_threads))
         exchange.stage = "the end"
         manifest = assigner.manifest(graph, books, reads, graphs, self._files(writer), self._strategy_arguments)
-        if is_leader:
+        if here:
             manifest.write(directory.root)  # last: a directory without it does not load
         return manifest
 
-    def _write_nodes(
-        self, writer: PartitionWriter, books: list[Book], is_leader: bool
-    ) -> tuple[list[np.ndarray | None], list[ReadForecast | None]]:
-        """Writes all nodes; returns by type the times of all of them, if they have any, and the expected reads."""
-        relabel = self._assigner.relabel
-        times: list[np.ndarray | None] = []
-        reads: list[ReadForecast | None] = []
-        for at, (nodes, book) in enumerate(zip(self._slices.graph.nodes, books, strict=True)):
-            self._exchange.stage = f"the nodes of type {nodes.node_type!r}"
-            if is_leader and relabel:
-                relabel_nodes(writer, nodes.node_type, book)
-            elif is_leader:
-                write_book(writer, nodes, book)
-            num_rows = self._slices.node_rows[:, at]
-            time = nodes.time
-            if time is not None:  # all of them: edges have the times of neighbours that others own
-                time = self._exchange.gather_rows(time.astype(np.int64), num_rows, writer.root)
-            times.append(time)
-            whole = replace(nodes, time=time)
-            write_nodes(self._exchange, writer, self._parts, whole, num_rows, book, relabel)
-            reads.append(self._write_caches(writer, at, whole, book))
-        return times, reads
-
-    def _write_caches(self, writer: PartitionWriter, at: int, nodes: NodeInput, book: Book) -> ReadForecast | None:
+    def _write_nodes(self, rank: RankWriter, at: int, book: Book) -> tuple[np.ndarray | None, ReadForecast | None]:
+        """Writes the nodes of a type; returns the times of all of them, if they have any, and the expected reads."""
+        nodes, num_rows = self._slices.graph.nodes[at], self._slices.node_rows[:, at]
+        self._exchange.stage = f"the nodes of type {nodes.node_type!r}"
+        if nodes.time is not None:  # all of them: edges have the times of neighbours that others own
+            time = self._exchange.gather_rows(nodes.time.astype(np.int64), num_rows, rank.writer.root)
+            nodes = replace(nodes, time=time)
+        rank.write_nodes(nodes, num_rows, book)
         self._exchange.stage = f"the caches of nodes of type {nodes.node_type!r}"
         plan = self._assigner.caches.plan(at, nodes, book)
         if plan is None:
-            return None
-        writer.node_hotness(nodes.node_type, plan.own)
+            return nodes.time, None
+        rank.writer.node_hotness(nodes.node_type, plan.own)
         if any(plan.forecast.num_cached):
-            new_id = book.position() if self._assigner.relabel else None
-            num_rows = self._slices.node_rows[:, at]
-            write_caches(self._exchange, writer, nodes, num_rows, plan.cached(), new_id)
-        return plan.forecast
+            rank.write_caches(nodes, num_rows, book, plan.cached())
+        return nodes.time, plan.forecast
 
     def _files(self, writer: PartitionWriter) -> dict[str, FileEntry]:
         """Returns the entries of the files of all ranks."""
