@@ -210,25 +210,25 @@ def _of_pieces(
     have the number of their piece as an attribute."""
     graph = fine.graph
     pieces = [book.owner for book in fine.books()]
-    nodes: list[dict[str, Any]] = [
-        {"num_nodes": each.num_nodes, "owners": piece // num_trainers, "node_attrs": {"node": piece.astype(np.int32)}}
+
+    def attrs(kind: str, type_: Any, numbers: np.ndarray) -> dict[str, Any]:
+        name, named = TRAINER_IDS[kind], given.get(f"{kind}_attrs") or {}
+        named = (named.get(type_) or {}) if graph.schema.is_hetero else named
+        if name in named:
+            raise ValueError(
+                f"g has an attribute {name!r} of {kind}s, which num_trainers_per_machine = {num_trainers} adds: "
+                "rename it"
+            )
+        return {f"{kind}_attrs": {**named, name: numbers.astype(np.int32)}}
+
+    nodes = [
+        {"num_nodes": each.num_nodes, "owners": piece // num_trainers, **attrs("node", each.node_type, piece)}
         for each, piece in zip(graph.nodes, pieces, strict=True)
     ]
-    edges: list[dict[str, Any]] = [
-        {"edge_index": each.edge_index, "edge_attrs": {"edge": pieces[each.expanded][each.row_ids].astype(np.int32)}}
+    edges = [
+        {"edge_index": each.edge_index, **attrs("edge", each.edge_type, pieces[each.expanded][each.row_ids])}
         for each in graph.edges
     ]
-    for kind, inputs, tables in (("node", graph.nodes, nodes), ("edge", graph.edges, edges)):
-        name, per_type = TRAINER_IDS[kind], given.get(f"{kind}_attrs") or {}
-        for each, table in zip(inputs, tables, strict=True):
-            type_ = getattr(each, f"{kind}_type")
-            named = (per_type.get(type_) or {}) if graph.schema.is_hetero else per_type
-            if name in named:
-                raise ValueError(
-                    f"g has an attribute {name!r} of {kind}s, which num_trainers_per_machine = {num_trainers} adds: "
-                    "rename it"
-                )
-            table[f"{kind}_attrs"] = {**named, name: table[f"{kind}_attrs"][kind]}
     origin = {"pieces": type(fine).__name__, "num_trainers_per_machine": num_trainers, **fine.strategy_arguments()}
     arguments = {**given, **arguments_by_type(graph.schema, nodes, edges)}
     return AssignedPartitioner(out_path, fine.num_parts // num_trainers, origin=origin, **arguments, **written)

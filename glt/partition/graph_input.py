@@ -32,14 +32,7 @@ _ARGUMENTS: Final = {"x": "node_feat", "y": "node_label", "edge_attr": "edge_fea
 
 @dataclass(frozen=True, eq=False)
 class NodeInput:
-    """The nodes of one type.
-
-    Attributes:
-        node_type: Their type.
-        num_nodes: How many.
-        feat, label, attrs: One row per node, if given; of a slice of the graph, of the nodes in it.
-        time: ``[num_nodes]`` integers, if given; likewise.
-    """
+    """The nodes of one type; of a slice of the graph, tables and times ``[num_nodes]`` are of the nodes in it."""
 
     node_type: NodeType
     num_nodes: int
@@ -57,17 +50,10 @@ class NodeInput:
 class EdgeInput:
     """The edges of one type. An edge belongs to its expanded end; the other end is the neighbour.
 
-    Attributes:
-        edge_type: Their type.
-        expanded, neighbor: Positions of the node types of the two ends.
-        edge_index: ``[2, num_edges]`` int32 or int64, sources and destinations.
-        row_ids, col_ids: Of these, the expanded ends and the neighbours.
-        feat, attrs: One row per edge, if given.
-        weight: ``[num_edges]`` float32 or float64, if given.
-        time: ``[num_edges]`` integers, if given.
-        neighbor_time: Times of the neighbour's type, if given; an edge has the time of its neighbour.
-        edge_ids: ``[num_edges]`` ids below ``id_bound``, where these are some of the edges; otherwise positions are
-            ids.
+    ``expanded`` and ``neighbor`` are positions of the node types of the ends, ``row_ids`` and ``col_ids`` these ends
+    among ``edge_index [2, num_edges]``; ``weight`` is float32 or float64, ``neighbor_time`` that of all nodes of the
+    neighbour's type. ``edge_ids`` are ids below ``id_bound`` where these are some of the edges; otherwise positions are
+    ids.
     """
 
     edge_type: EdgeType
@@ -148,8 +134,7 @@ class GraphInput(Mapping[str, Any]):
 
         Args:
             num_nodes, edge_index: A number and a tensor or array ``[2, num_edges]``, or dicts of them by type.
-            num_rows: Rows of node tables, by node type, where they are those of a slice of the graph; else
-                ``num_nodes``.
+            num_rows: Rows of node tables, by node type, of a slice of the graph; else ``num_nodes``.
             tables: Those of ``NODE_TABLES`` and ``EDGE_TABLES`` that there are.
         """
         given = dict.fromkeys(NODE_TABLES + EDGE_TABLES) | tables

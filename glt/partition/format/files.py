@@ -173,13 +173,9 @@ class FileEntry:
 
 
 class NpyWriter:
-    """Writes one ``.npy`` file of known shape in pieces: front to back here, or in any order by native code.
-
-    The file is opened for each piece: a partitioner may have thousands of files under way.
-
-    Attributes:
-        path: Of the file, which must not exist.
-        rows: What native code needs to write rows: the file, and how many bytes precede the first.
+    """Writes one ``.npy`` file of known shape in pieces: front to back here, or in any order by native code, which
+    needs ``rows``: the file, and how many bytes precede the first row. The file is opened for each piece: a partitioner
+    may have thousands of files under way.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...], torch_dtype: str | None = None) -> None:
@@ -229,16 +225,12 @@ def map_file(
     advance: Callable[[int], object] = lambda _: None,
     remedy: str = "copy the directory again, or partition again",
 ) -> np.ndarray:
-    """Maps ``path`` copy-on-write, after checking that it is the file that ``entry`` of the manifest describes.
+    """Maps ``path`` copy-on-write, after checking that it is the file that ``entry`` of the manifest describes; else
+    raises PartitionError naming it.
 
-    Args:
-        origin: The run that the manifest describes, for messages.
-        block_bytes: Size of the blocks behind ``entry.checksum``.
-        whole_bytes: Files up to this size are verified whole; of larger ones ``NUM_SAMPLED_BLOCKS`` blocks, the first
-            and the last among them.
-        verify: Whether to read and check contents; size and header are always checked.
-        advance: Called with the number of bytes after each block that was checked.
-        remedy: What to do, for messages.
+    Size and header are always checked; contents with ``verify``: files up to ``whole_bytes`` whole, of larger ones
+    ``NUM_SAMPLED_BLOCKS`` blocks of ``block_bytes``, the first and the last among them; ``advance`` is called with the
+    bytes of each. ``origin`` (the run that the manifest describes) and ``remedy`` are for messages.
     """
     again = f"expected the file of {origin}; {remedy}"
     try:

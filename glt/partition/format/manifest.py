@@ -119,19 +119,9 @@ class ReadForecast:
 
 @dataclass(frozen=True)
 class NodeTypeEntry:
-    """The nodes of one type.
-
-    Attributes:
-        node_type: The type.
-        num_nodes: In all partitions.
-        part_num_nodes: In each partition.
-        balance_ratio: Mean over largest partition; 1 is perfectly even.
-        feat, label, attrs: Tables, if any.
-        has_time: Whether there are node times.
-        balanced_labels: The labels that the partitioner was asked to balance, ascending.
-        offsets: With relabelling, where the ids of each partition begin, and the number of nodes: ``[num_parts + 1]``;
-            else None.
-        forecast: Where features will be read from; None without hotness or without features.
+    """The nodes of one type; ``balance_ratio`` is mean over largest partition, 1 being even, and ``offsets [num_parts +
+    1]``, with relabelling, where the ids of each partition begin. ``balanced_labels`` are those that the partitioner
+    was asked to balance, ascending; ``forecast`` is None without hotness or without features.
     """
 
     node_type: NodeType
@@ -149,14 +139,10 @@ class NodeTypeEntry:
 
 @dataclass(frozen=True)
 class EdgeTypeEntry:
-    """The edges of one type; attributes as of :class:`NodeTypeEntry`, and:
-
-    Attributes:
-        num_cut_edges: Edges whose ends have different owners.
-        edge_cut_ratio: ``num_cut_edges / num_edges``, 0 without edges.
-        remote_bytes_per_edge: Bytes of node features expected from another partition when an edge is followed, each
-            edge being as likely as any other and nothing cached.
-        has_time: Whether edges have times, their own or those of their neighbours.
+    """The edges of one type, as :class:`NodeTypeEntry`; ``num_cut_edges`` have ends of different owners, and
+    ``remote_bytes_per_edge`` are the bytes of node features expected from another partition when an edge is followed,
+    each edge being as likely as any other and nothing cached. ``has_time``: edges have times, their own or their
+    neighbours'.
     """
 
     edge_type: EdgeType
@@ -430,10 +416,22 @@ def write_part_config(directory: str | os.PathLike[str], graph_name: str, part_m
     relabelled directory ``node_map`` and ``edge_map``, by type a ``[first id, end]`` for each partition, which count
     nodes of all types together as DGL does; of others the paths of the books; ``part-<i>``, the folders of a partition.
     ``halo_hops`` is 1: of the nodes around a partition it has the ids. ``glt`` names the manifest and the run.
+
+    Raises:
+        PartitionError: If there is no whole partition directory.
+        TypeError, ValueError: If the name is unusable.
     """
     root = Path(directory)
     manifest = Manifest.read(root)
+    nodes, edges = manifest.node_types, manifest.edge_types
     node_names, edge_names = dgl_names(manifest)
+    if manifest.is_relabelled:
+        node_map: dict[str, Any] = _ranges(node_names, [entry.part_num_nodes for entry in nodes])
+        edge_map: dict[str, Any] = _ranges(edge_names, [entry.part_num_edges for entry in edges])
+    else:
+        of_edges = [layout.shared("edge_book", each.edge_type) if each.has_rows else None for each in edges]
+        node_map = dict(zip(node_names, (layout.shared("node_book", each.node_type) for each in nodes), strict=True))
+        edge_map = dict(zip(edge_names, of_edges, strict=True))
     document: dict[str, Any] = {
         "graph_name": require_graph_name(graph_name),
         "part_method": part_method,
@@ -443,26 +441,12 @@ def write_part_config(directory: str | os.PathLike[str], graph_name: str, part_m
         "num_edges": manifest.num_edges,
         "ntypes": {name: at for at, name in enumerate(node_names)},
         "etypes": {name: at for at, name in enumerate(edge_names)},
+        "node_map": node_map,
+        "edge_map": edge_map,
     }
-    if manifest.is_relabelled:
-        document["node_map"] = _ranges(node_names, [entry.part_num_nodes for entry in manifest.node_types])
-        document["edge_map"] = _ranges(edge_names, [entry.part_num_edges for entry in manifest.edge_types])
-    else:
-        nodes, edges = manifest.node_types, manifest.edge_types
-        document["node_map"] = {
-            name: layout.shared("node_book", entry.node_type) for name, entry in zip(node_names, nodes, strict=True)
-        }
-        document["edge_map"] = {
-            name: layout.shared("edge_book", entry.edge_type) if entry.has_rows else None
-            for name, entry in zip(edge_names, edges, strict=True)
-        }
+    folders = {"node_feats": "node_feat", "edge_feats": "edge_feat", "part_graph": "graph"}
     for part in range(manifest.num_parts):
-        folder = layout.part(part)
-        document[f"part-{part}"] = {
-            "node_feats": f"{folder}/node_feat",
-            "edge_feats": f"{folder}/edge_feat",
-            "part_graph": f"{folder}/graph",
-        }
+        document[f"part-{part}"] = {key: f"{layout.part(part)}/{folder}" for key, folder in folders.items()}
     document |= more
     document[_OURS] = {"manifest": layout.MANIFEST, "run_id": manifest.run_id}
     path = root / (graph_name + _SUFFIX)
@@ -530,14 +514,9 @@ def dgl_names(manifest: Manifest) -> tuple[list[str], list[str]]:
     """What DGL calls the node types and the edge types: ``_N`` and ``_N:_E:_N`` where there are none."""
     if not manifest.is_hetero:
         return ["_N"], ["_N:_E:_N"]
-    return (
-        [entry.node_type for entry in manifest.node_types],
-        # A colon inside a name would make two types of one.
-        [
-            ":".join(part.replace("%", "%25").replace(":", "%3A") for part in entry.edge_type)
-            for entry in manifest.edge_types
-        ],
-    )
+    # A colon inside a name would make two types of one.
+    edges = [[part.replace("%", "%25").replace(":", "%3A") for part in each.edge_type] for each in manifest.edge_types]
+    return [entry.node_type for entry in manifest.node_types], [":".join(parts) for parts in edges]
 
 
 def _ranges(names: list[str], counts: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:

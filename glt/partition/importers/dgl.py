@@ -82,17 +82,9 @@ class Ranges:
 
 @dataclass(frozen=True, eq=False)
 class DglConfig:
-    """DGL's partition config: the JSON file of a partition directory.
-
-    Attributes:
-        path: The file.
-        schema: The types, in DGL's order.
-        nodes, edges: Their ids.
-        node_names, edge_names: What DGL calls the types in keys of tables.
-        graph_name: What the graph is called.
-        part_method: How nodes were assigned.
-        files: Of each partition, its files by kind: ``node_feats``, ``edge_feats``, ``part_graph`` or
-            ``part_graph_graphbolt``.
+    """DGL's partition config, the JSON file of a partition directory: types and ids in DGL's order, what DGL calls the
+    types in keys of tables, and of each partition its files by kind (``node_feats``, ``edge_feats``, ``part_graph`` or
+    ``part_graph_graphbolt``).
     """
 
     path: Path
@@ -191,6 +183,7 @@ def _document(path: Path) -> dict[str, Any]:
 # The edges that a partition of DGL owns, with ids inside their types.
 
 
+@dataclass(frozen=True, eq=False)
 class OwnedEdges:
     """The edges that a partition owns, copies of other partitions' edges left out.
 
@@ -198,36 +191,44 @@ class OwnedEdges:
     stored.
     """
 
-    def __init__(self, origin: Path, config: DglConfig, part: int, graph: DglGraph) -> None:
-        self._origin = origin
-        self._config = config
-        self._part = part
-        self._edges = graph.edges
-        self._node_ids = _table(origin, graph.ndata, "_ID", graph.num_nodes)
-        self.edge_ids = _table(origin, graph.edata, "_ID", graph.num_edges) if "_ID" in graph.edata else None
-        self.edge_types = _table(origin, graph.edata, "_TYPE", graph.num_edges) if "_TYPE" in graph.edata else None
+    origin: Path
+    config: DglConfig
+    part: int
+    graph: DglGraph
+    node_ids: np.ndarray
+    edge_ids: np.ndarray | None
+    edge_types: np.ndarray | None
+
+    @classmethod
+    def of(cls, origin: Path, config: DglConfig, part: int, graph: DglGraph) -> OwnedEdges:
+        node_ids = _table(origin, graph.ndata, "_ID", graph.num_nodes)
+        edge_ids, edge_types = (
+            _table(origin, graph.edata, name, graph.num_edges) if name in graph.edata else None
+            for name in ("_ID", "_TYPE")
+        )
+        return cls(origin, config, part, graph, node_ids, edge_ids, edge_types)
 
     def read(self, begin: int, end: int) -> Iterator[tuple[int, np.ndarray | None, np.ndarray, np.ndarray]]:
         """Yields edge type, ids (None where not stored), sources and destinations of owned edges, ids inside their
         types."""
-        origin, nodes = self._origin, self._config.nodes
-        src, dst, places = self._edges(begin, end)
-        owner, dst_type, dst = nodes.locate(origin, _taken(origin, self._node_ids, dst))
-        _, src_type, src = nodes.locate(origin, _taken(origin, self._node_ids, src))
-        inner = owner == self._part
+        origin, nodes = self.origin, self.config.nodes
+        src, dst, places = self.graph.edges(begin, end)
+        owner, dst_type, dst = nodes.locate(origin, _taken(origin, self.node_ids, dst))
+        _, src_type, src = nodes.locate(origin, _taken(origin, self.node_ids, src))
+        inner = owner == self.part
         src, src_type, dst, dst_type, places = (each[inner] for each in (src, src_type, dst, dst_type, places))
         ids: np.ndarray | None = None
         if self.edge_ids is not None:
-            _, edge_type, ids = self._config.edges.locate(origin, _taken(origin, self.edge_ids, places))
+            _, edge_type, ids = self.config.edges.locate(origin, _taken(origin, self.edge_ids, places))
         elif self.edge_types is not None:
             edge_type = _taken(origin, self.edge_types, places)
         else:
             edge_type = np.zeros(places.size, np.int64)
-        for at, (source, target) in enumerate(self._config.schema.ends("out")):
+        for at, (source, target) in enumerate(self.config.schema.ends("out")):
             mine = np.flatnonzero(edge_type == at)
             if (src_type[mine] != source).any() or (dst_type[mine] != target).any():
                 raise PartitionError(
-                    f"{origin} has an edge of type {self._config.edge_names[at]} between nodes of other types: it is "
+                    f"{origin} has an edge of type {self.config.edge_names[at]} between nodes of other types: it is "
                     "damaged, or of another run"
                 )
             if mine.size:
@@ -259,14 +260,8 @@ Mapped = Any  # a tensor or array, or a dict of them by type, as DGL's return_ma
 def read_mapping(
     config: DglConfig, name: str, given: Mapped | None, types: list[str], ranges: Ranges
 ) -> list[np.ndarray | None]:
-    """Returns DGL's mapping, the original id of each node or edge, by type; None where nothing says it.
-
-    Args:
-        config: The directory, whose ``part<i>/<name>.dgl`` are read if ``given`` is None.
-        name: ``"orig_nids"`` or ``"orig_eids"``.
-        given: What DGL returned, or None.
-        types: What DGL calls the types.
-        ranges: The ids that DGL gave.
+    """Returns DGL's mapping ``name`` (``"orig_nids"``, ``"orig_eids"``), the original id of each node or edge, by type:
+    from ``given``, what DGL returned, or the files ``part<i>/<name>.dgl``; None where nothing says it.
     """
     origin = Path(name)
     if given is None:
@@ -367,9 +362,7 @@ class _Reader:
     """Reads all partitions of a directory, one after the other."""
 
     def __init__(self, config: DglConfig, scratch: Path, leave_out: frozenset[str]) -> None:
-        self._config = config
-        self._scratch = scratch
-        self._leave_out = leave_out
+        self._config, self._scratch, self._leave_out = config, scratch, leave_out
         self._nids: list[np.ndarray | None] = []
         self._eids: list[np.ndarray | None] = []
 
@@ -407,26 +400,23 @@ class _Reader:
 
     def _read_edges(self, renumber: bool) -> tuple[list[EdgeAssembly], bool]:
         config = self._config
+        ends, num_nodes = config.schema.ends("out"), config.nodes.totals
         types: Sequence[EdgeType | None] = config.schema.edge_types if config.schema.is_hetero else (None,)
-        num_nodes = [
-            (config.nodes.totals[source], config.nodes.totals[target]) for source, target in config.schema.ends("out")
-        ]
         edges = [
-            EdgeAssembly(edge_type, count, ends, self._scratch)
-            for edge_type, count, ends in zip(types, config.edges.totals, num_nodes, strict=True)
+            EdgeAssembly(edge_type, count, (num_nodes[source], num_nodes[target]), self._scratch)
+            for edge_type, count, (source, target) in zip(types, config.edges.totals, ends, strict=True)
         ]
         filled = np.zeros(len(edges), np.int64)
         renumbered = False
         for part, files in enumerate(config.files):
             if "part_graph" in files:
-                origin = files["part_graph"]
-                graph = read_graph(origin)
+                origin, read = files["part_graph"], read_graph
             elif "part_graph_graphbolt" in files:
-                origin = files["part_graph_graphbolt"]
-                graph = read_graphbolt(origin)
+                origin, read = files["part_graph_graphbolt"], read_graphbolt
             else:
                 raise PartitionError(f"{config.path} names no graph of partition {part}: expected 'part_graph'")
-            owned = OwnedEdges(origin, config, part, graph)
+            graph = read(origin)
+            owned = OwnedEdges.of(origin, config, part, graph)
             if owned.edge_ids is None:
                 renumbered = True
                 if not renumber or (len(edges) > 1 and owned.edge_types is None):
@@ -439,12 +429,12 @@ class _Reader:
                     if ids is None:
                         ids = np.arange(filled[at], filled[at] + src.size)
                     filled[at] += src.size
-                    source, target = config.schema.ends("out")[at]
-                    edges[at].add(
-                        origin,
-                        _original_ids(self._eids[at], ids),
-                        {"row": _original_ids(self._nids[source], src), "col": _original_ids(self._nids[target], dst)},
-                    )
+                    source, target = ends[at]
+                    rows = {
+                        "row": _original_ids(self._nids[source], src),
+                        "col": _original_ids(self._nids[target], dst),
+                    }
+                    edges[at].add(origin, _original_ids(self._eids[at], ids), rows)
         for each in edges:
             each.tables(config.path)  # raises where an edge is missing
         return edges, renumbered

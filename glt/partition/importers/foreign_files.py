@@ -248,12 +248,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class DglGraph:
-    """The graph of one partition, with local ids.
+    """The graph of one partition, with local ids; copies of other partitions' nodes and edges are counted.
 
-    Attributes:
-        num_nodes, num_edges: Counts, those of other partitions' copies included.
-        edges: Called with ``begin, end``, returns sources, destinations and edge ids of a range of the edges.
-        ndata, edata: Tables by name, rows by local id.
+    ``edges``, called with ``begin, end``, returns sources, destinations and edge ids of a range of the edges; ``ndata``
+    and ``edata`` are tables by name, rows by local id.
     """
 
     num_nodes: int
@@ -380,11 +378,6 @@ def _graph(stream: _Stream) -> DglGraph:
     return DglGraph(num_nodes, *edges, ndata, edata)
 
 
-def _meta_graph(stream: _Stream) -> None:
-    stream.expect(_META_GRAPH, "meta graph")
-    _csr(stream)
-
-
 def _unit_graph(stream: _Stream) -> tuple[int, Callable[[int, int], tuple]]:
     stream.expect(_UNIT_GRAPH, "relation")
     stored, _ = stream.numbers("qq")
@@ -402,19 +395,24 @@ def _unit_graph(stream: _Stream) -> tuple[int, Callable[[int, int], tuple]]:
 
 
 def _coo(stream: _Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    stream.expect(_COO, "COO matrix")
-    stream.numbers("qq")
-    row, col, ids = (np.asarray(stream.array()) for _ in range(3))
-    stream.numbers("BB")
-    return row, col, ids if ids.size else None
+    return _matrix(stream, _COO, "COO matrix", "BB")
 
 
 def _csr(stream: _Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    stream.expect(_CSR, "CSR matrix")
+    return _matrix(stream, _CSR, "CSR matrix", "B")
+
+
+def _matrix(stream: _Stream, magic: int, what: str, flags: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    stream.expect(magic, what)
     stream.numbers("qq")
-    indptr, indices, ids = (np.asarray(stream.array()) for _ in range(3))
-    stream.numbers("B")
-    return indptr, indices, ids if ids.size else None
+    first, second, ids = (np.asarray(stream.array()) for _ in range(3))
+    stream.numbers(flags)
+    return first, second, ids if ids.size else None
+
+
+def _meta_graph(stream: _Stream) -> None:
+    stream.expect(_META_GRAPH, "meta graph")
+    _csr(stream)
 
 
 # Reads the graphs that DGL's GraphBolt saves with ``torch.save``, without GraphBolt and without unpickling.

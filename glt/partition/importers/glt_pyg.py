@@ -140,10 +140,7 @@ class _GltEdges:
     """Reads the edges of one type after the other, and finds out which end owns them."""
 
     def __init__(self, root: Path, parts: Sequence[Path], scratch: Path, renumber: bool) -> None:
-        self._root = root
-        self._parts = parts
-        self._scratch = scratch
-        self._renumber = renumber
+        self._root, self._parts, self._scratch, self._renumber = root, parts, scratch, renumber
         self._fits = {"by_src": True, "by_dst": True}
 
     def read(self, edge_type: _Type, owners: tuple[np.ndarray, np.ndarray]) -> tuple[EdgeAssembly, dict[str, Array]]:

@@ -28,9 +28,8 @@ _CHUNK_BYTES = 64 << 20
 
 class Assembly:
     """Tables with one row for each id of a kind (the nodes or edges of a type), put together from the pieces of
-    partitions.
+    partitions, each row exactly once. They are in nameless files in ``scratch``: memory does not grow with them.
 
-    Each row is given exactly once. Tables are in nameless files in ``scratch``: memory does not grow with them.
     ``what`` is the kind, for messages: ``"node"`` or ``"edge of type (...)"``.
     """
 
@@ -153,14 +152,8 @@ def integers(origin: Path, name: str, value: object) -> np.ndarray:
 
 @dataclass
 class Imported:
-    """What an importer found.
-
-    Attributes:
-        schema: The types.
-        num_parts: Number of partitions.
-        edge_assign_strategy: ``"by_src"`` or ``"by_dst"``.
-        origin: Where it comes from, for the manifest.
-        nodes, edges: By type, arguments of :class:`AssignedPartitioner`, ``owners`` and ``edge_index`` among them.
+    """What an importer found; ``nodes`` and ``edges`` are, by type, arguments of :class:`AssignedPartitioner`,
+    ``owners`` and ``edge_index`` among them; ``origin`` says where it comes from, for the manifest.
     """
 
     schema: Schema

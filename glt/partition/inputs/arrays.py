@@ -163,11 +163,8 @@ _MAP_NORESERVE = 0x4000  # Linux; Python's mmap does not name it everywhere
 
 
 class ScratchRows:
-    """Rows of ``dtype`` and ``row_shape`` that arrive in pieces, in a file in ``directory``, which should not be
-    memory.
-
-    The file has no name: the kernel frees it with the last reference, even after SIGKILL, and may drop its pages from
-    memory at any time.
+    """Rows of ``dtype`` and ``row_shape`` that arrive in pieces, in a nameless file in ``directory``: the kernel frees
+    it with the last reference, even after SIGKILL, and may drop its pages from memory at any time.
     """
 
     def __init__(self, directory: Path, dtype: np.dtype, row_shape: tuple[int, ...] = ()) -> None:

@@ -7,7 +7,7 @@ import gzip
 import importlib
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,8 +44,7 @@ def parquet_largest(path: Path, column: str) -> int | None:
 
 
 def count_lines(path: Path) -> int:
-    """Counts the lines that are not empty of a text file, compressed or not: the rows of CSV, unless a value has a line
-    break."""
+    """Counts the lines of a text file, compressed or not, that are not empty."""
     num_lines, in_line = 0, False
     opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
     with cast(BinaryIO, opened) as file:
@@ -66,10 +65,8 @@ _BATCH_ROWS: Final = 1 << 16
 class TableFiles:
     """The Parquet or CSV files of a table, one after the other: row numbers go on from file to file.
 
-    Attributes:
-        paths: The files.
-        header: Whether CSV files begin with the names of their columns; else these are ``f0``, ``f1``, ...
-        delimiter: Between the values of a row of CSV. Default: a tab in ``.tsv`` files, else a comma.
+    With ``header`` CSV files begin with the names of their columns, else these are ``f0``, ``f1``, ...; ``delimiter``
+    is by default a tab in ``.tsv`` files, else a comma.
     """
 
     paths: tuple[Path, ...]
@@ -80,12 +77,11 @@ class TableFiles:
     def of(
         cls, key: str, given: str | Sequence[str], base: Path, header: bool = True, delimiter: str | None = None
     ) -> TableFiles:
-        """Finds files; ``key`` says who asks, for messages.
+        """Finds files: ``given`` is a file, a directory, a pattern such as ``"part-*.parquet"``, or a list of these,
+        whose order is kept; ``key`` says who asks, for messages.
 
-        ``given`` is a file, a directory, a pattern such as ``"part-*.parquet"``, or a list of these, whose order is
-        kept. The files of a directory (with those in directories below) or pattern are in the order of their paths:
-        ``part-10`` comes before ``part-2``. Names that begin with ``.`` or ``_`` do not count. Relative paths begin at
-        ``base``.
+        The files of a directory (with those below it) or pattern are in the order of their paths: ``part-10`` comes
+        before ``part-2``. Names that begin with ``.`` or ``_`` do not count. Relative paths begin at ``base``.
         """
         found: list[Path] = []
         for each in [given] if isinstance(given, str) else given:
@@ -111,29 +107,23 @@ class TableFiles:
     ) -> Generator[tuple[Path, int, Any], None, None]:
         """Yields record batches with the path of their file and the number of their first row in it.
 
-        Args:
-            columns: What to read; nothing: a first column, for its length.
-            types: Of columns whose type text does not tell.
+        ``columns`` are what to read (nothing: a first column, for its length), ``types`` those of columns whose type
+        text does not tell. ImportError without pyarrow; ValueError naming a file that is damaged or lacks a column.
         """
-        arrow = require_arrow()
         for path in self.paths:
             first = 0
-            try:
+            with _readable(path):
                 for batch in self._read(path, columns, types):
                     yield path, first, batch
                     first += batch.num_rows
-            except (arrow.ArrowException, OSError) as error:
-                raise _unreadable(path, error) from error
 
     def column_names(self) -> tuple[str, ...]:
         """The columns of the first file."""
-        arrow = require_arrow()
-        try:
-            if self.paths[0].name.endswith(_PARQUET):
-                return tuple(importlib.import_module("pyarrow.parquet").read_schema(self.paths[0]).names)
-            return self._csv_names(self.paths[0], self._csv_options(self.paths[0]))
-        except (arrow.ArrowException, OSError) as error:
-            raise _unreadable(self.paths[0], error) from error
+        path = self.paths[0]
+        with _readable(path):
+            if path.name.endswith(_PARQUET):
+                return tuple(importlib.import_module("pyarrow.parquet").read_schema(path).names)
+            return self._csv_names(path, self._csv_options(path))
 
     def num_rows(self) -> int:
         """Counts the rows of all files; of Parquet without reading them."""
@@ -146,29 +136,21 @@ class TableFiles:
         """As :meth:`num_rows`, without reading any values: of CSV, lines are counted, and a value that has a line break
         in quotes counts for two rows.
         """
-        arrow = require_arrow()
         num_rows = 0
         for path in self.paths:
-            try:
-                if path.name.endswith(_PARQUET):
-                    num_rows += parquet_rows(path)
-                else:
-                    num_rows += max(0, count_lines(path) - self.header)
-            except (arrow.ArrowException, OSError, EOFError, zlib.error) as error:
-                raise _unreadable(path, error) from error
+            with _readable(path):
+                is_parquet = path.name.endswith(_PARQUET)
+                num_rows += parquet_rows(path) if is_parquet else max(0, count_lines(path) - self.header)
         return num_rows
 
     def largest(self, column: str) -> int | None:
         """Returns the largest integer of a column, -1 without rows; None if that takes reading it."""
-        arrow = require_arrow()
         largest = -1
         for path in self.paths:
             if not path.name.endswith(_PARQUET):
                 return None
-            try:
+            with _readable(path):
                 found = parquet_largest(path, column)
-            except (arrow.ArrowException, OSError) as error:
-                raise _unreadable(path, error) from error
             if found is None:
                 return None
             largest = max(largest, found)
@@ -221,8 +203,14 @@ def require_arrow() -> Any:
         raise ImportError(f"Parquet and CSV need the package pyarrow ({error}): pip install 'glt[parquet]'") from error
 
 
-def _unreadable(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path} cannot be read: {' '.join(str(error).split())}")
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns what a damaged file raises into a ValueError that names it; raises ImportError without pyarrow."""
+    arrow = require_arrow()
+    try:
+        yield
+    except (arrow.ArrowException, OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _read_as(dtype: np.dtype) -> np.dtype:
@@ -430,11 +418,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class NodeTable(_Table):
-    """The nodes of one type; see :class:`_Table`.
-
-    Attributes:
-        num_nodes: If stated.
-    """
+    """The nodes of one type, and how many, if that is stated."""
 
     num_nodes: int | None = None
 
@@ -467,7 +451,7 @@ class NodeTable(_Table):
 
 @dataclass(frozen=True)
 class EdgeTable(_Table):
-    """The edges of one type; see :class:`_Table`. Fields are ``src`` and ``dst``, or ``edge_index``."""
+    """The edges of one type: fields are ``src`` and ``dst``, or ``edge_index``."""
 
     def read(self, scratch: Path) -> dict[str, Any]:
         """As :meth:`NodeTable.read`."""
@@ -477,12 +461,8 @@ class EdgeTable(_Table):
         return tables | {"edge_attrs": attrs or None}
 
     def outline(self, scratch: Path, with_ids: bool) -> dict[str, Any]:
-        """As :meth:`NodeTable.outline`.
-
-        Args:
-            scratch: For ids, if they have to be read.
-            with_ids: Whether the largest id of either end is to be among the ids, which are zeros else. The statistics
-                of Parquet tell it; others are read.
+        """As :meth:`NodeTable.outline`. With ``with_ids`` the largest id of either end is among the ids, which are else
+        zeros: the statistics of Parquet tell it, others are read, into ``scratch``.
         """
         tables, attrs, _ = self._found(outline_fields)
         if "edge_index" not in tables:

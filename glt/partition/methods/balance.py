@@ -19,11 +19,8 @@ MAX_LABELS: Final = 1 << 16  # of one node type: a label's number has 16 bits
 
 @dataclass(frozen=True, eq=False)
 class NodeLabels:
-    """The labels that the nodes of one type are balanced by.
-
-    Attributes:
-        labels: The distinct ones, ascending.
-        of_node: ``[num_nodes]`` uint16, position in ``labels``; None where all nodes have the only one.
+    """The labels that the nodes of one type are balanced by, ascending; ``of_node [num_nodes]`` uint16 are positions in
+    them, None where all nodes have the only one.
     """
 
     labels: tuple[Label, ...]
@@ -32,11 +29,8 @@ class NodeLabels:
 
 @dataclass(frozen=True, eq=False)
 class Balance:
-    """The balance that a partitioner was asked for.
-
-    Attributes:
-        nodes: Labels by position of the node type; None where nodes are not told apart, by type or otherwise.
-        edges: Whether each partition shall own its share of the edges too.
+    """The balance that a partitioner was asked for: labels by position of the node type, None where nodes are not told
+    apart; and whether each partition shall own its share of the edges too.
     """
 
     nodes: tuple[NodeLabels, ...] | None
@@ -58,11 +52,8 @@ class Balance:
         return cls(tuple(map(_node_labels, names, graph.nodes, tables)), balance_edges)
 
     def of_all_nodes(self, graph: GraphInput) -> tuple[np.ndarray | None, np.ndarray]:
-        """Returns the labels of all nodes, types one after the other, and how many nodes have each.
-
-        Returns:
-            ``label [nodes of all types]`` uint16, None where all have the same, and ``count [num_labels]`` int64;
-            labels of different types differ. Labels of no node are left out.
+        """Returns the labels of all nodes ``[nodes of all types]`` uint16, types one after the other, None where all
+        have the same; and how many nodes have each, ``[num_labels]`` int64. Labels of different types differ.
         """
         if self.nodes is None:
             return None, np.array([graph.num_nodes])

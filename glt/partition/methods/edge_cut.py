@@ -89,9 +89,7 @@ class Adjacency:
 
 
 def scratch_bytes(graph: GraphInput) -> int:
-    """Returns the most that the files of :meth:`Adjacency.of` take at a time: 56 bytes per edge, 64 with more than
-    2**30 edges, 80 with more than 2**31 nodes too.
-    """
+    """Returns the most that the files of :meth:`Adjacency.of` take at a time."""
     num_ends = 2 * graph.num_edges
     node = id_dtype(graph.num_nodes).itemsize
     edge = id_dtype(num_ends).itemsize
@@ -214,10 +212,7 @@ class AdjacencyPartitioner(PartitionerBase):
         owner: np.ndarray,
     ) -> int:
         """Moves nodes out of partitions that have too many, of a label or of all, or, as far as there is room, too many
-        edges; returns how often.
-
-        Arguments as of :meth:`assign_all`; ``edges`` as :meth:`owned_edges` returns them; ``random_seed`` breaks ties;
-        ``owner [num_nodes]``, in the dtype of a book, is changed in place.
+        edges; returns how often. ``random_seed`` breaks ties; ``owner [num_nodes]`` is changed in place.
         """
         (node_cap,) = label_caps(np.array([adjacency.num_nodes]), self.num_parts, self.imbalance)
         given = (adjacency.indptr, adjacency.indices, self.num_parts, label, label_cap, edges, self.edge_cap(edges))

@@ -9,7 +9,7 @@ import numpy as np
 
 from glt import _core
 from glt.partition.format.book import id_dtype, owner_dtype
-from glt.partition.format.files import BLOCK_BYTES, Rows, npy_bytes
+from glt.partition.format.files import BLOCK_BYTES, npy_bytes
 from glt.partition.graph_input import EdgeInput, GraphInput, NodeInput
 from glt.partition.methods.writer import SortMemory
 
@@ -77,10 +77,13 @@ def forecast(
     owner = owner_dtype(num_parts)
     sizes = _Sizes(num_parts, relabel)
     peaks = [assign_node_bytes * max(nodes.num_nodes for nodes in graph.nodes)]
-    scratch, read, spread = [0], 0, 0
+    inputs: list[NodeInput | EdgeInput] = [*graph.nodes, *graph.edges]
+    tables = [rows for each in inputs for rows in each.tables]
+    # Rows that a thread has under way: themselves, and where they go.
+    peaks += [min(chunk_size, len(rows.array)) * (rows.row_bytes + 16) * num_threads for rows in tables]
+    scratch, read = [0], 0
     for nodes in graph.nodes:
         sizes.add_nodes(nodes, owner)
-        peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in nodes.tables]
     for edges in graph.edges:
         num_nodes, num_neighbors = graph.nodes[edges.expanded].num_nodes, graph.nodes[edges.neighbor].num_nodes
         sizes.add_edges(edges, num_nodes, num_neighbors, owner)
@@ -89,25 +92,18 @@ def forecast(
         peaks.append(12 * num_nodes + int(sort_bytes))
         if relabel and edges.neighbor != edges.expanded:
             peaks[-1] += 4 * num_neighbors
-        peaks += [_chunk_bytes(rows, chunk_size) * num_threads for rows in edges.tables]
         scratch.append(memory.scratch_bytes)
         read += edges.row_ids.nbytes + edges.col_ids.nbytes
-        spread += memory.scratch_bytes
     alone_s = 1e-9 * NODE_NS * graph.num_nodes
     shared_s = 1e-9 * (EDGE_NS * graph.num_edges + BYTE_NS * sizes.result_bytes) / num_threads
+    written = sizes.result_bytes + sum(scratch)
     return Forecast(
         peak_memory_bytes=BASE_BYTES + owner.itemsize * graph.num_nodes + max(peaks),
         result_bytes=sizes.result_bytes,
         scratch_bytes=max(scratch),
-        work_bytes=read + spread + sizes.result_bytes,
-        seconds=max(alone_s + shared_s, (sizes.result_bytes + spread) / DISK_BYTES_PER_S),
+        work_bytes=read + written,
+        seconds=max(alone_s + shared_s, written / DISK_BYTES_PER_S),
     )
-
-
-def _chunk_bytes(rows: Rows, chunk_size: int) -> int:
-    """Rows that a thread has under way: themselves, and where they go."""
-    num_rows = min(chunk_size, len(rows.array))
-    return num_rows * (rows.row_bytes + 16)
 
 
 def _file_bytes(data_bytes: int, num_files: int) -> int:

@@ -45,7 +45,7 @@ class NodeHotness(ABC):
     @abstractmethod
     def columns(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yields partitions and the numbers of all nodes for each, ``[num_nodes]``: of those partitions that this
-        process looks at, whose results :meth:`of_all_parts` puts together. To be read to the end.
+        process looks at. To be read to the end.
         """
 
     @abstractmethod
@@ -54,11 +54,7 @@ class NodeHotness(ABC):
 
 
 class WholeHotness(NodeHotness):
-    """Hotness in the memory, or in files, of this process.
-
-    Args:
-        of_parts: Of each partition ``[num_nodes]`` float32 or float64; the same array where they do not differ.
-    """
+    """Hotness in the memory, or in files, of this process: of each partition ``[num_nodes]`` float32 or float64."""
 
     def __init__(self, of_parts: Sequence[np.ndarray]) -> None:
         self.arrays = tuple(of_parts)
@@ -182,10 +178,9 @@ _HOTNESS_BYTES = 8  # at most: it is written as it was given, float32 or float64
 class CachePlan:
     """What caches hold of one node type.
 
-    Attributes:
-        ids: By partition, of those that this process looks at: the ids in its cache, ascending.
-        own: By the same partitions, how often each reads the nodes that it owns ``[rows]``, by ascending id.
-        forecast: The reads expected with the caches of all partitions.
+    ``ids`` are, by partition that this process looks at, those in its cache, ascending; ``own``, by the same
+    partitions, how often each reads the nodes that it owns, by ascending id; ``forecast`` counts the caches of all
+    partitions.
     """
 
     ids: dict[int, np.ndarray]
@@ -198,12 +193,8 @@ class CachePlan:
 
 @dataclass(frozen=True, eq=False)
 class CacheInput:
-    """Hotness and the room for caches, as a partitioner is given them; by node type.
-
-    Attributes:
-        hotness: Of each partition, or None.
-        ratio: Largest cache of a partition, as a share of the nodes of the type; 0: no limit by this.
-        budget_bytes: The same in bytes of rows and ids; 0: no limit by this.
+    """Hotness and the room for caches, by node type: ``ratio`` is the largest cache of a partition as a share of the
+    nodes of the type, ``budget_bytes`` the same in bytes of rows and ids; 0 does not limit.
     """
 
     hotness: tuple[NodeHotness | None, ...]
@@ -212,9 +203,8 @@ class CacheInput:
 
     @classmethod
     def of(cls, graph: GraphInput, num_parts: int, name: str, hotness: Any, ratio: Any, budget: Any) -> CacheInput:
-        """Checks ``hotness`` (called ``name``), ``cache_ratio`` and ``cache_memory_budget`` of a partitioner.
-
-        ``hotness`` may be in any form of :func:`hotness_by_type`, None, or :class:`HotnessByType`.
+        """Checks ``hotness`` (called ``name``; in any form of :func:`hotness_by_type`, None, or
+        :class:`HotnessByType`), ``cache_ratio`` and ``cache_memory_budget`` of a partitioner.
         """
         schema = graph.schema
         if isinstance(hotness, HotnessByType):
@@ -254,9 +244,8 @@ class CacheInput:
             )
 
     def plan(self, node_type: int, nodes: NodeInput, book: Book) -> CachePlan | None:
-        """Chooses the hottest nodes that each partition does not own; None without hotness or without features.
-
-        Of equally hot nodes the smaller ids are chosen. Needs a copy of the hotness of one partition.
+        """Chooses the hottest nodes that each partition does not own, of equally hot ones the smaller ids; None without
+        hotness or without features.
         """
         hotness = self.hotness[node_type]
         if hotness is None or nodes.feat is None:

@@ -74,16 +74,10 @@ class Metis:
     ) -> np.ndarray:
         """Returns the partition of each node, ``[num_nodes]``; raises RuntimeError saying why if METIS fails.
 
-        ``"cut"`` is minimised by recursive bisection, ``"vol"`` by k-way refinement, which alone knows it.
-
-        Args:
-            num_parts: At least 2, and at most the number of nodes.
-            rows: ``indptr``, the neighbours of each node, each once and without the node itself, and their positive
-                weights; like all arrays of ``id_dtype``.
-            node_weight: ``[num_nodes, constraints]``, at least 0; each column is balanced. None: nodes count alike.
-            objtype: ``"cut"`` or ``"vol"``.
-            imbalance: By how much partitions may exceed the mean, kept to a thousandth, at least one.
-            random_seed: In ``[0, 2**31)``.
+        ``rows`` are ``indptr``, the neighbours of each node, each once and without the node itself, and their positive
+        weights, all of ``id_dtype``, like ``node_weight [num_nodes, constraints]``, whose columns are balanced (None:
+        nodes count alike). ``"cut"`` is minimised by recursive bisection, ``"vol"`` by k-way refinement, which alone
+        knows it. ``imbalance`` is kept to a thousandth.
         """
         indptr, neighbor, edge_weight = rows
         keys, types = self.pymetis.OptionKey, self.pymetis.ObjType
@@ -280,10 +274,6 @@ class MetisPartitioner(AdjacencyPartitioner):
 
 
 def forecast_bytes(num_nodes: int, num_neighbors: int, num_constraints: int, objtype: str) -> int:
-    """Returns about how much memory METIS takes at its peak, its input included.
-
-    ``num_constraints`` counts the labels that are balanced, of all types, one more for all nodes where there are
-    several, and one more where edges are balanced.
-    """
+    """Returns about how much memory METIS takes at its peak, its input included."""
     per_node = NODE_BYTES + CONSTRAINT_BYTES * num_constraints
     return per_node * num_nodes + NEIGHBOR_BYTES[objtype] * num_neighbors

@@ -393,15 +393,8 @@ class PartitionerBase(ABC):
         files: Mapping[str, FileEntry],
         strategy_arguments: dict[str, Any],
     ) -> Manifest:
-        """Returns the manifest of a run.
-
-        Args:
-            graph: The graph, or a slice of it.
-            books: Of all node types.
-            reads: Of all node types, what caches are expected to save.
-            graphs: Of each edge type what :func:`write_graph` returned.
-            files: By path.
-            strategy_arguments: See :meth:`strategy_arguments`.
+        """Returns the manifest of a run on ``graph``, or a slice of it: ``reads`` are what caches are expected to save,
+        by node type, ``graphs`` what :func:`write_graph` returned of each edge type.
         """
         return Manifest(
             num_parts=self.num_parts,
@@ -476,7 +469,9 @@ def _host_device(value: object) -> torch.device:
 
 
 def checked_owners(name: str, value: object, num_nodes: int, num_parts: int) -> np.ndarray:
-    """Returns the partition of each node ``[num_nodes]``, from a tensor or array, in the dtype of a book."""
+    """Returns the partition of each node ``[num_nodes]``, from a tensor or array, in the dtype of a book; a TypeError
+    or ValueError names ``name`` and the first owner that does not fit.
+    """
     require_data(value, name)
     owner = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
     if not isinstance(owner, np.ndarray) or owner.dtype.kind not in "iu":

@@ -53,9 +53,9 @@ class PartitionWriter:
     """Writes books and rows of ``parts`` under ``root``, an empty directory, and collects the manifest's entry of each
     file.
 
-    Rows are read front to back, whatever partition they go to, so that a mapped table is read from disk once. Each of
-    ``num_threads`` copies ``chunk_size`` feature rows at a time; what is written does not depend on it. ``advance`` is
-    called with the number of bytes after each piece of work.
+    Rows are read front to back, whatever partition they go to, so that a mapped table is read from disk once. Each
+    thread copies ``chunk_size`` feature rows at a time. ``advance`` is called with the number of bytes after each piece
+    of work.
     """
 
     def __init__(
@@ -241,12 +241,9 @@ CHUNK_ROWS = 1 << 20  # of indptr, looked at together
 
 @dataclass(frozen=True)
 class SortMemory:
-    """What sorting the edges of one type takes, see ``csrc/core/edge_sort.h``.
-
-    Attributes:
-        thread_bytes: Memory of each thread; what was asked for, or more where scratch files exceed 275 GB.
-        scratch_bytes: Size of the scratch file; 0 where all edges fit into ``thread_bytes``.
-        bucket_edges: Edges that are sorted in memory together.
+    """What sorting the edges of one type takes, see ``csrc/core/edge_sort.h``: memory of each thread (more than asked
+    for where scratch files exceed 275 GB), the scratch file (0 where all edges fit into memory), and the edges that are
+    sorted in memory together.
     """
 
     thread_bytes: int
@@ -268,21 +265,13 @@ def write_graph(
     thread_bytes: int,
     new_ids: Callable[[Sequence[int]], np.ndarray] | None = None,
 ) -> tuple[tuple[int, ...], int]:
-    """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times.
+    """Writes the rows, columns and edge ids of ``writer.parts``, which own all edges, with weights and times; returns
+    the number of edges of each partition, and how many edges have ends of different owners.
 
     Edges are read twice, front to back: once to count those of each row, once to sort them; to relabel, once more.
-    Memory is 12 bytes per node at the expanded end, and ``thread_bytes`` for each thread.
-
-    Args:
-        writer: Where to.
-        edges: The edges of one type.
-        books: Of all node types. That of the expanded end may have the nodes of ``writer.parts`` alone.
-        thread_bytes: See :class:`SortMemory`.
-        new_ids: Gives the new id of each edge, given the number of edges of each partition; neighbours are then written
-            with their new ids, which takes 4 bytes more for each node at the other end. None: ids stay.
-
-    Returns:
-        The number of edges of each partition, and how many edges have ends of different owners.
+    Memory is 12 bytes per node at the expanded end, and ``thread_bytes`` for each thread. The book of the expanded end
+    may have the nodes of ``writer.parts`` alone. ``new_ids`` gives the new id of each edge, given the number of edges
+    of each partition; neighbours then have theirs too, which takes 4 bytes for each node at the other end.
     """
     book, neighbor_book = books[edges.expanded], books[edges.neighbor]
     num_neighbors = neighbor_book.owner.size

@@ -91,12 +91,8 @@ class Exchange(Collective):
         return np.stack([each.view(np.int64).reshape(counts.shape) for each in received])
 
     def gather_rows(self, rows: np.ndarray, num_rows: np.ndarray, scratch: Path | None = None) -> np.ndarray:
-        """Returns the slices of all ranks as one array; in a file in ``scratch``, if given.
-
-        Args:
-            rows: The slice of this rank; of the same dtype and shape of a row on all of them.
-            num_rows: ``[world_size]``, of all ranks.
-            scratch: A directory, for an array of one dimension.
+        """Returns the slices of all ranks, ``num_rows [world_size]`` long, as one array; in a file in ``scratch``, if
+        given, for an array of one dimension.
         """
         first = first_rows(num_rows)
         shape = (int(first[-1]), *rows.shape[1:])
@@ -140,12 +136,7 @@ def first_rows(num_rows: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Parts:
-    """Which rank writes which partition: partition p is rank p % world_size's.
-
-    Attributes:
-        num_parts: Number of partitions.
-        rank, world_size: This rank, and how many there are.
-    """
+    """Which rank writes which partition: partition p is rank p % world_size's."""
 
     num_parts: int
     rank: int
@@ -169,12 +160,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that came from one rank in one round.
-
-    Attributes:
-        source: The rank.
-        counts: Rows of each of the own partitions, which follow each other.
-        columns: Their columns, each ``[sum(counts), ...]``, in the order of the source.
+    """Rows that came from one rank in one round: ``counts`` of each of the own partitions, which follow each other in
+    the ``columns``, each ``[sum(counts), ...]``.
     """
 
     source: int
@@ -189,19 +176,11 @@ def scatter_rows(
     num_rows: np.ndarray,
     rows: Callable[[int, int], tuple[np.ndarray, Sequence[np.ndarray]]],
 ) -> Iterator[Batch]:
-    """Sends rows of all ranks to the writers of their partitions.
+    """Sends rows of all ranks to the writers of their partitions; yields what came, round by round, from the ranks in
+    order. Rows of a partition keep their order.
 
-    Memory: what a rank sends in a round, three times, and ``exchange.round_bytes`` for what arrives.
-
-    Args:
-        exchange: Connects the ranks.
-        parts: Who writes which partition.
-        kinds: Of each column.
-        num_rows: ``[world_size]``, rows of each rank.
-        rows: Called with the range of rows of a round, returns the partition of each and its columns.
-
-    Yields:
-        What came, round by round, from the ranks in order. Rows of a partition keep their order.
+    ``num_rows [world_size]`` are the rows of each rank; ``rows``, called with the range of rows of a round, returns the
+    partition of each and its columns. Memory: what a rank sends in a round, three times, and ``exchange.round_bytes``.
     """
     step = exchange.round_rows(kinds)
     own_rows = int(num_rows[exchange.rank])
@@ -330,23 +309,20 @@ def _kinds(graph: GraphInput) -> dict[str, object]:
     """Which tables there are, and of what kind, by name."""
     kinds: dict[str, object] = {}
 
-    def add(name: str, of_type: str, rows: Rows | None) -> None:
-        kinds[name + of_type] = None if rows is None else f"{rows.torch_dtype} {['*', *rows.row_shape]}"
+    def of(rows: Rows | None) -> str | None:
+        return None if rows is None else f"{rows.torch_dtype} {['*', *rows.row_shape]}"
 
     for nodes in graph.nodes:
         of_type = f"[{nodes.node_type!r}]" if graph.schema.is_hetero else ""
-        add("node_feat", of_type, nodes.feat)
-        add("node_label", of_type, nodes.label)
+        kinds |= {"node_feat" + of_type: of(nodes.feat), "node_label" + of_type: of(nodes.label)}
         kinds["node_time" + of_type] = nodes.time is not None
-        for name, rows in nodes.attrs.items():
-            add("node_attrs", f"{of_type}[{name!r}]", rows)
+        kinds |= {f"node_attrs{of_type}[{name!r}]": of(rows) for name, rows in nodes.attrs.items()}
     for edges in graph.edges:
         of_type = f"[{edges.edge_type!r}]" if graph.schema.is_hetero else ""
-        add("edge_feat", of_type, edges.feat)
+        kinds["edge_feat" + of_type] = of(edges.feat)
         kinds["edge_weight" + of_type] = None if edges.weight is None else str(edges.weight.dtype)
         kinds["edge_time" + of_type] = edges.time is not None
-        for name, rows in edges.attrs.items():
-            add("edge_attrs", f"{of_type}[{name!r}]", rows)
+        kinds |= {f"edge_attrs{of_type}[{name!r}]": of(rows) for name, rows in edges.attrs.items()}
     return kinds
 
 
@@ -355,12 +331,7 @@ class SlicedHotness(NodeHotness):
 
     No rank ever has the numbers of all nodes for more than one partition: what is asked of some nodes is answered where
     their numbers are, and the numbers for partition p go to rank ``p % world_size``, one partition after the other.
-
-    Args:
-        exchange: Connects the ranks.
-        of_parts: Of each partition ``[num_rows[rank]]`` float32 or float64, of one dtype on all ranks.
-        is_shared: Whether one array is that of all partitions.
-        num_rows: ``[world_size]``, nodes of each rank.
+    ``of_parts`` are ``[num_rows[rank]]`` float32 or float64 of each partition, ``is_shared``: one array for all.
     """
 
     def __init__(self, exchange: Exchange, of_parts: PartHotness, is_shared: bool, num_rows: np.ndarray) -> None:

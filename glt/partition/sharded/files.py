@@ -147,11 +147,7 @@ class _Rows:
 
 class PartTables:
     """Tables of this rank's partitions, whose rows come from all ranks at a time: those of lower ranks come first.
-
-    Args:
-        writer: Of this rank's partitions.
-        tables: The tables, of which this rank has a slice.
-        counts: ``[world_size, num_parts]`` int64, rows that each partition gets from each rank.
+    ``counts [world_size, num_parts]`` are the rows that each partition gets from each rank.
     """
 
     def __init__(self, writer: PartitionWriter, tables: Sequence[Table], counts: np.ndarray) -> None:

@@ -71,13 +71,8 @@ def make_assigner(
         if plain and is_needed and parameter.name not in arguments:
             raise TypeError(f"{parameter.name} is missing: {partitioner.__name__} needs it, a slice of it on each rank")
     assigner = partitioner(output_dir, num_parts, num_nodes, no_edges, **arguments)
-    given = {
-        "edge_assign_strategy": assigner.edge_assign_strategy,
-        "relabel": assigner.relabel,
-        "cache_ratio": assigner.caches.ratio,
-        "cache_memory_budget": assigner.caches.budget_bytes,
-    }
-    exchange.agree(given)
+    exchange.agree({name: getattr(assigner, name) for name in ("edge_assign_strategy", "relabel")})
+    exchange.agree({"cache_ratio": assigner.caches.ratio, "cache_memory_budget": assigner.caches.budget_bytes})
     strategy_arguments = assigner.strategy_arguments()
     exchange.agree(strategy_arguments)
     return assigner, json.loads(json.dumps(strategy_arguments))
