@@ -93,14 +93,9 @@ class GraphInput(Mapping[str, Any]):
     """A graph whose arguments are checked; a homogeneous one has one type of nodes and one of edges.
 
     Partitioners take it in place of ``num_nodes``, ``edge_index`` and tables. It is also the mapping of these keyword
-    arguments, as they were given: ``graph["edge_index"]``, ``**graph``.
-
-    Attributes:
-        schema: The types, in the user's order.
-        nodes, edges: By position of the type.
-        edge_dir: ``"out"`` when edges belong to their source, ``"in"`` when they belong to their destination; see
-            :meth:`expanding`.
-        arguments: What was given, by name; nothing in a partitioner, whose copies share no tensors.
+    arguments, as they were given (``arguments``): ``graph["edge_index"]``, ``**graph``. In a partitioner these are
+    gone, whose copies share no tensors. ``edge_dir`` is ``"out"`` when edges belong to their source; see
+    :meth:`expanding`.
     """
 
     schema: Schema

@@ -147,10 +147,8 @@ def id_dtype(num_ids: int) -> np.dtype:
 
 
 def group_by_owner(owner: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Groups the positions of ``owner [n]`` by owner, keeping their order inside each group.
-
-    Returns:
-        ``order [n]`` int64 and ``offset [num_parts + 1]`` int64: group ``p`` is ``order[offset[p]:offset[p + 1]]``.
+    """Groups the positions of ``owner [n]`` by owner, keeping their order inside each group: returns ``order [n]`` and
+    ``offset [num_parts + 1]``, int64; group ``p`` is ``order[offset[p]:offset[p + 1]]``.
     """
     order = np.argsort(owner, kind="stable")  # a radix sort for the narrow dtypes of a book
     return order, _offsets(owner, num_parts)
@@ -158,11 +156,8 @@ def group_by_owner(owner: np.ndarray, num_parts: int) -> tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True, eq=False)
 class Book:
-    """Owners of all nodes of one type.
-
-    Attributes:
-        owner: ``[num_nodes]``, smallest unsigned dtype.
-        offset: ``[num_parts + 1]`` int64, where the rows of each partition begin among those of all.
+    """Owners of all nodes of one type, ``[num_nodes]``, smallest unsigned dtype; and ``offset [num_parts + 1]`` int64,
+    where the rows of each partition begin among those of all.
     """
 
     owner: np.ndarray

@@ -30,11 +30,8 @@ from glt.partition.methods.partitioner import GraphArguments
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Global ids of DGL, of nodes or of edges: ranges by partition, and inside a partition by type.
-
-    Attributes:
-        begin, end: ``[num_parts, num_types]``, the ranges.
-        first: ``[num_parts, num_types]``, id inside its type of the first of each range.
+    """Global ids of DGL, of nodes or of edges: ranges by partition, and inside a partition by type. ``begin``, ``end``
+    and ``first``, the id inside its type of the first of each range, are ``[num_parts, num_types]``.
     """
 
     begin: np.ndarray

@@ -108,10 +108,8 @@ class Assembly:
 
 
 class EdgeAssembly(Assembly):
-    """The edges of one type: ``edge_index [2, num_edges]`` (the tables ``row`` and ``col``) and tables of their rows.
-
-    ``edge_type`` is for messages, None where there is only one; ``num_nodes`` are those of the source's and of the
-    destination's type.
+    """The edges of one type: ``edge_index [2, num_edges]`` (the tables ``row`` and ``col``) and tables of their rows;
+    ``num_nodes`` are those of the source's and of the destination's type.
     """
 
     def __init__(self, edge_type: EdgeType | None, num_edges: int, num_nodes: tuple[int, int], scratch: Path) -> None:

@@ -44,13 +44,11 @@ def is_ogb_folder(root: Path) -> bool:
 
 
 def read_ogb_folder(root: Path, scratch: Path, add_inverse_edge: bool | None = None) -> dict[str, Any]:
-    """Returns the keyword arguments of a partitioner for an OGB dataset.
+    """Returns the keyword arguments of a partitioner for the OGB dataset in the folder ``root``, such as
+    ``dataset/ogbn_products``; nameless files in ``scratch`` hold what is read.
 
-    Args:
-        root: Its folder, such as ``dataset/ogbn_products``.
-        scratch: Directory for what is read; its files have no names and are gone with the arrays.
-        add_inverse_edge: Whether edges are followed by their reverses. Default: as OGB does with the dataset that the
-            folder is named after.
+    ``add_inverse_edge`` says whether edges are followed by their reverses. Default: as OGB does with the dataset that
+    the folder is named after; a ValueError where its name does not tell. ImportError if CSV needs pyarrow.
     """
     raw = root / "raw"
     is_csv = (raw / _CSV).is_file() or (raw / _HETERO_CSV).is_file()

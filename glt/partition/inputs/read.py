@@ -408,7 +408,6 @@ def _log_what_stays(data: Any, taken: set[str]) -> None:
 
 def dataset_arguments(data: Dataset, *, weight_attr: str | None = None) -> dict[str, Any]:
     """Returns the keyword arguments of any partitioner that carry a :class:`glt.data.Dataset`; only edges are copied.
-
     Tables become arguments as in :func:`graph_arguments`.
     """
     schema = data.schema

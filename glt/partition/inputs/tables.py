@@ -231,15 +231,11 @@ def _require_columns(path: Path, wanted: Sequence[str], names: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class Field:
-    """An array of a graph, and what it is made of.
+    """An array of a graph, and what it is made of: ``columns`` of the table, one whose values (or lists of equal
+    length) are the rows, or several ``side_by_side``; or the ``.npy`` file ``path``. ``key`` says who asks for it, for
+    messages.
 
-    Attributes:
-        key: Who asks for it, for messages.
-        columns: Of the table: one, whose values (or lists of equal length) are the rows, or several, side by side.
-        side_by_side: Whether a row is a vector even of one column.
-        dtype: What the values become, if that is possible without changing them; floats may be rounded. Default: as
-            they are; columns side by side have one dtype.
-        path: An ``.npy`` file, in place of columns.
+    ``dtype`` is what the values become, if that is possible without changing them; floats may be rounded.
     """
 
     key: str
@@ -251,7 +247,7 @@ class Field:
 
 def read_fields(files: TableFiles, fields: Mapping[str, Field], scratch: Path) -> dict[str, np.ndarray]:
     """Reads arrays ``[rows, ...]`` of a table in one pass; no more than a record batch of them is in memory, of CSV a
-    few blocks of 1 MiB that pyarrow reads ahead.
+    few blocks of 1 MiB that pyarrow reads ahead. A ValueError names file, column and row of a value that does not fit.
     """
     out: dict[str, ScratchRows] = {}
     for path, first, batch in files.batches(*_columns(fields)):

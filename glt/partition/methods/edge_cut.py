@@ -31,13 +31,10 @@ CHUNK_EDGES: Final = 1 << 18  # looked at together: some 10 MiB
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """Neighbours of each node along edges in either direction; nodes are numbered one type after the other.
+    """Neighbours of each node along edges in either direction; nodes are numbered one type after the other. Parallel
+    edges are there as often as they are in the graph, self loops are not.
 
-    Parallel edges are there as often as they are in the graph, self loops are not.
-
-    Attributes:
-        indptr: ``[num_nodes + 1]`` int64.
-        indices: ``[2 * edges that are no loops]``, int32 where the ids fit, else int64; mapped, and writable.
+    ``indices``, int32 where the ids fit, else int64, are mapped, and writable.
     """
 
     indptr: np.ndarray

@@ -28,14 +28,12 @@ class Forecast:
     """What :meth:`PartitionerBase.partition` will take.
 
     Attributes:
-        peak_memory_bytes: Memory beside the inputs: the books, what sorting takes, and the chunks of rows that are
-            under way. Pages of mapped inputs and of the page cache are not counted.
+        peak_memory_bytes: Memory beside the inputs and the page cache: the books, what sorting takes, and the chunks of
+            rows that are under way.
         result_bytes: Size of the finished directory.
         scratch_bytes: Largest scratch file beside it.
         work_bytes: What the progress bar counts: bytes of edges read, of scratch files and of the result written.
-        seconds: Estimate: ``EDGE_NS`` per edge and ``BYTE_NS`` per byte of the result, over the threads, plus
-            ``NODE_NS`` per node; or, if that is longer, all that is written at ``DISK_BYTES_PER_S``. Of the assignment,
-            only a random one is included.
+        seconds: Estimate, from rates of this module; of the assignment, only a random one is included.
     """
 
     peak_memory_bytes: int

@@ -22,10 +22,8 @@ Values = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 class NodeHotness(ABC):
-    """Numbers ``[num_parts, num_nodes]`` of at least 0, of the nodes of one type, which need not be in one place.
-
-    They are asked for of some nodes for all partitions (:meth:`map`), or of all nodes for one partition
-    (:meth:`columns`): so a graph whose nodes are spread over ranks is placed as one that is whole.
+    """Numbers ``[num_parts, num_nodes]`` of at least 0, of the nodes of one type, which may be spread over ranks: they
+    are asked for of some nodes for all partitions (:meth:`map`), or of all nodes for one partition (:meth:`columns`).
     """
 
     num_parts: int
@@ -36,10 +34,8 @@ class NodeHotness(ABC):
 
     @abstractmethod
     def map(self, nodes: np.ndarray, of: Values) -> list[np.ndarray]:
-        """Returns what ``of`` says of nodes ``[n]``, ids ascending: arrays ``[n, ...]``.
-
-        ``of`` is called with the float64 numbers ``[num_parts, m]`` of ``m`` of the nodes, in order, also of none; it
-        returns arrays ``[m, ...]``.
+        """Returns what ``of`` says of nodes ``[n]``, ids ascending: arrays ``[n, ...]``. It is called with the float64
+        numbers ``[num_parts, m]`` of ``m`` of the nodes, in order, also of none, and returns arrays ``[m, ...]``.
         """
 
     @abstractmethod

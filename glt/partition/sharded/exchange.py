@@ -36,12 +36,8 @@ Kind = tuple[np.dtype, tuple[int, ...]]  # dtype of a column, and shape of a row
 
 
 class Exchange(Collective):
-    """The ranks of a run.
-
-    Args:
-        group: The ranks that take part; None: all of them.
-        timeout_s: How long to wait for another rank at a time.
-        round_bytes: Memory for rows that arrive at a time; the same on all ranks.
+    """The ranks of a run, ``group`` or all; ``timeout_s`` is how long to wait for another one at a time,
+    ``round_bytes`` the memory for rows that arrive at a time, the same on all ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, timeout_s: float, round_bytes: int) -> None:
@@ -213,12 +209,8 @@ def columns_of(data: np.ndarray, num_rows: int, kinds: Sequence[Kind]) -> list[n
 
 @dataclass(frozen=True, eq=False)
 class GraphSlice:
-    """The slice of a rank, and how long those of all ranks are.
-
-    Attributes:
-        graph: The slice; its ``num_nodes`` are those of the whole graph.
-        node_rows: ``[world_size, num_node_types]`` int64, rows of node tables.
-        num_edges: ``[world_size, num_edge_types]`` int64.
+    """The slice of a rank: ``num_nodes`` of ``graph`` are those of the whole graph; ``node_rows`` and ``num_edges``
+    ``[world_size, num_types]`` int64 are rows of node tables and edges of the slices of all ranks.
     """
 
     graph: GraphInput
@@ -250,9 +242,8 @@ class GraphSlice:
 
 
 def gather_argument(exchange: Exchange, name: str, value: Any, num_nodes: Any) -> Any:
-    """Returns an argument that has an element for each node, given the slice of it that each rank has.
-
-    Tensors and arrays in it, which may be inside of dicts and lists, come back as arrays of all nodes.
+    """Returns an argument that has an element for each node, given the slice of it that each rank has. Tensors and
+    arrays in it, also inside of dicts and lists, come back as arrays of all nodes.
     """
     exchange.agree({name: structure(value)})
     return _gathered(exchange, name, value, num_nodes)
@@ -383,9 +374,7 @@ class SlicedHotness(NodeHotness):
 def sliced_hotness(
     exchange: Exchange, name: str, value: Any, graph: GraphInput, num_parts: Any
 ) -> HotnessByType | None:
-    """Returns hotness as a partitioner of ``graph`` takes it, given the slice of it that each rank has; None where it
-    is None.
-    """
+    """Returns hotness as a partitioner of ``graph`` takes it, given the slice of it that each rank has; or None."""
     exchange.agree({name: structure(value)})
     if value is None:
         return None

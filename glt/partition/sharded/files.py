@@ -23,14 +23,8 @@ from glt.partition.sharded.exchange import Exchange, Kind, Parts, columns_of, fi
 
 @dataclass(frozen=True, eq=False)
 class RankWriter:
-    """What a rank writes with; its functions and those of :class:`EdgeFiles` are collectives of all ranks.
-
-    Attributes:
-        exchange: Connects the ranks.
-        writer: Of this rank's partitions.
-        parts: Who writes which partition.
-        leaders: Ranks that write what all partitions of their directory share.
-        relabel: Whether nodes and edges get new ids.
+    """What a rank writes with; its functions and those of :class:`EdgeFiles` are collectives of all ranks. ``leaders``
+    are the ranks that write what all partitions of their directory share.
     """
 
     exchange: Exchange
@@ -253,13 +247,8 @@ class Numbering:
 
 
 class EdgeFiles:
-    """Writes the edges of one type: rows, tables and, on leaders, the edge book or the maps of ids.
-
-    Args:
-        rank: This rank.
-        edges: Its slice; ``neighbor_time`` of all nodes.
-        num_edges: ``[world_size]``, edges in the slice of each rank.
-        books: Of all node types.
+    """Writes the edges of one type: rows, tables and, on leaders, the edge book or the maps of ids. ``edges`` are the
+    slice of this rank, with ``neighbor_time`` of all nodes; ``num_edges [world_size]`` those in the slice of each rank.
     """
 
     def __init__(self, rank: RankWriter, edges: EdgeInput, num_edges: np.ndarray, books: Sequence[Book]) -> None:
