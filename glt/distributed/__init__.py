@@ -7,7 +7,6 @@ from glt._faces import lazy_names
 if TYPE_CHECKING:
     from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
     from glt.distributed.engine.dataset import DistDataset
-    from glt.distributed.engine.event_loop import ConcurrentEventLoop
     from glt.distributed.engine.sampler import DistNeighborSampler
     from glt.distributed.graph.blocks import Block, to_block
     from glt.distributed.graph.evaluation import gather_metrics
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
     from glt.distributed.tensors.tensor import DistTensor
     from glt.distributed.wire.calls import register_server_function
+    from glt.distributed.wire.threads import ConcurrentEventLoop
     from glt.partition import partition_graph
 
 __all__ = [

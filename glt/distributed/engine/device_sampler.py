@@ -13,7 +13,6 @@ from torch import Tensor
 from glt import _core
 from glt.data.device import Accelerator, Event
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import (
     LONG,
@@ -27,6 +26,7 @@ from glt.distributed.engine.partitions import (
 from glt.distributed.engine.requests import OneHopRequest
 from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler, SampledBatch
 from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch, Edges, Nodes

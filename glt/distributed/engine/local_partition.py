@@ -193,10 +193,7 @@ class LocalPartition:
 
     def _encoded(self, asked: OneHopRequest | InducedRequest, hop: _core.OneHop | _core.InducedRows) -> Tensor:
         num_neighbors, num_edges = self.num_ids[asked.edge_type]
-        specs = {
-            "count": (torch.uint32, (len(asked.nodes),)),
-            "neighbor": (id_dtype(num_neighbors), (hop.num_edges,)),
-        }
+        specs = {"count": (torch.uint32, (len(asked.nodes),)), "neighbor": (id_dtype(num_neighbors), (hop.num_edges,))}
         if asked.with_edge:
             specs["edge"] = (id_dtype(num_edges), (hop.num_edges,))
         buffer, out = reply_buffer(specs)

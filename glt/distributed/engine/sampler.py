@@ -17,7 +17,6 @@ from glt.channel.message import MessageLayout
 from glt.data.device import Event
 from glt.data.partition_book import PartitionBook
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import (
     LONG,
@@ -30,6 +29,7 @@ from glt.distributed.engine.partitions import (
     in_message,
 )
 from glt.distributed.engine.requests import InducedRequest, OneHopRequest
+from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.sampler.config import SamplingConfig
 
 if TYPE_CHECKING:
@@ -124,12 +124,7 @@ class Frontier:
 
     @classmethod
     def of(
-        cls,
-        batch: _core.Batch,
-        node_type: int,
-        book: PartitionBook,
-        seed_time: Tensor | None,
-        disjoint: bool,
+        cls, batch: _core.Batch, node_type: int, book: PartitionBook, seed_time: Tensor | None, disjoint: bool
     ) -> Frontier:
         """Sorts the frontier of a batch by owner.
 
@@ -337,7 +332,7 @@ class SampledBatch:
     it out.
 
     Attributes:
-        specs: Dtype and shape of each tensor of the batch, by the names of :mod:`glt.distributed.loader.collate`.
+        specs: Dtype and shape of each tensor of the batch, by the names of :mod:`glt.distributed.loader.base`.
         stats: What it reports about its making, by the names of ``STATS``.
     """
 

@@ -114,12 +114,9 @@ class LinkSeeds(Seeds):
     def _stores(self, name: str) -> tuple[str, ...]:
         """Where PyG puts a field: of links with the seed edges, of triplets with the node types."""
         src, dst = (f"n{end}" for end in self.ends)
-        return {
-            "src_index": (src,),
-            "dst_pos_index": (dst,),
-            "dst_neg_index": (dst,),
-            "seed_time": (src, dst),
-        }.get(name, (f"l{self.edge_type}",))
+        return {"src_index": (src,), "dst_pos_index": (dst,), "dst_neg_index": (dst,), "seed_time": (src, dst)}.get(
+            name, (f"l{self.edge_type}",)
+        )
 
     async def _negatives(
         self, sampler: DistNeighborSampler, drawn: Negatives, edges: SeedEdges, batch_key: int

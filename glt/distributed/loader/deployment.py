@@ -1,22 +1,31 @@
-"""Where the samplers of a loader are: beside the trainer, in processes of its own, or on servers."""
+"""Where the samplers of a loader are: beside the trainer, in processes of its own, or on servers; and how they end."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from multiprocessing import util
 from typing import Any, ClassVar, Protocol
 
 from glt import _core
+from glt import _deadlines as deadlines
+from glt.channel.local import DeviceChannel, LocalChannel
 from glt.channel.message import Message
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.engine.device_sampler import DeviceNeighborSampler, DevicePartitionSampler, sampler_of
 from glt.distributed.engine.local_partition import LocalPartition
-from glt.distributed.engine.producer import EpochStart
+from glt.distributed.engine.partitions import PartitionRouter
+from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.seeds import SamplingJob
-from glt.distributed.engine.worker_group import WorkerGroup
-from glt.distributed.loader.collocated import CollocatedSampler
+from glt.distributed.engine.worker import WorkerGroup
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -27,8 +36,165 @@ from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.remote import RemoteSampler
 from glt.distributed.wire.connection import host_id
 from glt.distributed.wire.group import Group, require_equal
-from glt.errors import PartitionError, RendezvousError
+from glt.distributed.wire.store import connect
+from glt.distributed.wire.threads import ConcurrentEventLoop
+from glt.distributed.wire.transport import Peer, RpcTransport, Transport
+from glt.errors import ChannelClosed, ChannelTimeout, PartitionError, RendezvousError
 from glt.sampler.order import draw_random_seed
+
+_shared_lock = threading.Lock()
+
+
+class _SharedTransport:
+    """The transport of this process. torch has one RPC agent per process, so the loaders of a trainer share it."""
+
+    def __init__(self) -> None:
+        self.transport: Transport | None = None
+        self.peers: list[Peer] = []
+        self.me: Peer | None = None
+        self.run_id = ""
+        self.num_users = 0
+        self.options = (0, 0.0)  # threads and timeout that the transport was opened with
+
+    def acquire(
+        self, group: Group, dataset: DistDataset, read_here: Iterable[int], num_threads: int, timeout_s: float
+    ) -> PartitionRouter:
+        with _shared_lock:
+            if self.transport is None:
+                me = Peer(group.me, group.rank, None, socket.gethostname(), os.getpid(), dataset.partition_idx)
+                peers = [Peer(**each) for each in group.exchange("samplers", me.to_json())]
+                store = connect(*group.open_store(), timeout_s)
+                handlers = dataset.own.handlers()
+                self.transport = group.run(
+                    lambda: RpcTransport(me, handlers, me.rank, group.size, store, num_threads, timeout_s)
+                )
+                self.peers, self.me, self.run_id = peers, me, dataset.manifest.run_id
+                self.options = (num_threads, timeout_s)
+            assert self.me is not None
+            if (num_threads, timeout_s) != self.options:
+                raise ValueError(
+                    f"num_rpc_threads = {num_threads}, rpc_timeout = {timeout_s:g}, but the collocated loaders of a "
+                    f"process share one transport, and it was opened with {self.options[0]} and {self.options[1]:g}: "
+                    "give them the same"
+                )
+            if (dataset.manifest.run_id, dataset.partition_idx) != (self.run_id, self.me.partition_idx):
+                raise ValueError(
+                    f"data is partition {dataset.partition_idx} of run {dataset.manifest.run_id}, but this process "
+                    f"already serves partition {self.me.partition_idx} of run {self.run_id} to others: shut the other "
+                    "loaders down first, or sample in worker mode"
+                )
+            own = [replace(self.me, partition_idx=part) for part in read_here]  # some may have no trainer
+            router = PartitionRouter(self.transport, [*self.peers, *own], self.me, dataset.num_partitions)
+            self.num_users += 1
+            return router
+
+    def release(self, gracefully: bool) -> None:
+        with _shared_lock:
+            self.num_users -= 1
+            if self.num_users == 0 and self.transport is not None:
+                self.transport.close(gracefully)
+                self.transport = None
+
+
+_shared = _SharedTransport()
+
+
+class CollocatedSampler:
+    """A producer on threads of this process, with the interface of :class:`WorkerGroup`.
+
+    Args:
+        job: What to sample.
+        rank: This trainer.
+        dataset: Its partition.
+        options: Where, and how far ahead.
+        others: Further partitions that are read directly, by index.
+        group: Where the trainers are whose partitions are not; None if there are none.
+        pinned: Batches of the CPU lie where a GPU copies them from by itself.
+    """
+
+    def __init__(
+        self,
+        job: SamplingJob,
+        rank: int,
+        dataset: DistDataset,
+        options: CollocatedDistSamplingWorkerOptions,
+        others: Mapping[int, LocalPartition],
+        group: Group | None,
+        pinned: bool = False,
+    ) -> None:
+        self._group = group
+        device = dataset.sampling_device if options.device is None else options.device
+        accelerator = accelerator_of(device, "device")
+        concurrency = options.worker_concurrency
+        router: PartitionRouter | None = None
+        loop: ConcurrentEventLoop | None = None
+        if group is not None:
+            num_threads = options.rpc_threads(dataset.num_partitions)
+            router = _shared.acquire(group, dataset, others, num_threads, options.rpc_timeout)
+        try:
+            loop = ConcurrentEventLoop(concurrency)
+            sampler = sampler_of(job, accelerator, dataset, others, router, loop, staged=False)
+            if isinstance(sampler, DeviceNeighborSampler | DevicePartitionSampler):
+                self._channel: LocalChannel = DeviceChannel(concurrency, sampler.accelerator, sampler.stream)
+            else:
+                self._channel = LocalChannel(concurrency, pinned)
+        except BaseException:
+            if loop is not None:
+                loop.shutdown(deadlines.JOIN_S)
+            if router is not None:
+                _shared.release(gracefully=False)
+            raise
+        self._producer = Producer(sampler, self._channel, job, (0, 1), "collocated sampler of trainer", rank)
+        self._producer.open()
+        self._leave = {"gracefully": False}
+        self._finalizer = weakref.finalize(self, _end_collocated, os.getpid(), self._producer, router, self._leave)
+
+    def start_epoch(self, start: EpochStart) -> None:
+        """Asks for the batches of an epoch; those of earlier iterations are given up."""
+        self._producer.start_epoch(start)
+
+    def drain(self) -> None:
+        """Ends sampling for this trainer. Requests of other trainers are still answered."""
+        self._producer.want(-1)
+
+    def receive(self, index: int, wait: bool = True) -> Message | None:
+        """Waits for the next message, or returns None without.
+
+        Raises:
+            RuntimeError: If the sampling thread ended, or the loader was shut down.
+            glt.errors.PeerLost: If a trainer that is asked for rows is gone; names it.
+        """
+        while True:
+            try:
+                return self._channel.receive(deadlines.POLL_S if wait else 0.0)
+            except ChannelTimeout:
+                if not wait:
+                    return None
+                if not self._producer.is_running:
+                    raise RuntimeError("the sampling thread ended; its output above says why") from None
+                if self._group is not None:
+                    self._group.check_peers()
+            except ChannelClosed:
+                raise RuntimeError("the loader was shut down while a batch was awaited") from None
+
+    def stats(self) -> dict[str, float]:
+        """Counters of the channel."""
+        return dict(self._channel.stats())
+
+    def close(self, all_finished: bool = False) -> None:
+        """Ends the threads; with ``all_finished``, takes leave of the other trainers. May be called again."""
+        self._leave["gracefully"] = all_finished
+        self._finalizer()
+
+
+def _end_collocated(pid: int, producer: Producer, router: PartitionRouter | None, leave: dict[str, bool]) -> None:
+    if os.getpid() != pid:
+        return  # a fork: the threads are not here, and the connections are its parent's to end
+    producer.close(deadlines.JOIN_S)
+    producer.sampler.loop.shutdown(deadlines.JOIN_S)
+    if router is not None:
+        _shared.release(**leave)
+
 
 logger = logging.getLogger(__name__)
 
@@ -298,3 +464,81 @@ def graph_of(data: Any, options: Any, context: DistContext) -> LoaderData:
             f"data has type {type(data).__name__}, but servers sample from the partitions that they have: leave it None"
         )
     return require_client().dataset()
+
+
+_draining: set[threading.Thread] = set()
+_waited_for_by = 0  # the process whose end waits for them
+
+
+def end(backend: Backend, group: Group | None) -> None:
+    """Ends the sampling of a loader, and its samplers once no living trainer needs them.
+
+    Returns after a few seconds at most. A trainer that is needed for longer goes on serving in the background, so that
+    trainers may end their loaders at different times and in different orders; its process then ends when the others
+    have finished or died.
+
+    Args:
+        backend: The samplers.
+        group: Where the trainers are who may ask them; None if nobody does.
+    """
+    backend.drain()
+    if group is None:
+        backend.close()
+        return
+    thread = _start(backend, group)
+    thread.join(deadlines.DRAIN_S)
+    if thread.is_alive():
+        logger.info("%s goes on serving its partition to trainers that have not finished", group.me)
+
+
+def abandon(backend: Backend, group: Group | None, pid: int) -> None:
+    """What becomes of a loader that was not shut down: it was collected, or the interpreter ends.
+
+    Args:
+        backend, group: As for :func:`end`.
+        pid: The process that made the loader. A fork of it has nothing to end.
+    """
+    if os.getpid() != pid:
+        return
+    backend.drain()
+    if threading.main_thread().is_alive():
+        # Waits for nothing: a collection may happen anywhere, under any lock, on a thread of the sampler itself.
+        _start(backend, group)
+    else:
+        # The interpreter ends, perhaps because of an exception that others wait to hear of.
+        _finish(backend, group, deadlines.DRAIN_S)
+
+
+def _start(backend: Backend, group: Group | None) -> threading.Thread:
+    global _waited_for_by
+    if _waited_for_by != os.getpid():
+        # Of multiprocessing, not of atexit, which its children never come to unless they are spawned: trainers may be
+        # forked. Registered here, since such a child forgets what its parent has registered.
+        util.Finalize(None, _wait, exitpriority=1)
+        _waited_for_by = os.getpid()
+    thread = threading.Thread(target=_finish, args=(backend, group, None), name="glt-drain", daemon=True)
+    # Until it is dead, not until it has finished: it may be the last to let go of the samplers, and a daemon that frees
+    # a tensor while the interpreter ends takes the process with it ("terminate called without an active exception").
+    _draining.difference_update([earlier for earlier in list(_draining) if earlier.ident and not earlier.is_alive()])
+    _draining.add(thread)
+    thread.start()
+    return thread
+
+
+def _finish(backend: Backend, group: Group | None, timeout_s: float | None) -> None:
+    if group is None:
+        backend.close()
+        return
+    missing: list[int] = []
+    try:
+        missing = group.finish(timeout_s)
+        if missing:
+            logger.warning("trainers of rank %s were not waited for: they or this one died or gave up", missing)
+    finally:
+        backend.close(all_finished=not missing)
+
+
+def _wait() -> None:
+    """Bounded by the lives of the trainers that are waited for: each wait ends when they finish or fall silent."""
+    for thread in list(_draining):
+        thread.join()
