@@ -187,11 +187,7 @@ _world: World | None = None
 
 
 def enter(world: World) -> World:
-    """Makes a world that of this process.
-
-    Raises:
-        RuntimeError: If it has one already.
-    """
+    """Makes a world that of this process."""
     global _world
     if _world is not None:
         raise RuntimeError(f"this process is in {_world} already: call glt.distributed.finalize() first")
@@ -212,11 +208,7 @@ def current_world() -> World | None:
 
 
 def require_world() -> World:
-    """The world of this process.
-
-    Raises:
-        RuntimeError: If it has none.
-    """
+    """The world of this process."""
     if _world is None:
         raise RuntimeError("this process is in no world yet: call glt.distributed.initialize() first")
     return _world

@@ -20,11 +20,7 @@ CPU = "cpu"
 
 
 def checked_devices(worker_devices: Any, num_workers: int) -> list[str] | None:
-    """Returns a device per process of this host, as text; None where nothing was said.
-
-    Raises:
-        TypeError, ValueError: If they are no devices, too many, or GPUs that cannot be used here; says what is missing.
-    """
+    """Returns a device per process of this host, as text; None where nothing was said."""
     named = _named(worker_devices, num_workers)
     if named is None:
         return None
@@ -95,24 +91,7 @@ def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) ->
 
 @dataclass
 class _WorkerOptions:
-    """What all modes share.
-
-    Args:
-        master_addr: Host name or address of the trainer of rank 0, as the others reach it. Default: ``MASTER_ADDR``
-            of the environment, else localhost.
-        master_port: A free port on that host; loaders of one job may share it. Default: one is found and made known
-            through ``torch.distributed``, which must then be initialised before the loader is created.
-        num_rpc_threads: Threads that answer other samplers' requests, 1 to 1024; those of one sampler are answered one
-            after the other. Default: one per partition, 2 to 16.
-        rpc_timeout: Deadline in seconds of start-up and of every call, above 0 and below a day. A request may wait for
-            the call before it, and so for twice that.
-        worker_concurrency: Batches that a sampler works on at the same time, 1 to 1024.
-        read_local: Read the partitions of trainers on the same host straight from their mapped files, which the
-            processes of a host share, instead of asking those trainers' samplers.
-
-    Raises:
-        TypeError, ValueError: If a value is out of range; names the option.
-    """
+    """What all modes share."""
 
     master_addr: str | None = None
     master_port: int | None = None

@@ -35,16 +35,9 @@ from glt.sampler.graph import SampledGraph
 class LocalGraph:
     """What a GPU of this process reads of a partitioned graph: once for all loaders of a dataset.
 
-    Args:
-        dataset: One of the partitions, and what is known of all.
-        partitions: Those that are read here, by index.
-
     Attributes:
         graphs: By edge type, the rows of all nodes; those of nodes of partitions elsewhere are empty.
         tables: The tables of these partitions' nodes and edges.
-
-    Raises:
-        ValueError: If the dataset was loaded for samplers on the CPU.
     """
 
     def __init__(self, dataset: DistDataset, partitions: Mapping[int, LocalPartition]) -> None:
@@ -68,11 +61,7 @@ class LocalGraph:
         self.tables = LocalTables(partitions, {"node": dataset.node_books, "edge": dataset.edge_books})
 
     def kernels(self, config: SamplingConfig, accelerator: Accelerator) -> DeviceSampling:
-        """Returns what samples these rows on a GPU, on the current stream.
-
-        Raises:
-            ValueError: If an option is one that kernels lack.
-        """
+        """Returns what samples these rows on a GPU, on the current stream."""
         graph = replace(self._graph, time_level=config.time_level)
         return DeviceSampling(graph, config, accelerator.device, lambda r: self.graphs[r].placed(accelerator))
 
@@ -84,11 +73,7 @@ class LocalGraph:
 
 
 def require_for_gpu(dataset: DistDataset) -> str:
-    """Returns the mode that a dataset was loaded with, for samplers on a GPU.
-
-    Raises:
-        ValueError: If that is ``'CPU'``.
-    """
+    """Returns the mode that a dataset was loaded with, for samplers on a GPU."""
     mode = dataset.load_args["graph_mode"]
     if mode == "CPU":
         raise ValueError(
@@ -100,10 +85,6 @@ def require_for_gpu(dataset: DistDataset) -> str:
 
 def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
     """Returns rows of all nodes of the whole graph; those of nodes of other partitions are empty.
-
-    Args:
-        by_part: The rows of partitions, by index, in the order of the ids that each owns.
-        book: Who owns which.
 
     The columns of a single partition are used in place, with row offsets of all nodes. Those of several are copied,
     once per process: kernels find all rows of an edge type in one column.
@@ -172,10 +153,6 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
 def weight_guide(indptr: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
     """The cut points of rows whose sums are known, as ``csrc/core/weights.h`` has them: they depend on where a row
     begins.
-
-    Args:
-        indptr: Row offsets ``[num_rows + 1]``, int64.
-        weight_sum: Sums within each row ``[E]``, uint64.
     """
     begin, end = indptr[:-1], indptr[1:]
     total = np.zeros(len(begin), np.uint64)

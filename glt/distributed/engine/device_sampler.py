@@ -42,17 +42,6 @@ class DeviceNeighborSampler(DistNeighborSampler):
     batches are under way at once; what one asks for comes after what the one before it asked for.
 
     Has not run on a GPU yet: the tests run it with the kernels' host executor.
-
-    Args:
-        dataset, config, router, loop, collect_features, others: As in :class:`DistNeighborSampler`.
-        accelerator: The GPU.
-        stream: Of the kernels. Default: one of its own.
-        staged: Where batches go: False, to tensors of the GPU, which are used where they are. True, to host memory that
-            a channel passes on, pinned for copies that wait for nothing; then rows are looked up by the CPU, straight
-            into it, as far as none of a table are in device memory: they need not cross the bus twice more.
-
-    Raises:
-        ValueError: If the dataset was loaded for the CPU, or an option is one that kernels lack.
     """
 
     def __init__(
@@ -211,12 +200,6 @@ class StitchedBatch:
     the frontier.
 
     Has not run on a GPU yet; on the device ``cpu`` the same operations run on the host.
-
-    Args:
-        num_nodes: Number of nodes of each node type.
-        ends: ``(expanded node type, neighbour node type)`` of each edge type.
-        place: The GPU.
-        stream: All is done in its order.
     """
 
     def __init__(
@@ -231,12 +214,7 @@ class StitchedBatch:
     def start(
         self, seeds: Sequence[tuple[int, np.ndarray]], with_edge: bool, disjoint: bool, seed_time: np.ndarray | None
     ) -> None:
-        """Starts a batch; ``seed_time`` is with those who sample.
-
-        Raises:
-            IndexError: If a seed is outside the graph; names the first.
-            ValueError: If the batch has more trees than numbers for them.
-        """
+        """Starts a batch; ``seed_time`` is with those who sample."""
         self._with_edge, self._disjoint = with_edge, disjoint
         by_type: list[list[np.ndarray]] = [[] for _ in self._num_nodes]
         trees: list[list[np.ndarray]] = [[] for _ in self._num_nodes]
@@ -302,10 +280,6 @@ class StitchedBatch:
             edge_type: Which.
             parts: Where in the frontier rows stand ``[n]``, edges of each ``[n]``, their other ends and their ids
                 ``[E]``: all of the frontier, each once.
-
-        Raises:
-            IndexError: If a neighbour is outside the graph.
-            ValueError: If the parts are not of one piece.
         """
         expanded, found = self._ends[edge_type]
         with self._place.on(self._stream):
@@ -385,11 +359,7 @@ class StitchedBatch:
         self._hop_edges = [[] for _ in self._ends]
 
     def induce_from(self, edge_type: int, parts: Sequence[_Part]) -> None:
-        """Takes the edges of a type among the nodes; as :meth:`expand_from`, by place among all nodes.
-
-        Raises:
-            ValueError: If one leads elsewhere.
-        """
+        """Takes the edges of a type among the nodes; as :meth:`expand_from`, by place among all nodes."""
         expanded, found = self._ends[edge_type]
         with self._place.on(self._stream):
             at, neighbor, edge = self._stitched(parts, len(self._node[expanded]), found)
@@ -507,16 +477,6 @@ class DevicePartitionSampler(DistNeighborSampler):
     likewise: those of partitions here from the GPU's tiers, the others by way of pinned memory.
 
     Has not run on a GPU yet: the tests run it with the kernels' host executor.
-
-    Args:
-        dataset, config, router, loop, collect_features, others: As in :class:`DistNeighborSampler`.
-        accelerator: The GPU.
-        stream: Of the kernels. Default: one of its own.
-        staged: Where batches go: False, to tensors of the GPU. True, to host memory that a channel passes on; then
-            rows of tables are looked up by the CPU, straight into it.
-
-    Raises:
-        ValueError: If the dataset was loaded for the CPU, or an option is one that kernels lack.
     """
 
     partitions: DeviceParts
@@ -616,18 +576,7 @@ def sampler_of(
     staged: bool = True,
     spare: list[_core.Batch] | None = None,
 ) -> DistNeighborSampler:
-    """Returns what samples for a loader at a place.
-
-    Args:
-        job: What to sample.
-        place: A GPU; None: the CPU. A GPU samples from the whole graph where all of it is read here, and else asks for
-            the rest.
-        dataset, others: The partitions that are read here.
-        router: To the others.
-        loop: Where native calls run.
-        staged: Batches of a GPU are copied to the host.
-        spare: As in :class:`DistNeighborSampler`.
-    """
+    """Returns what samples for a loader at a place."""
     if place is None:
         return DistNeighborSampler(dataset, job.config, router, loop, job.collect_features, others, spare)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions

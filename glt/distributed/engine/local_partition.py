@@ -115,13 +115,7 @@ class LocalPartition:
 
     @classmethod
     def of(cls, part: Partition, placing: Placing, labelled: Sequence[bool]) -> LocalPartition:
-        """Wraps the arrays of a partition.
-
-        Args:
-            part: What was loaded.
-            placing: For samplers on a GPU.
-            labelled: By node type, whether labels come from elsewhere, so that those of the partition do not count.
-        """
+        """Wraps the arrays of a partition."""
         counts = [entry.num_nodes for entry in part.manifest.node_types]
         node_tables: list[dict[str, Feature]] = []
         node_caches: list[NodeCache | None] = []
@@ -239,12 +233,7 @@ class LocalPartition:
         return self.induced(asked) if isinstance(asked, InducedRequest) else self.one_hop(asked)
 
     def one_hop(self, asked: OneHopRequest) -> _core.OneHop:
-        """Samples one hop.
-
-        Raises:
-            IndexError: If a node is outside the graph or owned by another partition; names the first.
-            ValueError: If there are no such edges, or they lack the weights or times that are asked for.
-        """
+        """Samples one hop."""
         edge_type = self._named("edge", self.schema.edge_types, asked.edge_type)
         topology = self.graphs[asked.edge_type].topology
         if asked.weighted and topology.weights is None:
@@ -292,12 +281,7 @@ class LocalPartition:
         return torch.stack([side[order] for side in ends]), ids
 
     def has_edges(self, asked: HasEdgesRequest) -> Tensor:
-        """Says which pairs are edges ``[n]``, bool.
-
-        Raises:
-            IndexError: If a center is outside the graph or owned by another partition; names the first.
-            ValueError: If there are no such edges, or not as many neighbours as centers.
-        """
+        """Says which pairs are edges ``[n]``, bool."""
         self._named("edge", self.schema.edge_types, asked.edge_type)
         found = torch.empty(len(asked.centers), dtype=torch.uint8)
         csr = self.csr(asked.edge_type, False, False)
@@ -305,11 +289,7 @@ class LocalPartition:
         return found.bool()
 
     def earliest_node(self, asked: EarliestRequest) -> tuple[int, int] | None:
-        """The owned node of the smallest time, the first of several, and that time; None without nodes or times.
-
-        Raises:
-            ValueError: If there is no such node type.
-        """
+        """The owned node of the smallest time, the first of several, and that time; None without nodes or times."""
         self._named("node", self.schema.node_types, asked.node_type)
         time = self.node_tables[asked.node_type].get("time")
         if time is None or len(time) == 0:
@@ -318,11 +298,7 @@ class LocalPartition:
         return int(self.nodes[asked.node_type].owned[row]), int(time.tensor[row])
 
     def tables(self, kind: str, type_: int) -> dict[str, Feature]:
-        """The tables of a type of nodes or edges.
-
-        Raises:
-            ValueError: If there is no such kind or type.
-        """
+        """The tables of a type of nodes or edges."""
         if kind not in ("node", "edge"):
             raise ValueError(f"kind = {kind!r}: expected 'node' or 'edge'")
         self._named(kind, self.schema.node_types if kind == "node" else self.schema.edge_types, type_)
@@ -367,10 +343,6 @@ class LocalTables:
     (:func:`row_hotness`) and the first of the edges; all rows but these first ones stay in
     the partitions' own mapped files, pinned. That takes 4 bytes of device memory per node or edge of the graph more,
     but where nothing is hot and the partitions own ranges of ids that follow each other.
-
-    Args:
-        partitions: Those that are read here, by index.
-        books: Owners, by kind (``'node'``, ``'edge'``) and type.
     """
 
     def __init__(

@@ -37,16 +37,7 @@ from glt.distributed.wire.transport import Peer, Transport
 
 
 class PartitionRouter:
-    """Sends requests to a process that serves the partition.
-
-    Args:
-        transport: Carries them.
-        peers: All processes that serve partitions, this one among them.
-        me: This process. Among several that serve a partition it keeps to one, others to others.
-
-    Raises:
-        ValueError: If a partition is served by nobody; names it.
-    """
+    """Sends requests to a process that serves the partition."""
 
     def __init__(self, transport: Transport, peers: Sequence[Peer], me: Peer, num_partitions: int) -> None:
         self.transport = transport
@@ -226,15 +217,6 @@ class Partitions:
     Attributes:
         local: The partitions that are read here, by index.
         elsewhere: The others.
-
-    Args:
-        dataset: The partition here.
-        others: Further partitions that are read here, by index.
-        router: Where the partitions are that are not read here; None if there are none.
-        loop: Where native calls run.
-
-    Raises:
-        ValueError: If there are partitions elsewhere and no router.
     """
 
     def __init__(
@@ -253,11 +235,6 @@ class Partitions:
     async def edges(self, wanted: Sequence[EdgesWanted], size: int, stats: dict[str, float]) -> list[list[RowsPart]]:
         """Returns, by edge type, what partitions answered: those elsewhere are asked at once, those here are read
         meanwhile.
-
-        Args:
-            wanted: What to ask.
-            size: About how many edges will come from here.
-            stats: Of the batch; adds its times and bytes.
         """
         here = [each for each in wanted if each[1] in self.local]
         asked: dict[int, list[EdgesWanted]] = defaultdict(list)
@@ -299,13 +276,7 @@ class Partitions:
                 each.replies.append((positions, reply))
 
     async def look_up(self, kind: str, type_: int, table: str, ids: Tensor) -> Tensor:
-        """Returns rows of one table, ``[len(ids), ...]``.
-
-        Args:
-            kind, type_: Of what: ``'node'`` or ``'edge'``, and the position of the type.
-            table: Its name.
-            ids: Ids, int64.
-        """
+        """Returns rows of one table, ``[len(ids), ...]``."""
         rows = RowLookup.of(self.dataset, self.local, kind, type_, ids.numpy(), table)
         self.ask_for_rows([rows])
         ((name, (dtype, shape)),) = rows.specs.items()
@@ -394,10 +365,6 @@ class EdgeDirectory:
 
     Each index is made when it is first needed, and kept: 4 to 8 bytes per edge for finding edges by id, 4 to 8 per node
     of the neighbours' type for their degrees, 8 to 16 per edge for their edges.
-
-    Args:
-        part: The partition.
-        edge_type: Position of the edge type.
     """
 
     def __init__(self, part: LocalPartition, edge_type: int) -> None:
@@ -437,11 +404,7 @@ class EdgeDirectory:
             return torch.from_numpy(self._by_id[0].astype(np.int64))
 
     def near_degrees(self, nodes: Tensor) -> Tensor:
-        """Edges of nodes that this partition owns and expands, ``[n]`` int64.
-
-        Raises:
-            IndexError: If a node is outside the graph or owned by another partition; names the first.
-        """
+        """Edges of nodes that this partition owns and expands, ``[n]`` int64."""
         book = self.topology.book
         assert book is not None
         _core.require_owned(book.native, nodes.numpy(), self.part.index)
@@ -449,11 +412,7 @@ class EdgeDirectory:
         return self.topology.indptr[row + 1] - self.topology.indptr[row]
 
     def far_degrees(self, nodes: Tensor) -> Tensor:
-        """Of any nodes at the other end, the edges that are here, ``[n]`` int64.
-
-        Raises:
-            IndexError: If a node is outside the graph; names the first.
-        """
+        """Of any nodes at the other end, the edges that are here, ``[n]`` int64."""
         self._require_neighbors(nodes)
         with self._making:
             return self._far_counts[nodes].long()
@@ -464,9 +423,6 @@ class EdgeDirectory:
         Returns:
             Their number by node ``[n]``, int64, the nodes that this partition expands ``[E]``, int64, and the ids of
             the edges ``[E]``, int64, ascending for each node.
-
-        Raises:
-            IndexError: If a node is outside the graph; names the first.
         """
         with self._making:
             csr = self._far_side.csr
@@ -536,12 +492,7 @@ Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class GraphQueries:
-    """Answers questions about the partitions whose files are on this host. Types are positions in the schema.
-
-    Args:
-        dataset: The partition that this process has loaded; others are mapped from its directory when they are asked
-            for.
-    """
+    """Answers questions about the partitions whose files are on this host. Types are positions in the schema."""
 
     def __init__(self, dataset: DistDataset) -> None:
         self.dataset = dataset
@@ -550,12 +501,7 @@ class GraphQueries:
         self._directories: dict[tuple[int, int], EdgeDirectory] = {}
 
     def part(self, part: int) -> LocalPartition:
-        """A partition.
-
-        Raises:
-            ValueError: If there is no such partition.
-            glt.errors.PartitionError: If its files are not here; names them.
-        """
+        """A partition."""
         data = self.dataset
         if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < data.num_partitions:
             raise ValueError(f"partition {part!r} is asked for: there are {data.num_partitions}, from 0")
@@ -565,11 +511,7 @@ class GraphQueries:
             return self._parts[part]
 
     def directory(self, part: int, edge_type: int) -> EdgeDirectory:
-        """The edges of a type in a partition.
-
-        Raises:
-            ValueError: If there is no such type or partition.
-        """
+        """The edges of a type in a partition."""
         own = self.part(part)
         if isinstance(edge_type, bool) or not isinstance(edge_type, int) or not 0 <= edge_type < len(own.graphs):
             raise ValueError(f"edge type {edge_type!r} is asked for: there are {len(own.graphs)}, from 0")
@@ -577,13 +519,7 @@ class GraphQueries:
             return self._directories.setdefault((part, edge_type), EdgeDirectory(own, edge_type))
 
     def degrees(self, part: int, edge_type: int, nodes: Tensor, far: bool) -> Tensor:
-        """How many edges nodes have here ``[n]``, int64.
-
-        Args:
-            part, edge_type: Which partition and which edges.
-            nodes: Ids ``[n]``, int64.
-            far: False: nodes that the partition owns. True: any nodes, at the other end of its edges.
-        """
+        """How many edges nodes have here ``[n]``, int64."""
         directory = self.directory(part, edge_type)
         return (directory.far_degrees if far else directory.near_degrees)(_ids(nodes))
 
@@ -626,9 +562,6 @@ class GraphQueries:
     def stored_rows(self, kind: str, type_index: int, table: str, parts: list[int]) -> Tensor:
         """The rows of a stored table that these partitions own, one partition behind the other ``[rows, ...]``; mapped
         memory, not a copy, where it is one partition.
-
-        Raises:
-            LookupError: If there is no such table; names those there are.
         """
         found = []
         for part in parts:

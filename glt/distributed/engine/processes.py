@@ -54,21 +54,11 @@ logger = logging.getLogger(__name__)
 class SamplingProcess:
     """A sampling process, as its owner sees it.
 
-    Args:
-        module: The program.
-        number: Which one of its owner it is.
-        owner: Whose it is, in errors: ``'trainer 0'``.
-        spec: What the program is told, as JSON.
-        fds: Further descriptors that it inherits, under the same numbers.
-
     Attributes:
         is_ready: Whether it has started.
         is_gone: Whether the pool has found that it ended.
         heard_s: When it was last heard of, of ``time.monotonic()``.
         why: Why its owner killed it, if it did.
-
-    Raises:
-        OSError: If no process can be started.
     """
 
     def __init__(self, module: str, number: int, owner: str, spec: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
@@ -175,10 +165,6 @@ class ProcessPool:
 
     They are ended when the pool is closed or collected, or when the owner's interpreter ends. If the owner is killed,
     they notice. What follows from the death of one is for the owner to decide: see :meth:`look`.
-
-    Args:
-        module: Their program.
-        owner: Whose they are, in errors: ``'trainer 0'``.
 
     Attributes:
         processes: Those that were started and not removed, by number.
@@ -357,11 +343,7 @@ def _seconds(timeout_s: float) -> bytes:
 
 
 def run_program(start: Callable[[Owner, dict[str, Any]], Program]) -> NoReturn:
-    """The life of a sampling process: it starts, says so, and obeys until it is told to exit or its owner is gone.
-
-    Args:
-        start: Makes the program from its spec; what it raises reaches the owner.
-    """
+    """The life of a sampling process: it starts, says so, and obeys until it is told to exit or its owner is gone."""
     socket_fd, spec_fd = int(sys.argv[1]), int(sys.argv[2])
     for each in (signal.SIGINT, signal.SIGTERM):  # they are for the owner, which decides what follows
         signal.signal(each, signal.SIG_IGN)

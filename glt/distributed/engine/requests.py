@@ -19,15 +19,7 @@ from glt.sampler.config import MAX_HOPS
 
 
 class RequestFields:
-    """What a request must be made of; whatever it is instead is a :class:`glt.errors.MessageError`.
-
-    Args:
-        kind: What the request is called, in errors.
-        request: Its bytes.
-
-    Raises:
-        MessageError: If the bytes are no request.
-    """
+    """What a request must be made of; whatever it is instead is a :class:`glt.errors.MessageError`."""
 
     def __init__(self, kind: str, request: Tensor) -> None:
         message = read_message(request)
@@ -39,16 +31,7 @@ class RequestFields:
         return name in self.tensors
 
     def vector(self, name: str, dtype: torch.dtype = torch.int64, length: int | None = None) -> Tensor:
-        """Returns a tensor of one dimension.
-
-        Args:
-            name: Which.
-            dtype: What it must be of.
-            length: How long it must be; None: any.
-
-        Raises:
-            MessageError: If it is missing or something else.
-        """
+        """Returns a tensor of one dimension."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise MessageError(f"{self.kind}: tensor {name!r} is missing; there are {sorted(self.tensors)}")
@@ -65,11 +48,7 @@ class RequestFields:
         return numbers
 
     def words(self, name: str, least: int) -> list[str]:
-        """Returns lines of text, at least so many.
-
-        Raises:
-            MessageError: If they are missing, no text or too few.
-        """
+        """Returns lines of text, at least so many."""
         try:
             words = bytes(self.vector(name, torch.uint8).numpy()).decode().split("\n")
         except UnicodeDecodeError as error:
@@ -97,11 +76,7 @@ class Request(Protocol):
 
     @classmethod
     def decode(cls, request: Tensor) -> Request:
-        """Reads the request that a peer has sent; the tensors alias its bytes.
-
-        Raises:
-            glt.errors.MessageError: If the bytes are no such request. What is asked for may still not exist here.
-        """
+        """Reads the request that a peer has sent; the tensors alias its bytes."""
         ...
 
 

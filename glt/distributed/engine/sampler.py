@@ -80,14 +80,7 @@ class Seeds(ABC):
     async def start(
         self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
     ) -> BatchStart:
-        """Turns rows of the input into the start of a batch.
-
-        Args:
-            sampler: May be asked about edges.
-            rows: The rows, by column.
-            input_id: Their positions in the input.
-            batch_key: Key of the batch's draws.
-        """
+        """Turns rows of the input into the start of a batch."""
 
 
 # The nodes that a hop expands, by who owns them.
@@ -126,13 +119,7 @@ class Frontier:
     def of(
         cls, batch: _core.Batch, node_type: int, book: PartitionBook, seed_time: Tensor | None, disjoint: bool
     ) -> Frontier:
-        """Sorts the frontier of a batch by owner.
-
-        Args:
-            book: Owners of the nodes of the type.
-            seed_time: Time of each tree; None without times.
-            disjoint: Whether the batch has trees.
-        """
+        """Sorts the frontier of a batch by owner."""
         nodes, positions, bounds = book.group(batch.frontier(node_type))
         tree = batch.frontier_trees(node_type)[positions] if disjoint else None
         time = None if seed_time is None or tree is None else seed_time.numpy()[tree]
@@ -155,28 +142,14 @@ _Pairs = tuple[Tensor, Tensor]
 
 
 class HopLoop:
-    """Samples the edges of batches, hop after hop.
-
-    Args:
-        dataset: The partition here.
-        config: What to sample.
-        partitions: Where all of them are.
-        with_edge: Fetch edge ids.
-    """
+    """Samples the edges of batches, hop after hop."""
 
     def __init__(self, dataset: DistDataset, config: SamplingConfig, partitions: Partitions, with_edge: bool) -> None:
         self.dataset, self.config, self.partitions, self.with_edge = dataset, config, partitions, with_edge
         self._num_node_types, self._num_edge_types = len(dataset.schema.node_types), len(dataset.schema.edge_types)
 
     async def run(self, batch: _core.Batch, start: BatchStart, batch_key: int, stats: dict[str, float]) -> None:
-        """Samples a batch whose partitions are partly elsewhere.
-
-        Args:
-            batch: Takes the edges.
-            start: What it is sampled around.
-            batch_key: Key of the draws.
-            stats: Of the batch; adds its times and bytes.
-        """
+        """Samples a batch whose partitions are partly elsewhere."""
         num_seeds = sum(len(nodes) for _, nodes in start.seeds)
         excluded = self._owners_exclusions(start)
         timed = self.partitions.timed

@@ -62,11 +62,6 @@ class SeedEdges:
 class LinkSeeds(Seeds):
     """Each row is an edge: columns ``row`` and ``col``; ``label`` and ``time`` where there are any, and ``input_id``
     where it is to be told in place of the position.
-
-    Args:
-        edge_type: Position of the type of the edges.
-        ends: Positions of the node types of source and destination.
-        negatives: What to draw; None: nothing.
     """
 
     def __init__(self, edge_type: int, ends: tuple[int, int], negatives: Negatives | None) -> None:
@@ -161,10 +156,6 @@ class LinkSeeds(Seeds):
 class NodeSeeds(Seeds):
     """Each row is a node: column ``node``; ``input_id`` where it is to be told in place of the position, and ``time``
     for temporal sampling as of other times than the nodes' own.
-
-    Args:
-        node_type: Position of the type of the nodes.
-        with_mapping: Tell where each seed stands among the sampled nodes of its type.
     """
 
     def __init__(self, node_type: int, with_mapping: bool = False) -> None:
@@ -202,12 +193,7 @@ _EXTRA = "extra/"
 
 
 class SeedTable:
-    """Named tensors with one row per seed, such as ``node [n]`` and ``time [n]``.
-
-    Args:
-        columns: At least one; all of the same length, any dtype that a message carries.
-        extras: Further tensors, of any length, that are not taken row by row.
-    """
+    """Named tensors with one row per seed, such as ``node [n]`` and ``time [n]``."""
 
     def __init__(self, columns: Mapping[str, Tensor], extras: Mapping[str, Tensor] | None = None) -> None:
         self.columns, self.extras = dict(columns), dict(extras or {})

@@ -119,9 +119,6 @@ class WorkerGroup:
     def receive(self, index: int, wait: bool = True) -> Message | None:
         """Waits for the next message of the worker that makes batch ``index``, for as long as all workers live; or
         returns None without.
-
-        Raises:
-            WorkerDied: If a worker died; names it and its exit code.
         """
         number = index % len(self._workers)
         since = time.monotonic()

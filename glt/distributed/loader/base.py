@@ -42,9 +42,6 @@ class DeviceCopies:
 
     A message's memory is kept until its copy is done; it is a slot of a channel, which samplers fill again after that.
     From pageable memory the call itself does the copy.
-
-    Args:
-        accelerator: The GPU.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -307,12 +304,7 @@ class DistLoader(Resumable):
         self.order = replace(self.order, random_seed=random_seed)
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
-        """Begins an epoch; an earlier iteration that was left early ends with this.
-
-        Raises:
-            RuntimeError: If the loader was shut down; from ``next``, also if a newer iteration began, or a state was
-                loaded.
-        """
+        """Begins an epoch; an earlier iteration that was left early ends with this."""
         if self._closed:
             raise RuntimeError("the loader was shut down: create a new one")
         if self._written is not None:
@@ -355,11 +347,7 @@ class DistLoader(Resumable):
         return None
 
     def _receive(self, iteration: int, index: int, ahead: Message | GltError | None) -> Message:
-        """The message of a batch of an iteration; those of iterations that were left early are dropped.
-
-        Args:
-            ahead: What :meth:`_look_ahead` found.
-        """
+        """The message of a batch of an iteration; those of iterations that were left early are dropped."""
         while True:
             try:
                 if isinstance(ahead, GltError):
@@ -438,15 +426,7 @@ class DistLoader(Resumable):
 def collate(
     tensors: dict[str, Tensor], schema: Schema, edge_dir: str, subgraph_type: str, custom_cls: Any = None
 ) -> Data | HeteroData:
-    """Makes a batch of the tensors of a message; nothing is copied, but for bidirectional ones.
-
-    Args:
-        tensors: By name.
-        schema: Which types there are. All of them are in the batch.
-        edge_dir: Along out-edges a batch holds the reverses of edges, under the reverse types.
-        subgraph_type: Which edges these are to be; bidirectional ones come as directional ones.
-        custom_cls: Class of the batch. Default: PyG's own.
-    """
+    """Makes a batch of the tensors of a message; nothing is copied, but for bidirectional ones."""
     counts = {
         name: tensors.pop(name).tolist() for name in ("num_sampled_nodes", "num_sampled_edges") if name in tensors
     }

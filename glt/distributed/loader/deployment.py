@@ -100,17 +100,7 @@ _shared = _SharedTransport()
 
 
 class CollocatedSampler:
-    """A producer on threads of this process, with the interface of :class:`WorkerGroup`.
-
-    Args:
-        job: What to sample.
-        rank: This trainer.
-        dataset: Its partition.
-        options: Where, and how far ahead.
-        others: Further partitions that are read directly, by index.
-        group: Where the trainers are whose partitions are not; None if there are none.
-        pinned: Batches of the CPU lie where a GPU copies them from by itself.
-    """
+    """A producer on threads of this process, with the interface of :class:`WorkerGroup`."""
 
     def __init__(
         self,
@@ -158,12 +148,7 @@ class CollocatedSampler:
         self._producer.want(-1)
 
     def receive(self, index: int, wait: bool = True) -> Message | None:
-        """Waits for the next message, or returns None without.
-
-        Raises:
-            RuntimeError: If the sampling thread ended, or the loader was shut down.
-            glt.errors.PeerLost: If a trainer that is asked for rows is gone; names it.
-        """
+        """Waits for the next message, or returns None without."""
         while True:
             try:
                 return self._channel.receive(deadlines.POLL_S if wait else 0.0)
@@ -219,14 +204,6 @@ class Backend(Protocol):
 class Deployment(ABC):
     """One way of deploying a loader.
 
-    Args:
-        context: This process.
-        data: The graph.
-        options: Where and how to sample.
-        wanted: Options of the loader by name, as JSON; the same on all trainers.
-        random_seed: As given to the loader.
-        told: What other trainers are to know of this one; JSON.
-
     Attributes:
         mode: What it is called.
         random_seed: Of this trainer.
@@ -267,12 +244,6 @@ class _AmongTrainers(Deployment):
 
     Attributes:
         others, other_dirs: Partitions of other trainers, or of none, that are read here, by index, and where they are.
-
-    Raises:
-        ValueError: If a lone trainer cannot read a partition.
-        glt.errors.RendezvousError: If the trainers do not find each other, were given different options, or one cannot
-            read a partition that none has loaded.
-        glt.errors.PeerLost: If one died or gave up.
     """
 
     def _agree(self, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]) -> None:
@@ -422,11 +393,7 @@ DEPLOYMENTS: Mapping[type, type[Deployment]] = {
 
 
 def deployment_of(options: Any) -> type[Deployment]:
-    """Returns how a loader with these options is deployed.
-
-    Raises:
-        TypeError: If they are no worker options.
-    """
+    """Returns how a loader with these options is deployed."""
     for kind, deployment in DEPLOYMENTS.items():
         if isinstance(options, kind):
             return deployment
@@ -440,11 +407,7 @@ def default_options(context: DistContext) -> Any:
 
 
 def graph_of(data: Any, options: Any, context: DistContext) -> LoaderData:
-    """Returns the graph of a loader: ``data``, or what servers hold.
-
-    Raises:
-        TypeError, ValueError: If there is none, or two.
-    """
+    """Returns the graph of a loader: ``data``, or what servers hold."""
     on_servers = deployment_of(options) is OnServers
     if on_servers != (context.role is DistRole.CLIENT):
         this = f"this process is {context.worker_name}, a {context.role.value}"
@@ -476,10 +439,6 @@ def end(backend: Backend, group: Group | None) -> None:
     Returns after a few seconds at most. A trainer that is needed for longer goes on serving in the background, so that
     trainers may end their loaders at different times and in different orders; its process then ends when the others
     have finished or died.
-
-    Args:
-        backend: The samplers.
-        group: Where the trainers are who may ask them; None if nobody does.
     """
     backend.drain()
     if group is None:
@@ -492,12 +451,7 @@ def end(backend: Backend, group: Group | None) -> None:
 
 
 def abandon(backend: Backend, group: Group | None, pid: int) -> None:
-    """What becomes of a loader that was not shut down: it was collected, or the interpreter ends.
-
-    Args:
-        backend, group: As for :func:`end`.
-        pid: The process that made the loader. A fork of it has nothing to end.
-    """
+    """What becomes of a loader that was not shut down: it was collected, or the interpreter ends."""
     if os.getpid() != pid:
         return
     backend.drain()

@@ -50,20 +50,7 @@ def checked_config(
     directed: bool = True,
     **options: Any,
 ) -> SamplingConfig:
-    """Returns what to sample.
-
-    Args:
-        data: The partition; a directory holds one set of weights and one of times, so that the names of these matter
-            only in that they are given.
-        num_neighbors, **options: As :meth:`SamplingConfig.checked` takes them.
-        temporal_strategy, time_attr, weight_attr: As in PyG.
-        input_time: Times of the seeds, if given.
-        directed: False is PyG's old name for ``subgraph_type='induced'``.
-
-    Raises:
-        TypeError, ValueError: If an option does not fit, two exclude each other, or the directory lacks what they need;
-            names them.
-    """
+    """Returns what to sample."""
     if temporal_strategy not in TEMPORAL_STRATEGIES:
         raise ValueError(f"temporal_strategy = {temporal_strategy!r}: expected one of {list(TEMPORAL_STRATEGIES)}")
     for name, value in (("time_attr", time_attr), ("weight_attr", weight_attr)):
@@ -148,13 +135,7 @@ class SeedLinks(NamedTuple):
     ids: Tensor | None
 
     def per_edge(self, name: str, given: Any, num_edges: int) -> Any:
-        """What was given for each seed edge; of all edges, it is given for each edge of the whole graph, by id.
-
-        Args:
-            name: What it is called, in errors.
-            given: A tensor, or what becomes one; None: nothing.
-            num_edges: Edges of the type in the whole graph.
-        """
+        """What was given for each seed edge; of all edges, it is given for each edge of the whole graph, by id."""
         if given is None or self.ids is None:
             return given
         tensor = as_tensor(name, given, "a tensor with a row per edge")
@@ -167,13 +148,7 @@ class SeedLinks(NamedTuple):
 
 
 def checked_links(edge_label_index: Any, data: LoaderData) -> SeedLinks:
-    """Returns the seed edges of this trainer.
-
-    Args:
-        edge_label_index: ``[2, B]``; None: all edges of its partition. Of a heterogeneous graph a pair of an edge type
-            and one of these, or an edge type alone.
-        data: The graph.
-    """
+    """Returns the seed edges of this trainer."""
     schema = data.schema
     edge_type, edges = None, edge_label_index
     if schema.is_hetero:
@@ -220,19 +195,7 @@ _SUFFIXES = (".pt", ".npy")
 
 
 def seeds_by_name(name: str, given: Any, data: Any, options: Any) -> Any:
-    """Returns the seeds that ``given`` names, or ``given`` itself where it names none.
-
-    Args:
-        name: What an error calls them.
-        given: ``'train'``, ``'valid'`` or ``'test'``: this client's share of the nodes whose mask is set. A path, or
-            text that ends in ``.pt`` or ``.npy``: what that file holds, below the server's ``seed_dir``. Of a
-            heterogeneous graph, a pair of a type and one of these.
-        data: The graph; names mean something on servers only.
-        options: Of the workers: files are on the first server that samples.
-
-    Raises:
-        ValueError: If it is text that names nothing; says what may be named.
-    """
+    """Returns the seeds that ``given`` names, or ``given`` itself where it names none."""
     if not isinstance(data, RemoteDataset):
         return given
     server_rank = options.ranks(data.client_rank, data.num_servers)[0]

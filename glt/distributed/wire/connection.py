@@ -44,11 +44,6 @@ MAX_JSON_BYTES = 64 << 20
 class Connection:
     """One end of a connection. Any thread may send; one at a time may receive.
 
-    Args:
-        sock: A connected stream socket; it is this object's from now on.
-        peer: Who is at the other end, as errors name it.
-        max_bytes: Longest data frame that is taken.
-
     Attributes:
         max_json_bytes: Longest control frame that is taken.
         heard_s: When anything last arrived, of ``time.monotonic()``.
@@ -272,9 +267,6 @@ class Connection:
         Args:
             silence_s: How long nothing may come.
             landing: Where it is to go if it has this length; its ``front`` is then what is returned.
-
-        Raises:
-            glt.errors.ChannelTimeout: If nothing comes for ``silence_s``.
         """
         self._landing = landing
         while True:
@@ -422,11 +414,7 @@ def reachable_address(host: str, master: tuple[str, int]) -> str:
 
 
 def own_address(master: tuple[str, int]) -> str:
-    """The address of this host on the way to another, which need not be there: nothing is sent.
-
-    Raises:
-        glt.errors.RendezvousError: If there is no such host, or no way to it.
-    """
+    """The address of this host on the way to another, which need not be there: nothing is sent."""
     try:
         found = socket.getaddrinfo(*master, type=socket.SOCK_DGRAM)
     except socket.gaierror as error:

@@ -121,10 +121,6 @@ class Group:
     def exchange(self, topic: str, value: Any) -> list[Any]:
         """Returns the values of all ranks, when the last has come.
 
-        Args:
-            topic: What they tell each other, as errors say it: ``"options"``.
-            value: JSON.
-
         Raises:
             RendezvousError: If some do not come in time, or two come as one rank; names them.
             PeerLost: If one died or gave up; names it.
@@ -148,11 +144,7 @@ class Group:
             return self._values.pop(topic)
 
     def open_store(self) -> tuple[str, int, str]:
-        """Opens a store of ``torch.distributed`` in the process of rank 0, for torch's rpc; all ranks call this.
-
-        Returns:
-            Host, port, and the prefix of this group's keys.
-        """
+        """Opens a store of ``torch.distributed`` in the process of rank 0, for torch's rpc; all ranks call this."""
         return self.addr, self.exchange("store", host_store() if self.rank == 0 else None)[0], self.name
 
     def name_of(self, rank: int) -> str:
@@ -162,12 +154,7 @@ class Group:
     # -- watching --------------------------------------------------------------------------------------------------
 
     def check_peers(self) -> None:
-        """Raises if another trainer has died, was cut off or gave up.
-
-        Raises:
-            PeerLost: Names it, and says why.
-            RendezvousError: If two processes came as one rank.
-        """
+        """Raises if another trainer has died, was cut off or gave up."""
         with self._changed:
             self._raise_if_over()
 
@@ -304,14 +291,7 @@ class Group:
 
 
 def require_equal(group: Group, topic: str, mine: dict[str, Any], advice: str) -> None:
-    """Raises RendezvousError on all trainers if they differ in something; names the first that does, and two of them.
-
-    Args:
-        group: The trainers.
-        topic: What is compared, as in :meth:`Group.exchange`.
-        mine: Of this trainer: JSON by name.
-        advice: What to look at, for the error.
-    """
+    """Raises RendezvousError on all trainers if they differ in something; names the first that does, and two of them."""
     values = group.exchange(topic, mine)
     wanted = values[group.rank]
     for rank, theirs in enumerate(values):

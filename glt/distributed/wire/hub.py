@@ -45,13 +45,7 @@ class _Topic:
 
 
 class Hub:
-    """Collects what the ranks of a group say, and tells them all.
-
-    Args:
-        number, size: Of the group.
-        timeout_s: Deadline of an exchange, from the first value on.
-        hear: Takes what rank 0 is told.
-    """
+    """Collects what the ranks of a group say, and tells them all."""
 
     def __init__(self, number: int, size: int, timeout_s: float, hear: Callable[[dict[str, Any]], None]) -> None:
         self.number = number

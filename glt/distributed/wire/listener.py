@@ -26,11 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Hint:
-    """Says once what a long wait is waiting for: its deadline is minutes.
-
-    Args:
-        timeout_s: The deadline.
-    """
+    """Says once what a long wait is waiting for: its deadline is minutes."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -168,9 +164,6 @@ class Listener:
         listens_at: The address that it listens at, of one interface or of all.
         has_no_threads: The script has ended, and Python 3.12 starts no threads then: connections are passed on one
             after the other, on the thread that takes them.
-
-    Raises:
-        glt.errors.RendezvousError: If it cannot listen there; says why and what to do.
     """
 
     def __init__(
@@ -310,13 +303,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
-    """Ends a connection in words.
-
-    Args:
-        connection: Of somebody who has introduced itself.
-        text: Why.
-        is_ending: Whether another server may soon be in the place of this one.
-    """
+    """Ends a connection in words."""
     try:
         connection.send({"refused": text, "is_ending": is_ending}, timeout_s=deadlines.SEND_S)
     except GltError as error:

@@ -20,10 +20,6 @@ class NativePool:
 
     ``concurrent.futures`` has such a pool, but the interpreter joins its threads before it runs exit handlers, and
     would wait for ever for one that waits for room in a channel that only an exit handler closes.
-
-    Args:
-        num_threads: How many; all are started at once.
-        name: Prefix of their names.
     """
 
     def __init__(self, num_threads: int, name: str) -> None:

@@ -296,7 +296,7 @@ class PartitionServer:
 # The transport over torch.distributed.rpc. It has one agent per process: collocated loaders of a trainer share it.
 # Requests name a registered handler and carry flat bytes; what a handler raises comes back as an error message, not as a
 # pickled exception. TensorPipe's default on one host, its shared-memory transport, keeps a thread spinning in every
-# process (half a core each on a machine of two cores, idle, measured with torch 2.13). Here connections use sockets, and
+# process (half a core each of two, idle, measured with torch 2.13). So connections use sockets here, and
 # large replies on one host move by one copy from process to process ("cma"), which idles at nothing.
 
 _TRANSPORTS = ["uv"]
@@ -410,16 +410,7 @@ class _RpcLine:
 
 
 class RpcTransport(Transport):
-    """Opens the agent of this process and waits until all peers have opened theirs.
-
-    Args:
-        me: This process.
-        handlers: What it answers, by method name.
-        index, num_peers: Its number among all, and how many there are.
-        store: Shared by all of them, used during start-up.
-        num_threads: Threads that answer requests.
-        timeout_s: Deadline of start-up and of each request.
-    """
+    """Opens the agent of this process and waits until all peers have opened theirs."""
 
     def __init__(
         self,
