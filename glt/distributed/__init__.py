@@ -102,7 +102,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "context": ["DistContext", "DistRole", "get_context", "init_worker_group"],
         "engine.dataset": ["DistDataset"],
-        "engine.event_loop": ["ConcurrentEventLoop"],
         "engine.sampler": ["DistNeighborSampler"],
         "graph.blocks": ["Block", "to_block"],
         "graph.evaluation": ["gather_metrics"],
@@ -140,6 +139,7 @@ __getattr__, __dir__ = lazy_names(
         "tensors.optimizer": ["SparseAdagrad", "SparseAdam"],
         "tensors.tensor": ["DistTensor"],
         "wire.calls": ["register_server_function"],
+        "wire.threads": ["ConcurrentEventLoop"],
         "glt.partition": ["partition_graph"],
     },
 )

@@ -242,7 +242,6 @@ class LocalPartition:
             raise ValueError(
                 f"partition {self.index} has no times of {edge_type}: partition with edge_time or node_time"
             )
-        excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
         csr = self.csr(asked.edge_type, asked.weighted, asked.seed_time is not None)
         return _core.OneHop(
             csr,
@@ -257,7 +256,7 @@ class LocalPartition:
             tree=None if asked.tree is None else asked.tree.numpy(),
             seed_time=None if asked.seed_time is None else asked.seed_time.numpy(),
             last=asked.last,
-            exclusions=excluded,
+            exclusions=asked.native_excluded,
         )
 
     def induced(self, asked: InducedRequest) -> _core.InducedRows:
@@ -359,28 +358,21 @@ class LocalTables:
         return self._partitions[0].tables(kind, type_)[name]
 
     def gather(
-        self,
-        place: Accelerator,
-        kind: str,
-        type_: int,
-        name: str,
-        ids: Tensor,
-        out: Tensor,
-        positions: Tensor | None = None,
+        self, place: Accelerator, table: tuple[str, int, str], ids: Tensor, out: Tensor, positions: Tensor | None = None
     ) -> None:
         """Looks up rows on the current stream, and waits for nothing.
 
         Args:
             place: The GPU.
-            kind, type_, name: Of which table.
+            table: Kind, type and name.
             ids: ``[n]``, int64, on it; nodes or edges of these partitions.
             out: ``[at least n, ...]``, on it.
             positions: Row of ``out`` for each id ``[n]``, uint32, on it. Default: 0, 1, 2, ...
         """
         with self._lock:
-            key = (place, kind, type_, name)
+            key = (place, *table)
             if key not in self._placed:
-                self._placed[key] = self._place(place, kind, type_, name)
+                self._placed[key] = self._place(*key)
         self._placed[key].gather(ids, out, positions=positions, trusted=True, explain=_explain)
 
     def _place(self, place: Accelerator, kind: str, type_: int, name: str) -> TieredRows:

@@ -17,8 +17,8 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.channel.base import Channel, Slot
 from glt.channel.message import MessageKind, error_message
-from glt.distributed.engine.sampler import BatchStart, DistNeighborSampler, SampledBatch
-from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch
+from glt.distributed.engine.seeds import BatchStart, SamplingJob
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
 from glt.sampler.order import BatchIndex
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _core
 from glt.channel.message import MessageKind, MessageLayout, encode_message, read_message
 from glt.data.arrays import pooled_empty
 from glt.errors import MessageError
@@ -128,27 +129,19 @@ class OneHopRequest:
         edge_type, num_neighbors, replace, key, hop, *flags = read.numbers("spec", 8)
         read.require("num_neighbors", num_neighbors, -1, _INT32_MAX)
         read.require("hop", hop, 0, MAX_HOPS - 1)
-        with_edge, weighted, last = (bool(flag) for flag in flags)
         tree = read.vector("tree", torch.uint32, len(nodes)) if "tree" in read else None
         seed_time = read.vector("seed_time", length=len(nodes)) if "seed_time" in read else None
         excluded = None
         if "center" in read or "neighbor" in read:
             center = read.vector("center")
             excluded = center, read.vector("neighbor", length=len(center))
-        return cls(
-            edge_type,
-            nodes,
-            num_neighbors,
-            bool(replace),
-            key % 2**64,
-            hop,
-            with_edge,
-            weighted,
-            last,
-            tree,
-            seed_time,
-            excluded,
-        )
+        with_edge, weighted, last = map(bool, flags)
+        drawn = edge_type, nodes, num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last
+        return cls(*drawn, tree, seed_time, excluded)
+
+    @property
+    def native_excluded(self) -> _core.Exclusions | None:
+        return self.excluded and _core.Exclusions(*(side.numpy() for side in self.excluded))
 
 
 @dataclass(frozen=True)

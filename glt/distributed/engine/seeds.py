@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _core
 from glt.channel.message import MessageKind, MessageLayout, read_message
 from glt.channel.shm import SharedMemory
-from glt.distributed.engine.sampler import BatchStart, Seeds
 from glt.sampler.config import SamplingConfig
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Candidates, Endpoint, negative_rounds
@@ -21,6 +22,60 @@ from glt.sampler.order import SeedOrder
 
 if TYPE_CHECKING:
     from glt.distributed.engine.sampler import DistNeighborSampler
+
+
+@dataclass
+class BatchStart:
+    """What a batch is sampled around.
+
+    Attributes:
+        seeds: Node ids ``[n]`` with the position of their type. Trees, of a disjoint batch, are numbered over all.
+        seed_time: Time of each tree ``[number of trees]``, int64; None where edges have no time.
+        example: The row of the batch that each tree belongs to ``[number of trees]``, int64; None: the tree's number.
+        exclusions: By position of the edge type, pairs ``(expanded [m], neighbour [m])`` whose edges are not sampled.
+        known: Tensors that the batch will hold whatever is sampled, by the name in the message.
+    """
+
+    seeds: list[tuple[int, Tensor]]
+    seed_time: Tensor | None = None
+    example: Tensor | None = None
+    exclusions: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    known: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_seeds(self) -> int:
+        return sum(len(nodes) for _, nodes in self.seeds)
+
+    def native_exclusions(self, num_edge_types: int) -> list[_core.Exclusions | None]:
+        """The exclusions by edge type, as native samplers take them."""
+        found: list[_core.Exclusions | None] = [None] * num_edge_types
+        for r, pairs in self.exclusions.items():
+            found[r] = _core.Exclusions(*(side.numpy() for side in pairs))
+        return found
+
+
+class Seeds(ABC):
+    """What the rows of a loader's input are.
+
+    Attributes:
+        input_id: Name, in a message, of the positions of a batch's rows in the input.
+    """
+
+    input_id: str
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """All that another process needs for :func:`seeds_from_json`, but for :meth:`extras`."""
+
+    def extras(self) -> dict[str, Tensor]:
+        """Tensors that go with it, too large for text: they are shared, not copied, for as long as the loader lives."""
+        return {}
+
+    @abstractmethod
+    async def start(
+        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
+    ) -> BatchStart:
+        """Turns rows of the input, by column, into the start of a batch; ``input_id``: their positions there."""
 
 
 # Seeds that are edges, and the negatives that go with them.
@@ -77,17 +132,6 @@ class LinkSeeds(Seeds):
     def extras(self) -> dict[str, Tensor]:
         found = {} if self.negatives is None else vars(self.negatives)
         return {name: weight for name, weight in found.items() if isinstance(weight, Tensor)}
-
-    @classmethod
-    def from_json(
-        cls, extras: dict[str, Tensor], edge_type: int, ends: list[int], negatives: dict[str, Any] | None
-    ) -> LinkSeeds:
-        """Rebuilds what :meth:`to_json` and :meth:`extras` described."""
-        drawn = None
-        if negatives is not None:
-            weights = extras.get("src_weight"), extras.get("dst_weight")
-            drawn = Negatives(negatives["mode"], negatives["amount"], *weights)
-        return cls(edge_type, (ends[0], ends[1]), drawn)
 
     async def start(
         self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
@@ -181,9 +225,12 @@ class NodeSeeds(Seeds):
 
 def seeds_from_json(options: dict[str, Any], extras: dict[str, Tensor]) -> Seeds:
     """Rebuilds what :meth:`Seeds.to_json` and :meth:`Seeds.extras` described."""
-    options = dict(options)
-    kind = options.pop("seeds")
-    return LinkSeeds.from_json(extras, **options) if kind == "links" else NodeSeeds(**options)
+    if options["seeds"] == "nodes":
+        return NodeSeeds(options["node_type"], options["with_mapping"])
+    source, target = options["ends"]
+    given: dict[str, Any] | None = options["negatives"]
+    drawn = None if given is None else Negatives(**given, **dict[str, Any](extras))
+    return LinkSeeds(options["edge_type"], (source, target), drawn)
 
 
 # The input of a loader: what is known of each seed, as columns of one length.

@@ -24,8 +24,8 @@ from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_fo
 from glt.data.schema import Schema, reverse_edge_type
 from glt.distributed.context import DistContext, require_context
 from glt.distributed.engine.producer import EpochStart
-from glt.distributed.engine.sampler import STATS, Seeds
-from glt.distributed.engine.seeds import SamplingJob, SeedTable
+from glt.distributed.engine.sampler import STATS
+from glt.distributed.engine.seeds import SamplingJob, Seeds, SeedTable
 from glt.distributed.loader.deployment import Backend, LoaderData, abandon, deployment_of, end
 from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows

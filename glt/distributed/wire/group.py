@@ -291,7 +291,7 @@ class Group:
 
 
 def require_equal(group: Group, topic: str, mine: dict[str, Any], advice: str) -> None:
-    """Raises RendezvousError on all trainers if they differ in something; names the first that does, and two of them."""
+    """Raises RendezvousError on all trainers if they differ in a value of ``mine``; names it and two of them."""
     values = group.exchange(topic, mine)
     wanted = values[group.rank]
     for rank, theirs in enumerate(values):

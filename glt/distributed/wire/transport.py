@@ -294,9 +294,9 @@ class PartitionServer:
 
 
 # The transport over torch.distributed.rpc. It has one agent per process: collocated loaders of a trainer share it.
-# Requests name a registered handler and carry flat bytes; what a handler raises comes back as an error message, not as a
-# pickled exception. TensorPipe's default on one host, its shared-memory transport, keeps a thread spinning in every
-# process (half a core each of two, idle, measured with torch 2.13). So connections use sockets here, and
+# Requests name a registered handler and carry flat bytes; what a handler raises comes back as an error message, not as
+# a pickled exception. TensorPipe's default on one host, its shared-memory transport, keeps a thread spinning in every
+# process (half a core each on a machine of two, idle, measured with torch 2.13). Here connections use sockets, and
 # large replies on one host move by one copy from process to process ("cma"), which idles at nothing.
 
 _TRANSPORTS = ["uv"]
