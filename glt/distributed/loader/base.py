@@ -30,7 +30,7 @@ from glt.distributed.loader.deployment import Backend, LoaderData, abandon, depl
 from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.errors import GltError
-from glt.sampler.config import SamplingConfig, refuse_conflicts
+from glt.sampler.config import SamplingConfig
 from glt.sampler.order import Iteration, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
 from glt.sampler.output import bidirectional
 
@@ -157,17 +157,12 @@ class LoaderOptions:
     transform: Callable[[Any], Any] | None
     random_seed: int | None
     worker_options: WorkerOptions
-    custom_cls: Any = None
-    filter_per_worker: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("shuffle", "drop_last", "collect_features"):
             check_flag(name, getattr(self, name))
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
-        if self.filter_per_worker is not None and not isinstance(self.filter_per_worker, bool):
-            raise TypeError(f"filter_per_worker = {self.filter_per_worker!r}: expected None, True or False")
-        refuse_conflicts(data="DistDataset", filter_per_worker=self.filter_per_worker)
         if not _is_positive_integer(self.batch_size):
             raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
         if self.random_seed is not None:
@@ -221,6 +216,8 @@ class DistLoader(Resumable):
         glt.errors.RemoteError: If one raises an exception while it does; carries its traceback.
     """
 
+    custom_cls: Any = None  # of batches; None: PyG's own
+
     def __init__(
         self, data: LoaderData, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
     ) -> None:
@@ -229,7 +226,6 @@ class DistLoader(Resumable):
         place = options.accelerator
         self._copies = None if place is None else DeviceCopies(place)
         self.options, self.transform = options.worker_options, options.transform
-        self.custom_cls = options.custom_cls
         self.context: DistContext = require_context()
         batch_size = int(options.batch_size)
         # Everything that can be wrong with the arguments of this trainer is known by now.

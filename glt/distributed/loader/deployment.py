@@ -401,11 +401,6 @@ def deployment_of(options: Any) -> type[Deployment]:
     raise TypeError(f"worker_options has type {type(options).__name__}: expected one of {names}")
 
 
-def default_options(context: DistContext) -> Any:
-    """Where a process samples that was told nothing: a client on servers, a trainer in a worker process."""
-    return RemoteDistSamplingWorkerOptions() if context.role is DistRole.CLIENT else MpDistSamplingWorkerOptions()
-
-
 def graph_of(data: Any, options: Any, context: DistContext) -> LoaderData:
     """Returns the graph of a loader: ``data``, or what servers hold."""
     on_servers = deployment_of(options) is OnServers

@@ -14,12 +14,12 @@ from torch_geometric.sampler import NegativeSampling
 
 from glt.channel.message import MAX_DIMS, Message
 from glt.data.arrays import require_in_range
-from glt.distributed.context import require_context
+from glt.distributed.context import DistRole, require_context
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, SeedTable
 from glt.distributed.loader.base import DistLoader, LoaderOptions
-from glt.distributed.loader.deployment import LoaderData, default_options, graph_of
-from glt.distributed.options import WorkerOptions
+from glt.distributed.loader.deployment import LoaderData, graph_of
+from glt.distributed.options import MpDistSamplingWorkerOptions, RemoteDistSamplingWorkerOptions, WorkerOptions
 from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.server import SPLITS
 from glt.loader.seeds import (
@@ -91,18 +91,29 @@ def checked_config(
     )
 
 
-def require_edge_dir(data: LoaderData, edge_dir: str | None) -> None:
-    """Raises unless the graph was partitioned for ``edge_dir``, if that is given, and batches of it can be had."""
-    if edge_dir not in (None, data.edge_dir):
+def opened(data: Any, worker_options: Any, edge_dir: str | None) -> tuple[LoaderData, Any]:
+    """Returns the graph of a loader, and where it samples: a client on servers, a trainer in a worker process, unless
+    it is told. Raises ValueError unless the graph was partitioned for ``edge_dir``, if that is given, and batches of it
+    can be had."""
+    context = require_context()
+    if worker_options is None:
+        is_client = context.role is DistRole.CLIENT
+        worker_options = RemoteDistSamplingWorkerOptions() if is_client else MpDistSamplingWorkerOptions()
+    graph = graph_of(data, worker_options, context)
+    if edge_dir not in (None, graph.edge_dir):
         raise ValueError(
-            f"edge_dir = {edge_dir!r}: the graph was partitioned for {data.edge_dir!r}; partition it with "
+            f"edge_dir = {edge_dir!r}: the graph was partitioned for {graph.edge_dir!r}; partition it with "
             f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
         )
-    require_distinct_reverses(data.schema, data.edge_dir)
+    require_distinct_reverses(graph.schema, graph.edge_dir)
+    return graph, worker_options
 
 
-def checked_class(custom_cls: Any, data: LoaderData) -> Any:
-    """Returns the class that batches are to be of, None for PyG's own."""
+def checked_class(custom_cls: Any, filter_per_worker: Any, data: LoaderData) -> Any:
+    """Returns the class that batches are to be of, None for PyG's own; checks ``filter_per_worker`` too."""
+    if filter_per_worker is not None and not isinstance(filter_per_worker, bool):
+        raise TypeError(f"filter_per_worker = {filter_per_worker!r}: expected None, True or False")
+    refuse_conflicts(data="DistDataset", filter_per_worker=filter_per_worker)
     base = HeteroData if data.schema.is_hetero else Data
     if custom_cls is not None and not (isinstance(custom_cls, type) and issubclass(custom_cls, base)):
         raise TypeError(f"custom_cls = {custom_cls!r}: expected a class derived from {base.__name__}, or None")
@@ -195,35 +206,28 @@ _SUFFIXES = (".pt", ".npy")
 
 
 def seeds_by_name(name: str, given: Any, data: Any, options: Any) -> Any:
-    """Returns the seeds that ``given`` names, or ``given`` itself where it names none."""
+    """Returns the seeds that ``given`` names on servers, or ``given`` itself where it names none; files are on the first
+    server that samples. ``name`` is what an error calls them."""
     if not isinstance(data, RemoteDataset):
         return given
-    server_rank = options.ranks(data.client_rank, data.num_servers)[0]
-    if isinstance(given, tuple | list) and len(given) == 2 and data.schema.is_hetero and _is_name(given[1]):
-        type_, named = given
-        if isinstance(type_, str) and type_ in data.schema.node_types and named in SPLITS:
-            return type_, data.seeds_of_split(named, data.schema.node_index(type_))
-        return type_, data.seeds_of_file(os.fspath(named), server_rank)
-    if not data.schema.is_hetero and _is_name(given):
-        if given in SPLITS:
-            return data.seeds_of_split(given, 0)
-        return data.seeds_of_file(os.fspath(given), server_rank)
-    _refuse_unknown(name, given, data)
-    return given
-
-
-def _refuse_unknown(name: str, given: Any, data: RemoteDataset) -> None:
+    schema = data.schema
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    type_, named = given if schema.is_hetero and is_pair else (None, given)
+    if _is_name(named) and is_pair == schema.is_hetero:
+        if named in SPLITS and (not schema.is_hetero or (isinstance(type_, str) and type_ in schema.node_types)):
+            seeds = data.seeds_of_split(named, schema.node_index(type_))
+        else:
+            seeds = data.seeds_of_file(os.fspath(named), options.ranks(data.client_rank, data.num_servers)[0])
+        return (type_, seeds) if schema.is_hetero else seeds
     may_be = f"one of {', '.join(map(repr, SPLITS))}, or a file on the server that ends in {' or '.join(_SUFFIXES)}"
-    if not data.schema.is_hetero:
-        if isinstance(given, str):
-            raise ValueError(f"{name} = {given!r}: expected ids, or a name: {may_be}")
-        return
-    types = list(data.schema.node_types)
+    types = list(schema.node_types)
+    if isinstance(given, str) and not schema.is_hetero:
+        raise ValueError(f"{name} = {given!r}: expected ids, or a name: {may_be}")
     if isinstance(given, str) and given not in types:
         raise ValueError(f"{name} = {given!r}: expected one of the types {types}, or a type and a name: {may_be}")
-    is_pair = isinstance(given, tuple | list) and len(given) == 2
-    if is_pair and isinstance(given[1], str) and (given[0] in types or isinstance(given[0], tuple)):
+    if isinstance(named, str) and named is not given and (type_ in types or isinstance(type_, tuple)):
         raise ValueError(f"{name} = {given!r}: expected with a type its ids, or a name: {may_be}")
+    return given
 
 
 def _is_name(given: Any) -> bool:
@@ -306,21 +310,11 @@ class DistLinkNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
-        worker_options = default_options(require_context()) if worker_options is None else worker_options
-        graph = graph_of(data, worker_options, require_context())
-        require_edge_dir(graph, edge_dir)
+        graph, worker_options = opened(data, worker_options, edge_dir)
         options = LoaderOptions(
-            batch_size,
-            shuffle,
-            drop_last,
-            collect_features,
-            to_device,
-            transform,
-            random_seed,
-            worker_options,
-            checked_class(custom_cls, graph),
-            filter_per_worker,
+            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options
         )
+        self.custom_cls = checked_class(custom_cls, filter_per_worker, graph)
         refuse_conflicts(edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN)
         config = checked_config(
             graph,
@@ -364,14 +358,9 @@ class DistLinkNeighborLoader(DistLoader):
         self._takes_all = links.ids is not None
         num_links, num_edges = links.ends.shape[1], data.num_edges_of[links.edge_type]
         whole_label = edge_label
-        edge_label, edge_label_time, input_id = (
-            links.per_edge(name, given, num_edges)
-            for name, given in (
-                ("edge_label", edge_label),
-                ("edge_label_time", edge_label_time),
-                ("input_id", input_id),
-            )
-        )
+        edge_label = links.per_edge("edge_label", edge_label, num_edges)
+        edge_label_time = links.per_edge("edge_label_time", edge_label_time, num_edges)
+        input_id = links.per_edge("input_id", input_id, num_edges)
         columns = {"row": links.ends[0], "col": links.ends[1]}
         if input_id is not None:
             columns["input_id"] = checked_input_id(input_id, num_links)
@@ -526,21 +515,11 @@ class DistNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
-        worker_options = default_options(require_context()) if worker_options is None else worker_options
-        graph = graph_of(data, worker_options, require_context())
-        require_edge_dir(graph, edge_dir)
+        graph, worker_options = opened(data, worker_options, edge_dir)
         options = LoaderOptions(
-            batch_size,
-            shuffle,
-            drop_last,
-            collect_features,
-            to_device,
-            transform,
-            random_seed,
-            worker_options,
-            checked_class(custom_cls, graph),
-            filter_per_worker,
+            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options
         )
+        self.custom_cls = checked_class(custom_cls, filter_per_worker, graph)
         config = checked_config(
             graph,
             num_neighbors,
