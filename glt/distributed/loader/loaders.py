@@ -206,8 +206,10 @@ _SUFFIXES = (".pt", ".npy")
 
 
 def seeds_by_name(name: str, given: Any, data: Any, options: Any) -> Any:
-    """Returns the seeds that ``given`` names on servers, or ``given`` itself where it names none; files are on the first
-    server that samples. ``name`` is what an error calls them."""
+    """Returns the seeds that ``given`` names on servers, or ``given`` itself where it names none.
+
+    Files are on the first server that samples. ``name`` is what an error calls the seeds.
+    """
     if not isinstance(data, RemoteDataset):
         return given
     schema = data.schema
