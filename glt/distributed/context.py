@@ -48,15 +48,13 @@ class DistContext:
 
     def num_servers(self) -> int:
         """Number of servers of the job; 0 in worker mode."""
-        return {DistRole.SERVER: self.world_size, DistRole.CLIENT: self.global_world_size - self.world_size}.get(
-            self.role, 0
-        )
+        others = self.global_world_size - self.world_size
+        return {DistRole.SERVER: self.world_size, DistRole.CLIENT: others}.get(self.role, 0)
 
     def num_clients(self) -> int:
         """Number of clients of the job; 0 in worker mode, and where servers serve any number."""
-        return {DistRole.SERVER: self.global_world_size - self.world_size, DistRole.CLIENT: self.world_size}.get(
-            self.role, 0
-        )
+        others = self.global_world_size - self.world_size
+        return {DistRole.SERVER: others, DistRole.CLIENT: self.world_size}.get(self.role, 0)
 
 
 _context: DistContext | None = None

@@ -33,15 +33,12 @@ from glt.sampler.graph import SampledGraph
 
 
 class LocalGraph:
-    """What a GPU of this process reads of a partitioned graph: once for all loaders of a dataset.
-
-    Attributes:
-        graphs: By edge type, the rows of all nodes; those of nodes of partitions elsewhere are empty.
-        tables: The tables of these partitions' nodes and edges.
-    """
+    """What a GPU of this process reads of a partitioned graph: once for all loaders of a dataset. ``graphs`` has, by
+    edge type, the rows of all nodes, empty for partitions elsewhere; ``tables`` those of these partitions."""
 
     def __init__(self, dataset: DistDataset, partitions: Mapping[int, LocalPartition]) -> None:
-        mode = require_for_gpu(dataset)
+        dataset.require_for_gpu()
+        mode = dataset.load_args["graph_mode"]
 
         def rows(r: int, expanded: int) -> Topology:
             topologies = {p: part.graphs[r].topology for p, part in partitions.items()}
@@ -70,17 +67,6 @@ class LocalGraph:
         for graph in self.graphs:
             graph.close()
         self.tables.close()
-
-
-def require_for_gpu(dataset: DistDataset) -> str:
-    """Returns the mode that a dataset was loaded with, for samplers on a GPU."""
-    mode = dataset.load_args["graph_mode"]
-    if mode == "CPU":
-        raise ValueError(
-            "graph_mode = 'CPU': the partition was loaded for samplers on the CPU; load it with graph_mode='CUDA' or "
-            "'ZERO_COPY' for a GPU"
-        )
-    return str(mode)
 
 
 def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
@@ -299,16 +285,12 @@ class DistDataset:
         return self
 
     def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:
-        """Maps another partition of the same graph, whose files are on this host, to read it without asking anyone.
-
-        Args:
-            graph_dir: Where it is.
-            partition_idx: Which one.
+        """Maps another partition of the same graph, whose files are on this host, to read it without asking a process.
 
         Raises:
             glt.errors.PartitionError: If it cannot be read, or is of another partitioning run.
         """
-        part = load_partition(graph_dir, partition_idx, verify=False)  # whoever samples from it has verified it
+        part = load_partition(graph_dir, partition_idx, verify=False)  # its own samplers have verified it
         if part.manifest.run_id != self.manifest.run_id:
             raise PartitionError(
                 f"partition {partition_idx} in {os.fspath(graph_dir)!r} is of run {part.manifest.run_id}: expected "
@@ -322,28 +304,20 @@ class DistDataset:
     @property
     def sampling_device(self) -> str | int | None:
         """The GPU that samplers use unless they are told otherwise; None: the CPU."""
-        if self._placing.graph_mode != "CUDA":
-            return None
-        device = self._placing.device
-        return "cuda" if device is None else device if isinstance(device, int) else str(device)
+        args = self.load_args
+        return None if args["graph_mode"] != "CUDA" else "cuda" if args["device"] is None else args["device"]
 
     def require_for_gpu(self) -> None:
-        """Refuses samplers on a GPU.
-
-        Raises:
-            ValueError: If ``graph_mode`` is ``'CPU'``.
-        """
-        require_for_gpu(self)
+        """Raises ValueError, which refuses samplers on a GPU, if ``graph_mode`` is ``'CPU'``."""
+        if self.load_args["graph_mode"] == "CPU":
+            raise ValueError(
+                "graph_mode = 'CPU': the partition was loaded for samplers on the CPU; load it with graph_mode='CUDA' "
+                "or 'ZERO_COPY' for a GPU"
+            )
 
     def local_graph(self, partitions: Mapping[int, LocalPartition]) -> LocalGraph:
-        """What GPUs read of the partitions that are read here; made the first time, for all loaders that read these.
-
-        Args:
-            partitions: Which, by index.
-
-        Raises:
-            ValueError: If ``graph_mode`` is ``'CPU'``.
-        """
+        """What GPUs read of the partitions that are read here, by index; made once for all loaders that read these.
+        Raises ValueError if ``graph_mode`` is ``'CPU'``."""
         with _graphs_lock:
             key = frozenset(partitions)
             if key not in self._local_graphs:
@@ -475,11 +449,8 @@ class DistDataset:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> DistDataset:
-        """The dataset of another process.
-
-        Raises:
-            glt.errors.PartitionError: If its directory is not what that process loaded any more.
-        """
+        """The dataset of another process. Raises PartitionError if its directory is not what that process loaded any
+        more."""
         self = cls()
         self.__setstate__(told)
         return self

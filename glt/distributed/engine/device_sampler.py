@@ -36,14 +36,9 @@ _Ids = dict[tuple[str, int], Tensor]
 class _DeviceSampler(DistNeighborSampler):
     """What the samplers of a GPU share: a stream, and the kernels, which read the partitions that are read here.
 
-    Args:
-        place: The GPU.
-        staged: Where batches go: False, to tensors of the GPU, which are used where they are. True, to host memory that
-            a channel passes on; then the CPU looks rows up, straight into it: they need not cross the bus twice more.
-        sampler: As :class:`DistNeighborSampler` takes it.
-
-    Raises:
-        ValueError: If the dataset was loaded for the CPU, or an option is one that kernels lack.
+    Batches go to tensors of the GPU, which are used where they are; ``staged`` ones to host memory that a channel
+    passes on. Then the CPU looks rows up, straight into it: they need not cross the bus twice more. A dataset that was
+    loaded for the CPU, or an option that kernels lack, is a ValueError.
     """
 
     def __init__(self, place: Accelerator, staged: bool, *sampler: Any, **options: Any) -> None:
@@ -177,12 +172,10 @@ _Part = tuple[np.ndarray, Any, Any, Any]
 class StitchedBatch:
     """Puts the rows of each hop together, and numbers nodes in the order in which the CPU would meet them.
 
-    It answers what :class:`glt.distributed.engine.sampler.HopLoop` asks of ``_core.Batch``, with the same results. All
-    that grows with the number of edges is on the device: rows are sorted by place in the frontier, nodes are found
-    again by sorting what they are called, no table has an element per node of the graph. The frontiers come to the
-    host, which asks other partitions for their rows. Sorting for distinct names (``unique``) and choosing by mask wait
-    for the device, which alone knows how many there will be: about three waits per hop and node type, beside that for
-    the frontier.
+    It answers what :class:`DistNeighborSampler` asks of ``_core.Batch``, with the same results. All that grows with the
+    number of edges is on the device: rows are sorted by place in the frontier, nodes are found again by sorting what
+    they are called, no table has an element per node of the graph. The frontiers come to the host, which asks other
+    partitions for their rows; that, and sizes that the device alone knows, are about four waits per hop and node type.
 
     Has not run on a GPU yet; on the device ``cpu`` the same operations run on the host.
     """
@@ -259,13 +252,7 @@ class StitchedBatch:
             return self._tree[node_type][self._begin[node_type] :].cpu().numpy().astype(np.uint32)
 
     def expand_from(self, edge_type: int, parts: Sequence[_Part]) -> None:
-        """Takes one hop of an edge type that partitions sampled.
-
-        Args:
-            edge_type: Which.
-            parts: Where in the frontier rows stand ``[n]``, edges of each ``[n]``, their other ends and their ids
-                ``[E]``: all of the frontier, each once.
-        """
+        """Takes one hop of an edge type that partitions sampled: all rows of the frontier, each once."""
         expanded, found = self._ends[edge_type]
         with self._place.on(self._stream):
             begin = self._begin[expanded]
@@ -453,11 +440,9 @@ class DevicePartitionSampler(_DeviceSampler):
     """A :class:`DistNeighborSampler` for a GPU where some partitions are elsewhere; the batches are the CPU's.
 
     Each hop, the kernels sample the rows of the nodes whose partitions are here while the owners of the others sample
-    theirs, which come to the GPU through pinned memory; there the hop is put together
-    (:class:`StitchedBatch`). The host waits for the GPU several times per hop, on a thread
-    of the loop: for the counts of each edge type's rows, within those of torch's operations whose results have a
-    size that the GPU alone knows, and for the frontier, since it is the host that asks others. Rows of tables come
-    likewise: those of partitions here from the GPU's tiers, the others by way of pinned memory.
+    theirs, which come to the GPU through pinned memory; there the hop is put together (:class:`StitchedBatch`). The
+    host waits for the GPU several times per hop, on a thread of the loop: for counts that the GPU alone knows, and for
+    the frontier, since it is the host that asks others. Rows of tables come likewise.
 
     Has not run on a GPU yet: the tests run it with the kernels' host executor.
     """

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -19,6 +18,8 @@ from torch import Tensor
 from glt import _core
 from glt.channel.message import read_message
 from glt.data.arrays import as_numpy
+from glt.data.feature import Feature
+from glt.data.partition_book import PartitionBook
 from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition, NodeCache
@@ -33,11 +34,13 @@ from glt.distributed.engine.requests import (
 from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import Peer, Transport
 
-# Which process to ask for what a partition owns.
-
 
 class PartitionRouter:
-    """Sends requests to a process that serves the partition."""
+    """Which process to ask for what a partition owns: ``peer_of`` partition, over ``transport``.
+
+    Among several that serve a partition this process
+    keeps to one, others to others. A partition that no peer serves is a ValueError that names it.
+    """
 
     def __init__(self, transport: Transport, peers: Sequence[Peer], me: Peer, num_partitions: int) -> None:
         self.transport = transport
@@ -47,16 +50,11 @@ class PartitionRouter:
             if not serving:
                 loaded = sorted({peer.partition_idx for peer in peers})
                 raise ValueError(
-                    f"partition_idx: nobody loaded partition {part} of {num_partitions}; the trainers loaded {loaded}. "
-                    "Load each partition on at least one trainer"
+                    f"partition_idx: no trainer loaded partition {part} of {num_partitions}; the trainers loaded "
+                    f"{loaded}. Load each partition on at least one trainer"
                 )
             same_worker = [peer for peer in serving if peer.worker == me.worker] or serving
             self.peer_of.append(same_worker[me.rank % len(same_worker)])
-
-    def ask(self, part: int, requests: Sequence[Request]) -> list[Future[Tensor]]:
-        """Asks the owner of a partition several things at a time."""
-        calls = [(request.method, request.encode()) for request in requests]
-        return self.transport.call_all(self.peer_of[part], calls)
 
 
 def tensors_of(reply: Tensor) -> dict[str, Tensor]:
@@ -72,20 +70,24 @@ def tensors_of(reply: Tensor) -> dict[str, Tensor]:
 Specs = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
+def by_owner(book: PartitionBook, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Sorts ids by owner: each partition that owns some, its ids, and where they stand in ``ids``."""
+    grouped, positions, bounds = book.group(ids)
+    groups = [(part, slice(bounds[part], bounds[part + 1])) for part in range(len(bounds) - 1)]
+    return [(part, grouped[group], positions[group]) for part, group in groups if group.start != group.stop]
+
+
 @dataclass
 class RowLookup:
-    """Ids of one type of nodes or edges and where their rows come from.
+    """Ids of one type of nodes or edges and where their rows come from; positions are those in the batch.
 
     Attributes:
-        kind, type: Of what: ``'node'`` or ``'edge'``, and the position of the type.
-        names: Of the tables.
         specs: Dtype and shape of each table's rows, by the name in the message.
-        local: Partition here, ids, and where in the batch their rows go; None: all, in order.
+        local: Partition here, ids, and positions; None: all, in order.
         cache: Copies that the partition here has of others' rows.
-        cached: Rows of them, and where in the batch they go.
-        remote: Partition elsewhere, ids, where in the batch their rows go, and of which tables: of nodes in the cache
-            only those that it lacks.
-        replies: Their answers, and where in the batch the rows go.
+        cached: Rows of them, and positions.
+        remote: Partition elsewhere, ids, positions, and of which tables: of cached nodes only those that it lacks.
+        replies: Positions, and the answers with their rows.
     """
 
     kind: str
@@ -126,15 +128,11 @@ class RowLookup:
             return self
         book = (data.node_books if kind == "node" else data.edge_books)[type_]
         assert book is not None, "tables of a partition come with a book"
-        grouped, positions, bounds = book.group(ids)
-        for part in range(data.num_partitions):
-            group = slice(bounds[part], bounds[part + 1])
-            if group.start == group.stop:
-                continue
+        for part, owned, positions in by_owner(book, ids):
             if part in local:
-                self.local.append((local[part], grouped[group], positions[group]))
+                self.local.append((local[part], owned, positions))
             else:
-                self._ask(part, grouped[group], positions[group])
+                self._ask(part, owned, positions)
         return self
 
     def _ask(self, part: int, ids: np.ndarray, positions: np.ndarray) -> None:
@@ -161,28 +159,19 @@ class RowLookup:
         """Ids of partitions elsewhere whose rows the cache has."""
         return sum(len(rows) for rows, _ in self.cached)
 
-    def requests(self) -> list[tuple[int, np.ndarray, RowsRequest]]:
-        """What to ask of which partition, and where in the batch the rows go."""
-        return [
-            (part, positions, RowsRequest(self.kind, self.type, torch.from_numpy(ids), names))
-            for part, ids, positions, names in self.remote
-        ]
-
     def gather_local(self, out: Mapping[str, Tensor]) -> None:
         """Writes the rows that are here, copies of others' among them, into the tensors of the message."""
-        for partition, ids, positions in self.local:
-            where = None if positions is None else torch.from_numpy(positions)
-            tables = partition.tables(self.kind, self.type)
-            for name in self.names:
-                into = out[in_message(name, self.kind, self.type)]
-                tables[name].gather(torch.from_numpy(ids), into, positions=where)
+        found: list[tuple[Mapping[str, Feature], np.ndarray, np.ndarray | None]] = [
+            (partition.tables(self.kind, self.type), ids, positions) for partition, ids, positions in self.local
+        ]
         if self.cache is not None:
-            for rows, positions in self.cached:
-                for name in self.names:
-                    if name in self.cache.tables:
-                        into = out[in_message(name, self.kind, self.type)]
-                        at = torch.from_numpy(positions)
-                        self.cache.tables[name].gather(torch.from_numpy(rows), into, positions=at)
+            found += [(self.cache.tables, rows, positions) for rows, positions in self.cached]
+        for tables, ids, positions in found:
+            where = None if positions is None else torch.from_numpy(positions)
+            for name in self.names:
+                if name in tables:
+                    into = out[in_message(name, self.kind, self.type)]
+                    tables[name].gather(torch.from_numpy(ids), into, positions=where)
 
     def scatter(self, rows: Mapping[str, Tensor], positions: np.ndarray, out: Mapping[str, Tensor]) -> None:
         """Writes what a partition answered into the tensors of the message."""
@@ -209,14 +198,10 @@ EdgesWanted = tuple[np.ndarray, int, OneHopRequest | InducedRequest]
 
 
 class Partitions:
-    """Answers from any partition, wherever it is.
+    """Answers from any partition: ``local`` ones are read here, by index, those ``elsewhere`` are asked.
 
     All methods that wait raise :class:`glt.errors.PeerLost` if a process that owns what is asked for is gone, and
     :class:`glt.errors.RemoteError` if it raised an exception, with its traceback.
-
-    Attributes:
-        local: The partitions that are read here, by index.
-        elsewhere: The others.
     """
 
     def __init__(
@@ -268,7 +253,8 @@ class Partitions:
         """Asks each partition for all rows that it has, of all types at once."""
         asked: dict[int, list[tuple[RowLookup, np.ndarray, Request]]] = defaultdict(list)
         for each in rows:
-            for part, positions, request in each.requests():
+            for part, ids, positions, names in each.remote:
+                request = RowsRequest(each.kind, each.type, torch.from_numpy(ids), names)
                 asked[part].append((each, positions, request))
         for part, several in asked.items():
             replies = self.ask(part, [request for _, _, request in several])
@@ -287,13 +273,8 @@ class Partitions:
         return out[name]
 
     async def has_edges(self, edge_type: int, centers: Tensor, neighbors: Tensor) -> np.ndarray:
-        """Says which pairs are edges of the whole graph ``[n]``, bool.
-
-        Args:
-            edge_type: Of which type.
-            centers: Ids ``[n]`` of the ends that would be expanded, int64.
-            neighbors: Ids ``[n]`` of the other ends, int64.
-        """
+        """Says which pairs ``[n]``, int64, are edges of the whole graph, bool; ``centers`` are the ends that would be
+        expanded."""
         found = np.empty(len(centers), bool)
         asked: list[tuple[np.ndarray, asyncio.Future[Tensor]]] = []
         here: list[tuple[np.ndarray, int, HasEdgesRequest]] = []
@@ -322,15 +303,15 @@ class Partitions:
         return min(found, key=lambda each: (each[1], each[0]), default=None)
 
     def by_owner(self, node_type: int, nodes: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """Sorts nodes by owner: partition, its nodes, and where they stand in ``nodes``."""
-        grouped, positions, bounds = self.dataset.node_books[node_type].group(nodes)
-        groups = [(part, slice(bounds[part], bounds[part + 1])) for part in range(self.dataset.num_partitions)]
-        return [(part, grouped[group], positions[group]) for part, group in groups if group.start != group.stop]
+        """As :func:`by_owner`, of nodes."""
+        return by_owner(self.dataset.node_books[node_type], nodes)
 
     def ask(self, part: int, requests: Sequence[Request]) -> list[asyncio.Future[Tensor]]:
         """Asks the owner of a partition several things at a time."""
         assert self.router is not None
-        return [asyncio.wrap_future(reply) for reply in self.router.ask(part, requests)]
+        calls = [(request.method, request.encode()) for request in requests]
+        replies = self.router.transport.call_all(self.router.peer_of[part], calls)
+        return [asyncio.wrap_future(reply) for reply in replies]
 
     async def answer(self, reply: asyncio.Future[Tensor], stats: dict[str, float]) -> dict[str, Tensor]:
         """Waits for a reply, on the account of a batch."""
@@ -373,14 +354,8 @@ class EdgeDirectory:
         self._making = threading.RLock()  # cached_property would let several threads make the same
 
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Finds edges by id.
-
-        Args:
-            ids: ``[n]``, int64.
-
-        Returns:
-            Which of them are here ``[n]``, bool, and sources and destinations of those ``[2, m]``, int64.
-        """
+        """Finds edges by id ``[n]``, int64: which of them are here, bool, and sources and destinations of those ``[2,
+        m]``."""
         with self._making:
             sorted_ids, order = self._by_id
         # In one dtype, else NumPy would widen all ids; and in order, since far jumps in long arrays cost most.
@@ -418,12 +393,8 @@ class EdgeDirectory:
             return self._far_counts[nodes].long()
 
     def far_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of any nodes at the other end, the edges that are here.
-
-        Returns:
-            Their number by node ``[n]``, int64, the nodes that this partition expands ``[E]``, int64, and the ids of
-            the edges ``[E]``, int64, ascending for each node.
-        """
+        """Of any nodes at the other end, the edges that are here: their number by node ``[n]``, the nodes that this
+        partition expands ``[E]``, and the ids of the edges ``[E]``, ascending for each node; all int64."""
         with self._making:
             csr = self._far_side.csr
         hop = _core.OneHop(csr, nodes.numpy(), -1, False, 0, 0, self.edge_type, with_edge=True)

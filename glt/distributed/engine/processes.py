@@ -55,7 +55,6 @@ class SamplingProcess:
     """A sampling process, as its owner sees it.
 
     Attributes:
-        is_ready: Whether it has started.
         is_gone: Whether the pool has found that it ended.
         heard_s: When it was last heard of, of ``time.monotonic()``.
         why: Why its owner killed it, if it did.
@@ -161,14 +160,10 @@ class SamplingProcess:
 
 
 class ProcessPool:
-    """The sampling processes of one owner.
+    """The sampling processes of one owner, by number.
 
     They are ended when the pool is closed or collected, or when the owner's interpreter ends. If the owner is killed,
     they notice. What follows from the death of one is for the owner to decide: see :meth:`look`.
-
-    Attributes:
-        processes: Those that were started and not removed, by number.
-        looked_s: When :meth:`look` was last called, of ``time.monotonic()``.
     """
 
     def __init__(self, module: str, owner: str) -> None:
@@ -372,9 +367,8 @@ def keep_freed_memory() -> None:
     """Makes malloc reuse what was freed instead of returning it to the kernel.
 
     Replies are received into fresh tensors of megabytes; with the default, each is mapped, faulted in page by page and
-    unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady; and not for
-    those that may sample on a GPU, which get few replies and need large tensors to have their pages for themselves: see
-    :data:`glt.data.pinned.SMALL_BYTES`.
+    unmapped, which costs more than copying it. Not for processes that sample on a GPU: they get few replies, and large
+    tensors need their pages for themselves (:data:`glt.data.pinned.SMALL_BYTES`).
     """
     libc = ctypes.CDLL(None)
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8

@@ -20,7 +20,7 @@ from glt.sampler.config import MAX_HOPS
 
 
 class RequestFields:
-    """What a request must be made of; whatever it is instead is a :class:`glt.errors.MessageError`."""
+    """The tensors of a request that a peer has sent, checked; what does not fit is a MessageError that names it."""
 
     def __init__(self, kind: str, request: Tensor) -> None:
         message = read_message(request)
@@ -32,7 +32,7 @@ class RequestFields:
         return name in self.tensors
 
     def vector(self, name: str, dtype: torch.dtype = torch.int64, length: int | None = None) -> Tensor:
-        """Returns a tensor of one dimension."""
+        """Returns a tensor of one dimension, of ``length`` if that is given."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise MessageError(f"{self.kind}: tensor {name!r} is missing; there are {sorted(self.tensors)}")
@@ -83,13 +83,10 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class OneHopRequest:
-    """Sample one hop of these nodes, all owned by the partition that is asked.
+    """Sample one hop of these nodes, all owned by the partition that is asked; numbers are as in the native sampler.
 
     Attributes:
-        edge_type: Along which edges.
         nodes: Ids ``[n]`` of the nodes to expand, int64.
-        num_neighbors, replace, batch_key, hop, with_edge, last: As in the native sampler.
-        weighted: Draw proportionally to weight.
         tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
         seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
         excluded: Pairs ``(expanded [m], neighbour [m])``, int64, whose edges must not be taken; None: none.
@@ -146,14 +143,7 @@ class OneHopRequest:
 
 @dataclass(frozen=True)
 class InducedRequest:
-    """Send the edges between these nodes, all owned by the partition that is asked, and the members of a batch.
-
-    Attributes:
-        edge_type: Of the edges.
-        nodes: Ids ``[n]`` of the nodes whose rows are read, int64.
-        members: Ids of the neighbours that count ``[m]``, int64.
-        with_edge: Send edge ids too.
-    """
+    """Send the edges between nodes ``[n]`` that the partition owns and ``members [m]`` of a batch; ids are int64."""
 
     method: ClassVar[str] = "induced_rows"
 
@@ -175,14 +165,7 @@ class InducedRequest:
 
 @dataclass(frozen=True)
 class RowsRequest:
-    """Look up rows of tables for these ids, all owned by the partition that is asked.
-
-    Attributes:
-        kind: ``'node'`` or ``'edge'``.
-        type: Of the nodes or edges.
-        ids: Ids ``[n]``, int64.
-        tables: Names of the tables.
-    """
+    """Look up rows of the named tables for ``ids [n]``, int64, of nodes or edges that the partition owns."""
 
     method: ClassVar[str] = "gather_rows"
 
@@ -206,12 +189,7 @@ class RowsRequest:
 
 @dataclass(frozen=True)
 class HasEdgesRequest:
-    """Say which pairs are edges; the first node of each is owned by the partition that is asked.
-
-    Attributes:
-        edge_type: Of the edges.
-        centers, neighbors: Ids of the expanded ends and of the others ``[n]``, int64.
-    """
+    """Say which pairs ``[n]`` are edges; the partition owns the ``centers``, which would be expanded. Ids are int64."""
 
     method: ClassVar[str] = "has_edges"
 
@@ -233,11 +211,7 @@ class HasEdgesRequest:
 
 @dataclass(frozen=True)
 class EarliestRequest:
-    """Say which of the owned nodes of a type has the smallest time, and that time.
-
-    Attributes:
-        node_type: Of the nodes.
-    """
+    """Say which of the owned nodes of a type has the smallest time, and that time."""
 
     method: ClassVar[str] = "earliest_node"
 

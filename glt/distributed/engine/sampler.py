@@ -51,15 +51,8 @@ STATS = (
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes of a frontier that one partition owns.
-
-    Attributes:
-        part: Which partition.
-        positions: Where in the frontier they stand ``[n]``, uint32.
-        nodes: Their ids ``[n]``, int64.
-        tree: Their trees in a disjoint batch ``[n]``, uint32; else None.
-        seed_time: Times of those trees' seeds ``[n]``, int64; None without times.
-    """
+    """Nodes of a frontier that one partition owns: ``positions [n]`` there, uint32, and ids ``[n]``; in a disjoint
+    batch their trees, uint32, and with times the times of those trees' seeds, int64."""
 
     part: int
     positions: np.ndarray
@@ -76,14 +69,13 @@ _Pairs = tuple[Tensor, Tensor]  # expanded nodes and neighbours whose edges are 
 @dataclass
 class SampledBatch:
     """A batch whose edges are sampled and whose remote rows are on their way; :meth:`DistNeighborSampler.fill` writes
-    it out.
+    it.
 
     Attributes:
         specs: Dtype and shape of each tensor of the batch, by the names of :func:`glt.distributed.loader.base.collate`.
         stats: What it reports about its making, by the names of ``STATS``.
         batch: Its nodes and edges: a ``_core.Batch``, or what answers as it does.
         rows: Where the rows of its nodes and edges come from.
-        start: What it was sampled around.
     """
 
     specs: Specs

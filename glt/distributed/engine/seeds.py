@@ -55,11 +55,7 @@ class BatchStart:
 
 
 class Seeds(ABC):
-    """What the rows of a loader's input are.
-
-    Attributes:
-        input_id: Name, in a message, of the positions of a batch's rows in the input.
-    """
+    """What the rows of a loader's input are; ``input_id`` is the name of their positions there, in a message."""
 
     input_id: str
 
@@ -85,10 +81,7 @@ class Seeds(ABC):
 class Negatives:
     """What PyG's ``NegativeSampling`` says; sampling processes do without torch_geometric.
 
-    Attributes:
-        mode: ``'binary'`` or ``'triplet'``.
-        amount: Negatives per positive.
-        src_weight, dst_weight: Weight of each node of an end ``[num_nodes]``; None: all alike.
+    Weights are of each node of an end ``[num_nodes]``; None: all alike.
     """
 
     mode: str
@@ -270,15 +263,7 @@ class SeedTable:
 
 @dataclass(frozen=True)
 class SamplingJob:
-    """What a loader has sampled, wherever its samplers are.
-
-    Attributes:
-        config: What is sampled around seeds.
-        seeds: What kind of seeds the rows of ``table`` are.
-        table: The loader's input.
-        order: Which rows form which batch, but for the random seed, which comes with each epoch.
-        collect_features: Whether features and labels are looked up.
-    """
+    """What a loader has sampled, wherever its samplers are. The random seed of ``order`` comes with each epoch."""
 
     config: SamplingConfig
     seeds: Seeds

@@ -52,10 +52,7 @@ class WorkerGroup:
         table: The loader's input, put into shared memory once.
         channel_bytes: Shared memory for batches in flight, over all workers.
         pin_for: A GPU whose CUDA context registers that memory, so that copies from it to GPUs need no staging.
-        check_peers: Called in waits, for those of other trainers are waited for then; raises if a trainer is lost.
-
-    Raises:
-        WorkerDied: If one does not come up; names it.
+        check_peers: Called in waits, since other trainers are waited for then; raises if one is lost.
     """
 
     def __init__(
@@ -149,13 +146,10 @@ class WorkerGroup:
         if nbytes > channel_bytes // 2:
             self._has_hinted = True
             wanted_mb = -(-_BATCHES_IN_CHANNEL * nbytes * len(self._workers) >> 20)
+            sizes = f"a batch of {format_size(nbytes)} through a channel of {format_size(channel_bytes)}"
             logger.warning(
-                "%s sends a batch of %s through a channel of %s in pieces, at half the speed or less: give "
-                "worker_options channel_size='%dMB', or use smaller batches",
-                self._workers[number].name,
-                format_size(nbytes),
-                format_size(channel_bytes),
-                wanted_mb,
+                f"{self._workers[number].name} sends {sizes} in pieces, at half the speed or less: give worker_options "
+                f"channel_size='{wanted_mb}MB', or use smaller batches"
             )
 
     def stats(self) -> dict[str, float]:
@@ -205,19 +199,15 @@ class WorkerGroup:
 
 @dataclass
 class WorkerSpec:
-    """All that a worker needs to know, as JSON.
+    """All that a worker needs to know, as JSON; whose worker it is, which one, of how many each.
 
     Attributes:
-        rank, num_trainers, worker, num_workers: Whose worker it is, which one, of how many each.
-        group_name: Of the trainers; part of the name of RPC peers.
         dataset: How to map the partition: :meth:`DistDataset.to_json`.
         other_dirs: Where to map further partitions that are read directly, by index (as text, as JSON has it).
         job: What to sample: :meth:`SamplingJob.to_json`.
-        concurrency: Batches in flight.
         seeds_fd, seeds_bytes: Inherited memory with the :class:`SeedTable`.
         channel: Descriptor of the inherited channel.
         store: ``[address, port, prefix]`` of the rendezvous; None where there are no peers.
-        num_rpc_threads, timeout_s: As in the options.
         device: Where to sample: ``'cpu'``, a GPU, or ``'host'``.
     """
 
@@ -238,25 +228,18 @@ class WorkerSpec:
     timeout_s: float
     device: str = "cpu"
 
-    @property
-    def keeps_freed_memory(self) -> bool:
-        return not self.device.startswith("cuda")
-
 
 class Worker:
     """A sampling process of a trainer."""
 
-    def __init__(self, owner: Owner, spec: WorkerSpec) -> None:
-        self.owner, self.spec = owner, spec
+    def __init__(self, owner: Owner, told: dict[str, Any]) -> None:
+        self.owner, self.spec = owner, WorkerSpec(**told)
+        spec = self.spec
+        if not spec.device.startswith("cuda"):
+            keep_freed_memory()
         self.dataset = DistDataset.from_json(spec.dataset)
-        self.me = Peer(
-            f"{spec.group_name}-{spec.rank}-w{spec.worker}",
-            spec.rank,
-            spec.worker,
-            socket.gethostname(),
-            os.getpid(),
-            self.dataset.partition_idx,
-        )
+        name, host = f"{spec.group_name}-{spec.rank}-w{spec.worker}", socket.gethostname()
+        self.me = Peer(name, spec.rank, spec.worker, host, os.getpid(), self.dataset.partition_idx)
         self.channel = ShmChannel.from_descriptor(spec.channel)
         table = SeedTable.read(SharedMemory.from_fd(spec.seeds_fd, spec.seeds_bytes))
         job = SamplingJob.from_json(spec.job, table)
@@ -286,16 +269,8 @@ class Worker:
         ]
         # Before the transport is opened, which waits for all of them and cannot say who is missing.
         found = wait_for_all(TimedStore(store), keys, spec.timeout_s)
-        index = spec.rank * spec.num_workers + spec.worker
-        transport = RpcTransport(
-            self.me,
-            self.dataset.own.handlers(),
-            index,
-            spec.num_trainers * spec.num_workers,
-            store,
-            spec.num_rpc_threads,
-            spec.timeout_s,
-        )
+        index, handlers = spec.rank * spec.num_workers + spec.worker, self.dataset.own.handlers()
+        transport = RpcTransport(self.me, handlers, index, len(keys), store, spec.num_rpc_threads, spec.timeout_s)
         peers = [Peer(**json.loads(each)) for each in found]
         peers += [replace(self.me, partition_idx=int(part)) for part in spec.other_dirs]  # some may have no trainer
         return PartitionRouter(transport, peers, self.me, self.dataset.num_partitions)
@@ -310,13 +285,5 @@ class Worker:
         self.owner.beat()
 
 
-def start(owner: Owner, spec: dict[str, Any]) -> Worker:
-    """Starts the process as ``spec`` says, the fields of :class:`WorkerSpec`."""
-    told = WorkerSpec(**spec)
-    if told.keeps_freed_memory:
-        keep_freed_memory()
-    return Worker(owner, told)
-
-
 if __name__ == "__main__":
-    run_program(start)
+    run_program(Worker)

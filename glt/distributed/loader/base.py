@@ -38,7 +38,7 @@ from glt.sampler.output import bidirectional
 
 
 class DeviceCopies:
-    """Copies messages to a GPU: one copy each, on a stream of its own, which nobody waits for.
+    """Copies messages to a GPU: one copy each, on a stream of its own.
 
     A message's memory is kept until its copy is done; it is a slot of a channel, which samplers fill again after that.
     From pageable memory the call itself does the copy.

@@ -202,10 +202,9 @@ class Backend(Protocol):
 
 
 class Deployment(ABC):
-    """One way of deploying a loader.
+    """One way of deploying a loader; ``mode`` is what it is called.
 
     Attributes:
-        mode: What it is called.
         random_seed: Of this trainer.
         told: What each trainer told, by rank; this one's alone where trainers do not meet.
         group: The trainers of the loader; None where they do not meet.
@@ -429,7 +428,7 @@ _waited_for_by = 0  # the process whose end waits for them
 
 
 def end(backend: Backend, group: Group | None) -> None:
-    """Ends the sampling of a loader, and its samplers once no living trainer needs them.
+    """Ends the sampling of a loader, and its samplers once no living trainer of ``group`` needs them.
 
     Returns after a few seconds at most. A trainer that is needed for longer goes on serving in the background, so that
     trainers may end their loaders at different times and in different orders; its process then ends when the others

@@ -133,13 +133,8 @@ def require_node_time(data: LoaderData, node_type: int) -> None:
 
 
 class SeedLinks(NamedTuple):
-    """Seed edges of one trainer.
-
-    Attributes:
-        edge_type: Position of their type.
-        ends: Sources and destinations ``[2, B]``, int64.
-        ids: Ids of the edges ``[B]``, where they are all those of a partition; None where they were given.
-    """
+    """Seed edges of one trainer: ends ``[2, B]``, int64, and their ids ``[B]``, where they are all edges of a
+    partition; None where the ends were given."""
 
     edge_type: int
     ends: Tensor

@@ -24,14 +24,8 @@ R = TypeVar("R", bound="Future[Any]")
 
 @dataclass(frozen=True)
 class PendingCall(Generic[R]):
-    """A call that waits for its answer.
-
-    Attributes:
-        name: What is asked for.
-        reply: Gets the answer, or what went wrong.
-        timeout_s, deadline: How long it waits, and until when, of ``time.monotonic()``.
-        request: What is sent.
-    """
+    """A call that waits for its answer until ``deadline``, of ``time.monotonic()``; ``reply`` gets that, or what went
+    wrong."""
 
     name: str
     reply: R
@@ -41,11 +35,8 @@ class PendingCall(Generic[R]):
 
 
 class PendingCalls(Generic[R]):
-    """The calls to one peer that wait for their answers, by number. Of any thread.
-
-    Attributes:
-        lost: Why no call can be answered any more, if that is so.
-    """
+    """The calls to one peer that wait for their answers, by number. Any thread may use it. ``lost`` says why no call
+    can be answered any more, if that is so."""
 
     def __init__(self) -> None:
         self.lost: PeerLost | None = None
@@ -221,12 +212,8 @@ def _encode(value: Any, tensors: dict[str, Tensor], what: str, depth: int) -> An
 
 
 class Landing:
-    """Where the data of a value that is one tensor are received, in place of memory that they would be copied from.
-
-    Attributes:
-        front: Room for what comes before the data, uint8.
-        data: Those of ``out``, uint8.
-    """
+    """Where the data of a value that is one tensor are received, in place of memory that they would be copied from: in
+    ``data``, the bytes of ``out``, and in ``front`` what comes before them."""
 
     def __init__(self, out: Tensor) -> None:
         self.out, self.data = out, bytes_of(out)

@@ -45,9 +45,9 @@ class Connection:
     """One end of a connection. Any thread may send; one at a time may receive.
 
     Attributes:
-        max_json_bytes: Longest control frame that is taken.
+        max_bytes, max_json_bytes: Longest data and control frame that are taken.
         heard_s: When anything last arrived, of ``time.monotonic()``.
-        what, number: The two numbers of the data frame that was received last, for whoever received it.
+        what, number: The two numbers of the data frame that was received last.
     """
 
     def __init__(self, sock: socket.socket, peer: str, max_bytes: int = 1 << 20) -> None:
@@ -144,7 +144,7 @@ class Connection:
             if self._wait(select.POLLOUT, 0) and self.socket.send(_BEAT_FRAME) != len(_BEAT_FRAME):
                 self.close()  # half a frame is out; there was room for it, so this does not happen
         except (OSError, ConnectionLost):
-            pass  # whoever receives here hears of it
+            pass  # the thread that receives here hears of it
         finally:
             self._sending.release()
 
@@ -262,12 +262,9 @@ class Connection:
         return frame
 
     def receive_rest(self, silence_s: float, landing: Landing | None = None) -> Tensor:
-        """Waits for a message that was announced, however long it is on its way, while it comes.
-
-        Args:
-            silence_s: How long nothing may come.
-            landing: Where it is to go if it has this length; its ``front`` is then what is returned.
-        """
+        """Waits for a message that was announced, however long it is on its way, while it comes; ChannelTimeout if
+        nothing comes for ``silence_s``. If it has the length of ``landing``, it goes there, and the landing's ``front``
+        is returned."""
         self._landing = landing
         while True:
             try:
@@ -367,7 +364,7 @@ class Pulse:
     def _current(self) -> list[Connection]:
         found = {key: reference() for key, reference in list(self._connections.items())}
         for key in [key for key, connection in found.items() if connection is None]:
-            self._connections.pop(key, None)  # collected without a close; nobody has this id while the lock is held
+            self._connections.pop(key, None)  # collected without a close; no other has this id while the lock is held
         return [connection for connection in found.values() if connection is not None]
 
     def _run(self) -> None:
@@ -388,7 +385,7 @@ pulse = Pulse()
 
 
 def _forget() -> None:
-    """A fork beats for nobody; its copies of the sockets are closed, so that they do not outlive the parent."""
+    """A fork does not beat; its copies of the sockets are closed, so that they do not outlive the parent."""
     for connection in pulse._current():
         connection.socket.close()
     pulse.__init__()  # type: ignore[misc]

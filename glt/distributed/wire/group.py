@@ -46,12 +46,7 @@ T = TypeVar("T")
 class Group:
     """The trainers of a loader, or of another act of all of them. A group of one rank has neither thread nor port.
 
-    Args:
-        context: This trainer.
-        master_addr, master_port, timeout_s: As in the worker options.
-
     Attributes:
-        rank, size: This trainer, among how many.
         me: This process, as errors name it.
         addr: Where the others reach rank 0.
         name: Of this group, the same on all ranks.
@@ -208,20 +203,14 @@ class Group:
         self._part(deadlines.GOODBYE_S)
 
     def leave(self) -> None:
-        """Says that this trainer needs nobody and that nobody needs it; waits for nothing. May be called again."""
+        """Says that this trainer and the others do not need each other; waits for nothing. May be called again."""
         self._say({"done": True})
         self._part(0.0)
 
     def finish(self, timeout_s: float | None = None) -> list[int]:
-        """Says that this trainer needs the others no more, and waits until they all say so or are gone.
-
-        Args:
-            timeout_s: Deadline in seconds; None: as long as those waited for live.
-
-        Returns:
-            Ranks that did not finish: that died or failed, or are waited for in vain; where this trainer itself has
-            failed, all others.
-        """
+        """Says that this trainer needs the others no more, and waits until they all say so or are gone; without
+        ``timeout_s`` as long as those waited for live. Returns the ranks that did not finish: that died or failed, or
+        are waited for in vain; where this trainer itself has failed, all others."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         if self._has_left or os.getpid() != self._pid:
             return others

@@ -40,7 +40,7 @@ class Hint:
 
 
 def introduce(kind: str, **more: Any) -> dict[str, Any]:
-    """The first frame of whoever connects."""
+    """The first frame of a process that connects."""
     me = {"host": socket.gethostname(), "pid": os.getpid()}
     return {"protocol": PROTOCOL, "version": glt.__version__, "kind": kind, **me, **more}
 
@@ -71,14 +71,8 @@ def dial(
 ) -> tuple[Connection, dict[str, Any]]:
     """Connects to a server, introduces this process and returns the connection with the server's answer.
 
-    Args:
-        address: Host and port.
-        peer: Who is expected there, as errors name it.
-        hello: What :func:`introduce` made.
-        timeout_s: Deadline in seconds.
-        max_bytes: Longest message that is taken from there.
-        retry: Try until the deadline where nothing listens yet.
-        answer_s: How long an answer may take; default: until the deadline, for a server answers when it is ready.
+    With ``retry`` it tries until the deadline where nothing listens yet. An answer may take ``answer_s``, by default
+    until the deadline, for a server answers when it is ready.
 
     Raises:
         glt.errors.RendezvousError: If it refuses; or if nothing listens there, or no server, before the deadline.
@@ -149,7 +143,7 @@ Welcome = Callable[[Connection, dict[str, Any]], None]
 
 
 class Listener:
-    """Listens from the start, and passes connections on once it is opened.
+    """Listens from the start, and passes connections on once it is opened; RendezvousError if it cannot listen.
 
     Args:
         bind: Host and port; port 0: one is found.
@@ -274,7 +268,7 @@ class Listener:
         except (KeyError, TypeError, ValueError) as error:
             logger.warning("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, error)
             refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
-        except Exception:  # no descriptors for it, for example: whoever asks may try again
+        except Exception:  # no descriptors for it, for example: the other end may try again
             logger.exception("the connection of %s is given up", connection.peer)
             connection.close()
 

@@ -24,15 +24,11 @@ T = TypeVar("T")
 
 
 class TimedStore:
-    """Passes calls on to a store, and gives up on it when one is not answered.
+    """Passes calls on to a store, and raises ``torch.distributed.DistError`` when the store is lost or does not answer.
 
     The deadline that torch has is one for values to be set. Where the process that hosts a store is stopped, or its
     host cannot be reached any more, a call such as ``check`` never returns. So calls are made on another thread, which
-    is left behind then.
-
-    Args:
-        store: What is asked.
-        answer_s: How long an answer may take, in seconds; default: half a minute.
+    is left behind after ``answer_s``, by default half a minute.
     """
 
     def __init__(self, store: dist.Store, answer_s: float | None = None) -> None:
@@ -43,19 +39,18 @@ class TimedStore:
         weakref.finalize(self, self._pool.end).atexit = False
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of these are set; errors as of :meth:`ask`."""
+        """Whether all of these are set."""
         return self.ask(lambda: self.store.check(list(keys)))
 
     def get(self, key: str) -> bytes:
-        """The value of a key that is set; errors as of :meth:`ask`."""
+        """The value of a key that is set."""
         return self.ask(lambda: self.store.get(key))
 
     def set(self, key: str, value: str) -> None:
-        """Errors as of :meth:`ask`."""
         self.ask(lambda: self.store.set(key, value))
 
     def wait_for(self, key: str, timeout_s: float, look: Callable[[], None] = lambda: None) -> bytes | None:
-        """Waits for a key to be set; errors as of :meth:`ask`."""
+        """Waits for a key to be set and returns its value; None if it is not set in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() <= deadline:
             try:

@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class NativePool:
-    """A fixed number of daemon threads that run calls.
+    """A fixed number of daemon threads that run calls; all are started at once.
 
     ``concurrent.futures`` has such a pool, but the interpreter joins its threads before it runs exit handlers, and
-    would wait for ever for one that waits for room in a channel that only an exit handler closes.
+    would wait forever for one that waits for room in a channel that only an exit handler closes.
     """
 
     def __init__(self, num_threads: int, name: str) -> None:

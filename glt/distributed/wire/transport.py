@@ -41,9 +41,6 @@ class Peer:
         name: Unique in the job.
         rank: The trainer that it samples for, or the server that it is.
         worker: Which of that trainer's samplers it is; None: the trainer or server itself.
-        host, pid: Where it runs.
-        partition_idx: The partition that it serves.
-        role: What has that rank.
     """
 
     name: str
@@ -77,12 +74,8 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self, gracefully: bool = False) -> None:
-        """Stops serving and calling. May be called again.
-
-        Args:
-            gracefully: All peers are closing too: wait for them, a few seconds at most, so that nobody sees a
-                connection break.
-        """
+        """Stops serving and calling; may be called again. ``gracefully``: all peers are closing too, and are waited
+        for, a few seconds at most, so that none sees a connection break."""
 
 
 # The transport between servers: requests for partitions over plain connections.
@@ -218,13 +211,8 @@ class _Line:
 
 
 class TcpTransport(Transport):
-    """Calls servers by the rank of their peer.
-
-    Args:
-        address: Gives host and port of a server by rank, None while there is none; asked anew for each connection.
-        methods: What servers answer.
-        timeout_s: Deadline of a request in seconds.
-    """
+    """Calls servers by the rank of their peer. ``address`` gives host and port of a server by rank, None while there is
+    none; it is asked anew for each connection. ``timeout_s`` is the deadline of a request."""
 
     def __init__(self, address: Address, methods: Sequence[str], timeout_s: float) -> None:
         self._address, self._timeout_s = address, timeout_s
@@ -247,14 +235,8 @@ class TcpTransport(Transport):
 
 
 class PartitionServer:
-    """Answers requests for a partition, on a thread for each connection.
-
-    Args:
-        handlers: By method.
-        rank: Of the server, in errors.
-        num_threads: Requests that are worked on at the same time.
-        silence_s: A connection that gives no sign of life for so long is ended.
-    """
+    """Answers requests for a partition, on a thread for each connection, ``num_threads`` at the same time. A connection
+    that gives no sign of life for ``silence_s`` is ended."""
 
     def __init__(self, handlers: Mapping[str, Handler], rank: int, num_threads: int, silence_s: float) -> None:
         self._handlers = [handlers[method] for method in sorted(handlers)]
