@@ -171,7 +171,7 @@ class LocalPartition:
             "neighbor": (id_dtype(num_neighbors), (found.num_edges,)),
         }
         if asked.with_edge:
-            specs["edge"] = (id_dtype(num_edges), num_found)
+            specs["edge"] = (id_dtype(num_edges), (found.num_edges,))
         buffer, out = reply_buffer(specs)
         edge = out["edge"].numpy() if asked.with_edge else None
         found.copy_out(out["count"].numpy(), out["neighbor"].numpy(), edge)
