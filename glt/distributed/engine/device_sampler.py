@@ -74,8 +74,14 @@ class DeviceNeighborSampler(_DeviceSampler):
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         stats = dict.fromkeys(STATS, 0.0)
+        exclusions = [start.native_exclusions(self._num_edge_types)] if start.exclusions else []
+
+        def begin() -> DeviceBatch:
+            with self.accelerator.on(self.stream):
+                return self._sampling.begin(self._kernel_config, start.seeds, start.seed_time, batch_key, *exclusions)
+
         try:
-            batch = await self.partitions.timed(stats, "sampling_s", LONG, self._sample_there, start, batch_key)
+            batch = await self.partitions.timed(stats, "sampling_s", LONG, begin)
         except (MemoryError, torch.cuda.OutOfMemoryError) as error:
             raise self._no_room(start) from error
         sampled = self._sampled(batch, start, [], stats)
@@ -84,11 +90,6 @@ class DeviceNeighborSampler(_DeviceSampler):
             count = batch.num_nodes(type_) if kind == "node" else batch.num_edges(type_)
             sampled.specs[in_message(name, kind, type_)] = (table.dtype, (count, *table.row_shape))
         return sampled
-
-    def _sample_there(self, start: BatchStart, batch_key: int) -> DeviceBatch:
-        exclusions = [start.native_exclusions(self._num_edge_types)] if start.exclusions else []
-        with self.accelerator.on(self.stream):
-            return self._sampling.begin(self._kernel_config, start.seeds, start.seed_time, batch_key, *exclusions)
 
     async def fill(self, sampled: SampledBatch, out: dict[str, Tensor]) -> Event | None:
         """As :meth:`DistNeighborSampler.fill`; unless staged, ``out`` are tensors of the GPU, but for ``stats`` and the

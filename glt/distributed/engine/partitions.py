@@ -368,7 +368,8 @@ class EdgeDirectory:
         position = at[is_here] if order is None else order[at[is_here]].astype(np.int64)
         row = np.searchsorted(self.topology.indptr.numpy(), position, side="right") - 1
         center = torch.from_numpy(np.asarray(self._centers[row], np.int64))
-        ends = self._ends(center, self.topology.indices[torch.from_numpy(position)].long())
+        neighbor = self.topology.indices[torch.from_numpy(position)].long()
+        ends = torch.stack([neighbor, center] if self.topology.edge_dir == "in" else [center, neighbor])
         found = is_here[back]
         rank = np.cumsum(is_here) - 1  # among those that are here
         return torch.from_numpy(found), ends[:, torch.from_numpy(rank[back[found]])]
@@ -388,7 +389,10 @@ class EdgeDirectory:
 
     def far_degrees(self, nodes: Tensor) -> Tensor:
         """Of any nodes at the other end, the edges that are here, ``[n]`` int64."""
-        self._require_neighbors(nodes)
+        num_nodes = self.topology.num_neighbor_nodes
+        wrong = ((nodes < 0) | (nodes >= num_nodes)).nonzero()
+        if len(wrong):
+            raise IndexError(f"nodes[{int(wrong[0])}] = {int(nodes[wrong[0]])} is outside [0, {num_nodes})")
         with self._making:
             return self._far_counts[nodes].long()
 
@@ -399,15 +403,6 @@ class EdgeDirectory:
             csr = self._far_side.csr
         hop = _core.OneHop(csr, nodes.numpy(), -1, False, 0, 0, self.edge_type, with_edge=True)
         return copied(hop, len(nodes))
-
-    def _require_neighbors(self, nodes: Tensor) -> None:
-        wrong = ((nodes < 0) | (nodes >= self.topology.num_neighbor_nodes)).nonzero()
-        if len(wrong):
-            at = int(wrong[0])
-            raise IndexError(f"nodes[{at}] = {int(nodes[at])} is outside [0, {self.topology.num_neighbor_nodes})")
-
-    def _ends(self, center: Tensor, neighbor: Tensor) -> Tensor:
-        return torch.stack([neighbor, center] if self.topology.edge_dir == "in" else [center, neighbor])
 
     @cached_property
     def _centers(self) -> np.ndarray:

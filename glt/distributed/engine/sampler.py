@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -208,7 +208,7 @@ class DistNeighborSampler:
         for r, (center, neighbor) in start.exclusions.items():
             for part, nodes, positions in self.partitions.by_owner(self.dataset.ends[r][0], center.numpy()):
                 excluded[r, part] = torch.from_numpy(nodes), torch.from_numpy(neighbor.numpy()[positions])
-        frontiers = await timed(stats, "sampling_s", start.num_seeds, self._first_frontiers, batch, start)
+        frontiers = await timed(stats, "sampling_s", start.num_seeds, self._frontiers, batch, start, 0)
         for hop in range(self.config.num_hops):
             wanted: list[EdgesWanted] = []
             size = 0
@@ -221,7 +221,7 @@ class DistNeighborSampler:
                         size += len(group.nodes) * (num_neighbors if num_neighbors >= 0 else LONG)
             parts = await self.partitions.edges(wanted, size, stats)
             num_edges = sum(len(part[2]) for several in parts for part in several)
-            frontiers = await timed(stats, "sampling_s", num_edges, self._next_frontiers, batch, start, parts, hop)
+            frontiers = await timed(stats, "sampling_s", num_edges, self._frontiers, batch, start, hop + 1, parts)
         if self.config.subgraph_type == "induced":
             await self._induce(batch, stats)
 
@@ -250,22 +250,18 @@ class DistNeighborSampler:
         seeds = [(node_type, nodes.numpy()) for node_type, nodes in start.seeds]
         batch.start(seeds, self._fetches_edges, self.config.disjoint, time)
 
-    def _first_frontiers(self, batch: _core.Batch, start: BatchStart) -> Frontiers:
-        self._begin(batch, start)
-        return self._frontiers(batch, start, 0)
-
-    def _next_frontiers(
-        self, batch: _core.Batch, start: BatchStart, parts: list[list[RowsPart]], hop: int
+    def _frontiers(
+        self, batch: _core.Batch, start: BatchStart, hop: int, parts: Sequence[list[RowsPart]] = ()
     ) -> Frontiers:
-        """Takes in a hop, and sorts the next frontier by owner at once: each call on the pool costs a thread switch."""
-        for r, several in enumerate(parts):
-            if several:
-                batch.expand_from(r, several)
-        batch.end_hop()
-        return self._frontiers(batch, start, hop + 1)
-
-    def _frontiers(self, batch: _core.Batch, start: BatchStart, hop: int) -> Frontiers:
-        """The nodes that a hop expands along any edge type, by owner."""
+        """Begins the batch, or takes in the parts of the hop before; returns the nodes that a hop expands along any
+        edge type, by owner: at once, since each call on the pool costs a thread switch."""
+        if hop == 0:
+            self._begin(batch, start)
+        else:
+            for r, several in enumerate(parts):
+                if several:
+                    batch.expand_from(r, several)
+            batch.end_hop()
         found: Frontiers = {}
         for r, (t, _) in enumerate(self.dataset.ends if hop < self.config.num_hops else ()):
             if t not in found and self.config.num_neighbors[r][hop] != 0:

@@ -138,17 +138,13 @@ class LinkSeeds(Seeds):
         batch = link_batch(edges, self.ends, config.disjoint, self.negatives, negatives)  # type: ignore[arg-type]
         excluded = exclusions(edges, self.edge_type, schema, sampler.dataset.edge_dir, config.exclude_edges)  # type: ignore[arg-type]
         known = {self.input_id: rows.get("input_id", input_id)}
+        # Where PyG puts a field: of links with the seed edges, of triplets with the node types.
+        src, dst = (f"n{end}" for end in self.ends)
+        stores = {"src_index": (src,), "dst_pos_index": (dst,), "dst_neg_index": (dst,), "seed_time": (src, dst)}
         for name, tensor in batch.links.items():
-            for store in self._stores(name):
+            for store in stores.get(name, (f"l{self.edge_type}",)):
                 known[f"{name}/{store}"] = tensor
         return BatchStart(batch.seeds, batch.seed_time, batch.example, excluded, known)
-
-    def _stores(self, name: str) -> tuple[str, ...]:
-        """Where PyG puts a field: of links with the seed edges, of triplets with the node types."""
-        src, dst = (f"n{end}" for end in self.ends)
-        return {"src_index": (src,), "dst_pos_index": (dst,), "dst_neg_index": (dst,), "seed_time": (src, dst)}.get(
-            name, (f"l{self.edge_type}",)
-        )
 
     async def _negatives(
         self, sampler: DistNeighborSampler, drawn: Negatives, edges: SeedEdges, batch_key: int
@@ -171,20 +167,20 @@ class LinkSeeds(Seeds):
         return valid
 
     async def _ends_of(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
-        """What negatives are drawn from; found out once, by whichever batch comes first. A failure is not kept: the
+        """What negatives are drawn from; found out once, by the batch that comes first. A failure is not kept: the
         epoch after it asks again."""
+
+        async def find(side: str, end: int) -> Endpoint:
+            earliest = await sampler.partitions.earliest_node(end) if sampler.config.time_level == "node" else None
+            return Endpoint.of(side, sampler.dataset.num_nodes_of[end], drawn, earliest)  # type: ignore[arg-type]
+
+        async def find_both() -> tuple[Endpoint, Endpoint]:
+            return await find("src", self.ends[0]), await find("dst", self.ends[1])
+
         asked = self._endpoints
         if asked is None or (asked.done() and (asked.cancelled() or asked.exception() is not None)):
-            self._endpoints = asyncio.ensure_future(self._find_ends(sampler, drawn))
-        assert self._endpoints is not None
-        return await asyncio.shield(self._endpoints)
-
-    async def _find_ends(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
-        found = []
-        for side, end in zip(("src", "dst"), self.ends, strict=True):
-            earliest = await sampler.partitions.earliest_node(end) if sampler.config.time_level == "node" else None
-            found.append(Endpoint.of(side, sampler.dataset.num_nodes_of[end], drawn, earliest))  # type: ignore[arg-type]
-        return found[0], found[1]
+            asked = self._endpoints = asyncio.ensure_future(find_both())
+        return await asyncio.shield(asked)
 
 
 # Seeds that are nodes.

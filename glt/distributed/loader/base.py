@@ -423,19 +423,20 @@ def collate(
     tensors: dict[str, Tensor], schema: Schema, edge_dir: str, subgraph_type: str, custom_cls: Any = None
 ) -> Data | HeteroData:
     """Makes a batch of the tensors of a message; nothing is copied, but for bidirectional ones."""
-    counts = {
-        name: tensors.pop(name).tolist() for name in ("num_sampled_nodes", "num_sampled_edges") if name in tensors
-    }
+    counts = {"n": "num_sampled_nodes", "e": "num_sampled_edges"}
+    per_hop = {kind: tensors.pop(name).tolist() for kind, name in counts.items() if name in tensors}
     data: Any = (custom_cls or (HeteroData if schema.is_hetero else Data))()
     stores = _stores(data, schema, edge_dir)
     for path, tensor in tensors.items():
         name, _, place = path.rpartition("/")
+        if place not in stores:  # of seed edges
+            stores[place] = data[schema.edge_types[int(place.removeprefix("l"))]]
         stores[place][name] = tensor
     for i in range(len(schema.node_types)):
         stores[f"n{i}"]["num_nodes"] = len(stores[f"n{i}"]["n_id"])
-    for name, by_type in counts.items():
-        for i, per_hop in enumerate(by_type):
-            stores[f"{'n' if name == 'num_sampled_nodes' else 'e'}{i}"][name] = per_hop
+    for kind, by_type in per_hop.items():
+        for i, each in enumerate(by_type):
+            stores[f"{kind}{i}"][counts[kind]] = each
     if subgraph_type == "bidirectional":
         parts = [path.rpartition("/") for path in tensors]  # names may have slashes too
         columns = {name for name, _, place in parts if place.startswith("e")} - {"edge_index"}
@@ -443,24 +444,13 @@ def collate(
     return data
 
 
-def _stores(data: Any, schema: Schema, edge_dir: str) -> Any:
+def _stores(data: Any, schema: Schema, edge_dir: str) -> dict[str, Any]:
     if not schema.is_hetero:
         return dict.fromkeys(("n0", "e0", "l0"), data.stores[0])
     nodes = {f"n{i}": data[node_type] for i, node_type in enumerate(schema.node_types)}
     names = schema.edge_types if edge_dir == "in" else [reverse_edge_type(t) for t in schema.edge_types]
     edges = {f"e{i}": data[edge_type] for i, edge_type in enumerate(names)}
-    return _WithLinks({**nodes, **edges}, data, schema)
-
-
-class _WithLinks(dict[str, Any]):
-    """Stores by name; those of seed edges come into being when something is put there."""
-
-    def __init__(self, stores: dict[str, Any], data: HeteroData, schema: Schema) -> None:
-        super().__init__(stores)
-        self.data, self.schema = data, schema
-
-    def __missing__(self, place: str) -> Any:
-        return self.data[self.schema.edge_types[int(place.removeprefix("l"))]]
+    return {**nodes, **edges}
 
 
 def _make_bidirectional(data: Any, columns: set[str]) -> None:

@@ -296,7 +296,13 @@ class _AmongTrainers(Deployment):
         found = group.exchange("partitions that they read", reads)
         for rank, theirs in enumerate(found):
             if theirs["unread"]:
-                text = _unread(dict(theirs["unread"]), data.num_partitions, loaded)
+                parts, (index, why) = [part for part, _ in theirs["unread"]], theirs["unread"][0]
+                text = (
+                    f"partition_idx: no trainer loaded partitions {parts} of {data.num_partitions} (loaded are, by "
+                    f"rank, {dict(enumerate(loaded))}), and they cannot be read here without one (partition {index}: "
+                    f"{why}). Load each on at least one trainer, or have its files in everyone's graph_dir, with "
+                    "read_local=True"
+                )
                 if group.size == 1:
                     raise ValueError(f"{group.me}: {text}")
                 raise RendezvousError(f"{group.me}: of trainer {rank}: {text}")
@@ -313,15 +319,6 @@ class _AmongTrainers(Deployment):
             return str(error)
         self.other_dirs[index] = graph_dir
         return None
-
-
-def _unread(unread: dict[int, str], num_partitions: int, loaded: list[int]) -> str:
-    index, why = next(iter(unread.items()))
-    return (
-        f"partition_idx: no trainer loaded partitions {list(unread)} of {num_partitions} (loaded are, by rank, "
-        f"{dict(enumerate(loaded))}), and they cannot be read here without one (partition {index}: {why}). Load each "
-        "on at least one trainer, or have its files in everyone's graph_dir, with read_local=True"
-    )
 
 
 class Collocated(_AmongTrainers):

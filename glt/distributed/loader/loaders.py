@@ -120,15 +120,6 @@ def checked_class(custom_cls: Any, filter_per_worker: Any, data: LoaderData) -> 
     return custom_cls
 
 
-def require_node_time(data: LoaderData, node_type: int) -> None:
-    """Raises unless nodes of the type have times of their own, to be looked at when no others are given."""
-    if not data.manifest.node_types[node_type].has_time:
-        raise ValueError(
-            f"input_time is not given and {data.schema.node_types[node_type]!r} nodes have no time in "
-            f"{data.load_args['graph_dir']!r}: give one time per seed, or partition with node_time=..."
-        )
-
-
 # What link loaders are given as seed edges and labels, checked when it is given.
 
 
@@ -383,15 +374,13 @@ class DistLinkNeighborLoader(DistLoader):
         return {"lowest_label": self._lowest_label, "all edges of": all_of}
 
     def _settle(self, told: list[dict[str, Any]]) -> None:
-        self._share_edges([each["all edges of"] for each in told])
-        self._raise_labels(told)
-
-    def _share_edges(self, parts: list[int | None]) -> None:
-        """Trainers that take all edges of the same partition take turns: each edge is a seed of one of them."""
-        sharing = [rank for rank, part in enumerate(parts) if part is not None and part == self.data.partition_idx]
+        # Trainers that take all edges of the same partition take turns: each edge is a seed of one of them.
+        mine = self.data.partition_idx
+        sharing = [rank for rank, each in enumerate(told) if mine is not None and each["all edges of"] == mine]
         if self._takes_all and len(sharing) > 1:
             turn = slice(sharing.index(self.context.rank), None, len(sharing))
             self.table.columns = {name: column[turn].contiguous() for name, column in self.table.columns.items()}
+        self._raise_labels(told)
 
     def _raise_labels(self, told: list[dict[str, Any]]) -> None:
         """Labels that start at 0 on any trainer go up on all of them: a label means the same to every rank."""
@@ -537,8 +526,11 @@ class DistNeighborLoader(DistLoader):
             columns["input_id"] = checked_input_id(input_id, num_seeds)
         if input_time is not None:
             columns["time"] = checked_times("input_time", input_time, num_seeds)
-        elif config.temporal is not None:
-            require_node_time(graph, self._seed_type)
+        elif config.temporal is not None and not graph.manifest.node_types[self._seed_type].has_time:
+            raise ValueError(
+                f"input_time is not given and {graph.schema.node_types[self._seed_type]!r} nodes have no time in "
+                f"{graph.load_args['graph_dir']!r}: give one time per seed, or partition with node_time=..."
+            )
         super().__init__(graph, config, self._seeds(), SeedTable(columns), options)
 
     def _seeds(self) -> NodeSeeds:

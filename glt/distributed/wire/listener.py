@@ -100,7 +100,10 @@ def dial(
         connection = Connection(sock, peer, max_bytes)
         try:
             connection.send(hello, deadlines.HANDSHAKE_S)
-            answer = _answer(connection, answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
+            wait_s = answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic())
+            answer = connection.receive_json(wait_s)
+            if "protocol" not in answer and "refused" not in answer:
+                raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
         except ConnectionLost as error:
             connection.close()
             if retry and time.monotonic() < deadline:
@@ -127,13 +130,6 @@ def dial(
             raise
         pulse.add(connection)
         return connection, answer
-
-
-def _answer(connection: Connection, timeout_s: float) -> dict[str, Any]:
-    answer = connection.receive_json(timeout_s)
-    if "protocol" not in answer and "refused" not in answer:
-        raise MessageError(f"{connection.peer} answered {sorted(answer)}, which is no handshake")
-    return answer
 
 
 _MAX_HANDSHAKES = 256

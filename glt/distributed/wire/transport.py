@@ -300,30 +300,19 @@ def _rendezvous(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
 
 def _answer_all(asked: list[tuple[str, bytes | Tensor]]) -> list[Tensor]:
     """Runs in the process that is asked."""
-    return [_answer_rpc(method, _unpacked(request)) for method, request in asked]
-
-
-def _answer_rpc(method: str, request: Tensor) -> Tensor:
-    try:
-        handler = _handlers.get(method)
-        if handler is None:
-            raise ValueError(f"method {method!r} is not served here; served are {sorted(_handlers)}")
-        return handler(request)
-    except Exception as error:
-        rank = -1 if _me is None else _me.rank
-        return error_message(error, role="sampler of trainer", rank=rank)
-
-
-def _packed(request: Tensor) -> bytes | Tensor:
-    """Small requests travel inside the call's own bytes, which costs less than a tensor beside them."""
-    return bytes(request.numpy()) if len(request) <= _SMALL_BYTES else request
-
-
-def _unpacked(request: bytes | Tensor) -> Tensor:
-    if isinstance(request, Tensor):
-        return request
-    # Copied once more, into the alignment that messages have.
-    return torch.frombuffer(bytearray(request), dtype=torch.uint8).clone()
+    answers = []
+    for method, request in asked:
+        try:
+            handler = _handlers.get(method)
+            if handler is None:
+                raise ValueError(f"method {method!r} is not served here; served are {sorted(_handlers)}")
+            if not isinstance(request, Tensor):  # copied once more, into the alignment that messages have
+                request = torch.frombuffer(bytearray(request), dtype=torch.uint8).clone()
+            answers.append(handler(request))
+        except Exception as error:
+            rank = -1 if _me is None else _me.rank
+            answers.append(error_message(error, role="sampler of trainer", rank=rank))
+    return answers
 
 
 @dataclass
@@ -361,7 +350,9 @@ class _RpcLine:
                 return  # all of them were given up meanwhile
             self._num_in_flight += 1
         try:
-            asked = [(call.method, _packed(call.request)) for call in calls]
+            # Small requests travel inside the call's own bytes, which costs less than a tensor beside them.
+            requests = [(call.method, call.request) for call in calls]
+            asked = [(method, bytes(r.numpy()) if len(r) <= _SMALL_BYTES else r) for method, r in requests]
             future = rpc.rpc_async(self.peer.name, _answer_all, args=(asked,), timeout=self.timeout_s)
             future.add_done_callback(partial(self._done, calls))
         except RuntimeError as error:
