@@ -504,7 +504,7 @@ class DevicePartitionSampler(_DeviceSampler):
                     _as_bytes(into).index_copy_(0, at, _as_bytes(self._brought(table)))
 
     def _brought(self, tensor: Tensor) -> Tensor:
-        """A copy on the GPU, by way of pinned memory, that nobody waits for."""
+        """A copy on the GPU, by way of pinned memory, without waiting."""
         if self.accelerator.is_host:
             return tensor
         return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)

@@ -241,33 +241,33 @@ class DistLoader(Resumable):
             "drop_last": options.drop_last,
         }
         self._deployment = deployed = deployment_of(self.options)(
-            self.context, data, self.options, wanted, options.random_seed, self._told()
+            self.context, data, self.options, wanted, options.random_seed, self._announcement()
         )
         self.random_seed = deployed.random_seed
-        group, meeting = deployed.group, deployed.meeting
+        group, serving = deployed.group, deployed.serving
         with nullcontext() if group is None else group.during("it started the loader"):
-            self._settle(deployed.told)
+            self._settle(deployed.announced)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
             self._written = self._written_rows() if options.collect_features else None
             by_id = self._written is not None and self._written.needs_edge_ids
-            told = replace(config, with_edge=True) if by_id else config
-            job = SamplingJob(told, seeds, table, self.order, options.collect_features)
+            sampled = replace(config, with_edge=True) if by_id else config
+            job = SamplingJob(sampled, seeds, table, self.order, options.collect_features)
             self._backend: Backend = deployed.start(job, place)
         self._stats = LoaderStats()
         self._position = Position()
         self._seeds_crc32: int | None = None
         self._closed = False
-        if group is not None and meeting is None:
+        if group is not None and serving is None:
             group.leave()
-        self._finalizer = weakref.finalize(self, abandon, self._backend, meeting, os.getpid())
+        self._finalizer = weakref.finalize(self, abandon, self._backend, serving, os.getpid())
         logger.info("%s: random_seed = %d, %d batches per epoch", self, self.random_seed, len(self))
 
-    def _told(self) -> dict[str, Any]:
+    def _announcement(self) -> dict[str, Any]:
         """What the other trainers are to know of this one; JSON."""
         return {}
 
-    def _settle(self, told: list[dict[str, Any]]) -> None:
-        """Takes note of what the trainers told each other, by rank, before sampling starts."""
+    def _settle(self, announced: list[dict[str, Any]]) -> None:
+        """Takes note of what the trainers announced to each other, by rank, before sampling starts."""
 
     def _written_rows(self) -> WrittenRows | None:
         """Where the rows are that were written since the graph was partitioned."""
@@ -354,9 +354,9 @@ class DistLoader(Resumable):
                 if message.loader == iteration:
                     message.raise_if_error()
             except GltError as error:
-                meeting = self._deployment.meeting
-                told = error if meeting is None else meeting.tell(error)
-                raise told from error.__cause__
+                serving = self._deployment.serving
+                lost = error if serving is None else serving.tell(error)
+                raise lost from error.__cause__
             if message.loader == iteration:
                 assert message.index == index, f"batch {message.index} came in place of {index}"
                 return message if self._copies is None else self._copies.start(message)
@@ -403,7 +403,7 @@ class DistLoader(Resumable):
         if self._copies is not None:
             self._copies.close()
         if self._finalizer.detach() is not None:
-            end(self._backend, self._deployment.meeting)
+            end(self._backend, self._deployment.serving)
 
     def __enter__(self) -> DistLoader:
         return self

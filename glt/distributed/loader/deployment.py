@@ -206,16 +206,16 @@ class Deployment(ABC):
 
     Attributes:
         random_seed: Of this trainer.
-        told: What each trainer told, by rank; this one's alone where trainers do not meet.
+        announced: What each trainer announced, by rank; this one's alone where trainers do not meet.
         group: The trainers of the loader; None where they do not meet.
-        meeting: The same if any trainer reads partitions through others; else None.
+        serving: The same if any trainer reads partitions through others; else None.
     """
 
     mode: ClassVar[str]
     random_seed: int
-    told: list[dict[str, Any]]
+    announced: list[dict[str, Any]]
     group: Group | None = None
-    meeting: Group | None = None
+    serving: Group | None = None
 
     def __init__(
         self,
@@ -224,13 +224,13 @@ class Deployment(ABC):
         options: Any,
         wanted: dict[str, Any],
         random_seed: int | None,
-        told: dict[str, Any],
+        announced: dict[str, Any],
     ) -> None:
         self.context, self.data, self.options = context, data, options
-        self._agree(wanted, random_seed, told)
+        self._agree(wanted, random_seed, announced)
 
     @abstractmethod
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]) -> None:
+    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
         """Sets the attributes."""
 
     @abstractmethod
@@ -245,7 +245,7 @@ class _AmongTrainers(Deployment):
         others, other_dirs: Partitions of other trainers, or of none, that are read here, by index, and where they are.
     """
 
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]) -> None:
+    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
         context, data, options = self.context, self.data, self.options
         self.others: dict[int, LocalPartition] = {}
         self.other_dirs: dict[int, str] = {}
@@ -262,7 +262,7 @@ class _AmongTrainers(Deployment):
             "read_local": bool(options.read_local),
         }
         mine = {
-            "told": told,
+            "announced": announced,
             "partition_idx": data.partition_idx,
             "host_id": host_id(),
             "graph_dir": data.load_args["graph_dir"],
@@ -271,7 +271,7 @@ class _AmongTrainers(Deployment):
         with group.during("it agreed with the others on the loader"):
             require_equal(group, "options", same, "Do all ranks create the same loaders in the same order?")
             everyone = group.exchange("partitions", mine)
-            self.told = [theirs["told"] for theirs in everyone]
+            self.announced = [theirs["announced"] for theirs in everyone]
             self._share_partitions(group, everyone)
         drawn = _core.rank_seed(everyone[0]["job_seed"], context.rank) if random_seed is None else random_seed
         self.random_seed = int(drawn)
@@ -307,7 +307,7 @@ class _AmongTrainers(Deployment):
                     raise ValueError(f"{group.me}: {text}")
                 raise RendezvousError(f"{group.me}: of trainer {rank}: {text}")
         if any(theirs["num_read"] < data.num_partitions for theirs in found):
-            self.meeting = group
+            self.serving = group
 
     def _map(self, index: int, graph_dir: str) -> str | None:
         """Maps a partition to read it here; says why it cannot."""
@@ -328,7 +328,7 @@ class Collocated(_AmongTrainers):
 
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         pinned = to_device is not None and not to_device.is_host
-        return CollocatedSampler(job, self.context.rank, self.data, self.options, self.others, self.meeting, pinned)
+        return CollocatedSampler(job, self.context.rank, self.data, self.options, self.others, self.serving, pinned)
 
 
 class InWorkers(_AmongTrainers):
@@ -337,7 +337,7 @@ class InWorkers(_AmongTrainers):
     mode = "worker mode"
 
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
-        options, meeting = self.options, self.meeting
+        options, serving = self.options, self.serving
         spec = {
             "rank": self.context.rank,
             "num_trainers": self.context.world_size,
@@ -346,7 +346,7 @@ class InWorkers(_AmongTrainers):
             "other_dirs": self.other_dirs,
             "job": job.to_json(),
             "concurrency": options.worker_concurrency,
-            "store": None if meeting is None else meeting.open_store(),
+            "store": None if serving is None else serving.open_store(),
             "num_rpc_threads": options.rpc_threads(self.data.num_partitions),
             "timeout_s": options.rpc_timeout,
         }
@@ -361,7 +361,7 @@ class InWorkers(_AmongTrainers):
         pin_for: Any = (to_gpu or "cuda") if options.pin_memory or (to_gpu is not None and on_gpu) else None
         if missing_for_cuda() is not None:
             pin_for = None
-        check_peers = (lambda: None) if meeting is None else meeting.check_peers
+        check_peers = (lambda: None) if serving is None else serving.check_peers
         return WorkerGroup(spec, devices, job.table, options.channel_bytes, pin_for, check_peers)
 
 
@@ -370,8 +370,8 @@ class OnServers(Deployment):
 
     mode = "on servers"
 
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]) -> None:
-        self.told = [told]
+    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
+        self.announced = [announced]
         drawn = _core.rank_seed(draw_random_seed(), self.context.rank) if random_seed is None else random_seed
         self.random_seed = int(drawn)
 

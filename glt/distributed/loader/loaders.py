@@ -369,22 +369,22 @@ class DistLinkNeighborLoader(DistLoader):
             columns["time"] = checked_times("edge_label_time", edge_label_time, num_links)
         return columns
 
-    def _told(self) -> dict[str, Any]:
+    def _announcement(self) -> dict[str, Any]:
         all_of = self.data.partition_idx if self._takes_all else None
         return {"lowest_label": self._lowest_label, "all edges of": all_of}
 
-    def _settle(self, told: list[dict[str, Any]]) -> None:
+    def _settle(self, announced: list[dict[str, Any]]) -> None:
         # Trainers that take all edges of the same partition take turns: each edge is a seed of one of them.
         mine = self.data.partition_idx
-        sharing = [rank for rank, each in enumerate(told) if mine is not None and each["all edges of"] == mine]
+        sharing = [rank for rank, each in enumerate(announced) if mine is not None and each["all edges of"] == mine]
         if self._takes_all and len(sharing) > 1:
             turn = slice(sharing.index(self.context.rank), None, len(sharing))
             self.table.columns = {name: column[turn].contiguous() for name, column in self.table.columns.items()}
-        self._raise_labels(told)
+        self._raise_labels(announced)
 
-    def _raise_labels(self, told: list[dict[str, Any]]) -> None:
+    def _raise_labels(self, announced: list[dict[str, Any]]) -> None:
         """Labels that start at 0 on any trainer go up on all of them: a label means the same to every rank."""
-        lowest = [each["lowest_label"] for each in told if each["lowest_label"] is not None]
+        lowest = [each["lowest_label"] for each in announced if each["lowest_label"] is not None]
         if not lowest or min(lowest) != 0 or "label" not in self.table.columns:
             return
         label = self.table.columns["label"]
