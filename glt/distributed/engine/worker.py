@@ -228,6 +228,10 @@ class WorkerSpec:
     timeout_s: float
     device: str = "cpu"
 
+    @property
+    def keeps_freed_memory(self) -> bool:
+        return not self.device.startswith("cuda")
+
 
 class Worker:
     """A sampling process of a trainer."""
@@ -235,7 +239,7 @@ class Worker:
     def __init__(self, owner: Owner, told: dict[str, Any]) -> None:
         self.owner, self.spec = owner, WorkerSpec(**told)
         spec = self.spec
-        if not spec.device.startswith("cuda"):
+        if spec.keeps_freed_memory:
             keep_freed_memory()
         self.dataset = DistDataset.from_json(spec.dataset)
         name, host = f"{spec.group_name}-{spec.rank}-w{spec.worker}", socket.gethostname()
