@@ -161,8 +161,8 @@ class LocalPartition:
         }
 
     def _answer_edges(self, kind: type[OneHopRequest | InducedRequest], request: Tensor) -> Tensor:
-        """``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for, ``edge [E]`` (global ids, int32 where
-        all ids fit, else int64)."""
+        """``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for, ``edge [E]``, as int32 where all ids
+        fit."""
         asked = kind.decode(request)
         found = self.edges(asked)
         num_neighbors, num_edges = self.num_ids[asked.edge_type]

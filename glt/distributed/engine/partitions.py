@@ -326,11 +326,9 @@ class Partitions:
         return tensors
 
     async def timed(self, stats: dict[str, float], stage: str, size: int, call: Callable[..., T], *args: Any) -> T:
-        """Runs a native call and books the time that it ran, not the time that it queued.
-
-        A call on more than ``SHORT`` items runs off the loop. Below that, switching threads twice would cost about
-        as much as the call holds up the other batches.
-        """
+        """Runs a native call and books the time that it ran, not the time that it queued. One on more than ``SHORT``
+        items runs off the loop; below that, switching threads twice would cost about as much as it holds up the other
+        batches."""
 
         def run() -> tuple[T, float]:
             start = time.perf_counter()

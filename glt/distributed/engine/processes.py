@@ -178,12 +178,9 @@ class ProcessPool:
         return process
 
     def look(self, timeout_s: float) -> list[tuple[SamplingProcess, dict[str, Any] | None]]:
-        """Waits until a process has said something or ended; returns what was said, by whom.
-
-        None stands for the end of a process, once, after the last that it said.
-        A process that dies hangs up before its connections to others break, so that an owner who looks here when such
-        a loss is reported finds the cause.
-        """
+        """Waits until a process has said something or ended; returns what was said, by which process. None stands for
+        its end, once, after the last that it said. A process that dies hangs up before its connections to others break,
+        so that an owner who looks here when such a loss is reported finds the cause."""
         self.looked_s = time.monotonic()  # before anything is heard: the owner itself may have been stopped
         by_fd: dict[int, SamplingProcess] = {}
         poller = select.poll()

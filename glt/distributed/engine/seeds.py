@@ -79,10 +79,8 @@ class Seeds(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Negatives:
-    """What PyG's ``NegativeSampling`` says; sampling processes do without torch_geometric.
-
-    Weights are of each node of an end ``[num_nodes]``; None: all alike.
-    """
+    """What PyG's ``NegativeSampling`` says, without torch_geometric. Weights are of each node of an end
+    ``[num_nodes]``; None: all alike."""
 
     mode: str
     amount: float

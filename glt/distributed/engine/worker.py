@@ -115,8 +115,7 @@ class WorkerGroup:
 
     def receive(self, index: int, wait: bool = True) -> Message | None:
         """Waits for the next message of the worker that makes batch ``index``, for as long as all workers live; or
-        returns None without.
-        """
+        returns None without. Raises WorkerDied if one died."""
         number = index % len(self._workers)
         since = time.monotonic()
         while True:

@@ -143,11 +143,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """Options that all loaders have, as :class:`glt.distributed.DistNeighborLoader` describes them.
-
-    Raises:
-        TypeError, ValueError: If one does not fit; names it.
-    """
+    """Options that all loaders have, as :class:`glt.distributed.DistNeighborLoader` describes them, checked."""
 
     batch_size: int
     shuffle: bool
@@ -201,19 +197,8 @@ def _is_positive_integer(size: Any) -> bool:
 class DistLoader(Resumable):
     """Iterates over the batches of this trainer; what a batch is sampled around is up to the kind of loader.
 
-    Args:
-        data: The partition of this trainer, loaded, or what servers tell of theirs.
-        config: What to sample.
-        seeds: What kind of seeds the rows of ``table`` are.
-        table: The input of this trainer.
-        options: The rest.
-
-    Raises:
-        MemoryError: If there is no room for the channels.
-        glt.errors.RendezvousError: If the trainers do not find each other or were given different options.
-        glt.errors.PeerLost: If another trainer, or a worker of one, died or gave up during start-up.
-        glt.errors.WorkerDied: If a worker of this trainer does not come up.
-        glt.errors.RemoteError: If one raises an exception while it does; carries its traceback.
+    ``data`` is the partition of this trainer, loaded, or what servers tell of theirs; the rows of ``table`` are
+    ``seeds``. Errors are those of :class:`glt.distributed.DistNeighborLoader`.
     """
 
     custom_cls: Any = None  # of batches; None: PyG's own

@@ -547,14 +547,9 @@ class DistSubGraphLoader(DistNeighborLoader):
     """Samples around seed nodes and returns *all* edges among the nodes found, with where the seeds are.
 
     The batches of :class:`glt.loader.SubGraphLoader` on the whole graph: those of :class:`DistNeighborLoader` with
-    ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node ``mapping[i]`` of its type.
-
-    Args:
-        data, num_neighbors, input_nodes, **kwargs: As in :class:`DistNeighborLoader`. The fan-outs bound which nodes
-            are found, not which edges are returned.
-
-    Raises:
-        The same as :class:`DistNeighborLoader`.
+    ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node ``mapping[i]`` of its type. Arguments and
+    errors are those of :class:`DistNeighborLoader`; the fan-outs bound which nodes are found, not which edges are
+    returned.
     """
 
     def __init__(

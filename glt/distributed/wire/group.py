@@ -114,7 +114,8 @@ class Group:
     # -- meeting ---------------------------------------------------------------------------------------------------
 
     def exchange(self, topic: str, value: Any) -> list[Any]:
-        """Returns the values of all ranks, when the last has come.
+        """Returns the values (JSON) of all ranks, when the last has come; ``topic`` says in errors what they tell each
+        other.
 
         Raises:
             RendezvousError: If some do not come in time, or two come as one rank; names them.

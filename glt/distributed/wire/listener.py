@@ -150,8 +150,7 @@ class Listener:
         timeout_s: How long a connection waits for :meth:`open`.
 
     Attributes:
-        address: Host and port under which others reach it.
-        listens_at: The address that it listens at, of one interface or of all.
+        address: Host and port under which others reach it; ``listens_at`` is of one interface or of all.
         has_no_threads: The script has ended, and Python 3.12 starts no threads then: connections are passed on one
             after the other, on the thread that takes them.
     """
