@@ -21,7 +21,7 @@ from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
 from glt.distributed.loader import deployment
-from glt.distributed.wire import hub
+from glt.distributed.wire import group
 from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 
@@ -38,7 +38,7 @@ def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float,
     loader.itself = loader
     next(iter(loader))
     backend = loader._backend
-    locks: list[Any] = [hub._lock, deployment._shared_lock]
+    locks: list[Any] = [group._lock, deployment._shared_lock]
     if mode == "collocated":
         locks += [backend._channel._changed, backend._producer.sampler.loop._lock]
     found = []

@@ -1,4 +1,4 @@
-"""Frames over a socket: JSON for what is agreed, flat messages for data, and a beat every second.
+"""Frames over a socket: JSON for what is agreed, flat messages for data, and a beat every second; and what reads them.
 
 ::
 
@@ -12,6 +12,8 @@ connection before memory is taken for it.
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import resource
 import select
@@ -20,7 +22,8 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.data.arrays import pooled_empty
 from glt.distributed.wire.calls import Landing
-from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost, RendezvousError
+from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
 # Of Linux: probes not answered, segments not acknowledged, milliseconds since anything was.
 _TCP_INFO = struct.Struct("3xB20xI28xI")
@@ -39,6 +42,8 @@ _MAGIC = b"GLTF"
 _JSON, _DATA, _BEAT = 1, 2, 3
 _BEAT_FRAME = _HEADER.pack(_MAGIC, _BEAT, 0, 0, 0)
 MAX_JSON_BYTES = 64 << 20
+
+logger = logging.getLogger(__name__)
 
 
 class Connection:
@@ -384,11 +389,138 @@ class Pulse:
 pulse = Pulse()
 
 
+@dataclass
+class _Line:
+    """A connection that is read: what takes its frames, and what is told why it ended."""
+
+    connection: Connection
+    hear: Callable[[dict[str, Any]], None]
+    lose: Callable[[str], None]
+    fd: int
+    until: float = math.inf  # it is closed then
+
+
+class Reader:
+    """Reads the connections of all groups of this process, on one thread that is there while there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._lines: dict[Connection, _Line] = {}
+        self._by_fd: dict[int, _Line] = {}
+        self._ticks: set[Callable[[], None]] = set()
+        self._poll: select.epoll | None = None
+
+    def add(
+        self,
+        connection: Connection,
+        hear: Callable[[dict[str, Any]], None],
+        lose: Callable[[str], None],
+        until: float = math.inf,
+    ) -> None:
+        """Reads a connection from now on."""
+        connection.heard_s = time.monotonic()  # it may have waited
+        with self._changed:
+            known = self._lines.get(connection)
+            line = _Line(connection, hear, lose, connection.socket.fileno() if known is None else known.fd, until)
+            self._lines[connection] = self._by_fd[line.fd] = line
+            poll = self._started()
+            if known is None and line.fd >= 0:
+                try:
+                    poll.register(line.fd, select.EPOLLIN)
+                except OSError as error:  # it was closed this moment, as the next tick finds out
+                    logger.debug("%s: %s", connection, error)
+
+    def add_tick(self, tick: Callable[[], None]) -> None:
+        """Calls ``tick`` every ``POLL_S`` from now on."""
+        with self._changed:
+            self._ticks.add(tick)
+            self._started()
+
+    def discard_tick(self, tick: Callable[[], None]) -> None:
+        with self._changed:
+            self._ticks.discard(tick)
+
+    def part(self, connections: Sequence[Connection], wait_s: float) -> None:
+        """Ends connections so that what was sent over them arrives: sends no more, reads until the other end closes,
+        for ``GOODBYE_S`` at most, and closes. Waits for all that part ``wait_s`` at most."""
+        for connection in connections:
+            connection.end_sending()
+            self.add(connection, lambda frame: None, lambda why: None, time.monotonic() + deadlines.GOODBYE_S)
+        with self._changed:
+            self._changed.wait_for(lambda: all(line.until == math.inf for line in self._lines.values()), wait_s)
+
+    def _started(self) -> select.epoll:
+        if self._poll is None:
+            self._poll = select.epoll()
+            threading.Thread(target=self._run, args=(self._poll,), name="glt-group", daemon=True).start()
+        return self._poll
+
+    def _run(self, poll: select.epoll) -> None:
+        ticked = time.monotonic()
+        while True:
+            for fd, _ in poll.poll(deadlines.POLL_S):
+                line = self._by_fd.get(fd)
+                if line is not None:
+                    self._read(line)
+            if time.monotonic() - ticked < deadlines.POLL_S:
+                continue
+            was_stopped = time.monotonic() - ticked > deadlines.STUCK_S / 2
+            ticked = time.monotonic()
+            with self._changed:
+                ticks, lines = list(self._ticks), list(self._lines.values())
+                if not ticks and not lines:
+                    self._poll = None
+                    poll.close()
+                    return
+            for line in lines if was_stopped else ():
+                line.connection.heard_s = ticked  # the others may have been stopped too, and go on a moment later
+            for tick in ticks:
+                tick()
+            self._look(lines, ticked)
+            del ticks, lines
+
+    def _look(self, lines: Iterable[_Line], now: float) -> None:
+        for line in lines:
+            if line.connection.is_closed:
+                self._read(line)  # which says why
+            elif now > line.until:
+                self._drop(line, "it has parted")
+            elif line.connection.silent_s() > deadlines.STUCK_S:
+                silent = f"{line.connection.peer} has given no sign of life for {deadlines.STUCK_S:g} s"
+                self._drop(line, f"{silent}: it is stopped or stuck, or the network is cut")
+
+    def _read(self, line: _Line) -> None:
+        try:
+            while True:
+                line.hear(line.connection.receive_json(0.0))
+        except ChannelTimeout:
+            return
+        except GltError as error:
+            self._drop(line, f"{error}; its output, or dmesg on its host, says why")
+        except (LookupError, TypeError, ValueError) as error:
+            self._drop(line, f"{line.connection.peer} sent nonsense: {type(error).__name__}: {error}")
+
+    def _drop(self, line: _Line, why: str) -> None:
+        with self._changed:
+            if self._lines.get(line.connection) is not line:
+                return  # it parts
+            del self._lines[line.connection]
+            if self._by_fd.get(line.fd) is line:
+                del self._by_fd[line.fd]
+            line.connection.close()  # which takes it from the poll too
+            self._changed.notify_all()
+        line.lose(why)
+
+
+reader = Reader()
+
+
 def _forget() -> None:
-    """A fork does not beat; its copies of the sockets are closed, so that they do not outlive the parent."""
+    """A fork does not beat or read; its copies of the sockets are closed, so that they do not outlive the parent."""
     for connection in pulse._current():
         connection.socket.close()
     pulse.__init__()  # type: ignore[misc]
+    reader.__init__()  # type: ignore[misc]
 
 
 os.register_at_fork(after_in_child=_forget)
