@@ -90,9 +90,10 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
         offsets = np.zeros(book.num_ids + 1, np.int64)
         np.cumsum(degree, out=offsets[1:])
         indptr = torch.from_numpy(offsets)
-        for ids, part in zip(owned, parts if len(parts) > 1 else (), strict=len(parts) > 1):
-            begin = np.repeat(offsets[ids] - part.indptr.numpy()[:-1], degree[ids])
-            places.append(begin + np.arange(part.num_edges))
+        if len(parts) > 1:
+            for ids, part in zip(owned, parts, strict=True):
+                begin = np.repeat(offsets[ids] - part.indptr.numpy()[:-1], degree[ids])
+                places.append(begin + np.arange(part.num_edges))
 
     def column(of: Callable[[Topology], Any]) -> Any:
         columns = [of(part) for part in parts]
