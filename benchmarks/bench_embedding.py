@@ -26,9 +26,9 @@ from torch import Tensor, nn
 import glt
 from benchmarks._harness import Report, arguments, interleave, pinned
 from glt.distributed import DistEmbedding, SparseAdagrad, SparseAdam
+from glt.distributed.context import World
 from glt.distributed.job.worlds import ServedWorld, StandaloneWorld
 from glt.distributed.server.api import require_client
-from glt.distributed.world import World
 from glt.partition import RandomPartitioner
 from glt.testing import ring_graph
 from glt.testing.cluster import free_port

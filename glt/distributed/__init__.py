@@ -7,7 +7,6 @@ from glt._faces import lazy_names
 if TYPE_CHECKING:
     from glt.distributed.context import DistContext, DistRole, get_context, init_worker_group
     from glt.distributed.engine.dataset import DistDataset
-    from glt.distributed.engine.event_loop import ConcurrentEventLoop
     from glt.distributed.engine.sampler import DistNeighborSampler
     from glt.distributed.graph.blocks import Block, to_block
     from glt.distributed.graph.evaluation import gather_metrics
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
     from glt.distributed.tensors.tensor import DistTensor
     from glt.distributed.wire.calls import register_server_function
+    from glt.distributed.wire.threads import ConcurrentEventLoop
     from glt.partition import partition_graph
 
 __all__ = [
@@ -102,7 +102,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "context": ["DistContext", "DistRole", "get_context", "init_worker_group"],
         "engine.dataset": ["DistDataset"],
-        "engine.event_loop": ["ConcurrentEventLoop"],
         "engine.sampler": ["DistNeighborSampler"],
         "graph.blocks": ["Block", "to_block"],
         "graph.evaluation": ["gather_metrics"],
@@ -140,6 +139,7 @@ __getattr__, __dir__ = lazy_names(
         "tensors.optimizer": ["SparseAdagrad", "SparseAdam"],
         "tensors.tensor": ["DistTensor"],
         "wire.calls": ["register_server_function"],
+        "wire.threads": ["ConcurrentEventLoop"],
         "glt.partition": ["partition_graph"],
     },
 )

@@ -20,28 +20,17 @@ CPU = "cpu"
 
 
 def checked_devices(worker_devices: Any, num_workers: int) -> list[str] | None:
-    """Returns a device per process of this host, as text; None where nothing was said.
-
-    Raises:
-        TypeError, ValueError: If they are no devices, too many, or GPUs that cannot be used here; says what is missing.
-    """
-    named = _named(worker_devices, num_workers)
+    """Returns a device per process of this host, as text; None where nothing was said. GPUs that cannot be used here
+    are errors that say what is missing."""
+    named = named_devices(worker_devices, num_workers)
     if named is None:
         return None
-    checked = []
-    for i, device in enumerate(named):
-        place = accelerator_of(device, f"worker_devices[{i}]")
-        checked.append(CPU if place is None else str(place))
-    return _in_turn(checked, num_workers)
+    places = [accelerator_of(device, f"worker_devices[{i}]") for i, device in enumerate(named)]
+    return [CPU if place is None else str(place) for place in places]
 
 
 def named_devices(worker_devices: Any, num_workers: int) -> list[str] | None:
     """As :func:`checked_devices`, of processes elsewhere: whether there are such GPUs is known there."""
-    named = _named(worker_devices, num_workers)
-    return named and _in_turn(named, num_workers)
-
-
-def _named(worker_devices: Any, num_workers: int) -> list[str] | None:
     if worker_devices is None:
         return None
     single = isinstance(worker_devices, torch.device | str | int)
@@ -52,7 +41,8 @@ def _named(worker_devices: Any, num_workers: int) -> list[str] | None:
         raise ValueError(
             f"worker_devices has {len(given)} devices: expected one per worker ({num_workers}), or fewer, for turns"
         )
-    return [_text(device, f"worker_devices[{i}]") for i, device in enumerate(given)]
+    named = [_text(device, f"worker_devices[{i}]") for i, device in enumerate(given)]
+    return [named[i % len(named)] for i in range(num_workers)]
 
 
 def _text(device: Any, name: str) -> str:
@@ -67,10 +57,6 @@ def _text(device: Any, name: str) -> str:
     if found.type not in (CPU, "cuda"):
         raise ValueError(f"{name} = {device!r}: expected 'cpu', or a GPU such as 'cuda:0'")
     return str(found) if found.type == "cuda" else CPU
-
-
-def _in_turn(devices: list[str], num_workers: int) -> list[str]:
-    return [devices[i % len(devices)] for i in range(num_workers)]
 
 
 DEFAULT_RPC_TIMEOUT_S = deadlines.DEFAULT_RPC_S
@@ -95,24 +81,7 @@ def check_transport(master_port: Any, num_rpc_threads: Any, rpc_timeout: Any) ->
 
 @dataclass
 class _WorkerOptions:
-    """What all modes share.
-
-    Args:
-        master_addr: Host name or address of the trainer of rank 0, as the others reach it. Default: ``MASTER_ADDR``
-            of the environment, else localhost.
-        master_port: A free port on that host; loaders of one job may share it. Default: one is found and made known
-            through ``torch.distributed``, which must then be initialised before the loader is created.
-        num_rpc_threads: Threads that answer other samplers' requests, 1 to 1024; those of one sampler are answered one
-            after the other. Default: one per partition, 2 to 16.
-        rpc_timeout: Deadline in seconds of start-up and of every call, above 0 and below a day. A request may wait for
-            the call before it, and so for twice that.
-        worker_concurrency: Batches that a sampler works on at the same time, 1 to 1024.
-        read_local: Read the partitions of trainers on the same host straight from their mapped files, which the
-            processes of a host share, instead of asking those trainers' samplers.
-
-    Raises:
-        TypeError, ValueError: If a value is out of range; names the option.
-    """
+    """What trainers' samplers share; see the classes below."""
 
     master_addr: str | None = None
     master_port: int | None = None
@@ -141,8 +110,11 @@ class CollocatedDistSamplingWorkerOptions(_WorkerOptions):
         master_port: A free port on that host; loaders of one job may share it. Default: one is found and made known
             through ``torch.distributed``, which must then be initialised before the loader is created.
         num_rpc_threads: Threads that answer other trainers' requests, 1 to 1024. Default: one per partition, 2 to 16.
-        rpc_timeout: Deadline in seconds of every request and of start-up, above 0 and below a day.
+        rpc_timeout: Deadline in seconds of every request and of start-up, above 0 and below a day. A request may wait
+            for the call before it, and so for twice that.
         worker_concurrency: Batches sampled at the same time, and batches that wait for the trainer; 1 to 1024 each.
+        read_local: Read the partitions of trainers on the same host straight from their mapped files, which the
+            processes of a host share, instead of asking those trainers' samplers.
         device: The GPU that samples, on a stream beside training, and that batches are on: ``'cuda'``, ``'cuda:0'`` or
             a number. The partition must be loaded with ``graph_mode`` ``'CUDA'`` or ``'ZERO_COPY'``; what is not read
             here is asked for, and put together on the GPU.
@@ -177,7 +149,7 @@ class MpDistSamplingWorkerOptions(_WorkerOptions):
             is refused when the loader is created. Five batches per worker are enough. A batch of more than half of its
             worker's share passes in pieces, at half the speed or less, and unpinned; a warning then says what to give.
         pin_memory: Register the shared memory with CUDA: with a GPU as the loader's ``to_device``, each batch is then
-            one copy that nobody waits for. Where workers sample on GPUs for such a loader it is registered anyway, in
+            one copy that is not waited for. Where workers sample on GPUs for such a loader it is registered anyway, in
             both processes. Without a GPU there is nothing to register it with, which is said in a warning.
 
     The others, and the errors, as in :class:`CollocatedDistSamplingWorkerOptions`.

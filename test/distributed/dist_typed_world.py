@@ -18,7 +18,7 @@ import glt
 from glt import _core
 from glt.data import Topology
 from glt.data.schema import Schema, reverse_edge_type
-from glt.distributed.engine.sampler import BatchStart
+from glt.distributed.engine.seeds import BatchStart
 from glt.partition import RandomPartitioner
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, negative_rounds, run_rounds

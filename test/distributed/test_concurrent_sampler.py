@@ -21,7 +21,7 @@ from glt.channel import ShmChannel
 from glt.channel.message import MessageKind
 from glt.data import HOMOGENEOUS
 from glt.distributed.engine.partitions import PartitionRouter
-from glt.distributed.engine.sampler import BatchStart
+from glt.distributed.engine.seeds import BatchStart
 from glt.distributed.wire.transport import Peer, Transport
 from glt.sampler.config import SamplingConfig
 from glt.testing import reference_batch

@@ -20,7 +20,6 @@ from glt.data.pinned import process_buffers, process_pages
 from glt.distributed import CollocatedDistSamplingWorkerOptions as Here
 from glt.distributed import MpDistSamplingWorkerOptions as Workers
 from glt.distributed import RemoteDistSamplingWorkerOptions as Servers
-from glt.distributed.engine.dataset import require_for_gpu
 from glt.testing.cluster import Cluster, Trainer, take_census
 
 GPU = pytest.param(
@@ -73,7 +72,7 @@ def test_without_a_gpu_everything_says_what_is_missing(world: Callable[..., Worl
 def test_a_dataset_for_the_cpu_is_refused(world: Callable[..., World]) -> None:
     for_cpu = glt.distributed.DistDataset().load(world(1).path, 0)
     with pytest.raises(ValueError, match="graph_mode = 'CPU': the partition was loaded for samplers on the CPU"):
-        require_for_gpu(for_cpu)
+        for_cpu.require_for_gpu()
     with pytest.raises(ValueError, match=r"split_ratio = 0\.5 and graph_mode = 'CPU'"):
         glt.distributed.DistDataset().load(world(1).path, 0, split_ratio=0.5)
     with pytest.raises(ValueError, match="split_ratio = 2: expected a share"):

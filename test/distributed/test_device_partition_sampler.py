@@ -18,8 +18,8 @@ import glt
 from glt.data.device import require_accelerator
 from glt.distributed.engine.device_sampler import DevicePartitionSampler, StitchedBatch, sampler_of
 from glt.distributed.engine.requests import Request
-from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler
-from glt.distributed.engine.seeds import NodeSeeds, SamplingJob, SeedTable
+from glt.distributed.engine.sampler import STATS, DistNeighborSampler
+from glt.distributed.engine.seeds import BatchStart, NodeSeeds, SamplingJob, SeedTable
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device import DeviceSampling
 from glt.sampler.order import SeedOrder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from glt.distributed.loader import drain
+from glt.distributed.loader import deployment
 
 
 class SlowToGo:
@@ -28,11 +28,11 @@ def test_a_process_does_not_end_while_samplers_of_a_loader_are_let_go_of():
     """A daemon thread that frees a tensor while the interpreter ends dies in the middle of a destructor: an abort."""
     samplers = SlowToGo()
     left, going, may_go = samplers.left, samplers.going, samplers.may_go
-    drain.abandon(samplers, None, os.getpid())
+    deployment.abandon(samplers, None, os.getpid())
     del samplers  # the thread has the last of them
     left.set()
     assert going.wait(30)
-    end = threading.Thread(target=drain._wait)
+    end = threading.Thread(target=deployment._wait)
     end.start()
     end.join(0.3)
     is_waiting = end.is_alive()

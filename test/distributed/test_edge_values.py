@@ -15,9 +15,9 @@ from dist_typed_world import NUM_NODES as TYPED
 from dist_world import standalone_job
 from torch import Tensor, nn
 
+from glt.distributed.context import require_world
 from glt.distributed.graph.inference import infer_layerwise
 from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.world import require_world
 from glt.partition import RandomPartitioner
 
 NUM_NODES, NUM_EDGES = 150, 900

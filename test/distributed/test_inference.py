@@ -17,11 +17,11 @@ from dist_typed_world import NUM_NODES as TYPED
 from dist_world import NUM_NODES, World, standalone_job, write_world
 from torch import Tensor, nn
 
+from glt.distributed.context import require_world
 from glt.distributed.graph.inference import infer_layerwise
 from glt.distributed.graph.layer_rows import MappedRows
 from glt.distributed.tensors.embedding import DistEmbedding
 from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.world import require_world
 from glt.partition import RandomPartitioner
 
 

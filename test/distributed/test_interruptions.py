@@ -20,8 +20,8 @@ from dist_world import World, join, options
 from promptness import eventually, expect_prompt, wait_for_drains
 
 import glt
-from glt.distributed.loader import collocated
-from glt.distributed.wire import hub
+from glt.distributed.loader import deployment
+from glt.distributed.wire import group
 from glt.testing.cluster import Cluster, Trainer, free_port, take_census
 
 
@@ -38,7 +38,7 @@ def collect_under_locks(trainer: Trainer, path: Path, mode: str) -> tuple[float,
     loader.itself = loader
     next(iter(loader))
     backend = loader._backend
-    locks: list[Any] = [hub._lock, collocated._lock]
+    locks: list[Any] = [group._lock, deployment._shared_lock]
     if mode == "collocated":
         locks += [backend._channel._changed, backend._producer.sampler.loop._lock]
     found = []
@@ -168,19 +168,19 @@ def fail_after_acquiring(trainer: Trainer, path: Path) -> list[Any]:
         raise MemoryError("no room")
 
     for part in ("sampler_of", "ConcurrentEventLoop"):
-        whole = getattr(collocated, part)
-        setattr(collocated, part, refuse)
+        whole = getattr(deployment, part)
+        setattr(deployment, part, refuse)
         with pytest.raises(MemoryError, match="no room"):
             make(trainer, data, "collocated")
-        setattr(collocated, part, whole)
-        assert collocated._shared.transport is None
+        setattr(deployment, part, whole)
+        assert deployment._shared.transport is None
     eventually(lambda: not [name for name in threads_of_glt() if name.startswith("glt-sampler")])
     threads = [name for name in threads_of_glt() if name.startswith("glt-sampler")]
-    users = [collocated._shared.num_users]
+    users = [deployment._shared.num_users]
     with make(trainer, data, "collocated") as loader:
-        users.append(collocated._shared.num_users)
+        users.append(deployment._shared.num_users)
         assert len(list(loader)) == 20
-    return [*threads, *users, collocated._shared.num_users]
+    return [*threads, *users, deployment._shared.num_users]
 
 
 def test_a_collocated_sampler_that_cannot_start_gives_the_transport_back(world: Callable[..., World]) -> None:
@@ -219,7 +219,7 @@ def die_in_rpc(trainer: Trainer, path: Path) -> None:
     data = join(trainer, path)
     trainer.say("starts")
     if trainer.rank == 1:
-        collocated.RpcTransport = lambda *args: trainer.say("opens") or time.sleep(1000)  # type: ignore
+        deployment.RpcTransport = lambda *args: trainer.say("opens") or time.sleep(1000)  # type: ignore
     make(trainer, data, "collocated")
 
 

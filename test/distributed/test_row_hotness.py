@@ -72,7 +72,7 @@ def test_a_gpu_keeps_the_hottest_rows_and_finds_all(
     ids = torch.from_numpy(np.concatenate([local[p].nodes[0].ids for p in here]))
     out = torch.empty(len(ids), *GRAPH.x.shape[1:])
     where = torch.from_numpy(np.random.default_rng(1).permutation(len(ids)).astype(np.uint32))
-    tables.gather(HOST, "node", 0, "x", ids, out, where)
+    tables.gather(HOST, ("node", 0, "x"), ids, out, where)
     tables.check()
     assert torch.equal(out[where.long()], GRAPH.x[data.map_to_original(ids)])
     (placed,) = tables._placed.values()
@@ -82,12 +82,12 @@ def test_a_gpu_keeps_the_hottest_rows_and_finds_all(
         assert torch.equal(hot.view(torch.float32).view_as(rows), rows)
     edges = torch.from_numpy(np.flatnonzero(np.isin(data.edge_books[0].owners(), here)))
     found = torch.empty(len(edges), *GRAPH.edge_attr.shape[1:], dtype=GRAPH.edge_attr.dtype)
-    tables.gather(HOST, "edge", 0, "edge_attr", edges, found)
+    tables.gather(HOST, ("edge", 0, "edge_attr"), edges, found)
     tables.check()
     assert torch.equal(found, GRAPH.edge_attr[data.map_to_original(edges, ("node", "to", "node"))])
     elsewhere = torch.from_numpy(np.setdiff1d(np.arange(NUM_NODES), ids.numpy()))
     if len(elsewhere):
-        tables.gather(HOST, "node", 0, "x", elsewhere[:1], out)
+        tables.gather(HOST, ("node", 0, "x"), elsewhere[:1], out)
         with pytest.raises(IndexError, match="has no row"):
             tables.check()
 
@@ -95,7 +95,7 @@ def test_a_gpu_keeps_the_hottest_rows_and_finds_all(
 def test_where_all_rows_are_kept_none_are_told_apart(tmp_path: Path) -> None:
     data = glt.distributed.DistDataset().load(partitioned(tmp_path, 1), 0, "CUDA", device="host", split_ratio=1.0)
     tables, out = data.local_graph({0: data.own}).tables, torch.empty_like(GRAPH.x)
-    tables.gather(HOST, "node", 0, "x", torch.arange(NUM_NODES), out)
+    tables.gather(HOST, ("node", 0, "x"), torch.arange(NUM_NODES), out)
     (placed,) = tables._placed.values()
     assert torch.equal(out, GRAPH.x) and placed.num_hot == NUM_NODES
     assert data.node_features.hotness is None and not any(len(rows) - n for rows, n in placed._tiers[1:])
@@ -108,7 +108,7 @@ def test_more_partitions_than_a_kernel_has_tiers_for(tmp_path: Path, monkeypatch
     data = glt.distributed.DistDataset().load(root, 0, "CUDA", device="host", split_ratio=0.2)
     local = {0: data.own} | {p: data.map_other(root, p) for p in (1, 2)}
     tables, out = data.local_graph(local).tables, torch.empty_like(GRAPH.x)
-    tables.gather(HOST, "node", 0, "x", torch.arange(NUM_NODES), out)
+    tables.gather(HOST, ("node", 0, "x"), torch.arange(NUM_NODES), out)
     (placed,) = tables._placed.values()
     assert torch.equal(out, GRAPH.x)
     ids = np.concatenate([local[p].nodes[0].ids for p in range(3)])

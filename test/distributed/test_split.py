@@ -13,9 +13,9 @@ from torch_geometric.data import Data
 
 from glt.data.partition_book import PartitionBook
 from glt.distributed import DistDataset, edge_split, node_split
+from glt.distributed.context import enter, leave
 from glt.distributed.graph.split import SelectedIds, default_homes
 from glt.distributed.job.worlds import StandaloneWorld
-from glt.distributed.world import enter, leave
 from glt.partition import RandomPartitioner, partition_graph
 
 TYPES = {"paper": 40, "author": 25}

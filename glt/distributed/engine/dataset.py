@@ -33,22 +33,12 @@ from glt.sampler.graph import SampledGraph
 
 
 class LocalGraph:
-    """What a GPU of this process reads of a partitioned graph: once for all loaders of a dataset.
-
-    Args:
-        dataset: One of the partitions, and what is known of all.
-        partitions: Those that are read here, by index.
-
-    Attributes:
-        graphs: By edge type, the rows of all nodes; those of nodes of partitions elsewhere are empty.
-        tables: The tables of these partitions' nodes and edges.
-
-    Raises:
-        ValueError: If the dataset was loaded for samplers on the CPU.
-    """
+    """What a GPU of this process reads of a partitioned graph: once for all loaders of a dataset. ``graphs`` has, by
+    edge type, the rows of all nodes, empty for partitions elsewhere; ``tables`` those of these partitions."""
 
     def __init__(self, dataset: DistDataset, partitions: Mapping[int, LocalPartition]) -> None:
-        mode = require_for_gpu(dataset)
+        dataset.require_for_gpu()
+        mode = dataset.load_args["graph_mode"]
 
         def rows(r: int, expanded: int) -> Topology:
             topologies = {p: part.graphs[r].topology for p, part in partitions.items()}
@@ -68,11 +58,7 @@ class LocalGraph:
         self.tables = LocalTables(partitions, {"node": dataset.node_books, "edge": dataset.edge_books})
 
     def kernels(self, config: SamplingConfig, accelerator: Accelerator) -> DeviceSampling:
-        """Returns what samples these rows on a GPU, on the current stream.
-
-        Raises:
-            ValueError: If an option is one that kernels lack.
-        """
+        """Returns what samples these rows on a GPU, on the current stream."""
         graph = replace(self._graph, time_level=config.time_level)
         return DeviceSampling(graph, config, accelerator.device, lambda r: self.graphs[r].placed(accelerator))
 
@@ -83,27 +69,8 @@ class LocalGraph:
         self.tables.close()
 
 
-def require_for_gpu(dataset: DistDataset) -> str:
-    """Returns the mode that a dataset was loaded with, for samplers on a GPU.
-
-    Raises:
-        ValueError: If that is ``'CPU'``.
-    """
-    mode = dataset.load_args["graph_mode"]
-    if mode == "CPU":
-        raise ValueError(
-            "graph_mode = 'CPU': the partition was loaded for samplers on the CPU; load it with graph_mode='CUDA' or "
-            "'ZERO_COPY' for a GPU"
-        )
-    return str(mode)
-
-
 def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
     """Returns rows of all nodes of the whole graph; those of nodes of other partitions are empty.
-
-    Args:
-        by_part: The rows of partitions, by index, in the order of the ids that each owns.
-        book: Who owns which.
 
     The columns of a single partition are used in place, with row offsets of all nodes. Those of several are copied,
     once per process: kernels find all rows of an edge type in one column.
@@ -111,87 +78,66 @@ def joined(by_part: Mapping[int, Topology], book: PartitionBook) -> Topology:
     parts = list(by_part.values())
     first = parts[0]
     size = (first.num_neighbor_nodes, first.num_nodes)
-    shared: dict[str, Any] = {
-        "layout": first.layout,
-        "num_nodes": size if first.layout == "CSC" else size[::-1],
-        "trusted": True,
-    }
-    if book.num_parts == 1:  # which owns all nodes, in order
-        return Topology.from_rows(
-            first.indptr, first.indices, first.edge_ids, weights=first.weights, by_time=first.by_time, **shared
-        )
-    owner, degree = book.owners(), np.zeros(book.num_ids, np.int64)
-    owned = [np.flatnonzero(owner == p) for p in by_part]
-    for ids, part in zip(owned, parts, strict=True):
-        degree[ids] = np.diff(part.indptr.numpy())
-    indptr = np.zeros(book.num_ids + 1, np.int64)
-    np.cumsum(degree, out=indptr[1:])
-    if len(parts) == 1:  # its rows follow each other as they do here
-        weights = first.weights and (
-            first.weights.weight_sum,
-            torch.from_numpy(weight_guide(indptr, first.weights.weight_sum.numpy())),
-        )
-        return Topology.from_rows(
-            torch.from_numpy(indptr), first.indices, first.edge_ids, weights=weights, by_time=first.by_time, **shared
-        )
-    # Where the edges of each partition go: its rows, one after the other, each to its own place.
-    places = [
-        torch.from_numpy(np.repeat(indptr[ids] - part.indptr.numpy()[:-1], degree[ids]) + np.arange(part.num_edges))
-        for ids, part in zip(owned, parts, strict=True)
-    ]
+    indptr = first.indptr
+    weights: Any = first.weights
+    by_time: Any = first.by_time
+    places: list[np.ndarray] = []  # of several partitions: where the edges of each go, row by row
+    if book.num_parts > 1:  # else the one partition owns all nodes, in order
+        owner, degree = book.owners(), np.zeros(book.num_ids, np.int64)
+        owned = [np.flatnonzero(owner == p) for p in by_part]
+        for ids, part in zip(owned, parts, strict=True):
+            degree[ids] = np.diff(part.indptr.numpy())
+        offsets = np.zeros(book.num_ids + 1, np.int64)
+        np.cumsum(degree, out=offsets[1:])
+        indptr = torch.from_numpy(offsets)
+        if len(parts) > 1:
+            for ids, part in zip(owned, parts, strict=True):
+                begin = np.repeat(offsets[ids] - part.indptr.numpy()[:-1], degree[ids])
+                places.append(begin + np.arange(part.num_edges))
 
-    def column(of: Callable[[Topology], Tensor | None]) -> Any:
+    def column(of: Callable[[Topology], Any]) -> Any:
         columns = [of(part) for part in parts]
-        if columns[0] is None:
-            return None
-        wide = any(each.dtype == torch.int64 for each in columns)  # type: ignore[union-attr]
-        dtype = torch.int64 if wide else columns[0].dtype
-        out = torch.empty(int(indptr[-1]), dtype=dtype)
+        if len(parts) == 1 or columns[0] is None:
+            return columns[0]  # the rows of one partition follow each other as they do here
+        wide = any(each.dtype == torch.int64 for each in columns)
+        out = torch.empty(int(indptr[-1]), dtype=torch.int64 if wide else columns[0].dtype)
         for place, each in zip(places, columns, strict=True):
-            assert each is not None, "partitions of one graph have the same columns"
-            # By NumPy, which scatters unsigned numbers of 64 bits too.
-            out.numpy()[place.numpy()] = each.numpy()
+            out.numpy()[place] = each.numpy()  # by NumPy, which scatters unsigned numbers of 64 bits too
         return out
 
-    weights = by_time = None
-    if first.weights is not None:
-        weight_sum = column(lambda part: part.weights and part.weights.weight_sum)
-        weights = weight_sum, torch.from_numpy(weight_guide(indptr, weight_sum.numpy()))
+    if first.weights is not None and book.num_parts > 1:
+        weight_sum = column(lambda part: part.weights.weight_sum)  # type: ignore[union-attr]
+        weights = weight_sum, torch.from_numpy(weight_guide(indptr.numpy(), weight_sum.numpy()))
     if first.by_time is not None:
-        by_time = tuple(column(lambda part, i=i: part.by_time and part.by_time[i]) for i in range(3))  # type: ignore[misc]
+        by_time = tuple(column(lambda part, i=i: part.by_time[i]) for i in range(3))  # type: ignore[misc]
     return Topology.from_rows(
-        torch.from_numpy(indptr),
+        indptr,
         column(lambda part: part.indices),
         column(lambda part: part.edge_ids),
         weights=weights,
         by_time=by_time,
-        **shared,
+        layout=first.layout,
+        num_nodes=size if first.layout == "CSC" else size[::-1],
+        trusted=True,
     )
 
 
 def weight_guide(indptr: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
-    """The cut points of rows whose sums are known, as ``csrc/core/weights.h`` has them: they depend on where a row
-    begins.
-
-    Args:
-        indptr: Row offsets ``[num_rows + 1]``, int64.
-        weight_sum: Sums within each row ``[E]``, uint64.
-    """
+    """The cut points of rows with offsets ``indptr [num_rows + 1]``, int64, and sums within each row ``[E]``, uint64,
+    as ``csrc/core/weights.h`` has them: they depend on where a row begins."""
     begin, end = indptr[:-1], indptr[1:]
     total = np.zeros(len(begin), np.uint64)
     has_edges = end > begin
     total[has_edges] = weight_sum[end[has_edges] - 1]
-    size = ((end >> 3) - (begin >> 3) + 1).astype(np.uint64)
+    size = (end >> 3) - (begin >> 3) + 1
     shift = np.zeros(len(begin), np.uint64)
-    large = total > size
-    above = total[large] - np.uint64(1)
-    bits = _bit_width(above) - _bit_width(size[large])
-    shift[large] = bits + ((above >> bits) >= size[large])
+    large = total > size.astype(np.uint64)
+    above, sizes = total[large] - np.uint64(1), size[large].astype(np.uint64)
+    bits = _bit_width(above) - _bit_width(sizes)
+    shift[large] = bits + ((above >> bits) >= sizes)
     # Every cut point of every row: the first edge whose sum exceeds it, the last one where none does.
-    row = np.repeat(np.arange(len(begin)), size.astype(np.int64))
-    number = np.arange(len(row)) - np.repeat(
-        np.cumsum(size.astype(np.int64)) - size.astype(np.int64), size.astype(np.int64)
-    )
+    row = np.repeat(np.arange(len(begin)), size)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(size) - size, size)
     cut = number.astype(np.uint64) << shift[row]
     low, high = begin[row].copy(), np.maximum(end[row] - 1, begin[row])
     while (open_ := low < high).any():
@@ -206,14 +152,11 @@ def weight_guide(indptr: np.ndarray, weight_sum: np.ndarray) -> np.ndarray:
 
 
 def _bit_width(values: np.ndarray) -> np.ndarray:
-    """Of positive integers of 64 bits, exactly: a double would round."""
-    width = np.zeros(len(values), np.uint64)
-    left = values.copy()
-    for step in (32, 16, 8, 4, 2, 1):
-        large = left >= np.uint64(1) << np.uint64(step)
-        width[large] += np.uint64(step)
-        left[large] >>= np.uint64(step)
-    return width + np.uint64(1)
+    """Of positive integers of 64 bits, exactly: by halves, since a double would round."""
+    high, low = (
+        np.frexp(half.astype(np.float64))[1] for half in (values >> np.uint64(32), values & np.uint64(2**32 - 1))
+    )
+    return np.where(high > 0, high + 32, low).astype(np.uint64)
 
 
 _graphs_lock = threading.Lock()
@@ -322,16 +265,12 @@ class DistDataset:
         return self
 
     def map_other(self, graph_dir: str | os.PathLike[str], partition_idx: int) -> LocalPartition:
-        """Maps another partition of the same graph, whose files are on this host, to read it without asking anyone.
-
-        Args:
-            graph_dir: Where it is.
-            partition_idx: Which one.
+        """Maps another partition of the same graph, whose files are on this host, to read it without asking a process.
 
         Raises:
             glt.errors.PartitionError: If it cannot be read, or is of another partitioning run.
         """
-        part = load_partition(graph_dir, partition_idx, verify=False)  # whoever samples from it has verified it
+        part = load_partition(graph_dir, partition_idx, verify=False)  # its own samplers have verified it
         if part.manifest.run_id != self.manifest.run_id:
             raise PartitionError(
                 f"partition {partition_idx} in {os.fspath(graph_dir)!r} is of run {part.manifest.run_id}: expected "
@@ -345,28 +284,20 @@ class DistDataset:
     @property
     def sampling_device(self) -> str | int | None:
         """The GPU that samplers use unless they are told otherwise; None: the CPU."""
-        if self._placing.graph_mode != "CUDA":
-            return None
-        device = self._placing.device
-        return "cuda" if device is None else device if isinstance(device, int) else str(device)
+        args = self.load_args
+        return None if args["graph_mode"] != "CUDA" else "cuda" if args["device"] is None else args["device"]
 
     def require_for_gpu(self) -> None:
-        """Refuses samplers on a GPU.
-
-        Raises:
-            ValueError: If ``graph_mode`` is ``'CPU'``.
-        """
-        require_for_gpu(self)
+        """Raises ValueError, which refuses samplers on a GPU, if ``graph_mode`` is ``'CPU'``."""
+        if self.load_args["graph_mode"] == "CPU":
+            raise ValueError(
+                "graph_mode = 'CPU': the partition was loaded for samplers on the CPU; load it with graph_mode='CUDA' "
+                "or 'ZERO_COPY' for a GPU"
+            )
 
     def local_graph(self, partitions: Mapping[int, LocalPartition]) -> LocalGraph:
-        """What GPUs read of the partitions that are read here; made the first time, for all loaders that read these.
-
-        Args:
-            partitions: Which, by index.
-
-        Raises:
-            ValueError: If ``graph_mode`` is ``'CPU'``.
-        """
+        """What GPUs read of the partitions that are read here, by index; made once for all loaders that read these.
+        Raises ValueError if ``graph_mode`` is ``'CPU'``."""
         with _graphs_lock:
             key = frozenset(partitions)
             if key not in self._local_graphs:
@@ -498,11 +429,8 @@ class DistDataset:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> DistDataset:
-        """The dataset of another process.
-
-        Raises:
-            glt.errors.PartitionError: If its directory is not what that process loaded any more.
-        """
+        """The dataset of another process. Raises PartitionError if its directory is not what that process loaded any
+        more."""
         self = cls()
         self.__setstate__(told)
         return self

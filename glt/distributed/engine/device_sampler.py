@@ -13,7 +13,6 @@ from torch import Tensor
 from glt import _core
 from glt.data.device import Accelerator, Event
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import (
     LONG,
@@ -25,97 +24,72 @@ from glt.distributed.engine.partitions import (
     in_message,
 )
 from glt.distributed.engine.requests import OneHopRequest
-from glt.distributed.engine.sampler import STATS, BatchStart, DistNeighborSampler, SampledBatch
-from glt.distributed.engine.seeds import SamplingJob
-from glt.sampler.config import SamplingConfig
+from glt.distributed.engine.sampler import STATS, DistNeighborSampler, SampledBatch
+from glt.distributed.engine.seeds import BatchStart, SamplingJob
+from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.sampler.device import DeviceSampling
 from glt.sampler.device_batch import DeviceBatch, Edges, Nodes
 
 _Ids = dict[tuple[str, int], Tensor]
 
 
-class DeviceNeighborSampler(DistNeighborSampler):
+class _DeviceSampler(DistNeighborSampler):
+    """What the samplers of a GPU share: a stream, and the kernels, which read the partitions that are read here.
+
+    Batches go to tensors of the GPU, which are used where they are; ``staged`` ones to host memory that a channel
+    passes on. Then the CPU looks rows up, straight into it: they need not cross the bus twice more. A dataset that was
+    loaded for the CPU, or an option that kernels lack, is a ValueError.
+    """
+
+    def __init__(self, place: Accelerator, staged: bool, *sampler: Any, **options: Any) -> None:
+        super().__init__(*sampler, **options)
+        self.accelerator, self.staged, self.stream = place, staged, place.new_stream()
+        self._local = self.dataset.local_graph(self.partitions.local)
+        self._kernel_config = replace(self.config, with_edge=self._fetches_edges)
+        with place.on(self.stream):
+            self._sampling = self._local.kernels(self._kernel_config, place)
+
+
+class DeviceNeighborSampler(_DeviceSampler):
     """A :class:`DistNeighborSampler` whose batches the kernels of a GPU make, bit for bit those of the CPU.
 
     All partitions are read here. Seeds, negatives and times are looked at by the CPU; everything from the first hop
     on is asked for on one stream, and waited for once per batch, for its counts, on a thread of the loop. Several
-    batches are under way at once; what one asks for comes after what the one before it asked for.
+    batches are under way at once; what one asks for comes after what the one before it asked for. Staged batches go to
+    pinned memory; of tables that have rows in device memory the GPU looks up all rows.
 
     Has not run on a GPU yet: the tests run it with the kernels' host executor.
-
-    Args:
-        dataset, config, router, loop, collect_features, others: As in :class:`DistNeighborSampler`.
-        accelerator: The GPU.
-        stream: Of the kernels. Default: one of its own.
-        staged: Where batches go: False, to tensors of the GPU, which are used where they are. True, to host memory that
-            a channel passes on, pinned for copies that wait for nothing; then rows are looked up by the CPU, straight
-            into it, as far as none of a table are in device memory: they need not cross the bus twice more.
-
-    Raises:
-        ValueError: If the dataset was loaded for the CPU, or an option is one that kernels lack.
     """
 
-    def __init__(
-        self,
-        dataset: DistDataset,
-        config: SamplingConfig,
-        router: PartitionRouter | None,
-        loop: ConcurrentEventLoop,
-        collect_features: bool = True,
-        others: Mapping[int, LocalPartition] | None = None,
-        *,
-        accelerator: Accelerator,
-        stream: torch.cuda.Stream | None = None,
-        staged: bool,
-    ) -> None:
-        super().__init__(dataset, config, router, loop, collect_features, others)
+    def __init__(self, place: Accelerator, staged: bool, *sampler: Any) -> None:
+        super().__init__(place, staged, *sampler)
         self.is_local = False  # not by the CPU
-        self.accelerator, self.staged = accelerator, staged
-        self.stream = accelerator.new_stream() if stream is None else stream
-        self._local = local = dataset.local_graph(self.partitions.local)
-        self._kernel_config = replace(config, with_edge=self._hops.with_edge)
-        with accelerator.on(self.stream):
-            self._sampling = local.kernels(self._kernel_config, accelerator)
+        own = self.dataset.own
         self._tables = [
             (kind, type_, name)
-            for kind, by_type in (("node", dataset.own.node_tables), ("edge", dataset.own.edge_tables))
-            for type_, tables in enumerate(by_type)
+            for kind, by_type in (("node", own.node_tables), ("edge", own.edge_tables))
+            for type_, tables in enumerate(by_type if self.collect_features else ())
             for name in tables
-            if collect_features
         ]
 
     async def sample(self, start: BatchStart, batch_key: int) -> SampledBatch:
         stats = dict.fromkeys(STATS, 0.0)
+        exclusions = [start.native_exclusions(self._num_edge_types)] if start.exclusions else []
+
+        def begin() -> DeviceBatch:
+            with self.accelerator.on(self.stream):
+                return self._sampling.begin(self._kernel_config, start.seeds, start.seed_time, batch_key, *exclusions)
+
         try:
-            batch = await self.partitions.timed(stats, "sampling_s", LONG, self._sample_there, start, batch_key)
+            batch = await self.partitions.timed(stats, "sampling_s", LONG, begin)
         except (MemoryError, torch.cuda.OutOfMemoryError) as error:
-            raise MemoryError(self.config.no_room(sum(len(nodes) for _, nodes in start.seeds))) from error
-        specs = self._specs(batch, start)
-        num_nodes = [batch.num_nodes(t) for t in range(self._num_node_types)]
-        num_edges = [batch.num_edges(r) for r in range(self._num_edge_types)]
-        stats["num_nodes"], stats["num_edges"] = sum(num_nodes), sum(num_edges)
+            raise self._no_room(start) from error
+        sampled = self._sampled(batch, start, [], stats)
         for kind, type_, name in self._tables:
             table = self._local.tables.feature(kind, type_, name)
-            count = (num_nodes if kind == "node" else num_edges)[type_]
-            specs[in_message(name, kind, type_)] = (table.dtype, (count, *table.row_shape))
-        for t, labels in self._labels():
-            specs[in_message("y", "node", t)] = (labels.dtype, (num_nodes[t], *labels.row_shape))
-        return SampledBatch(specs, stats, batch, [], start)
-
-    def _labels(self) -> list[tuple[int, Any]]:
-        """Labels that come from files of their own, by node type."""
-        whole = self.dataset.whole_node_labels if self.collect_features else ()
-        return [(t, labels) for t, labels in enumerate(whole) if labels is not None]
-
-    def _sample_there(self, start: BatchStart, batch_key: int) -> DeviceBatch:
-        exclusions: list[Any] = []
-        if start.exclusions:
-            by_type: list[_core.Exclusions | None] = [None] * self._num_edge_types
-            for r, pairs in start.exclusions.items():
-                by_type[r] = _core.Exclusions(*(side.numpy() for side in pairs))
-            exclusions.append(by_type)
-        with self.accelerator.on(self.stream):
-            return self._sampling.begin(self._kernel_config, start.seeds, start.seed_time, batch_key, *exclusions)
+            count = batch.num_nodes(type_) if kind == "node" else batch.num_edges(type_)
+            sampled.specs[in_message(name, kind, type_)] = (table.dtype, (count, *table.row_shape))
+        return sampled
 
     async def fill(self, sampled: SampledBatch, out: dict[str, Tensor]) -> Event | None:
         """As :meth:`DistNeighborSampler.fill`; unless staged, ``out`` are tensors of the GPU, but for ``stats`` and the
@@ -130,7 +104,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
 
     def _fill_there(self, sampled: SampledBatch, out: dict[str, Tensor], ids: _Ids) -> Event:
         """Asks for all that the GPU does of a batch; returns the event after it."""
-        batch, start, place = sampled._batch, sampled._start, self.accelerator
+        batch, start, place = sampled.batch, sampled.start, self.accelerator
         made: dict[str, Tensor] = {}  # on the GPU, on its way to host memory
 
         def room(name: str) -> Tensor:
@@ -148,7 +122,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
             for r in range(self._num_edge_types):
                 row, col = room(f"edge_index/e{r}")
                 edge = None
-                if self._hops.with_edge:
+                if self._fetches_edges:
                     given = self.config.with_edge
                     edge = room(f"e_id/e{r}") if given else torch.empty_like(row, memory_format=torch.contiguous_format)
                     ids["edge", r] = edge
@@ -162,7 +136,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
             for kind, type_, name in self._tables:
                 if not self.staged or self._is_hot(kind, type_, name):
                     target = room(in_message(name, kind, type_))
-                    self._local.tables.gather(place, kind, type_, name, ids[kind, type_], target)
+                    self._local.tables.gather(place, (kind, type_, name), ids[kind, type_], target)
             for t, labels in self._labels() if not self.staged else ():
                 labels.gather_on(place, ids["node", t], out[in_message("y", "node", t)], trusted=True)
             for name, tensor in made.items():
@@ -170,11 +144,7 @@ class DeviceNeighborSampler(DistNeighborSampler):
             for key, tensor in ids.items() if self.staged else ():
                 there = f"{'n_id/n' if key[0] == 'node' else 'e_id/e'}{key[1]}"
                 ids[key] = out[there] if there in out else tensor.cpu()
-            if "num_sampled_nodes" in out:
-                num_nodes = [batch.num_sampled_nodes(t) for t in range(self._num_node_types)]
-                num_edges = [batch.num_sampled_edges(r) for r in range(self._num_edge_types)]
-                for name, counts in (("num_sampled_nodes", num_nodes), ("num_sampled_edges", num_edges)):
-                    out[name].copy_(torch.tensor(counts, dtype=torch.int64).view(out[name].shape))
+            self._fill_counts(batch, out)
             self._sampling.end(batch)  # from now on it may be another thread's
             return place.record()
 
@@ -203,20 +173,12 @@ _Part = tuple[np.ndarray, Any, Any, Any]
 class StitchedBatch:
     """Puts the rows of each hop together, and numbers nodes in the order in which the CPU would meet them.
 
-    It answers what :class:`glt.distributed.engine.sampler.HopLoop` asks of ``_core.Batch``, with the same results. All
-    that grows with the number of edges is on the device: rows are sorted by place in the frontier, nodes are found
-    again by sorting what they are called, no table has an element per node of the graph. The frontiers come to the
-    host, which asks other partitions for their rows. Sorting for distinct names (``unique``) and choosing by mask wait
-    for the device, which alone knows how many there will be: about three waits per hop and node type, beside that for
-    the frontier.
+    It answers what :class:`DistNeighborSampler` asks of ``_core.Batch``, with the same results. All that grows with the
+    number of edges is on the device: rows are sorted by place in the frontier, nodes are found again by sorting what
+    they are called, no table has an element per node of the graph. The frontiers come to the host, which asks other
+    partitions for their rows; that, and sizes that the device alone knows, are about four waits per hop and node type.
 
     Has not run on a GPU yet; on the device ``cpu`` the same operations run on the host.
-
-    Args:
-        num_nodes: Number of nodes of each node type.
-        ends: ``(expanded node type, neighbour node type)`` of each edge type.
-        place: The GPU.
-        stream: All is done in its order.
     """
 
     def __init__(
@@ -231,12 +193,7 @@ class StitchedBatch:
     def start(
         self, seeds: Sequence[tuple[int, np.ndarray]], with_edge: bool, disjoint: bool, seed_time: np.ndarray | None
     ) -> None:
-        """Starts a batch; ``seed_time`` is with those who sample.
-
-        Raises:
-            IndexError: If a seed is outside the graph; names the first.
-            ValueError: If the batch has more trees than numbers for them.
-        """
+        """Starts a batch; ``seed_time`` is with those who sample."""
         self._with_edge, self._disjoint = with_edge, disjoint
         by_type: list[list[np.ndarray]] = [[] for _ in self._num_nodes]
         trees: list[list[np.ndarray]] = [[] for _ in self._num_nodes]
@@ -296,17 +253,7 @@ class StitchedBatch:
             return self._tree[node_type][self._begin[node_type] :].cpu().numpy().astype(np.uint32)
 
     def expand_from(self, edge_type: int, parts: Sequence[_Part]) -> None:
-        """Takes one hop of an edge type that partitions sampled.
-
-        Args:
-            edge_type: Which.
-            parts: Where in the frontier rows stand ``[n]``, edges of each ``[n]``, their other ends and their ids
-                ``[E]``: all of the frontier, each once.
-
-        Raises:
-            IndexError: If a neighbour is outside the graph.
-            ValueError: If the parts are not of one piece.
-        """
+        """Takes one hop of an edge type that partitions sampled: all rows of the frontier, each once."""
         expanded, found = self._ends[edge_type]
         with self._place.on(self._stream):
             begin = self._begin[expanded]
@@ -385,11 +332,7 @@ class StitchedBatch:
         self._hop_edges = [[] for _ in self._ends]
 
     def induce_from(self, edge_type: int, parts: Sequence[_Part]) -> None:
-        """Takes the edges of a type among the nodes; as :meth:`expand_from`, by place among all nodes.
-
-        Raises:
-            ValueError: If one leads elsewhere.
-        """
+        """Takes the edges of a type among the nodes; as :meth:`expand_from`, by place among all nodes."""
         expanded, found = self._ends[edge_type]
         with self._place.on(self._stream):
             at, neighbor, edge = self._stitched(parts, len(self._node[expanded]), found)
@@ -465,7 +408,6 @@ class DeviceParts(Partitions):
     accelerator: Accelerator
     stream: torch.cuda.Stream | None
     sampling: DeviceSampling
-    config: SamplingConfig
 
     async def timed(self, stats: dict[str, float], stage: str, size: int, call: Callable[..., T], *args: Any) -> T:
         """As :meth:`Partitions.timed`; all calls run off the loop, since all wait for the GPU, however little they ask
@@ -483,7 +425,6 @@ class DeviceParts(Partitions):
                 super()._read_here([(positions, part, request)], parts)
 
     def _sampled(self, asked: OneHopRequest) -> tuple[Tensor, Tensor, Tensor | None]:
-        excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
         return self.sampling.sample_rows(
             asked.edge_type,
             asked.nodes,
@@ -492,57 +433,27 @@ class DeviceParts(Partitions):
             batch_key=asked.batch_key,
             tree=asked.tree,
             seed_time=asked.seed_time,
-            excluded=excluded,
+            excluded=asked.native_excluded,
         )
 
 
-class DevicePartitionSampler(DistNeighborSampler):
+class DevicePartitionSampler(_DeviceSampler):
     """A :class:`DistNeighborSampler` for a GPU where some partitions are elsewhere; the batches are the CPU's.
 
     Each hop, the kernels sample the rows of the nodes whose partitions are here while the owners of the others sample
-    theirs, which come to the GPU through pinned memory; there the hop is put together
-    (:class:`StitchedBatch`). The host waits for the GPU several times per hop, on a thread
-    of the loop: for the counts of each edge type's rows, within those of torch's operations whose results have a
-    size that the GPU alone knows, and for the frontier, since it is the host that asks others. Rows of tables come
-    likewise: those of partitions here from the GPU's tiers, the others by way of pinned memory.
+    theirs, which come to the GPU through pinned memory; there the hop is put together (:class:`StitchedBatch`). The
+    host waits for the GPU several times per hop, on a thread of the loop: for counts that the GPU alone knows, and for
+    the frontier, since it is the host that asks others. Rows of tables come likewise.
 
     Has not run on a GPU yet: the tests run it with the kernels' host executor.
-
-    Args:
-        dataset, config, router, loop, collect_features, others: As in :class:`DistNeighborSampler`.
-        accelerator: The GPU.
-        stream: Of the kernels. Default: one of its own.
-        staged: Where batches go: False, to tensors of the GPU. True, to host memory that a channel passes on; then
-            rows of tables are looked up by the CPU, straight into it.
-
-    Raises:
-        ValueError: If the dataset was loaded for the CPU, or an option is one that kernels lack.
     """
 
     partitions: DeviceParts
 
-    def __init__(
-        self,
-        dataset: DistDataset,
-        config: SamplingConfig,
-        router: PartitionRouter | None,
-        loop: ConcurrentEventLoop,
-        collect_features: bool = True,
-        others: Mapping[int, LocalPartition] | None = None,
-        *,
-        accelerator: Accelerator,
-        stream: torch.cuda.Stream | None = None,
-        staged: bool,
-    ) -> None:
-        super().__init__(dataset, config, router, loop, collect_features, others, partitions=DeviceParts)
-        self.accelerator, self.staged = accelerator, staged
-        self.stream = accelerator.new_stream() if stream is None else stream
-        self._local = local = dataset.local_graph(self.partitions.local)
-        here = self.partitions
-        here.accelerator, here.stream = accelerator, self.stream
-        here.config = replace(config, with_edge=self._hops.with_edge)
-        with accelerator.on(self.stream):
-            here.sampling = local.kernels(here.config, accelerator)
+    def __init__(self, place: Accelerator, staged: bool, *sampler: Any) -> None:
+        super().__init__(place, staged, *sampler, partitions=DeviceParts)
+        self.partitions.accelerator, self.partitions.stream = place, self.stream
+        self.partitions.sampling = self._sampling
 
     def _new_batch(self) -> StitchedBatch:
         return StitchedBatch(self.dataset.num_nodes_of, self.dataset.ends, self.accelerator, self.stream)
@@ -553,12 +464,11 @@ class DevicePartitionSampler(DistNeighborSampler):
                 super()._fill_here(sampled, out)
                 return
             self._fill_batch(sampled, out)
-            for rows in sampled._rows:
+            for rows in sampled.rows:
                 self._gather_there(rows, out)
-            for t, labels in enumerate(self.dataset.whole_node_labels if self.collect_features else ()):
-                if labels is not None:
-                    into = out[in_message("y", "node", t)]
-                    labels.gather_on(self.accelerator, out[f"n_id/n{t}"], into, trusted=True)
+            for t, labels in self._labels():
+                into = out[in_message("y", "node", t)]
+                labels.gather_on(self.accelerator, out[f"n_id/n{t}"], into, trusted=True)
 
     def _finished(self, sampled: SampledBatch) -> Event | None:
         if self.staged:
@@ -574,7 +484,7 @@ class DevicePartitionSampler(DistNeighborSampler):
             positions = self._brought(torch.from_numpy(np.concatenate(at)))
             for name in rows.names:
                 into = out[in_message(name, rows.kind, rows.type)]
-                self._local.tables.gather(self.accelerator, rows.kind, rows.type, name, ids, into, positions)
+                self._local.tables.gather(self.accelerator, (rows.kind, rows.type, name), ids, into, positions)
         for cached, where in rows.cached:
             assert rows.cache is not None
             found = {n: t.gather(torch.from_numpy(cached)) for n, t in rows.cache.tables.items() if n in rows.names}
@@ -594,7 +504,7 @@ class DevicePartitionSampler(DistNeighborSampler):
                     _as_bytes(into).index_copy_(0, at, _as_bytes(self._brought(table)))
 
     def _brought(self, tensor: Tensor) -> Tensor:
-        """A copy on the GPU, by way of pinned memory, that nobody waits for."""
+        """A copy on the GPU, by way of pinned memory, without waiting."""
         if self.accelerator.is_host:
             return tensor
         return tensor.pin_memory().to(self.accelerator.device, non_blocking=True)
@@ -616,29 +526,10 @@ def sampler_of(
     staged: bool = True,
     spare: list[_core.Batch] | None = None,
 ) -> DistNeighborSampler:
-    """Returns what samples for a loader at a place.
-
-    Args:
-        job: What to sample.
-        place: A GPU; None: the CPU. A GPU samples from the whole graph where all of it is read here, and else asks for
-            the rest.
-        dataset, others: The partitions that are read here.
-        router: To the others.
-        loop: Where native calls run.
-        staged: Batches of a GPU are copied to the host.
-        spare: As in :class:`DistNeighborSampler`.
-    """
+    """Returns what samples for a loader at ``place``; None: the CPU. A GPU samples from the whole graph where all of it
+    is read here, and else asks for the rest."""
+    sampler = dataset, job.config, router, loop, job.collect_features, others
     if place is None:
-        return DistNeighborSampler(dataset, job.config, router, loop, job.collect_features, others, spare)
+        return DistNeighborSampler(*sampler, spare)
     is_whole = len({dataset.partition_idx, *others}) == dataset.num_partitions
-    kind: Any = DeviceNeighborSampler if is_whole else DevicePartitionSampler
-    return kind(
-        dataset,
-        others=others,
-        accelerator=place,
-        config=job.config,
-        router=router,
-        loop=loop,
-        collect_features=job.collect_features,
-        staged=staged,
-    )
+    return (DeviceNeighborSampler if is_whole else DevicePartitionSampler)(place, staged, *sampler)

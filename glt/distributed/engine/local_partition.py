@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -38,21 +39,11 @@ from glt.partition import NodePart, Partition
 
 @dataclass(frozen=True, eq=False)
 class NodeCache:
-    """Rows of the nodes of one type that a partition keeps copies of.
-
-    Attributes:
-        index: The row of each node that is here. In memory of this process: a quarter of a byte for each node of the
-            type, whoever owns it.
-        tables: The rows by name; row numbers take the place of ids.
-    """
+    """Rows of the nodes of one type that a partition keeps copies of; ``index`` has the row of each, which takes the
+    place of the id in ``tables``, and takes a quarter of a byte for each node of the type."""
 
     index: _core.RowIndex
     tables: Mapping[str, Feature]
-
-    @classmethod
-    def of(cls, ids: np.ndarray, num_nodes: int, tables: Mapping[str, Feature]) -> NodeCache:
-        """Wraps rows of the nodes ``ids``, which ascend, among ``num_nodes`` of their type."""
-        return cls(_core.RowIndex(ids, num_nodes), tables)
 
 
 # Which rows of a partition are worth their room in device memory.
@@ -62,12 +53,9 @@ _STEP = 1 << 24  # ids that are counted at a time
 
 
 def row_hotness(part: Partition, node_type: int) -> Tensor:
-    """Returns how hot each node is that a partition owns, ``[rows]``.
-
-    That is what the partitioner was told of it (``hotness``, or ``probs`` of ``FrequencyPartitioner``): how often the
-    trainers of this partition read the node. Where it was told nothing, how many edges of this partition lead to the
-    node as a neighbour, which reads all columns of the partition once: a row that more rows name is found more often.
-    """
+    """Returns how hot each node is that a partition owns, ``[rows]``: how often its trainers read it, as the
+    partitioner was told. Without that, how many edges of this partition lead to it, which reads all columns of the
+    partition once."""
     nodes = part.nodes[node_type]
     if nodes.hotness is not None:
         return torch.from_numpy(nodes.hotness)
@@ -91,12 +79,9 @@ class Placing:
 
 @dataclass(frozen=True, eq=False)
 class LocalPartition:
-    """What can be read of a partition that this process has mapped.
+    """What can be read of a partition that this process has mapped. A type is its position in the schema.
 
     Attributes:
-        index: Which partition.
-        schema: The types there are; in all that follows, a type is its position.
-        nodes: By node type, what was loaded.
         graphs: By edge type, the rows of the nodes that it owns; neighbours have global ids.
         node_tables: By node type, rows that it owns by name: ``'x'``, ``'y'``, ``'time'`` and named ones.
         edge_tables: By edge type, likewise: ``'edge_attr'`` and named ones.
@@ -115,13 +100,7 @@ class LocalPartition:
 
     @classmethod
     def of(cls, part: Partition, placing: Placing, labelled: Sequence[bool]) -> LocalPartition:
-        """Wraps the arrays of a partition.
-
-        Args:
-            part: What was loaded.
-            placing: For samplers on a GPU.
-            labelled: By node type, whether labels come from elsewhere, so that those of the partition do not count.
-        """
+        """Wraps the arrays of a partition."""
         counts = [entry.num_nodes for entry in part.manifest.node_types]
         node_tables: list[dict[str, Feature]] = []
         node_caches: list[NodeCache | None] = []
@@ -135,7 +114,7 @@ class LocalPartition:
                 kept = node.cache
                 copied = {"x": kept.feat, "y": kept.label, "time": kept.time, **kept.attrs}
                 tables = {name: Feature(_tensor(copied[name])) for name in node_tables[t]}
-                cache = NodeCache.of(kept.ids, counts[t], tables)
+                cache = NodeCache(_core.RowIndex(kept.ids, counts[t]), tables)
             node_caches.append(cache)
         graphs = []
         ends = part.schema.ends(part.manifest.edge_dir)
@@ -174,34 +153,28 @@ class LocalPartition:
     def handlers(self) -> dict[str, Handler]:
         """What other processes may ask, by method. A reply is a function of its request alone: asking again is safe."""
         return {
-            OneHopRequest.method: self._answer_one_hop,
-            InducedRequest.method: self._answer_induced,
+            OneHopRequest.method: partial(self._answer_edges, OneHopRequest),
+            InducedRequest.method: partial(self._answer_edges, InducedRequest),
             RowsRequest.method: self._answer_rows,
             HasEdgesRequest.method: self._answer_has_edges,
             EarliestRequest.method: self._answer_earliest,
         }
 
-    def _answer_one_hop(self, request: Tensor) -> Tensor:
-        """``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for, ``edge [E]`` (global ids, int32 where
-        all ids fit, else int64)."""
-        asked = OneHopRequest.decode(request)
-        return self._encoded(asked, self.one_hop(asked))
-
-    def _answer_induced(self, request: Tensor) -> Tensor:
-        asked = InducedRequest.decode(request)
-        return self._encoded(asked, self.induced(asked))
-
-    def _encoded(self, asked: OneHopRequest | InducedRequest, hop: _core.OneHop | _core.InducedRows) -> Tensor:
+    def _answer_edges(self, kind: type[OneHopRequest | InducedRequest], request: Tensor) -> Tensor:
+        """``count [n]`` (uint32, sums to E), ``neighbor [E]`` and, if asked for, ``edge [E]``, as int32 where all ids
+        fit."""
+        asked = kind.decode(request)
+        found = self.edges(asked)
         num_neighbors, num_edges = self.num_ids[asked.edge_type]
         specs = {
             "count": (torch.uint32, (len(asked.nodes),)),
-            "neighbor": (id_dtype(num_neighbors), (hop.num_edges,)),
+            "neighbor": (id_dtype(num_neighbors), (found.num_edges,)),
         }
         if asked.with_edge:
-            specs["edge"] = (id_dtype(num_edges), (hop.num_edges,))
+            specs["edge"] = (id_dtype(num_edges), (found.num_edges,))
         buffer, out = reply_buffer(specs)
         edge = out["edge"].numpy() if asked.with_edge else None
-        hop.copy_out(out["count"].numpy(), out["neighbor"].numpy(), edge)
+        found.copy_out(out["count"].numpy(), out["neighbor"].numpy(), edge)
         return buffer
 
     def _answer_has_edges(self, request: Tensor) -> Tensor:
@@ -242,12 +215,7 @@ class LocalPartition:
         return self.induced(asked) if isinstance(asked, InducedRequest) else self.one_hop(asked)
 
     def one_hop(self, asked: OneHopRequest) -> _core.OneHop:
-        """Samples one hop.
-
-        Raises:
-            IndexError: If a node is outside the graph or owned by another partition; names the first.
-            ValueError: If there are no such edges, or they lack the weights or times that are asked for.
-        """
+        """Samples one hop."""
         edge_type = self._named("edge", self.schema.edge_types, asked.edge_type)
         topology = self.graphs[asked.edge_type].topology
         if asked.weighted and topology.weights is None:
@@ -256,7 +224,6 @@ class LocalPartition:
             raise ValueError(
                 f"partition {self.index} has no times of {edge_type}: partition with edge_time or node_time"
             )
-        excluded = asked.excluded and _core.Exclusions(*(side.numpy() for side in asked.excluded))
         csr = self.csr(asked.edge_type, asked.weighted, asked.seed_time is not None)
         return _core.OneHop(
             csr,
@@ -271,7 +238,7 @@ class LocalPartition:
             tree=None if asked.tree is None else asked.tree.numpy(),
             seed_time=None if asked.seed_time is None else asked.seed_time.numpy(),
             last=asked.last,
-            exclusions=excluded,
+            exclusions=asked.native_excluded,
         )
 
     def induced(self, asked: InducedRequest) -> _core.InducedRows:
@@ -295,12 +262,7 @@ class LocalPartition:
         return torch.stack([side[order] for side in ends]), ids
 
     def has_edges(self, asked: HasEdgesRequest) -> Tensor:
-        """Says which pairs are edges ``[n]``, bool.
-
-        Raises:
-            IndexError: If a center is outside the graph or owned by another partition; names the first.
-            ValueError: If there are no such edges, or not as many neighbours as centers.
-        """
+        """Says which pairs are edges ``[n]``, bool."""
         self._named("edge", self.schema.edge_types, asked.edge_type)
         found = torch.empty(len(asked.centers), dtype=torch.uint8)
         csr = self.csr(asked.edge_type, False, False)
@@ -308,11 +270,7 @@ class LocalPartition:
         return found.bool()
 
     def earliest_node(self, asked: EarliestRequest) -> tuple[int, int] | None:
-        """The owned node of the smallest time, the first of several, and that time; None without nodes or times.
-
-        Raises:
-            ValueError: If there is no such node type.
-        """
+        """The owned node of the smallest time, the first of several, and that time; None without nodes or times."""
         self._named("node", self.schema.node_types, asked.node_type)
         time = self.node_tables[asked.node_type].get("time")
         if time is None or len(time) == 0:
@@ -321,11 +279,7 @@ class LocalPartition:
         return int(self.nodes[asked.node_type].owned[row]), int(time.tensor[row])
 
     def tables(self, kind: str, type_: int) -> dict[str, Feature]:
-        """The tables of a type of nodes or edges.
-
-        Raises:
-            ValueError: If there is no such kind or type.
-        """
+        """The tables of a type of nodes or edges."""
         if kind not in ("node", "edge"):
             raise ValueError(f"kind = {kind!r}: expected 'node' or 'edge'")
         self._named(kind, self.schema.node_types if kind == "node" else self.schema.edge_types, type_)
@@ -366,14 +320,9 @@ Place = tuple[Accelerator, str, int, str]
 class LocalTables:
     """Looks up rows of the nodes and edges of some partitions on a GPU.
 
-    The share ``split_ratio`` of each partition's rows is in device memory, the hottest of the nodes
-    (:func:`row_hotness`) and the first of the edges; all rows but these first ones stay in
-    the partitions' own mapped files, pinned. That takes 4 bytes of device memory per node or edge of the graph more,
-    but where nothing is hot and the partitions own ranges of ids that follow each other.
-
-    Args:
-        partitions: Those that are read here, by index.
-        books: Owners, by kind (``'node'``, ``'edge'``) and type.
+    The share ``split_ratio`` of each partition's rows is in device memory, the hottest of the nodes and the first of
+    the edges; the others stay in the mapped files, pinned. That takes 4 bytes of device memory per node or edge of the
+    graph more, but where nothing is hot and the partitions own ranges of ids that follow each other.
     """
 
     def __init__(
@@ -390,28 +339,15 @@ class LocalTables:
         return self._partitions[0].tables(kind, type_)[name]
 
     def gather(
-        self,
-        place: Accelerator,
-        kind: str,
-        type_: int,
-        name: str,
-        ids: Tensor,
-        out: Tensor,
-        positions: Tensor | None = None,
+        self, place: Accelerator, table: tuple[str, int, str], ids: Tensor, out: Tensor, positions: Tensor | None = None
     ) -> None:
-        """Looks up rows on the current stream, and waits for nothing.
-
-        Args:
-            place: The GPU.
-            kind, type_, name: Of which table.
-            ids: ``[n]``, int64, on it; nodes or edges of these partitions.
-            out: ``[at least n, ...]``, on it.
-            positions: Row of ``out`` for each id ``[n]``, uint32, on it. Default: 0, 1, 2, ...
+        """Looks up rows of a table (kind, type, name) on the current stream, and waits for nothing. All is on the GPU:
+        ``ids [n]``, int64; ``out [at least n, ...]``; the row of ``out`` for each id, uint32, by default 0, 1, 2, ...
         """
         with self._lock:
-            key = (place, kind, type_, name)
+            key = (place, *table)
             if key not in self._placed:
-                self._placed[key] = self._place(place, kind, type_, name)
+                self._placed[key] = self._place(*key)
         self._placed[key].gather(ids, out, positions=positions, trusted=True, explain=_explain)
 
     def _place(self, place: Accelerator, kind: str, type_: int, name: str) -> TieredRows:

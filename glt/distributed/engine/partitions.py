@@ -1,13 +1,15 @@
-"""All partitions of a graph, as a sampler sees them: some are read here, the others are asked."""
+"""All partitions of a graph, some read here and the others asked: by a sampler, and by questions about the graph."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,8 +19,10 @@ from torch import Tensor
 from glt import _core
 from glt.channel.message import read_message
 from glt.data.arrays import as_numpy
+from glt.data.feature import Feature
+from glt.data.partition_book import PartitionBook
+from glt.data.topology import Topology
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition, NodeCache
 from glt.distributed.engine.requests import (
     EarliestRequest,
@@ -28,21 +32,15 @@ from glt.distributed.engine.requests import (
     Request,
     RowsRequest,
 )
+from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import Peer, Transport
-
-# Which process to ask for what a partition owns.
 
 
 class PartitionRouter:
-    """Sends requests to a process that serves the partition.
+    """Which process to ask for what a partition owns: ``peer_of`` partition, over ``transport``.
 
-    Args:
-        transport: Carries them.
-        peers: All processes that serve partitions, this one among them.
-        me: This process. Among several that serve a partition it keeps to one, others to others.
-
-    Raises:
-        ValueError: If a partition is served by nobody; names it.
+    Among several that serve a partition this process
+    keeps to one, others to others. A partition that no peer serves is a ValueError that names it.
     """
 
     def __init__(self, transport: Transport, peers: Sequence[Peer], me: Peer, num_partitions: int) -> None:
@@ -53,8 +51,8 @@ class PartitionRouter:
             if not serving:
                 loaded = sorted({peer.partition_idx for peer in peers})
                 raise ValueError(
-                    f"partition_idx: nobody loaded partition {part} of {num_partitions}; the trainers loaded {loaded}. "
-                    "Load each partition on at least one trainer"
+                    f"partition_idx: no trainer loaded partition {part} of {num_partitions}; the trainers loaded "
+                    f"{loaded}. Load each partition on at least one trainer"
                 )
             same_worker = [peer for peer in serving if peer.worker == me.worker] or serving
             self.peer_of.append(same_worker[me.rank % len(same_worker)])
@@ -78,20 +76,24 @@ def tensors_of(reply: Tensor) -> dict[str, Tensor]:
 Specs = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
+def by_owner(book: PartitionBook, ids: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Sorts ids by owner: each partition that owns some, its ids, and where they stand in ``ids``."""
+    grouped, positions, bounds = book.group(ids)
+    groups = [(part, slice(bounds[part], bounds[part + 1])) for part in range(len(bounds) - 1)]
+    return [(part, grouped[group], positions[group]) for part, group in groups if group.start != group.stop]
+
+
 @dataclass
 class RowLookup:
-    """Ids of one type of nodes or edges and where their rows come from.
+    """Ids of one type of nodes or edges and where their rows come from; positions are those in the batch.
 
     Attributes:
-        kind, type: Of what: ``'node'`` or ``'edge'``, and the position of the type.
-        names: Of the tables.
         specs: Dtype and shape of each table's rows, by the name in the message.
-        local: Partition here, ids, and where in the batch their rows go; None: all, in order.
+        local: Partition here, ids, and positions; None: all, in order.
         cache: Copies that the partition here has of others' rows.
-        cached: Rows of them, and where in the batch they go.
-        remote: Partition elsewhere, ids, where in the batch their rows go, and of which tables: of nodes in the cache
-            only those that it lacks.
-        replies: Their answers, and where in the batch the rows go.
+        cached: Rows of them, and positions.
+        remote: Partition elsewhere, ids, positions, and of which tables: of cached nodes only those that it lacks.
+        replies: Positions, and the answers with their rows.
     """
 
     kind: str
@@ -132,15 +134,11 @@ class RowLookup:
             return self
         book = (data.node_books if kind == "node" else data.edge_books)[type_]
         assert book is not None, "tables of a partition come with a book"
-        grouped, positions, bounds = book.group(ids)
-        for part in range(data.num_partitions):
-            group = slice(bounds[part], bounds[part + 1])
-            if group.start == group.stop:
-                continue
+        for part, owned, positions in by_owner(book, ids):
             if part in local:
-                self.local.append((local[part], grouped[group], positions[group]))
+                self.local.append((local[part], owned, positions))
             else:
-                self._ask(part, grouped[group], positions[group])
+                self._ask(part, owned, positions)
         return self
 
     def _ask(self, part: int, ids: np.ndarray, positions: np.ndarray) -> None:
@@ -167,28 +165,19 @@ class RowLookup:
         """Ids of partitions elsewhere whose rows the cache has."""
         return sum(len(rows) for rows, _ in self.cached)
 
-    def requests(self) -> list[tuple[int, np.ndarray, RowsRequest]]:
-        """What to ask of which partition, and where in the batch the rows go."""
-        return [
-            (part, positions, RowsRequest(self.kind, self.type, torch.from_numpy(ids), names))
-            for part, ids, positions, names in self.remote
-        ]
-
     def gather_local(self, out: Mapping[str, Tensor]) -> None:
         """Writes the rows that are here, copies of others' among them, into the tensors of the message."""
-        for partition, ids, positions in self.local:
-            where = None if positions is None else torch.from_numpy(positions)
-            tables = partition.tables(self.kind, self.type)
-            for name in self.names:
-                into = out[in_message(name, self.kind, self.type)]
-                tables[name].gather(torch.from_numpy(ids), into, positions=where)
+        found: list[tuple[Mapping[str, Feature], np.ndarray, np.ndarray | None]] = [
+            (partition.tables(self.kind, self.type), ids, positions) for partition, ids, positions in self.local
+        ]
         if self.cache is not None:
-            for rows, positions in self.cached:
-                for name in self.names:
-                    if name in self.cache.tables:
-                        into = out[in_message(name, self.kind, self.type)]
-                        at = torch.from_numpy(positions)
-                        self.cache.tables[name].gather(torch.from_numpy(rows), into, positions=at)
+            found += [(self.cache.tables, rows, positions) for rows, positions in self.cached]
+        for tables, ids, positions in found:
+            where = None if positions is None else torch.from_numpy(positions)
+            for name in self.names:
+                if name in tables:
+                    into = out[in_message(name, self.kind, self.type)]
+                    tables[name].gather(torch.from_numpy(ids), into, positions=where)
 
     def scatter(self, rows: Mapping[str, Tensor], positions: np.ndarray, out: Mapping[str, Tensor]) -> None:
         """Writes what a partition answered into the tensors of the message."""
@@ -215,23 +204,10 @@ EdgesWanted = tuple[np.ndarray, int, OneHopRequest | InducedRequest]
 
 
 class Partitions:
-    """Answers from any partition, wherever it is.
+    """Answers from any partition: ``local`` ones are read here, by index, those ``elsewhere`` are asked.
 
     All methods that wait raise :class:`glt.errors.PeerLost` if a process that owns what is asked for is gone, and
     :class:`glt.errors.RemoteError` if it raised an exception, with its traceback.
-
-    Attributes:
-        local: The partitions that are read here, by index.
-        elsewhere: The others.
-
-    Args:
-        dataset: The partition here.
-        others: Further partitions that are read here, by index.
-        router: Where the partitions are that are not read here; None if there are none.
-        loop: Where native calls run.
-
-    Raises:
-        ValueError: If there are partitions elsewhere and no router.
     """
 
     def __init__(
@@ -250,11 +226,6 @@ class Partitions:
     async def edges(self, wanted: Sequence[EdgesWanted], size: int, stats: dict[str, float]) -> list[list[RowsPart]]:
         """Returns, by edge type, what partitions answered: those elsewhere are asked at once, those here are read
         meanwhile.
-
-        Args:
-            wanted: What to ask.
-            size: About how many edges will come from here.
-            stats: Of the batch; adds its times and bytes.
         """
         here = [each for each in wanted if each[1] in self.local]
         asked: dict[int, list[EdgesWanted]] = defaultdict(list)
@@ -288,7 +259,8 @@ class Partitions:
         """Asks each partition for all rows that it has, of all types at once."""
         asked: dict[int, list[tuple[RowLookup, np.ndarray, Request]]] = defaultdict(list)
         for each in rows:
-            for part, positions, request in each.requests():
+            for part, ids, positions, names in each.remote:
+                request = RowsRequest(each.kind, each.type, torch.from_numpy(ids), names)
                 asked[part].append((each, positions, request))
         for part, several in asked.items():
             replies = self.ask(part, [request for _, _, request in several])
@@ -296,13 +268,7 @@ class Partitions:
                 each.replies.append((positions, reply))
 
     async def look_up(self, kind: str, type_: int, table: str, ids: Tensor) -> Tensor:
-        """Returns rows of one table, ``[len(ids), ...]``.
-
-        Args:
-            kind, type_: Of what: ``'node'`` or ``'edge'``, and the position of the type.
-            table: Its name.
-            ids: Ids, int64.
-        """
+        """Returns rows of one table, ``[len(ids), ...]``."""
         rows = RowLookup.of(self.dataset, self.local, kind, type_, ids.numpy(), table)
         self.ask_for_rows([rows])
         ((name, (dtype, shape)),) = rows.specs.items()
@@ -313,13 +279,8 @@ class Partitions:
         return out[name]
 
     async def has_edges(self, edge_type: int, centers: Tensor, neighbors: Tensor) -> np.ndarray:
-        """Says which pairs are edges of the whole graph ``[n]``, bool.
-
-        Args:
-            edge_type: Of which type.
-            centers: Ids ``[n]`` of the ends that would be expanded, int64.
-            neighbors: Ids ``[n]`` of the other ends, int64.
-        """
+        """Says which pairs ``[n]``, int64, are edges of the whole graph, bool; ``centers`` are the ends that would be
+        expanded."""
         found = np.empty(len(centers), bool)
         asked: list[tuple[np.ndarray, asyncio.Future[Tensor]]] = []
         here: list[tuple[np.ndarray, int, HasEdgesRequest]] = []
@@ -348,10 +309,8 @@ class Partitions:
         return min(found, key=lambda each: (each[1], each[0]), default=None)
 
     def by_owner(self, node_type: int, nodes: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """Sorts nodes by owner: partition, its nodes, and where they stand in ``nodes``."""
-        grouped, positions, bounds = self.dataset.node_books[node_type].group(nodes)
-        groups = [(part, slice(bounds[part], bounds[part + 1])) for part in range(self.dataset.num_partitions)]
-        return [(part, grouped[group], positions[group]) for part, group in groups if group.start != group.stop]
+        """As :func:`by_owner`, of nodes."""
+        return by_owner(self.dataset.node_books[node_type], nodes)
 
     def ask(self, part: int, requests: Sequence[Request]) -> list[asyncio.Future[Tensor]]:
         """Asks the owner of a partition several things at a time."""
@@ -367,11 +326,9 @@ class Partitions:
         return tensors
 
     async def timed(self, stats: dict[str, float], stage: str, size: int, call: Callable[..., T], *args: Any) -> T:
-        """Runs a native call and books the time that it ran, not the time that it queued.
-
-        A call on more than ``SHORT`` items runs off the loop. Below that, switching threads twice would cost about
-        as much as the call holds up the other batches.
-        """
+        """Runs a native call and books the time that it ran, not the time that it queued. One on more than ``SHORT``
+        items runs off the loop; below that, switching threads twice would cost about as much as it holds up the other
+        batches."""
 
         def run() -> tuple[T, float]:
             start = time.perf_counter()
@@ -381,3 +338,221 @@ class Partitions:
         result, seconds = run() if size <= SHORT else await self.loop.run_native(run)
         stats[stage] += seconds
         return result
+
+
+_CHUNK = 1 << 24  # edges that are counted at a time: their ids are widened for it
+
+
+class EdgeDirectory:
+    """What can be asked about the edges of one type that a partition holds, besides rows.
+
+    Each index is made when it is first needed, and kept: 4 to 8 bytes per edge for finding edges by id, 4 to 8 per node
+    of the neighbours' type for their degrees, 8 to 16 per edge for their edges.
+    """
+
+    def __init__(self, part: LocalPartition, edge_type: int) -> None:
+        self.part, self.edge_type = part, edge_type
+        self.topology = part.graphs[edge_type].topology
+        self._making = threading.RLock()  # cached_property would let several threads make the same
+
+    def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Finds edges by id ``[n]``, int64: which of them are here, bool, and sources and destinations of those ``[2,
+        m]``."""
+        with self._making:
+            sorted_ids, order = self._by_id
+        # In one dtype, else NumPy would widen all ids; and in order, since far jumps in long arrays cost most.
+        wanted, back = np.unique(ids.numpy().clip(-1, np.iinfo(sorted_ids.dtype).max), return_inverse=True)
+        wanted = wanted.astype(sorted_ids.dtype)
+        at = np.searchsorted(sorted_ids, wanted)
+        is_here = np.zeros(len(wanted), bool)
+        inside = at < len(sorted_ids)
+        is_here[inside] = sorted_ids[at[inside]] == wanted[inside]
+        position = at[is_here] if order is None else order[at[is_here]].astype(np.int64)
+        row = np.searchsorted(self.topology.indptr.numpy(), position, side="right") - 1
+        center = torch.from_numpy(np.asarray(self._centers[row], np.int64))
+        neighbor = self.topology.indices[torch.from_numpy(position)].long()
+        ends = torch.stack([neighbor, center] if self.topology.edge_dir == "in" else [center, neighbor])
+        found = is_here[back]
+        rank = np.cumsum(is_here) - 1  # among those that are here
+        return torch.from_numpy(found), ends[:, torch.from_numpy(rank[back[found]])]
+
+    def ids(self) -> Tensor:
+        """Ids of the edges that are here, ascending ``[E]``, int64."""
+        with self._making:
+            return torch.from_numpy(self._by_id[0].astype(np.int64))
+
+    def near_degrees(self, nodes: Tensor) -> Tensor:
+        """Edges of nodes that this partition owns and expands, ``[n]`` int64."""
+        book = self.topology.book
+        assert book is not None
+        _core.require_owned(book.native, nodes.numpy(), self.part.index)
+        row = torch.from_numpy(book.rows(nodes.numpy()))
+        return self.topology.indptr[row + 1] - self.topology.indptr[row]
+
+    def far_degrees(self, nodes: Tensor) -> Tensor:
+        """Of any nodes at the other end, the edges that are here, ``[n]`` int64."""
+        num_nodes = self.topology.num_neighbor_nodes
+        wrong = ((nodes < 0) | (nodes >= num_nodes)).nonzero()
+        if len(wrong):
+            raise IndexError(f"nodes[{int(wrong[0])}] = {int(nodes[wrong[0]])} is outside [0, {num_nodes})")
+        with self._making:
+            return self._far_counts[nodes].long()
+
+    def far_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of any nodes at the other end, the edges that are here: their number by node ``[n]``, the nodes that this
+        partition expands ``[E]``, and the ids of the edges ``[E]``, ascending for each node; all int64."""
+        with self._making:
+            csr = self._far_side.csr
+        hop = _core.OneHop(csr, nodes.numpy(), -1, False, 0, 0, self.edge_type, with_edge=True)
+        return copied(hop, len(nodes))
+
+    @cached_property
+    def _centers(self) -> np.ndarray:
+        """The nodes that the rows are of."""
+        name = self.part.schema.edge_types[self.edge_type]
+        end = name[2] if self.topology.edge_dir == "in" else name[0]
+        return self.part.nodes[self.part.schema.node_index(end)].ids
+
+    @property
+    def _by_id(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Ids of the edges, ascending, and where each is; None where they are in that order already."""
+        return (self._ids, None) if self._sorted is None else self._sorted
+
+    @property
+    def _ids(self) -> np.ndarray:
+        assert self.topology.edge_ids is not None, "partitions have them"
+        return self.topology.edge_ids.numpy()
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray] | None:
+        ids = self._ids
+        if len(ids) == 0 or bool((ids[1:] > ids[:-1]).all()):
+            return None
+        order = np.argsort(ids, kind="stable")
+        narrow = np.uint32 if len(ids) <= np.iinfo(np.uint32).max else np.int64
+        return ids[order], order.astype(narrow)
+
+    @cached_property
+    def _far_counts(self) -> Tensor:
+        indices, num_nodes = self.topology.indices, self.topology.num_neighbor_nodes
+        counts = torch.zeros(num_nodes, dtype=torch.int32 if len(indices) < 2**31 else torch.int64)
+        chunk = max(_CHUNK, num_nodes)
+        for first in range(0, len(indices), chunk):
+            counts += torch.bincount(indices[first : first + chunk], minlength=num_nodes)
+        return counts
+
+    @cached_property
+    def _far_side(self) -> Topology:
+        ends, ids = self.part.all_edges(self.edge_type)
+        size = self.topology.size
+        return Topology(ends, size, edge_ids=ids, layout="CSR" if self.topology.layout == "CSC" else "CSC")
+
+
+def copied(hop: _core.OneHop, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What a hop found: edges by node ``[n]``, int64, and of each edge the other end and the id ``[E]``, int64."""
+    count = np.empty(num_nodes, np.uint32)
+    neighbor, edge = np.empty(hop.num_edges, np.int64), np.empty(hop.num_edges, np.int64)
+    hop.copy_out(count, neighbor, edge)
+    return torch.from_numpy(count.astype(np.int64)), torch.from_numpy(neighbor), torch.from_numpy(edge)
+
+
+Call = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class GraphQueries:
+    """Answers questions about the partitions whose files are on this host. Types are positions in the schema."""
+
+    def __init__(self, dataset: DistDataset) -> None:
+        self.dataset = dataset
+        self._lock = threading.Lock()
+        self._parts: dict[int, LocalPartition] = {dataset.partition_idx: dataset.own}
+        self._directories: dict[tuple[int, int], EdgeDirectory] = {}
+
+    def part(self, part: int) -> LocalPartition:
+        """A partition."""
+        data = self.dataset
+        if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < data.num_partitions:
+            raise ValueError(f"partition {part!r} is asked for: there are {data.num_partitions}, from 0")
+        with self._lock:
+            if part not in self._parts:
+                self._parts[part] = data.map_other(data.load_args["graph_dir"], part)
+            return self._parts[part]
+
+    def directory(self, part: int, edge_type: int) -> EdgeDirectory:
+        """The edges of a type in a partition."""
+        own = self.part(part)
+        if isinstance(edge_type, bool) or not isinstance(edge_type, int) or not 0 <= edge_type < len(own.graphs):
+            raise ValueError(f"edge type {edge_type!r} is asked for: there are {len(own.graphs)}, from 0")
+        with self._lock:
+            return self._directories.setdefault((part, edge_type), EdgeDirectory(own, edge_type))
+
+    def degrees(self, part: int, edge_type: int, nodes: Tensor, far: bool) -> Tensor:
+        """How many edges nodes have here ``[n]``, int64."""
+        directory = self.directory(part, edge_type)
+        return (directory.far_degrees if far else directory.near_degrees)(_ids(nodes))
+
+    def find_edges(self, part: int, edge_type: int, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`EdgeDirectory.find`."""
+        return self.directory(part, edge_type).find(_ids(ids))
+
+    def has_edges(self, part: int, edge_type: int, centers: Tensor, neighbors: Tensor) -> Tensor:
+        """See :meth:`LocalPartition.has_edges`."""
+        return self.part(part).has_edges(HasEdgesRequest(edge_type, _ids(centers), _ids(neighbors)))
+
+    def sample(
+        self, part: int, edge_type: int, nodes: Tensor, num_neighbors: int, replace: bool, key: int, weighted: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One hop from nodes that the partition owns; returns what :func:`copied` does."""
+        nodes = _ids(nodes)
+        asked = OneHopRequest(
+            edge_type, nodes, int(num_neighbors), bool(replace), int(key) % 2**64, 0, True, bool(weighted)
+        )
+        return copied(self.part(part).one_hop(asked), len(nodes))
+
+    def far_edges(self, part: int, edge_type: int, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See :meth:`EdgeDirectory.far_edges`."""
+        return self.directory(part, edge_type).far_edges(_ids(nodes))
+
+    def edge_ids(self, part: int, edge_type: int) -> Tensor:
+        """Ids of the edges that a partition holds, ascending ``[E]``, int64."""
+        return self.directory(part, edge_type).ids()
+
+    def book(self, kind: str, type_index: int) -> dict[str, Tensor]:
+        """Owners and rows of all nodes (``kind='node'``) or edges of a type: what :class:`PartitionBook` is made of."""
+        if kind not in ("node", "edge"):
+            raise ValueError(f"kind = {kind!r}: expected 'node' or 'edge'")
+        book = (self.dataset.node_books if kind == "node" else self.dataset.edge_books)[type_index]
+        if book is None:
+            raise ValueError(f"{kind}s of type {type_index} have no book")
+        columns = {"owner": book.owner, "row_of": book.row_of, "offset": book.offset}
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def stored_rows(self, kind: str, type_index: int, table: str, parts: list[int]) -> Tensor:
+        """The rows of a stored table that these partitions own, one partition behind the other ``[rows, ...]``; mapped
+        memory, not a copy, where it is one partition.
+        """
+        found = []
+        for part in parts:
+            tables = self.part(part).tables(kind, type_index)
+            if table not in tables:
+                raise LookupError(f"partition {part} has no {kind} table {table!r}: there are {sorted(tables)}")
+            found.append(tables[table].tensor)
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+_CALLS = ("degrees", "find_edges", "has_edges", "sample", "far_edges", "edge_ids", "book")
+
+
+def graph_calls(queries: GraphQueries) -> dict[str, Call]:
+    """What trainers may ask, by name; each takes the caller, its arguments and its keyword arguments."""
+
+    def answer(query: Callable[..., Any], caller: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return query(*args, **kwargs)
+
+    return {f"glt.graph.{name}": partial(answer, getattr(queries, name)) for name in _CALLS}
+
+
+def _ids(ids: Any) -> Tensor:
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.dim() != 1:
+        raise TypeError(f"ids are {ids!r}: expected a one-dimensional int64 tensor")
+    return ids.contiguous()

@@ -54,21 +54,10 @@ logger = logging.getLogger(__name__)
 class SamplingProcess:
     """A sampling process, as its owner sees it.
 
-    Args:
-        module: The program.
-        number: Which one of its owner it is.
-        owner: Whose it is, in errors: ``'trainer 0'``.
-        spec: What the program is told, as JSON.
-        fds: Further descriptors that it inherits, under the same numbers.
-
     Attributes:
-        is_ready: Whether it has started.
         is_gone: Whether the pool has found that it ended.
         heard_s: When it was last heard of, of ``time.monotonic()``.
         why: Why its owner killed it, if it did.
-
-    Raises:
-        OSError: If no process can be started.
     """
 
     def __init__(self, module: str, number: int, owner: str, spec: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
@@ -171,18 +160,10 @@ class SamplingProcess:
 
 
 class ProcessPool:
-    """The sampling processes of one owner.
+    """The sampling processes of one owner, by number.
 
     They are ended when the pool is closed or collected, or when the owner's interpreter ends. If the owner is killed,
     they notice. What follows from the death of one is for the owner to decide: see :meth:`look`.
-
-    Args:
-        module: Their program.
-        owner: Whose they are, in errors: ``'trainer 0'``.
-
-    Attributes:
-        processes: Those that were started and not removed, by number.
-        looked_s: When :meth:`look` was last called, of ``time.monotonic()``.
     """
 
     def __init__(self, module: str, owner: str) -> None:
@@ -197,12 +178,9 @@ class ProcessPool:
         return process
 
     def look(self, timeout_s: float) -> list[tuple[SamplingProcess, dict[str, Any] | None]]:
-        """Waits until a process has said something or ended; returns what was said, by whom.
-
-        None stands for the end of a process, once, after the last that it said.
-        A process that dies hangs up before its connections to others break, so that an owner who looks here when such
-        a loss is reported finds the cause.
-        """
+        """Waits until a process has said something or ended; returns what was said, by which process. None stands for
+        its end, once, after the last that it said. A process that dies hangs up before its connections to others break,
+        so that an owner who looks here when such a loss is reported finds the cause."""
         self.looked_s = time.monotonic()  # before anything is heard: the owner itself may have been stopped
         by_fd: dict[int, SamplingProcess] = {}
         poller = select.poll()
@@ -357,11 +335,7 @@ def _seconds(timeout_s: float) -> bytes:
 
 
 def run_program(start: Callable[[Owner, dict[str, Any]], Program]) -> NoReturn:
-    """The life of a sampling process: it starts, says so, and obeys until it is told to exit or its owner is gone.
-
-    Args:
-        start: Makes the program from its spec; what it raises reaches the owner.
-    """
+    """The life of a sampling process: it starts, says so, and obeys until it is told to exit or its owner is gone."""
     socket_fd, spec_fd = int(sys.argv[1]), int(sys.argv[2])
     for each in (signal.SIGINT, signal.SIGTERM):  # they are for the owner, which decides what follows
         signal.signal(each, signal.SIG_IGN)
@@ -390,9 +364,8 @@ def keep_freed_memory() -> None:
     """Makes malloc reuse what was freed instead of returning it to the kernel.
 
     Replies are received into fresh tensors of megabytes; with the default, each is mapped, faulted in page by page and
-    unmapped, which costs more than copying it. Only for sampling processes, whose memory use is steady; and not for
-    those that may sample on a GPU, which get few replies and need large tensors to have their pages for themselves: see
-    :data:`glt.data.pinned.SMALL_BYTES`.
+    unmapped, which costs more than copying it. Not for processes that sample on a GPU: they get few replies, and large
+    tensors need their pages for themselves (:data:`glt.data.pinned.SMALL_BYTES`).
     """
     libc = ctypes.CDLL(None)
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8

@@ -17,8 +17,8 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.channel.base import Channel, Slot
 from glt.channel.message import MessageKind, error_message
-from glt.distributed.engine.sampler import BatchStart, DistNeighborSampler, SampledBatch
-from glt.distributed.engine.seeds import SamplingJob
+from glt.distributed.engine.sampler import DistNeighborSampler, SampledBatch
+from glt.distributed.engine.seeds import BatchStart, SamplingJob
 from glt.errors import ChannelClosed, ChannelTimeout, GltError
 from glt.sampler.order import BatchIndex
 
@@ -27,14 +27,13 @@ from glt.sampler.order import BatchIndex
 
 @dataclass(frozen=True)
 class EpochStart:
-    """The command that begins an iteration, the same for samplers in every place.
+    """The command that begins an iteration of a loader.
 
-    The random seed travels with it, and not only with the options that a sampler starts with: a loader that resumes
-    takes over the seed of the run before when its samplers are already there.
+    The random seed travels with it: a loader that resumes takes over the seed of the run before when its samplers are
+    already there.
 
     Attributes:
-        iteration: Counts the iterations of the loader from 1; messages carry it. It tells two passes through the same
-            epoch apart.
+        iteration: Counts the iterations of the loader from 1; messages carry it. Several may be of the same epoch.
         epoch: In [0, 2^31): with ``random_seed``, decides the order of the seeds and all draws.
         first: Index of the first batch to make; those before it were delivered earlier.
         random_seed: In [0, 2^63).
@@ -50,11 +49,6 @@ class EpochStart:
 
     @classmethod
     def from_json(cls, command: dict[str, Any]) -> EpochStart:
-        """Rebuilds what :meth:`to_json` described.
-
-        Raises:
-            TypeError: If a field is missing or unknown.
-        """
         return cls(**command)
 
 
@@ -67,13 +61,8 @@ class EpochAbandoned(GltError):
 
 @dataclass(eq=False)
 class _Making:
-    """A batch that is being made.
-
-    Attributes:
-        previous: Done when the batch before it has room in the channel; None: it is the first.
-        reserved: Done when this one has.
-        slot: That room.
-    """
+    """A batch that is being made. ``previous`` is done when the batch before it has room in the channel, ``reserved``
+    when this one has: ``slot``."""
 
     iteration: int
     batch: BatchIndex
@@ -89,12 +78,9 @@ class _Making:
 class Producer:
     """Makes the batches of one epoch after the other, on a thread of its own and those of a sampler's event loop.
 
-    Args:
-        sampler: Makes the batches.
-        channel: Takes the messages. Room is reserved in index order, and batches are written while others are sampled.
-        job: The seeds, and which of them form which batch.
-        share: ``(first, step)``: this producer makes batches ``first, first + step, ...`` of those that are asked for.
-        role, rank: Who this is, in errors.
+    Room in the channel is reserved in index order, and batches are written while others are sampled. ``share`` is
+    ``(first, step)``: this producer makes batches ``first, first + step, ...`` of those that are asked for. ``role``
+    and ``rank`` name it in errors.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _core
 from glt.channel.message import MessageKind, MessageLayout, encode_message, read_message
 from glt.data.arrays import pooled_empty
 from glt.errors import MessageError
@@ -19,15 +20,7 @@ from glt.sampler.config import MAX_HOPS
 
 
 class RequestFields:
-    """What a request must be made of; whatever it is instead is a :class:`glt.errors.MessageError`.
-
-    Args:
-        kind: What the request is called, in errors.
-        request: Its bytes.
-
-    Raises:
-        MessageError: If the bytes are no request.
-    """
+    """The tensors of a request that a peer has sent, checked; what does not fit is a MessageError that names it."""
 
     def __init__(self, kind: str, request: Tensor) -> None:
         message = read_message(request)
@@ -39,16 +32,7 @@ class RequestFields:
         return name in self.tensors
 
     def vector(self, name: str, dtype: torch.dtype = torch.int64, length: int | None = None) -> Tensor:
-        """Returns a tensor of one dimension.
-
-        Args:
-            name: Which.
-            dtype: What it must be of.
-            length: How long it must be; None: any.
-
-        Raises:
-            MessageError: If it is missing or something else.
-        """
+        """Returns a tensor of one dimension, of ``length`` if that is given."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise MessageError(f"{self.kind}: tensor {name!r} is missing; there are {sorted(self.tensors)}")
@@ -65,11 +49,7 @@ class RequestFields:
         return numbers
 
     def words(self, name: str, least: int) -> list[str]:
-        """Returns lines of text, at least so many.
-
-        Raises:
-            MessageError: If they are missing, no text or too few.
-        """
+        """Returns lines of text, at least so many."""
         try:
             words = bytes(self.vector(name, torch.uint8).numpy()).decode().split("\n")
         except UnicodeDecodeError as error:
@@ -97,23 +77,16 @@ class Request(Protocol):
 
     @classmethod
     def decode(cls, request: Tensor) -> Request:
-        """Reads the request that a peer has sent; the tensors alias its bytes.
-
-        Raises:
-            glt.errors.MessageError: If the bytes are no such request. What is asked for may still not exist here.
-        """
+        """Reads the request that a peer has sent; the tensors alias its bytes."""
         ...
 
 
 @dataclass(frozen=True)
 class OneHopRequest:
-    """Sample one hop of these nodes, all owned by the partition that is asked.
+    """Sample one hop of these nodes, all owned by the partition that is asked; numbers are as in the native sampler.
 
     Attributes:
-        edge_type: Along which edges.
         nodes: Ids ``[n]`` of the nodes to expand, int64.
-        num_neighbors, replace, batch_key, hop, with_edge, last: As in the native sampler.
-        weighted: Draw proportionally to weight.
         tree: The tree of each node in a disjoint batch ``[n]``, uint32; else None.
         seed_time: Latest time of each node's edges ``[n]``, int64; None: any.
         excluded: Pairs ``(expanded [m], neighbour [m])``, int64, whose edges must not be taken; None: none.
@@ -153,39 +126,24 @@ class OneHopRequest:
         edge_type, num_neighbors, replace, key, hop, *flags = read.numbers("spec", 8)
         read.require("num_neighbors", num_neighbors, -1, _INT32_MAX)
         read.require("hop", hop, 0, MAX_HOPS - 1)
-        with_edge, weighted, last = (bool(flag) for flag in flags)
         tree = read.vector("tree", torch.uint32, len(nodes)) if "tree" in read else None
         seed_time = read.vector("seed_time", length=len(nodes)) if "seed_time" in read else None
         excluded = None
         if "center" in read or "neighbor" in read:
             center = read.vector("center")
             excluded = center, read.vector("neighbor", length=len(center))
-        return cls(
-            edge_type,
-            nodes,
-            num_neighbors,
-            bool(replace),
-            key % 2**64,
-            hop,
-            with_edge,
-            weighted,
-            last,
-            tree,
-            seed_time,
-            excluded,
-        )
+        with_edge, weighted, last = map(bool, flags)
+        drawn = edge_type, nodes, num_neighbors, bool(replace), key % 2**64, hop, with_edge, weighted, last
+        return cls(*drawn, tree, seed_time, excluded)
+
+    @property
+    def native_excluded(self) -> _core.Exclusions | None:
+        return self.excluded and _core.Exclusions(*(side.numpy() for side in self.excluded))
 
 
 @dataclass(frozen=True)
 class InducedRequest:
-    """Send the edges between these nodes, all owned by the partition that is asked, and the members of a batch.
-
-    Attributes:
-        edge_type: Of the edges.
-        nodes: Ids ``[n]`` of the nodes whose rows are read, int64.
-        members: Ids of the neighbours that count ``[m]``, int64.
-        with_edge: Send edge ids too.
-    """
+    """Send the edges between nodes ``[n]`` that the partition owns and ``members [m]`` of a batch; ids are int64."""
 
     method: ClassVar[str] = "induced_rows"
 
@@ -207,14 +165,7 @@ class InducedRequest:
 
 @dataclass(frozen=True)
 class RowsRequest:
-    """Look up rows of tables for these ids, all owned by the partition that is asked.
-
-    Attributes:
-        kind: ``'node'`` or ``'edge'``.
-        type: Of the nodes or edges.
-        ids: Ids ``[n]``, int64.
-        tables: Names of the tables.
-    """
+    """Look up rows of the named tables for ``ids [n]``, int64, of nodes or edges that the partition owns."""
 
     method: ClassVar[str] = "gather_rows"
 
@@ -238,12 +189,7 @@ class RowsRequest:
 
 @dataclass(frozen=True)
 class HasEdgesRequest:
-    """Say which pairs are edges; the first node of each is owned by the partition that is asked.
-
-    Attributes:
-        edge_type: Of the edges.
-        centers, neighbors: Ids of the expanded ends and of the others ``[n]``, int64.
-    """
+    """Say which pairs ``[n]`` are edges; the partition owns the ``centers``, which would be expanded. Ids are int64."""
 
     method: ClassVar[str] = "has_edges"
 
@@ -265,11 +211,7 @@ class HasEdgesRequest:
 
 @dataclass(frozen=True)
 class EarliestRequest:
-    """Say which of the owned nodes of a type has the smallest time, and that time.
-
-    Attributes:
-        node_type: Of the nodes.
-    """
+    """Say which of the owned nodes of a type has the smallest time, and that time."""
 
     method: ClassVar[str] = "earliest_node"
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from torch import Tensor
 from glt import _core
 from glt.channel.message import MessageLayout
 from glt.data.device import Event
-from glt.data.partition_book import PartitionBook
+from glt.data.feature import Feature
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import (
     LONG,
@@ -30,292 +28,12 @@ from glt.distributed.engine.partitions import (
     in_message,
 )
 from glt.distributed.engine.requests import InducedRequest, OneHopRequest
+from glt.distributed.engine.seeds import BatchStart
+from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.sampler.config import SamplingConfig
 
 if TYPE_CHECKING:
     from glt.sampler.device_batch import DeviceBatch
-
-
-# How a batch begins: from rows of the loader's input to the nodes that are sampled around.
-
-
-@dataclass
-class BatchStart:
-    """What a batch is sampled around.
-
-    Attributes:
-        seeds: Node ids ``[n]`` with the position of their type. Trees, of a disjoint batch, are numbered over all.
-        seed_time: Time of each tree ``[number of trees]``, int64; None where edges have no time.
-        example: The row of the batch that each tree belongs to ``[number of trees]``, int64; None: the tree's number.
-        exclusions: By position of the edge type, pairs ``(expanded [m], neighbour [m])`` whose edges are not sampled.
-        known: Tensors that the batch will hold whatever is sampled, by the name in the message.
-    """
-
-    seeds: list[tuple[int, Tensor]]
-    seed_time: Tensor | None = None
-    example: Tensor | None = None
-    exclusions: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    known: dict[str, Tensor] = field(default_factory=dict)
-
-
-class Seeds(ABC):
-    """What the rows of a loader's input are.
-
-    Attributes:
-        input_id: Name, in a message, of the positions of a batch's rows in the input.
-    """
-
-    input_id: str
-
-    @abstractmethod
-    def to_json(self) -> dict[str, Any]:
-        """All that another process needs to know, for :func:`glt.distributed.engine.seeds.seeds_from_json`,
-        but for :meth:`extras`."""
-
-    def extras(self) -> dict[str, Tensor]:
-        """Tensors that go with it, too large for text: for as long as the loader they are shared, not copied."""
-        return {}
-
-    @abstractmethod
-    async def start(
-        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
-    ) -> BatchStart:
-        """Turns rows of the input into the start of a batch.
-
-        Args:
-            sampler: May be asked about edges.
-            rows: The rows, by column.
-            input_id: Their positions in the input.
-            batch_key: Key of the batch's draws.
-        """
-
-
-# The nodes that a hop expands, by who owns them.
-
-
-@dataclass(frozen=True)
-class Group:
-    """Nodes of a frontier that one partition owns.
-
-    Attributes:
-        part: Which partition.
-        positions: Where in the frontier they stand ``[n]``, uint32.
-        nodes: Their ids ``[n]``, int64.
-        tree: Their trees in a disjoint batch ``[n]``, uint32; else None.
-        seed_time: Times of those trees' seeds ``[n]``, int64; None without times.
-    """
-
-    part: int
-    positions: np.ndarray
-    nodes: Tensor
-    tree: Tensor | None
-    seed_time: Tensor | None
-
-
-@dataclass(frozen=True)
-class Frontier:
-    """The frontier of one node type, sorted by owner."""
-
-    nodes: np.ndarray
-    positions: np.ndarray
-    bounds: np.ndarray
-    tree: np.ndarray | None
-    seed_time: np.ndarray | None
-
-    @classmethod
-    def of(
-        cls,
-        batch: _core.Batch,
-        node_type: int,
-        book: PartitionBook,
-        seed_time: Tensor | None,
-        disjoint: bool,
-    ) -> Frontier:
-        """Sorts the frontier of a batch by owner.
-
-        Args:
-            book: Owners of the nodes of the type.
-            seed_time: Time of each tree; None without times.
-            disjoint: Whether the batch has trees.
-        """
-        nodes, positions, bounds = book.group(batch.frontier(node_type))
-        tree = batch.frontier_trees(node_type)[positions] if disjoint else None
-        time = None if seed_time is None or tree is None else seed_time.numpy()[tree]
-        return cls(nodes, positions, bounds, tree, time)
-
-    def groups(self) -> Iterator[Group]:
-        """The owners' shares; none is empty."""
-        for part in range(len(self.bounds) - 1):
-            group = slice(self.bounds[part], self.bounds[part + 1])
-            if group.start != group.stop:
-                tree, time = (None if a is None else torch.from_numpy(a[group]) for a in (self.tree, self.seed_time))
-                yield Group(part, self.positions[group], torch.from_numpy(self.nodes[group]), tree, time)
-
-
-# The hops of a batch: what is expanded, who is asked for it, and how the answers come together.
-
-
-# Expanded nodes and neighbours whose edges are not sampled.
-_Pairs = tuple[Tensor, Tensor]
-
-
-class HopLoop:
-    """Samples the edges of batches, hop after hop.
-
-    Args:
-        dataset: The partition here.
-        config: What to sample.
-        partitions: Where all of them are.
-        with_edge: Fetch edge ids.
-    """
-
-    def __init__(self, dataset: DistDataset, config: SamplingConfig, partitions: Partitions, with_edge: bool) -> None:
-        self.dataset, self.config, self.partitions, self.with_edge = dataset, config, partitions, with_edge
-        self._num_node_types, self._num_edge_types = len(dataset.schema.node_types), len(dataset.schema.edge_types)
-
-    async def run(self, batch: _core.Batch, start: BatchStart, batch_key: int, stats: dict[str, float]) -> None:
-        """Samples a batch whose partitions are partly elsewhere.
-
-        Args:
-            batch: Takes the edges.
-            start: What it is sampled around.
-            batch_key: Key of the draws.
-            stats: Of the batch; adds its times and bytes.
-        """
-        num_seeds = sum(len(nodes) for _, nodes in start.seeds)
-        excluded = self._owners_exclusions(start)
-        timed = self.partitions.timed
-        frontiers = await timed(stats, "sampling_s", num_seeds, self._start, batch, start)
-        for hop in range(self.config.num_hops):
-            wanted: list[EdgesWanted] = []
-            size = 0
-            for r, frontier in self._expanded(hop, frontiers):
-                num_neighbors = self.config.num_neighbors[r][hop]
-                for group in frontier.groups():
-                    request = self._request(r, hop, batch_key, group, excluded)
-                    wanted.append((group.positions, group.part, request))
-                    if group.part in self.partitions.local:
-                        size += len(group.nodes) * (num_neighbors if num_neighbors >= 0 else LONG)
-            parts = await self.partitions.edges(wanted, size, stats)
-            num_edges = sum(len(part[2]) for several in parts for part in several)
-            frontiers = await timed(stats, "sampling_s", num_edges, self._expand, batch, start, parts, hop)
-        if self.config.subgraph_type == "induced":
-            await self._induce_everywhere(batch, stats)
-
-    def _begin(self, batch: _core.Batch, start: BatchStart) -> None:
-        time = None if start.seed_time is None else start.seed_time.numpy()
-        seeds = [(node_type, nodes.numpy()) for node_type, nodes in start.seeds]
-        batch.start(seeds, self.with_edge, self.config.disjoint, time)
-
-    def sample_here(self, batch: _core.Batch, start: BatchStart, batch_key: int) -> None:
-        """Samples a batch whose partitions are all read here, on this thread."""
-        config = self.config
-        exclusions: list[_core.Exclusions | None] = [None] * self._num_edge_types
-        for r, pairs in start.exclusions.items():
-            exclusions[r] = _core.Exclusions(*(side.numpy() for side in pairs))
-        self._begin(batch, start)
-        rows = self._rows(config.weighted, config.temporal is not None)
-        batch.sample(
-            rows,
-            config.num_neighbors,
-            replace=config.replace,
-            batch_key=batch_key,
-            last=config.last,
-            exclusions=exclusions,
-        )
-        if config.subgraph_type == "induced":
-            batch.induce(self._rows(False, False))
-
-    def _rows(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
-        """Of all partitions, by edge type: what hops are sampled from."""
-        parts = [self.partitions.local[part] for part in range(self.dataset.num_partitions)]
-        return [[part.csr(r, weighted, timed) for part in parts] for r in range(self._num_edge_types)]
-
-    async def _induce_everywhere(self, batch: _core.Batch, stats: dict[str, float]) -> None:
-        wanted: list[EdgesWanted] = []
-        nodes = await self.partitions.timed(stats, "sampling_s", 0, self._nodes, batch)
-        for r, (expanded, neighbor) in enumerate(self.dataset.ends):
-            if len(nodes[neighbor]) == 0:
-                continue
-            members = torch.from_numpy(nodes[neighbor])
-            for part, owned, positions in self.partitions.by_owner(expanded, nodes[expanded]):
-                request = InducedRequest(r, torch.from_numpy(owned), members, self.with_edge)
-                wanted.append((positions, part, request))
-        parts = await self.partitions.edges(wanted, LONG, stats)
-        await self.partitions.timed(stats, "sampling_s", LONG, self._induce, batch, parts)
-
-    def _nodes(self, batch: _core.Batch) -> list[np.ndarray]:
-        return [batch.nodes(t) for t in range(self._num_node_types)]
-
-    def _induce(self, batch: _core.Batch, parts: list[list[RowsPart]]) -> None:
-        batch.begin_induce()
-        for r, several in enumerate(parts):
-            if several:
-                batch.induce_from(r, several)
-
-    def _owners_exclusions(self, start: BatchStart) -> dict[tuple[int, int], _Pairs]:
-        """Excluded pairs by edge type and by the partition that has the edges: nobody is sent the others'."""
-        found: dict[tuple[int, int], _Pairs] = {}
-        for r, (center, neighbor) in start.exclusions.items():
-            for part, nodes, positions in self.partitions.by_owner(self.dataset.ends[r][0], center.numpy()):
-                found[r, part] = torch.from_numpy(nodes), torch.from_numpy(neighbor.numpy()[positions])
-        return found
-
-    def _expanded(self, hop: int, frontiers: Sequence[Frontier | None]) -> list[tuple[int, Frontier]]:
-        """The edge types that a hop samples, and what it expands along them."""
-        found = []
-        for r, (expanded, _) in enumerate(self.dataset.ends):
-            frontier = frontiers[expanded]
-            if frontier is not None and self.config.num_neighbors[r][hop] != 0:
-                found.append((r, frontier))
-        return found
-
-    def _request(
-        self, edge_type: int, hop: int, batch_key: int, group: Group, excluded: Mapping[tuple[int, int], _Pairs]
-    ) -> OneHopRequest:
-        config = self.config
-        topology = self.dataset.own.graphs[edge_type].topology
-        timed = group.seed_time is not None and topology.by_time is not None
-        return OneHopRequest(
-            edge_type,
-            group.nodes,
-            config.num_neighbors[edge_type][hop],
-            config.replace,
-            batch_key,
-            hop,
-            self.with_edge,
-            config.weighted and topology.weights is not None,
-            timed and config.last,
-            group.tree,
-            group.seed_time if timed else None,
-            excluded.get((edge_type, group.part)),
-        )
-
-    def _start(self, batch: _core.Batch, start: BatchStart) -> list[Frontier | None]:
-        self._begin(batch, start)
-        return self._frontiers(batch, start, 0)
-
-    def _expand(
-        self, batch: _core.Batch, start: BatchStart, parts: list[list[RowsPart]], hop: int
-    ) -> list[Frontier | None]:
-        """Takes in a hop, and sorts the next frontier by owner at once: each call on the pool costs a thread switch."""
-        for r, several in enumerate(parts):
-            if several:
-                batch.expand_from(r, several)
-        batch.end_hop()
-        return self._frontiers(batch, start, hop + 1)
-
-    def _frontiers(self, batch: _core.Batch, start: BatchStart, hop: int) -> list[Frontier | None]:
-        """By node type, what is expanded next along any edge type; None: nothing."""
-        found: list[Frontier | None] = [None] * self._num_node_types
-        if hop == self.config.num_hops:
-            return found
-        data = self.dataset
-        for r, (t, _) in enumerate(data.ends):
-            if found[t] is None and self.config.num_neighbors[r][hop] != 0:
-                found[t] = Frontier.of(batch, t, data.node_books[t], start.seed_time, self.config.disjoint)
-        return found
-
 
 # What a batch reports about its own making, in this order, as float64 in the message's "stats".
 STATS = (
@@ -331,21 +49,40 @@ STATS = (
 )
 
 
+@dataclass(frozen=True)
+class Group:
+    """Nodes of a frontier that one partition owns: ``positions [n]`` there, uint32, and ids ``[n]``; in a disjoint
+    batch their trees, uint32, and with times the times of those trees' seeds, int64."""
+
+    part: int
+    positions: np.ndarray
+    nodes: Tensor
+    tree: Tensor | None
+    seed_time: Tensor | None
+
+
+Frontiers = dict[int, list[Group]]  # what a hop expands, by node type
+
+_Pairs = tuple[Tensor, Tensor]  # expanded nodes and neighbours whose edges are not sampled
+
+
 @dataclass
 class SampledBatch:
     """A batch whose edges are sampled and whose remote rows are on their way; :meth:`DistNeighborSampler.fill` writes
-    it out.
+    it.
 
     Attributes:
-        specs: Dtype and shape of each tensor of the batch, by the names of :mod:`glt.distributed.loader.collate`.
+        specs: Dtype and shape of each tensor of the batch, by the names of :func:`glt.distributed.loader.base.collate`.
         stats: What it reports about its making, by the names of ``STATS``.
+        batch: Its nodes and edges: a ``_core.Batch``, or what answers as it does.
+        rows: Where the rows of its nodes and edges come from.
     """
 
     specs: Specs
     stats: dict[str, float]
-    _batch: Any
-    _rows: list[RowLookup]
-    _start: BatchStart
+    batch: Any
+    rows: list[RowLookup]
+    start: BatchStart
 
     @property
     def layout(self) -> MessageLayout:
@@ -397,10 +134,8 @@ class DistNeighborSampler:
         self.partitions = partitions(dataset, others or {}, router, loop)
         self.dataset, self.config, self.loop = dataset, config, loop
         self.collect_features = collect_features
-        schema = dataset.schema
-        self._num_node_types, self._num_edge_types = len(schema.node_types), len(schema.edge_types)
-        need_edge = config.with_edge or (collect_features and any(dataset.own.edge_tables))
-        self._hops = HopLoop(dataset, config, self.partitions, need_edge)
+        self._num_node_types, self._num_edge_types = len(dataset.schema.node_types), len(dataset.schema.edge_types)
+        self._fetches_edges = config.with_edge or (collect_features and any(dataset.own.edge_tables))
         self._spare = [] if spare is None else spare
         self.is_local = not self.partitions.elsewhere
 
@@ -421,7 +156,7 @@ class DistNeighborSampler:
         stats, rows = dict.fromkeys(STATS, 0.0), []
         batch = self._new_batch()
         try:
-            await self._hops.run(batch, start, batch_key, stats)
+            await self._sample_hops(batch, start, batch_key, stats)
         except MemoryError as error:
             raise self._no_room(start) from error
         if self.collect_features:
@@ -432,10 +167,20 @@ class DistNeighborSampler:
 
     def sample_here(self, start: BatchStart, batch_key: int) -> SampledBatch:
         """As :meth:`sample`, on the calling thread, of a sampler that :attr:`is_local`."""
-        stats, began_s = dict.fromkeys(STATS, 0.0), time.perf_counter()
+        stats, began_s, config = dict.fromkeys(STATS, 0.0), time.perf_counter(), self.config
         batch = self._new_batch()
         try:
-            self._hops.sample_here(batch, start, batch_key)
+            self._begin(batch, start)
+            batch.sample(
+                self._csr(config.weighted, config.temporal is not None),
+                config.num_neighbors,
+                replace=config.replace,
+                batch_key=batch_key,
+                last=config.last,
+                exclusions=start.native_exclusions(self._num_edge_types),
+            )
+            if config.subgraph_type == "induced":
+                batch.induce(self._csr(False, False))
         except MemoryError as error:
             raise self._no_room(start) from error
         rows = self._locate_rows(batch) if self.collect_features else []
@@ -443,26 +188,134 @@ class DistNeighborSampler:
         stats["sampling_s"] = time.perf_counter() - began_s
         return sampled
 
-    def _no_room(self, start: BatchStart) -> MemoryError:
-        return MemoryError(self.config.no_room(sum(len(nodes) for _, nodes in start.seeds)))
+    def _csr(self, weighted: bool, timed: bool) -> list[list[_core.Csr]]:
+        """The rows of all partitions, by edge type."""
+        parts = [self.partitions.local[part] for part in range(self.dataset.num_partitions)]
+        return [[part.csr(r, weighted, timed) for part in parts] for r in range(self._num_edge_types)]
 
-    def _sampled(self, batch: Any, start: BatchStart, rows: list[RowLookup], stats: dict[str, float]) -> SampledBatch:
-        specs = self._specs(batch, start)
-        num_nodes = [batch.num_nodes(t) for t in range(self._num_node_types)]
-        stats["num_nodes"] = sum(num_nodes)
-        stats["num_edges"] = sum(batch.num_edges(r) for r in range(self._num_edge_types))
-        for each in rows:
-            specs |= each.specs
-        stats["num_remote_nodes"] = sum(each.num_remote for each in rows if each.kind == "node")
-        stats["num_cached_nodes"] = sum(each.num_cached for each in rows)
-        for t, labels in enumerate(self.dataset.whole_node_labels if self.collect_features else ()):
-            if labels is not None:
-                specs[in_message("y", "node", t)] = (labels.dtype, (num_nodes[t], *labels.row_shape))
-        return SampledBatch(specs, stats, batch, rows, start)
+    def _no_room(self, start: BatchStart) -> MemoryError:
+        return MemoryError(self.config.no_room(start.num_seeds))
+
+    # -- hops over partitions that are partly elsewhere ------------------------------------------------------------
+
+    async def _sample_hops(
+        self, batch: _core.Batch, start: BatchStart, batch_key: int, stats: dict[str, float]
+    ) -> None:
+        """Samples hop after hop; adds to ``stats``."""
+        timed, local = self.partitions.timed, self.partitions.local
+        # Excluded pairs go only to the partition that has the edges.
+        excluded: dict[tuple[int, int], _Pairs] = {}
+        for r, (center, neighbor) in start.exclusions.items():
+            for part, nodes, positions in self.partitions.by_owner(self.dataset.ends[r][0], center.numpy()):
+                excluded[r, part] = torch.from_numpy(nodes), torch.from_numpy(neighbor.numpy()[positions])
+        frontiers = await timed(stats, "sampling_s", start.num_seeds, self._frontiers, batch, start, 0)
+        for hop in range(self.config.num_hops):
+            wanted: list[EdgesWanted] = []
+            size = 0
+            for r, (expanded, _) in enumerate(self.dataset.ends):
+                num_neighbors = self.config.num_neighbors[r][hop]
+                for group in frontiers[expanded] if num_neighbors != 0 else ():
+                    request = self._hop_request(r, hop, batch_key, group, excluded.get((r, group.part)))
+                    wanted.append((group.positions, group.part, request))
+                    if group.part in local:
+                        size += len(group.nodes) * (num_neighbors if num_neighbors >= 0 else LONG)
+            parts = await self.partitions.edges(wanted, size, stats)
+            num_edges = sum(len(part[2]) for several in parts for part in several)
+            frontiers = await timed(stats, "sampling_s", num_edges, self._frontiers, batch, start, hop + 1, parts)
+        if self.config.subgraph_type == "induced":
+            await self._induce(batch, stats)
+
+    def _hop_request(
+        self, edge_type: int, hop: int, batch_key: int, group: Group, excluded: _Pairs | None
+    ) -> OneHopRequest:
+        config, topology = self.config, self.dataset.own.graphs[edge_type].topology
+        timed = group.seed_time is not None and topology.by_time is not None
+        return OneHopRequest(
+            edge_type,
+            group.nodes,
+            config.num_neighbors[edge_type][hop],
+            config.replace,
+            batch_key,
+            hop,
+            self._fetches_edges,
+            weighted=config.weighted and topology.weights is not None,
+            last=timed and config.last,
+            tree=group.tree,
+            seed_time=group.seed_time if timed else None,
+            excluded=excluded,
+        )
+
+    def _begin(self, batch: _core.Batch, start: BatchStart) -> None:
+        time = None if start.seed_time is None else start.seed_time.numpy()
+        seeds = [(node_type, nodes.numpy()) for node_type, nodes in start.seeds]
+        batch.start(seeds, self._fetches_edges, self.config.disjoint, time)
+
+    def _frontiers(
+        self, batch: _core.Batch, start: BatchStart, hop: int, parts: Sequence[list[RowsPart]] = ()
+    ) -> Frontiers:
+        """Begins the batch, or takes in the parts of the hop before; returns the nodes that a hop expands along any
+        edge type, by owner: at once, since each call on the pool costs a thread switch."""
+        if hop == 0:
+            self._begin(batch, start)
+        else:
+            for r, several in enumerate(parts):
+                if several:
+                    batch.expand_from(r, several)
+            batch.end_hop()
+        found: Frontiers = {}
+        for r, (t, _) in enumerate(self.dataset.ends if hop < self.config.num_hops else ()):
+            if t not in found and self.config.num_neighbors[r][hop] != 0:
+                trees = batch.frontier_trees(t) if self.config.disjoint else None
+                found[t] = []
+                for part, nodes, positions in self.partitions.by_owner(t, batch.frontier(t)):
+                    tree = None if trees is None else torch.from_numpy(trees[positions])
+                    time = None
+                    if start.seed_time is not None and tree is not None:
+                        time = torch.from_numpy(start.seed_time.numpy()[tree.numpy()])
+                    found[t].append(Group(part, positions, torch.from_numpy(nodes), tree, time))
+        return found
+
+    async def _induce(self, batch: _core.Batch, stats: dict[str, float]) -> None:
+        """Replaces the sampled edges by all among the nodes."""
+
+        def all_nodes() -> list[np.ndarray]:
+            return [batch.nodes(t) for t in range(self._num_node_types)]
+
+        def take(parts: list[list[RowsPart]]) -> None:
+            batch.begin_induce()
+            for r, several in enumerate(parts):
+                if several:
+                    batch.induce_from(r, several)
+
+        wanted: list[EdgesWanted] = []
+        nodes = await self.partitions.timed(stats, "sampling_s", 0, all_nodes)
+        for r, (expanded, neighbor) in enumerate(self.dataset.ends):
+            if len(nodes[neighbor]) == 0:
+                continue
+            members = torch.from_numpy(nodes[neighbor])
+            for part, owned, positions in self.partitions.by_owner(expanded, nodes[expanded]):
+                request = InducedRequest(r, torch.from_numpy(owned), members, self._fetches_edges)
+                wanted.append((positions, part, request))
+        parts = await self.partitions.edges(wanted, LONG, stats)
+        await self.partitions.timed(stats, "sampling_s", LONG, take, parts)
+
+    # -- from a sampled batch to tensors ---------------------------------------------------------------------------
 
     def _new_batch(self) -> Any:
         """What takes the hops of a batch: a ``_core.Batch``, or what answers as it does."""
         return self._spare.pop() if self._spare else _core.Batch(self.dataset.num_nodes_of, self.dataset.ends)
+
+    def _sampled(self, batch: Any, start: BatchStart, rows: list[RowLookup], stats: dict[str, float]) -> SampledBatch:
+        specs = self._specs(batch, start)
+        for each in rows:
+            specs |= each.specs
+        for t, labels in self._labels():
+            specs[in_message("y", "node", t)] = (labels.dtype, (batch.num_nodes(t), *labels.row_shape))
+        stats["num_nodes"] = sum(batch.num_nodes(t) for t in range(self._num_node_types))
+        stats["num_edges"] = sum(batch.num_edges(r) for r in range(self._num_edge_types))
+        stats["num_remote_nodes"] = sum(each.num_remote for each in rows if each.kind == "node")
+        stats["num_cached_nodes"] = sum(each.num_cached for each in rows)
+        return SampledBatch(specs, stats, batch, rows, start)
 
     def _specs(self, batch: _core.Batch | DeviceBatch, start: BatchStart) -> Specs:
         """What a batch holds, rows of tables apart."""
@@ -481,6 +334,11 @@ class DistNeighborSampler:
                 specs[f"e_id/e{r}"] = (torch.int64, (batch.num_edges(r),))
         return specs | {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in start.known.items()}
 
+    def _labels(self) -> list[tuple[int, Feature]]:
+        """Labels that come from files of their own, by node type, where features are collected."""
+        whole = self.dataset.whole_node_labels if self.collect_features else ()
+        return [(t, labels) for t, labels in enumerate(whole) if labels is not None]
+
     async def fill(self, sampled: SampledBatch, out: dict[str, Tensor]) -> Event | None:
         """Writes the batch into tensors of its ``specs``, remote rows as they arrive.
 
@@ -494,13 +352,12 @@ class DistNeighborSampler:
         Raises:
             glt.errors.PeerLost, glt.errors.RemoteError: As :meth:`sample`, for rows of features.
         """
-        await self.partitions.timed(sampled.stats, "gathering_s", LONG, self._fill_here, sampled, out)
-        for rows in sampled._rows:
+        timed, stats = self.partitions.timed, sampled.stats
+        await timed(stats, "gathering_s", LONG, self._fill_here, sampled, out)
+        for rows in sampled.rows:
             for positions, reply in rows.replies:
-                tensors = await self.partitions.answer(reply, sampled.stats)
-                await self.partitions.timed(
-                    sampled.stats, "gathering_s", LONG, self._scatter, rows, tensors, positions, out
-                )
+                tensors = await self.partitions.answer(reply, stats)
+                await timed(stats, "gathering_s", LONG, self._scatter, rows, tensors, positions, out)
         sampled.write_stats(out)
         return self._finished(sampled)
 
@@ -520,32 +377,26 @@ class DistNeighborSampler:
 
     def _finished(self, sampled: SampledBatch) -> Event | None:
         """All has been asked for that fills the batch; returns what is to be waited for."""
-        self._spare.append(sampled._batch)
+        self._spare.append(sampled.batch)
         return None
 
     def _locate_rows(self, batch: _core.Batch) -> list[RowLookup]:
-        """Sorts the nodes (and edges) of a batch by who has their rows."""
+        """Sorts the nodes (and edges) of a batch by which partition has their rows."""
         own = self.dataset.own
-        nodes = [(t, batch.nodes(t)) for t in range(self._num_node_types) if own.node_tables[t]]
-        edges = [(r, batch.edges(r)) for r in range(self._num_edge_types) if own.edge_tables[r]]
-        return [
-            RowLookup.of(self.dataset, self.partitions.local, kind, type_, ids)
-            for kind, several in (("node", nodes), ("edge", edges))
-            for type_, ids in several
-        ]
+        nodes = [("node", t, batch.nodes(t)) for t in range(self._num_node_types) if own.node_tables[t]]
+        edges = [("edge", r, batch.edges(r)) for r in range(self._num_edge_types) if own.edge_tables[r]]
+        return [RowLookup.of(self.dataset, self.partitions.local, *each) for each in (*nodes, *edges)]
 
     def _fill_here(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         self._fill_batch(sampled, out)
-        for rows in sampled._rows:
+        for rows in sampled.rows:
             rows.gather_local(out)
-        if self.collect_features:
-            for t, labels in enumerate(self.dataset.whole_node_labels):
-                if labels is not None:
-                    labels.gather(out[f"n_id/n{t}"], out[in_message("y", "node", t)])
+        for t, labels in self._labels():
+            labels.gather(out[f"n_id/n{t}"], out[in_message("y", "node", t)])
 
     def _fill_batch(self, sampled: SampledBatch, out: dict[str, Tensor]) -> None:
         """All but the rows of tables."""
-        batch, start = sampled._batch, sampled._start
+        batch, start = sampled.batch, sampled.start
         for t in range(self._num_node_types):
             tree = out[f"batch/n{t}"] if self.config.disjoint else None
             batch.copy_nodes(t, _written(out[f"n_id/n{t}"]), None if tree is None else _written(tree))
@@ -555,13 +406,17 @@ class DistNeighborSampler:
             row, col = out[f"edge_index/e{r}"]
             edge = _written(out[f"e_id/e{r}"]) if self.config.with_edge else None
             batch.copy_edges(r, _written(row), _written(col), edge)
+        self._fill_counts(batch, out)
+        for name, tensor in start.known.items():
+            out[name].copy_(tensor)
+
+    def _fill_counts(self, batch: _core.Batch | DeviceBatch, out: dict[str, Tensor]) -> None:
+        """Nodes and edges per hop, where the batch has them."""
         if "num_sampled_nodes" in out:
             num_nodes = [batch.num_sampled_nodes(t) for t in range(self._num_node_types)]
             num_edges = [batch.num_sampled_edges(r) for r in range(self._num_edge_types)]
             for name, counts in (("num_sampled_nodes", num_nodes), ("num_sampled_edges", num_edges)):
                 out[name].copy_(torch.tensor(counts, dtype=torch.int64).view(out[name].shape))
-        for name, tensor in start.known.items():
-            out[name].copy_(tensor)
 
 
 def _written(tensor: Tensor) -> Any:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from glt import _core
 from glt.channel.message import MessageKind, MessageLayout, read_message
 from glt.channel.shm import SharedMemory
-from glt.distributed.engine.sampler import BatchStart, Seeds
 from glt.sampler.config import SamplingConfig
 from glt.sampler.link import exclusions, link_batch
 from glt.sampler.negatives import Candidates, Endpoint, negative_rounds
@@ -23,18 +24,63 @@ if TYPE_CHECKING:
     from glt.distributed.engine.sampler import DistNeighborSampler
 
 
+@dataclass
+class BatchStart:
+    """What a batch is sampled around.
+
+    Attributes:
+        seeds: Node ids ``[n]`` with the position of their type. Trees, of a disjoint batch, are numbered over all.
+        seed_time: Time of each tree ``[number of trees]``, int64; None where edges have no time.
+        example: The row of the batch that each tree belongs to ``[number of trees]``, int64; None: the tree's number.
+        exclusions: By position of the edge type, pairs ``(expanded [m], neighbour [m])`` whose edges are not sampled.
+        known: Tensors that the batch will hold whatever is sampled, by the name in the message.
+    """
+
+    seeds: list[tuple[int, Tensor]]
+    seed_time: Tensor | None = None
+    example: Tensor | None = None
+    exclusions: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    known: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_seeds(self) -> int:
+        return sum(len(nodes) for _, nodes in self.seeds)
+
+    def native_exclusions(self, num_edge_types: int) -> list[_core.Exclusions | None]:
+        """The exclusions by edge type, as native samplers take them."""
+        found: list[_core.Exclusions | None] = [None] * num_edge_types
+        for r, pairs in self.exclusions.items():
+            found[r] = _core.Exclusions(*(side.numpy() for side in pairs))
+        return found
+
+
+class Seeds(ABC):
+    """What the rows of a loader's input are; ``input_id`` is the name of their positions there, in a message."""
+
+    input_id: str
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """All that another process needs for :func:`seeds_from_json`, but for :meth:`extras`."""
+
+    def extras(self) -> dict[str, Tensor]:
+        """Tensors that go with it, too large for text: they are shared, not copied, for as long as the loader lives."""
+        return {}
+
+    @abstractmethod
+    async def start(
+        self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
+    ) -> BatchStart:
+        """Turns rows of the input, by column, into the start of a batch; ``input_id``: their positions there."""
+
+
 # Seeds that are edges, and the negatives that go with them.
 
 
 @dataclass(frozen=True, eq=False)
 class Negatives:
-    """What PyG's ``NegativeSampling`` says; sampling processes do without torch_geometric.
-
-    Attributes:
-        mode: ``'binary'`` or ``'triplet'``.
-        amount: Negatives per positive.
-        src_weight, dst_weight: Weight of each node of an end ``[num_nodes]``; None: all alike.
-    """
+    """What PyG's ``NegativeSampling`` says, without torch_geometric. Weights are of each node of an end
+    ``[num_nodes]``; None: all alike."""
 
     mode: str
     amount: float
@@ -62,11 +108,6 @@ class SeedEdges:
 class LinkSeeds(Seeds):
     """Each row is an edge: columns ``row`` and ``col``; ``label`` and ``time`` where there are any, and ``input_id``
     where it is to be told in place of the position.
-
-    Args:
-        edge_type: Position of the type of the edges.
-        ends: Positions of the node types of source and destination.
-        negatives: What to draw; None: nothing.
     """
 
     def __init__(self, edge_type: int, ends: tuple[int, int], negatives: Negatives | None) -> None:
@@ -83,17 +124,6 @@ class LinkSeeds(Seeds):
         found = {} if self.negatives is None else vars(self.negatives)
         return {name: weight for name, weight in found.items() if isinstance(weight, Tensor)}
 
-    @classmethod
-    def from_json(
-        cls, extras: dict[str, Tensor], edge_type: int, ends: list[int], negatives: dict[str, Any] | None
-    ) -> LinkSeeds:
-        """Rebuilds what :meth:`to_json` and :meth:`extras` described."""
-        drawn = None
-        if negatives is not None:
-            weights = extras.get("src_weight"), extras.get("dst_weight")
-            drawn = Negatives(negatives["mode"], negatives["amount"], *weights)
-        return cls(edge_type, (ends[0], ends[1]), drawn)
-
     async def start(
         self, sampler: DistNeighborSampler, rows: dict[str, Tensor], input_id: Tensor, batch_key: int
     ) -> BatchStart:
@@ -106,20 +136,13 @@ class LinkSeeds(Seeds):
         batch = link_batch(edges, self.ends, config.disjoint, self.negatives, negatives)  # type: ignore[arg-type]
         excluded = exclusions(edges, self.edge_type, schema, sampler.dataset.edge_dir, config.exclude_edges)  # type: ignore[arg-type]
         known = {self.input_id: rows.get("input_id", input_id)}
+        # Where PyG puts a field: of links with the seed edges, of triplets with the node types.
+        src, dst = (f"n{end}" for end in self.ends)
+        stores = {"src_index": (src,), "dst_pos_index": (dst,), "dst_neg_index": (dst,), "seed_time": (src, dst)}
         for name, tensor in batch.links.items():
-            for store in self._stores(name):
+            for store in stores.get(name, (f"l{self.edge_type}",)):
                 known[f"{name}/{store}"] = tensor
         return BatchStart(batch.seeds, batch.seed_time, batch.example, excluded, known)
-
-    def _stores(self, name: str) -> tuple[str, ...]:
-        """Where PyG puts a field: of links with the seed edges, of triplets with the node types."""
-        src, dst = (f"n{end}" for end in self.ends)
-        return {
-            "src_index": (src,),
-            "dst_pos_index": (dst,),
-            "dst_neg_index": (dst,),
-            "seed_time": (src, dst),
-        }.get(name, (f"l{self.edge_type}",))
 
     async def _negatives(
         self, sampler: DistNeighborSampler, drawn: Negatives, edges: SeedEdges, batch_key: int
@@ -142,20 +165,20 @@ class LinkSeeds(Seeds):
         return valid
 
     async def _ends_of(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
-        """What negatives are drawn from; found out once, by whichever batch comes first. A failure is not kept: the
+        """What negatives are drawn from; found out once, by the batch that comes first. A failure is not kept: the
         epoch after it asks again."""
+
+        async def find(side: str, end: int) -> Endpoint:
+            earliest = await sampler.partitions.earliest_node(end) if sampler.config.time_level == "node" else None
+            return Endpoint.of(side, sampler.dataset.num_nodes_of[end], drawn, earliest)  # type: ignore[arg-type]
+
+        async def find_both() -> tuple[Endpoint, Endpoint]:
+            return await find("src", self.ends[0]), await find("dst", self.ends[1])
+
         asked = self._endpoints
         if asked is None or (asked.done() and (asked.cancelled() or asked.exception() is not None)):
-            self._endpoints = asyncio.ensure_future(self._find_ends(sampler, drawn))
-        assert self._endpoints is not None
-        return await asyncio.shield(self._endpoints)
-
-    async def _find_ends(self, sampler: DistNeighborSampler, drawn: Negatives) -> tuple[Endpoint, Endpoint]:
-        found = []
-        for side, end in zip(("src", "dst"), self.ends, strict=True):
-            earliest = await sampler.partitions.earliest_node(end) if sampler.config.time_level == "node" else None
-            found.append(Endpoint.of(side, sampler.dataset.num_nodes_of[end], drawn, earliest))  # type: ignore[arg-type]
-        return found[0], found[1]
+            asked = self._endpoints = asyncio.ensure_future(find_both())
+        return await asyncio.shield(asked)
 
 
 # Seeds that are nodes.
@@ -164,10 +187,6 @@ class LinkSeeds(Seeds):
 class NodeSeeds(Seeds):
     """Each row is a node: column ``node``; ``input_id`` where it is to be told in place of the position, and ``time``
     for temporal sampling as of other times than the nodes' own.
-
-    Args:
-        node_type: Position of the type of the nodes.
-        with_mapping: Tell where each seed stands among the sampled nodes of its type.
     """
 
     def __init__(self, node_type: int, with_mapping: bool = False) -> None:
@@ -193,9 +212,12 @@ class NodeSeeds(Seeds):
 
 def seeds_from_json(options: dict[str, Any], extras: dict[str, Tensor]) -> Seeds:
     """Rebuilds what :meth:`Seeds.to_json` and :meth:`Seeds.extras` described."""
-    options = dict(options)
-    kind = options.pop("seeds")
-    return LinkSeeds.from_json(extras, **options) if kind == "links" else NodeSeeds(**options)
+    if options["seeds"] == "nodes":
+        return NodeSeeds(options["node_type"], options["with_mapping"])
+    source, target = options["ends"]
+    given: dict[str, Any] | None = options["negatives"]
+    drawn = None if given is None else Negatives(**given, **dict[str, Any](extras))
+    return LinkSeeds(options["edge_type"], (source, target), drawn)
 
 
 # The input of a loader: what is known of each seed, as columns of one length.
@@ -205,12 +227,7 @@ _EXTRA = "extra/"
 
 
 class SeedTable:
-    """Named tensors with one row per seed, such as ``node [n]`` and ``time [n]``.
-
-    Args:
-        columns: At least one; all of the same length, any dtype that a message carries.
-        extras: Further tensors, of any length, that are not taken row by row.
-    """
+    """Named tensors with one row per seed, such as ``node [n]`` and ``time [n]``."""
 
     def __init__(self, columns: Mapping[str, Tensor], extras: Mapping[str, Tensor] | None = None) -> None:
         self.columns, self.extras = dict(columns), dict(extras or {})
@@ -240,15 +257,7 @@ class SeedTable:
 
 @dataclass(frozen=True)
 class SamplingJob:
-    """What a loader has sampled, wherever its samplers are.
-
-    Attributes:
-        config: What is sampled around seeds.
-        seeds: What kind of seeds the rows of ``table`` are.
-        table: The loader's input.
-        order: Which rows form which batch, but for the random seed, which comes with each epoch.
-        collect_features: Whether features and labels are looked up.
-    """
+    """What a loader has sampled, wherever its samplers are. The random seed of ``order`` comes with each epoch."""
 
     config: SamplingConfig
     seeds: Seeds

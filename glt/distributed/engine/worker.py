@@ -1,49 +1,212 @@
-"""The program of a trainer's sampling process: ``python -m glt.distributed.engine.worker SOCKET SPEC``.
+"""The sampling processes of one loader of a trainer: what the trainer does with them, and the program that each runs.
 
-It makes the batches of one loader. Beside what :mod:`glt.distributed.engine.processes` describes it inherits the memory
-of its channel and the memory of the seeds. Its commands are ``{"epoch": 3, ...}``, with the fields of
-:class:`~glt.distributed.engine.producer.EpochStart`, and ``{"drain": true}``.
+The program is ``python -m glt.distributed.engine.worker SOCKET SPEC``. Beside what
+:mod:`glt.distributed.engine.processes` describes it inherits the memory of its channel and that of the seeds. Its
+commands are ``{"epoch": 3, ...}``, with the fields of :class:`~glt.distributed.engine.producer.EpochStart`, and
+``{"drain": true}``.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
+from glt import _deadlines as deadlines
+from glt._checks import format_size
+from glt.channel.message import Message, MessageKind, rebuild_error
 from glt.channel.shm import SharedMemory, ShmChannel
 from glt.data.device import accelerator_of
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import sampler_of
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.partitions import PartitionRouter
-from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
+from glt.distributed.engine.processes import Owner, ProcessPool, SamplingProcess, keep_freed_memory, run_program
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.seeds import SamplingJob, SeedTable
-from glt.distributed.wire.rpc_transport import RpcTransport
 from glt.distributed.wire.store import TimedStore, connect, wait_for_all
-from glt.distributed.wire.transport import Peer
+from glt.distributed.wire.threads import ConcurrentEventLoop
+from glt.distributed.wire.transport import Peer, RpcTransport
+from glt.errors import ChannelClosed, ChannelTimeout, WorkerDied
+
+_BATCHES_IN_CHANNEL = 5  # half of it for those that the trainer has: one in use and the next, with some to spare
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerGroup:
+    """Starts sampling processes and receives their batches.
+
+    Each has a channel of its own, so that a killed one cannot wedge the others. Batch ``i`` is made by worker
+    ``i % len(devices)``, so that batches arrive in index order without being sorted.
+
+    Args:
+        spec: What the workers are told, apart from what is added here for each.
+        devices: Where each samples, see :func:`glt.distributed.options.checked_devices`.
+        table: The loader's input, put into shared memory once.
+        channel_bytes: Shared memory for batches in flight, over all workers.
+        pin_for: A GPU whose CUDA context registers that memory, so that copies from it to GPUs need no staging.
+        check_peers: Called in waits, since other trainers are waited for then; raises if one is lost.
+    """
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        devices: Sequence[str],
+        table: SeedTable,
+        channel_bytes: int,
+        pin_for: torch.device | str | None = None,
+        check_peers: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.timeout_s: float = spec["timeout_s"]
+        self._rank = int(spec["rank"])
+        self._has_hinted = False
+        self._check_peers = check_peers
+        self._unmeasured: set[int] = set()  # workers whose first batch of the epoch is yet to come
+        self._channels: list[ShmChannel] = []
+        self._workers: list[SamplingProcess] = []
+        self._pool = ProcessPool("glt.distributed.engine.worker", f"trainer {self._rank}")
+        self._seeds = table.share()
+        try:
+            for device in devices:
+                self._start({**spec, "device": device, "num_workers": len(devices)}, channel_bytes // len(devices))
+            self._wait_until_ready()
+            if pin_for is not None:
+                for channel in self._channels:
+                    channel.pin(pin_for)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, spec: dict[str, Any], channel_bytes: int) -> None:
+        channel = ShmChannel(channel_bytes)
+        self._channels.append(channel)
+        number, its_channel, seeds = len(self._workers), channel.descriptor(), self._seeds
+        full = WorkerSpec(**spec, worker=number, seeds_fd=seeds.fd, seeds_bytes=seeds.nbytes, channel=its_channel)
+        self._workers.append(self._pool.start(number, asdict(full), (seeds.fd, its_channel["fd"])))
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self.timeout_s
+        while starting := [worker for worker in self._workers if not worker.is_ready]:
+            # First: what went wrong here is not the fault of others who gave up because of it.
+            self._check_alive(deadlines.POLL_S)
+            self._check_peers()
+            if time.monotonic() > deadline:
+                raise WorkerDied(f"{starting[0].name} was not ready after {self.timeout_s:g} s")
+
+    def start_epoch(self, start: EpochStart) -> None:
+        """Asks for the batches of an epoch; those of earlier iterations are given up."""
+        self._unmeasured = set(range(len(self._workers)))
+        for worker in self._workers:
+            if not worker.send(start.to_json()):
+                raise WorkerDied(worker.death())
+
+    def drain(self) -> None:
+        """Ends sampling for this trainer. Requests of other trainers are still answered, by those workers that live."""
+        for worker in self._workers:
+            if not worker.send({"drain": True}):
+                logger.warning("while shutting down: %s", worker.death())
+
+    def receive(self, index: int, wait: bool = True) -> Message | None:
+        """Waits for the next message of the worker that makes batch ``index``, for as long as all workers live; or
+        returns None without. Raises WorkerDied if one died."""
+        number = index % len(self._workers)
+        since = time.monotonic()
+        while True:
+            try:
+                message = self._channels[number].receive(deadlines.POLL_S if wait else 0.0)
+                if message.kind is MessageKind.ERROR:
+                    # Losing a worker makes other trainers give up, which the workers that are left then report as a
+                    # loss of theirs: the worker that died here is the cause to name.
+                    self._check_alive()
+                elif number in self._unmeasured and not self._has_hinted:
+                    self._unmeasured.discard(number)
+                    self._hint(number, message)
+                return message
+            except ChannelTimeout:
+                if not wait:
+                    return None
+                self._check_alive()
+                self._check_beats(since)
+                self._check_peers()
+            except ChannelClosed:
+                raise WorkerDied(self._workers[number].death()) from None
+
+    def _hint(self, number: int, message: Message) -> None:
+        """Says so, once, if batches are too large for the channel: they pass, but are copied twice on the way."""
+        nbytes = sum(tensor.nbytes for tensor in message.tensors.values())
+        channel_bytes = self._channels[number].channel_bytes
+        if nbytes > channel_bytes // 2:
+            self._has_hinted = True
+            wanted_mb = -(-_BATCHES_IN_CHANNEL * nbytes * len(self._workers) >> 20)
+            sizes = f"a batch of {format_size(nbytes)} through a channel of {format_size(channel_bytes)}"
+            logger.warning(
+                f"{self._workers[number].name} sends {sizes} in pieces, at half the speed or less: give worker_options "
+                f"channel_size='{wanted_mb}MB', or use smaller batches"
+            )
+
+    def stats(self) -> dict[str, float]:
+        """Sums the counters of the channels."""
+        total: dict[str, float] = {}
+        for channel in self._channels:
+            for name, value in channel.stats().items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    def _check_alive(self, timeout_s: float = 0.0) -> None:
+        """Hears what the workers have said; raises for one that reports an error or has ended."""
+        for worker, said in self._pool.look(timeout_s):
+            if said is None:
+                raise WorkerDied(worker.death())
+            if "error" in said:
+                raise rebuild_error(
+                    said["error"],
+                    said["text"],
+                    said["traceback"],
+                    role=f"worker {worker.number} of trainer",
+                    rank=self._rank,
+                    pid=worker.pid,
+                    host=socket.gethostname(),
+                )
+        for worker in self._workers:
+            if worker.is_gone:
+                raise WorkerDied(worker.death())
+
+    def _check_beats(self, since: float) -> None:
+        """Raises for a worker that lives but has been silent for ``timeout_s`` of the wait that began at ``since``."""
+        for worker in self._workers:
+            silent_s = time.monotonic() - max(worker.heard_s, since)
+            if silent_s > self.timeout_s:
+                raise WorkerDied(
+                    f"{worker.name} lives, but has given no sign of it for {silent_s:.0f} s (rpc_timeout = "
+                    f"{self.timeout_s:g}): is it stopped? See its state in ps, or its stack with py-spy"
+                )
+
+    def close(self, all_finished: bool = False) -> None:
+        """Ends all workers, the same way whether or not all trainers have finished. May be called again."""
+        for channel in self._channels:
+            channel.close()
+        self._pool.close()
+        self._seeds.close()
 
 
 @dataclass
 class WorkerSpec:
-    """All that a worker needs to know, as JSON.
+    """All that a worker needs to know, as JSON; whose worker it is, which one, of how many each.
 
     Attributes:
-        rank, num_trainers, worker, num_workers: Whose worker it is, which one, of how many each.
-        group_name: Of the trainers; part of the name of RPC peers.
         dataset: How to map the partition: :meth:`DistDataset.to_json`.
         other_dirs: Where to map further partitions that are read directly, by index (as text, as JSON has it).
         job: What to sample: :meth:`SamplingJob.to_json`.
-        concurrency: Batches in flight.
         seeds_fd, seeds_bytes: Inherited memory with the :class:`SeedTable`.
         channel: Descriptor of the inherited channel.
         store: ``[address, port, prefix]`` of the rendezvous; None where there are no peers.
-        num_rpc_threads, timeout_s: As in the options.
         device: Where to sample: ``'cpu'``, a GPU, or ``'host'``.
     """
 
@@ -72,17 +235,14 @@ class WorkerSpec:
 class Worker:
     """A sampling process of a trainer."""
 
-    def __init__(self, owner: Owner, spec: WorkerSpec) -> None:
-        self.owner, self.spec = owner, spec
+    def __init__(self, owner: Owner, told: dict[str, Any]) -> None:
+        self.owner, self.spec = owner, WorkerSpec(**told)
+        spec = self.spec
+        if spec.keeps_freed_memory:
+            keep_freed_memory()
         self.dataset = DistDataset.from_json(spec.dataset)
-        self.me = Peer(
-            f"{spec.group_name}-{spec.rank}-w{spec.worker}",
-            spec.rank,
-            spec.worker,
-            socket.gethostname(),
-            os.getpid(),
-            self.dataset.partition_idx,
-        )
+        name, host = f"{spec.group_name}-{spec.rank}-w{spec.worker}", socket.gethostname()
+        self.me = Peer(name, spec.rank, spec.worker, host, os.getpid(), self.dataset.partition_idx)
         self.channel = ShmChannel.from_descriptor(spec.channel)
         table = SeedTable.read(SharedMemory.from_fd(spec.seeds_fd, spec.seeds_bytes))
         job = SamplingJob.from_json(spec.job, table)
@@ -112,16 +272,8 @@ class Worker:
         ]
         # Before the transport is opened, which waits for all of them and cannot say who is missing.
         found = wait_for_all(TimedStore(store), keys, spec.timeout_s)
-        index = spec.rank * spec.num_workers + spec.worker
-        transport = RpcTransport(
-            self.me,
-            self.dataset.own.handlers(),
-            index,
-            spec.num_trainers * spec.num_workers,
-            store,
-            spec.num_rpc_threads,
-            spec.timeout_s,
-        )
+        index, handlers = spec.rank * spec.num_workers + spec.worker, self.dataset.own.handlers()
+        transport = RpcTransport(self.me, handlers, index, len(keys), store, spec.num_rpc_threads, spec.timeout_s)
         peers = [Peer(**json.loads(each)) for each in found]
         peers += [replace(self.me, partition_idx=int(part)) for part in spec.other_dirs]  # some may have no trainer
         return PartitionRouter(transport, peers, self.me, self.dataset.num_partitions)
@@ -136,13 +288,5 @@ class Worker:
         self.owner.beat()
 
 
-def start(owner: Owner, spec: dict[str, Any]) -> Worker:
-    """Starts the process as ``spec`` says, the fields of :class:`WorkerSpec`."""
-    told = WorkerSpec(**spec)
-    if told.keeps_freed_memory:
-        keep_freed_memory()
-    return Worker(owner, told)
-
-
 if __name__ == "__main__":
-    run_program(start)
+    run_program(Worker)

@@ -16,12 +16,12 @@ from glt._checks import check_count, check_flag, check_path
 from glt.data.arrays import as_ids
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.context import World
 from glt.distributed.graph.blocks import unique_in_order
 from glt.distributed.graph.router import GraphRouter, require_ids
 from glt.distributed.job.initialize import open_world
 from glt.distributed.tensors.graph_data import GraphData, GraphDataByType
 from glt.distributed.tensors.tensor import flush_all
-from glt.distributed.world import World
 from glt.sampler.order import check_random_seed, draw_random_seed
 
 

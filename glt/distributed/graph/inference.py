@@ -20,6 +20,7 @@ from torch_geometric.data import HeteroData
 from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.context import World, require_world
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.graph.layer_rows import EdgeValues, LayerRows, OutputStore, checked_features
 from glt.distributed.graph.layers import LayerStack, in_degrees, normalized, one_hop_output
@@ -27,7 +28,6 @@ from glt.distributed.graph.split import node_split
 from glt.distributed.job.collective import CollectiveTask
 from glt.distributed.loader.loaders import DistNeighborLoader
 from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.world import World, require_world
 from glt.errors import GltError
 from glt.partition import load_id_map
 from glt.partition.format.book import IdMap

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from glt.data.arrays import require_data
 from glt.data.schema import EdgeType, NodeType, Schema
+from glt.distributed.context import World
 from glt.distributed.graph.layers import EDGE_VALUES
 from glt.distributed.tensors.embedding import DistEmbedding
 from glt.distributed.tensors.graph_data import GraphData
 from glt.distributed.tensors.tensor import DistTensor, Handles
-from glt.distributed.world import World
 
 
 def checked_features(given: Any, schema: Schema, num_nodes: dict[NodeType, int]) -> dict[NodeType, Tensor | DistTensor]:

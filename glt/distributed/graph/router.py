@@ -11,9 +11,9 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.partition_book import PartitionBook
-from glt.distributed.engine.queries import copied
+from glt.distributed.context import World
+from glt.distributed.engine.partitions import copied
 from glt.distributed.server.client import Reply
-from glt.distributed.world import World
 
 
 class Edges(NamedTuple):

@@ -14,8 +14,7 @@ from torch import Tensor
 from glt.data.arrays import require_data
 from glt.data.partition_book import PartitionBook
 from glt.data.schema import EdgeType, NodeType
-from glt.distributed.context import get_context
-from glt.distributed.world import World, current_world
+from glt.distributed.context import World, current_world, get_context
 
 REMAINDERS: Final = ("keep", "drop", "pad")
 

@@ -8,7 +8,7 @@ from time import monotonic
 from types import TracebackType
 
 from glt import _deadlines as deadlines
-from glt.distributed.world import World
+from glt.distributed.context import World
 from glt.errors import GltError, PeerLost
 
 logger = logging.getLogger(__name__)

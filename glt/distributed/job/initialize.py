@@ -15,7 +15,16 @@ from typing import Any
 
 from glt import _deadlines as deadlines
 from glt._checks import check_count, check_path
-from glt.distributed.context import get_context, init_worker_group, resign
+from glt.distributed.context import (
+    World,
+    current_world,
+    enter,
+    get_context,
+    init_worker_group,
+    leave,
+    require_world,
+    resign,
+)
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.job.environment import JobEnvironment, JobRole, read_environment
 from glt.distributed.job.host_server import (
@@ -39,7 +48,6 @@ from glt.distributed.server.api import (
 )
 from glt.distributed.tensors.tensor import Handles, flush_all
 from glt.distributed.wire.store import naming_the_job_store
-from glt.distributed.world import World, current_world, enter, leave, require_world
 from glt.errors import RendezvousError
 from glt.partition.format import layout
 from glt.partition.format.manifest import Manifest, PartConfig, graph_names, read_part_config

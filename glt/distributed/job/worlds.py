@@ -13,7 +13,7 @@ from torch import Tensor
 
 from glt import _deadlines as deadlines
 from glt.distributed.engine.dataset import DistDataset
-from glt.distributed.engine.queries import GraphQueries, graph_calls
+from glt.distributed.engine.partitions import GraphQueries, graph_calls
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -30,7 +30,7 @@ from glt.errors import PeerLost
 
 
 class ServedWorld:
-    """Trainers that are clients of the same servers; a :class:`~glt.distributed.world.World`.
+    """Trainers that are clients of the same servers; a :class:`~glt.distributed.context.World`.
 
     Args:
         client: This trainer, connected to all servers.
@@ -111,7 +111,7 @@ class ServedWorld:
 
 
 class StandaloneWorld:
-    """One trainer that is its own server, for notebooks and tests; a :class:`~glt.distributed.world.World`.
+    """One trainer that is its own server, for notebooks and tests; a :class:`~glt.distributed.context.World`.
 
     Calls run at once, in the thread of the caller.
 

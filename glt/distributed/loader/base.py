@@ -15,35 +15,33 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt._checks import check_flag
 from glt.channel.local import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
+from glt.data.schema import Schema, reverse_edge_type
 from glt.distributed.context import DistContext, require_context
 from glt.distributed.engine.producer import EpochStart
-from glt.distributed.engine.sampler import STATS, Seeds
-from glt.distributed.engine.seeds import SamplingJob, SeedTable
-from glt.distributed.loader.collate import collate
-from glt.distributed.loader.deployment import Backend, LoaderData, deployment_of
-from glt.distributed.loader.drain import abandon, end
+from glt.distributed.engine.sampler import STATS
+from glt.distributed.engine.seeds import SamplingJob, Seeds, SeedTable
+from glt.distributed.loader.deployment import Backend, LoaderData, abandon, deployment_of, end
 from glt.distributed.options import WorkerOptions
 from glt.distributed.tensors.graph_data import WrittenRows
 from glt.errors import GltError
-from glt.sampler.config import SamplingConfig, refuse_conflicts
+from glt.sampler.config import SamplingConfig
 from glt.sampler.order import Iteration, Position, Resumable, SeedOrder, as_json, check_random_seed, crc32_of
+from glt.sampler.output import bidirectional
 
 # Batches on their way from host memory to a GPU, while the trainer works on the one before.
 
 
 class DeviceCopies:
-    """Copies messages to a GPU: one copy each, on a stream of its own, which nobody waits for.
+    """Copies messages to a GPU: one copy each, on a stream of its own.
 
     A message's memory is kept until its copy is done; it is a slot of a channel, which samplers fill again after that.
     From pageable memory the call itself does the copy.
-
-    Args:
-        accelerator: The GPU.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -145,11 +143,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """Options that all loaders have, as :class:`glt.distributed.DistNeighborLoader` describes them.
-
-    Raises:
-        TypeError, ValueError: If one does not fit; names it.
-    """
+    """Options that all loaders have, as :class:`glt.distributed.DistNeighborLoader` describes them, checked."""
 
     batch_size: int
     shuffle: bool
@@ -159,17 +153,12 @@ class LoaderOptions:
     transform: Callable[[Any], Any] | None
     random_seed: int | None
     worker_options: WorkerOptions
-    custom_cls: Any = None
-    filter_per_worker: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("shuffle", "drop_last", "collect_features"):
             check_flag(name, getattr(self, name))
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform = {self.transform!r}: expected a function of a batch")
-        if self.filter_per_worker is not None and not isinstance(self.filter_per_worker, bool):
-            raise TypeError(f"filter_per_worker = {self.filter_per_worker!r}: expected None, True or False")
-        refuse_conflicts(data="DistDataset", filter_per_worker=self.filter_per_worker)
         if not _is_positive_integer(self.batch_size):
             raise ValueError(f"batch_size = {self.batch_size!r}: expected an integer of at least 1")
         if self.random_seed is not None:
@@ -208,20 +197,11 @@ def _is_positive_integer(size: Any) -> bool:
 class DistLoader(Resumable):
     """Iterates over the batches of this trainer; what a batch is sampled around is up to the kind of loader.
 
-    Args:
-        data: The partition of this trainer, loaded, or what servers tell of theirs.
-        config: What to sample.
-        seeds: What kind of seeds the rows of ``table`` are.
-        table: The input of this trainer.
-        options: The rest.
-
-    Raises:
-        MemoryError: If there is no room for the channels.
-        glt.errors.RendezvousError: If the trainers do not find each other or were given different options.
-        glt.errors.PeerLost: If another trainer, or a worker of one, died or gave up during start-up.
-        glt.errors.WorkerDied: If a worker of this trainer does not come up.
-        glt.errors.RemoteError: If one raises an exception while it does; carries its traceback.
+    ``data`` is the partition of this trainer, loaded, or what servers tell of theirs; the rows of ``table`` are
+    ``seeds``. Errors are those of :class:`glt.distributed.DistNeighborLoader`.
     """
+
+    custom_cls: Any = None  # of batches; None: PyG's own
 
     def __init__(
         self, data: LoaderData, config: SamplingConfig, seeds: Seeds, table: SeedTable, options: LoaderOptions
@@ -231,7 +211,6 @@ class DistLoader(Resumable):
         place = options.accelerator
         self._copies = None if place is None else DeviceCopies(place)
         self.options, self.transform = options.worker_options, options.transform
-        self.custom_cls = options.custom_cls
         self.context: DistContext = require_context()
         batch_size = int(options.batch_size)
         # Everything that can be wrong with the arguments of this trainer is known by now.
@@ -247,33 +226,33 @@ class DistLoader(Resumable):
             "drop_last": options.drop_last,
         }
         self._deployment = deployed = deployment_of(self.options)(
-            self.context, data, self.options, wanted, options.random_seed, self._told()
+            self.context, data, self.options, wanted, options.random_seed, self._announcement()
         )
         self.random_seed = deployed.random_seed
-        group, meeting = deployed.group, deployed.meeting
+        group, serving = deployed.group, deployed.serving
         with nullcontext() if group is None else group.during("it started the loader"):
-            self._settle(deployed.told)
+            self._settle(deployed.announced)
             self.order = SeedOrder(len(table), batch_size, options.shuffle, options.drop_last, self.random_seed)
             self._written = self._written_rows() if options.collect_features else None
             by_id = self._written is not None and self._written.needs_edge_ids
-            told = replace(config, with_edge=True) if by_id else config
-            job = SamplingJob(told, seeds, table, self.order, options.collect_features)
+            sampled = replace(config, with_edge=True) if by_id else config
+            job = SamplingJob(sampled, seeds, table, self.order, options.collect_features)
             self._backend: Backend = deployed.start(job, place)
         self._stats = LoaderStats()
         self._position = Position()
         self._seeds_crc32: int | None = None
         self._closed = False
-        if group is not None and meeting is None:
+        if group is not None and serving is None:
             group.leave()
-        self._finalizer = weakref.finalize(self, abandon, self._backend, meeting, os.getpid())
+        self._finalizer = weakref.finalize(self, abandon, self._backend, serving, os.getpid())
         logger.info("%s: random_seed = %d, %d batches per epoch", self, self.random_seed, len(self))
 
-    def _told(self) -> dict[str, Any]:
+    def _announcement(self) -> dict[str, Any]:
         """What the other trainers are to know of this one; JSON."""
         return {}
 
-    def _settle(self, told: list[dict[str, Any]]) -> None:
-        """Takes note of what the trainers told each other, by rank, before sampling starts."""
+    def _settle(self, announced: list[dict[str, Any]]) -> None:
+        """Takes note of what the trainers announced to each other, by rank, before sampling starts."""
 
     def _written_rows(self) -> WrittenRows | None:
         """Where the rows are that were written since the graph was partitioned."""
@@ -306,12 +285,7 @@ class DistLoader(Resumable):
         self.order = replace(self.order, random_seed=random_seed)
 
     def __iter__(self) -> Iterator[Data | HeteroData]:
-        """Begins an epoch; an earlier iteration that was left early ends with this.
-
-        Raises:
-            RuntimeError: If the loader was shut down; from ``next``, also if a newer iteration began, or a state was
-                loaded.
-        """
+        """Begins an epoch; an earlier iteration that was left early ends with this."""
         if self._closed:
             raise RuntimeError("the loader was shut down: create a new one")
         if self._written is not None:
@@ -354,11 +328,7 @@ class DistLoader(Resumable):
         return None
 
     def _receive(self, iteration: int, index: int, ahead: Message | GltError | None) -> Message:
-        """The message of a batch of an iteration; those of iterations that were left early are dropped.
-
-        Args:
-            ahead: What :meth:`_look_ahead` found.
-        """
+        """The message of a batch of an iteration; those of iterations that were left early are dropped."""
         while True:
             try:
                 if isinstance(ahead, GltError):
@@ -369,9 +339,9 @@ class DistLoader(Resumable):
                 if message.loader == iteration:
                     message.raise_if_error()
             except GltError as error:
-                meeting = self._deployment.meeting
-                told = error if meeting is None else meeting.tell(error)
-                raise told from error.__cause__
+                serving = self._deployment.serving
+                lost = error if serving is None else serving.tell(error)
+                raise lost from error.__cause__
             if message.loader == iteration:
                 assert message.index == index, f"batch {message.index} came in place of {index}"
                 return message if self._copies is None else self._copies.start(message)
@@ -418,7 +388,7 @@ class DistLoader(Resumable):
         if self._copies is not None:
             self._copies.close()
         if self._finalizer.detach() is not None:
-            end(self._backend, self._deployment.meeting)
+            end(self._backend, self._deployment.serving)
 
     def __enter__(self) -> DistLoader:
         return self
@@ -432,3 +402,62 @@ class DistLoader(Resumable):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.context.worker_name}, {deployment_of(self.options).mode})"
+
+
+def collate(
+    tensors: dict[str, Tensor], schema: Schema, edge_dir: str, subgraph_type: str, custom_cls: Any = None
+) -> Data | HeteroData:
+    """Makes a batch of the tensors of a message; nothing is copied, but for bidirectional ones."""
+    counts = {"n": "num_sampled_nodes", "e": "num_sampled_edges"}
+    per_hop = {kind: tensors.pop(name).tolist() for kind, name in counts.items() if name in tensors}
+    data: Any = (custom_cls or (HeteroData if schema.is_hetero else Data))()
+    stores = _stores(data, schema, edge_dir)
+    for path, tensor in tensors.items():
+        name, _, place = path.rpartition("/")
+        if place not in stores:  # of seed edges
+            stores[place] = data[schema.edge_types[int(place.removeprefix("l"))]]
+        stores[place][name] = tensor
+    for i in range(len(schema.node_types)):
+        stores[f"n{i}"]["num_nodes"] = len(stores[f"n{i}"]["n_id"])
+    for kind, by_type in per_hop.items():
+        for i, each in enumerate(by_type):
+            stores[f"{kind}{i}"][counts[kind]] = each
+    if subgraph_type == "bidirectional":
+        parts = [path.rpartition("/") for path in tensors]  # names may have slashes too
+        columns = {name for name, _, place in parts if place.startswith("e")} - {"edge_index"}
+        _make_bidirectional(data, columns)
+    return data
+
+
+def _stores(data: Any, schema: Schema, edge_dir: str) -> dict[str, Any]:
+    if not schema.is_hetero:
+        return dict.fromkeys(("n0", "e0", "l0"), data.stores[0])
+    nodes = {f"n{i}": data[node_type] for i, node_type in enumerate(schema.node_types)}
+    names = schema.edge_types if edge_dir == "in" else [reverse_edge_type(t) for t in schema.edge_types]
+    edges = {f"e{i}": data[edge_type] for i, edge_type in enumerate(names)}
+    return {**nodes, **edges}
+
+
+def _make_bidirectional(data: Any, columns: set[str]) -> None:
+    """Adds the reverses of all edges, as PyG does; of edges that it merges, attributes are lost where it loses them."""
+    stores = data.stores if isinstance(data, Data) else data.edge_stores
+    known = {store._key: store["edge_index"] for store in stores if "edge_index" in store}
+    row, col = ({key: ends[i] for key, ends in known.items()} for i in (0, 1))
+    position: dict[Any, Any] = {key: torch.arange(ends.shape[1], device=ends.device) for key, ends in known.items()}
+    if isinstance(data, Data):
+        (key,) = known
+        one = bidirectional(SamplerOutput(torch.empty(0), row[key], col[key], position[key], None))
+        row, col, position = {key: one.row}, {key: one.col}, {key: one.edge}
+    else:
+        several = HeteroSamplerOutput({}, row, col, position, None).to_bidirectional()
+        row, col, position = several.row, several.col, several.edge or {}
+    for store in stores:
+        if store._key not in known:
+            continue
+        store["edge_index"] = torch.stack([row[store._key], col[store._key]])
+        kept = position[store._key]
+        for name in columns & set(store.keys()):
+            if kept is None:
+                del store[name]
+            else:
+                store[name] = store[name][kept]

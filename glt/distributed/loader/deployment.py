@@ -1,22 +1,31 @@
-"""Where the samplers of a loader are: beside the trainer, in processes of its own, or on servers."""
+"""Where the samplers of a loader are: beside the trainer, in processes of its own, or on servers; and how they end."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from multiprocessing import util
 from typing import Any, ClassVar, Protocol
 
 from glt import _core
+from glt import _deadlines as deadlines
+from glt.channel.local import DeviceChannel, LocalChannel
 from glt.channel.message import Message
 from glt.data.device import Accelerator, accelerator_of, missing_for_cuda
 from glt.distributed.context import DistContext, DistRole
 from glt.distributed.engine.dataset import DistDataset
+from glt.distributed.engine.device_sampler import DeviceNeighborSampler, DevicePartitionSampler, sampler_of
 from glt.distributed.engine.local_partition import LocalPartition
-from glt.distributed.engine.producer import EpochStart
+from glt.distributed.engine.partitions import PartitionRouter
+from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.seeds import SamplingJob
-from glt.distributed.engine.worker_group import WorkerGroup
-from glt.distributed.loader.collocated import CollocatedSampler
+from glt.distributed.engine.worker import WorkerGroup
 from glt.distributed.options import (
     CollocatedDistSamplingWorkerOptions,
     MpDistSamplingWorkerOptions,
@@ -27,8 +36,150 @@ from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.remote import RemoteSampler
 from glt.distributed.wire.connection import host_id
 from glt.distributed.wire.group import Group, require_equal
-from glt.errors import PartitionError, RendezvousError
+from glt.distributed.wire.store import connect
+from glt.distributed.wire.threads import ConcurrentEventLoop
+from glt.distributed.wire.transport import Peer, RpcTransport, Transport
+from glt.errors import ChannelClosed, ChannelTimeout, PartitionError, RendezvousError
 from glt.sampler.order import draw_random_seed
+
+_shared_lock = threading.Lock()
+
+
+class _SharedTransport:
+    """The transport of this process. torch has one RPC agent per process, so the loaders of a trainer share it."""
+
+    def __init__(self) -> None:
+        self.transport: Transport | None = None
+        self.peers: list[Peer] = []
+        self.me: Peer | None = None
+        self.run_id = ""
+        self.num_users = 0
+        self.options = (0, 0.0)  # threads and timeout that the transport was opened with
+
+    def acquire(
+        self, group: Group, dataset: DistDataset, read_here: Iterable[int], num_threads: int, timeout_s: float
+    ) -> PartitionRouter:
+        with _shared_lock:
+            if self.transport is None:
+                me = Peer(group.me, group.rank, None, socket.gethostname(), os.getpid(), dataset.partition_idx)
+                peers = [Peer(**each) for each in group.exchange("samplers", me.to_json())]
+                store = connect(*group.open_store(), timeout_s)
+                handlers = dataset.own.handlers()
+                self.transport = group.run(
+                    lambda: RpcTransport(me, handlers, me.rank, group.size, store, num_threads, timeout_s)
+                )
+                self.peers, self.me, self.run_id = peers, me, dataset.manifest.run_id
+                self.options = (num_threads, timeout_s)
+            assert self.me is not None
+            if (num_threads, timeout_s) != self.options:
+                raise ValueError(
+                    f"num_rpc_threads = {num_threads}, rpc_timeout = {timeout_s:g}, but the collocated loaders of a "
+                    f"process share one transport, and it was opened with {self.options[0]} and {self.options[1]:g}: "
+                    "give them the same"
+                )
+            if (dataset.manifest.run_id, dataset.partition_idx) != (self.run_id, self.me.partition_idx):
+                raise ValueError(
+                    f"data is partition {dataset.partition_idx} of run {dataset.manifest.run_id}, but this process "
+                    f"already serves partition {self.me.partition_idx} of run {self.run_id} to others: shut the other "
+                    "loaders down first, or sample in worker mode"
+                )
+            own = [replace(self.me, partition_idx=part) for part in read_here]  # some may have no trainer
+            router = PartitionRouter(self.transport, [*self.peers, *own], self.me, dataset.num_partitions)
+            self.num_users += 1
+            return router
+
+    def release(self, gracefully: bool) -> None:
+        with _shared_lock:
+            self.num_users -= 1
+            if self.num_users == 0 and self.transport is not None:
+                self.transport.close(gracefully)
+                self.transport = None
+
+
+_shared = _SharedTransport()
+
+
+class CollocatedSampler:
+    """A producer on threads of this process, with the interface of :class:`WorkerGroup`."""
+
+    def __init__(
+        self,
+        job: SamplingJob,
+        rank: int,
+        dataset: DistDataset,
+        options: CollocatedDistSamplingWorkerOptions,
+        others: Mapping[int, LocalPartition],
+        group: Group | None,
+        pinned: bool = False,
+    ) -> None:
+        self._group = group
+        device = dataset.sampling_device if options.device is None else options.device
+        accelerator = accelerator_of(device, "device")
+        concurrency = options.worker_concurrency
+        router: PartitionRouter | None = None
+        loop: ConcurrentEventLoop | None = None
+        if group is not None:
+            num_threads = options.rpc_threads(dataset.num_partitions)
+            router = _shared.acquire(group, dataset, others, num_threads, options.rpc_timeout)
+        try:
+            loop = ConcurrentEventLoop(concurrency)
+            sampler = sampler_of(job, accelerator, dataset, others, router, loop, staged=False)
+            if isinstance(sampler, DeviceNeighborSampler | DevicePartitionSampler):
+                self._channel: LocalChannel = DeviceChannel(concurrency, sampler.accelerator, sampler.stream)
+            else:
+                self._channel = LocalChannel(concurrency, pinned)
+        except BaseException:
+            if loop is not None:
+                loop.shutdown(deadlines.JOIN_S)
+            if router is not None:
+                _shared.release(gracefully=False)
+            raise
+        self._producer = Producer(sampler, self._channel, job, (0, 1), "collocated sampler of trainer", rank)
+        self._producer.open()
+        self._leave = {"gracefully": False}
+        self._finalizer = weakref.finalize(self, _end_collocated, os.getpid(), self._producer, router, self._leave)
+
+    def start_epoch(self, start: EpochStart) -> None:
+        """Asks for the batches of an epoch; those of earlier iterations are given up."""
+        self._producer.start_epoch(start)
+
+    def drain(self) -> None:
+        """Ends sampling for this trainer. Requests of other trainers are still answered."""
+        self._producer.want(-1)
+
+    def receive(self, index: int, wait: bool = True) -> Message | None:
+        """Waits for the next message, or returns None without."""
+        while True:
+            try:
+                return self._channel.receive(deadlines.POLL_S if wait else 0.0)
+            except ChannelTimeout:
+                if not wait:
+                    return None
+                if not self._producer.is_running:
+                    raise RuntimeError("the sampling thread ended; its output above says why") from None
+                if self._group is not None:
+                    self._group.check_peers()
+            except ChannelClosed:
+                raise RuntimeError("the loader was shut down while a batch was awaited") from None
+
+    def stats(self) -> dict[str, float]:
+        """Counters of the channel."""
+        return dict(self._channel.stats())
+
+    def close(self, all_finished: bool = False) -> None:
+        """Ends the threads; with ``all_finished``, takes leave of the other trainers. May be called again."""
+        self._leave["gracefully"] = all_finished
+        self._finalizer()
+
+
+def _end_collocated(pid: int, producer: Producer, router: PartitionRouter | None, leave: dict[str, bool]) -> None:
+    if os.getpid() != pid:
+        return  # a fork: the threads are not here, and the connections are its parent's to end
+    producer.close(deadlines.JOIN_S)
+    producer.sampler.loop.shutdown(deadlines.JOIN_S)
+    if router is not None:
+        _shared.release(**leave)
+
 
 logger = logging.getLogger(__name__)
 
@@ -51,29 +202,20 @@ class Backend(Protocol):
 
 
 class Deployment(ABC):
-    """One way of deploying a loader.
-
-    Args:
-        context: This process.
-        data: The graph.
-        options: Where and how to sample.
-        wanted: Options of the loader by name, as JSON; the same on all trainers.
-        random_seed: As given to the loader.
-        told: What other trainers are to know of this one; JSON.
+    """One way of deploying a loader; ``mode`` is what it is called.
 
     Attributes:
-        mode: What it is called.
         random_seed: Of this trainer.
-        told: What each trainer told, by rank; this one's alone where trainers do not meet.
+        announced: What each trainer announced, by rank; this one's alone where trainers do not meet.
         group: The trainers of the loader; None where they do not meet.
-        meeting: The same if any trainer reads partitions through others; else None.
+        serving: The same if any trainer reads partitions through others; else None.
     """
 
     mode: ClassVar[str]
     random_seed: int
-    told: list[dict[str, Any]]
+    announced: list[dict[str, Any]]
     group: Group | None = None
-    meeting: Group | None = None
+    serving: Group | None = None
 
     def __init__(
         self,
@@ -82,13 +224,13 @@ class Deployment(ABC):
         options: Any,
         wanted: dict[str, Any],
         random_seed: int | None,
-        told: dict[str, Any],
+        announced: dict[str, Any],
     ) -> None:
         self.context, self.data, self.options = context, data, options
-        self._agree(wanted, random_seed, told)
+        self._agree(wanted, random_seed, announced)
 
     @abstractmethod
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]) -> None:
+    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
         """Sets the attributes."""
 
     @abstractmethod
@@ -101,15 +243,9 @@ class _AmongTrainers(Deployment):
 
     Attributes:
         others, other_dirs: Partitions of other trainers, or of none, that are read here, by index, and where they are.
-
-    Raises:
-        ValueError: If a lone trainer cannot read a partition.
-        glt.errors.RendezvousError: If the trainers do not find each other, were given different options, or one cannot
-            read a partition that none has loaded.
-        glt.errors.PeerLost: If one died or gave up.
     """
 
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]) -> None:
+    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
         context, data, options = self.context, self.data, self.options
         self.others: dict[int, LocalPartition] = {}
         self.other_dirs: dict[int, str] = {}
@@ -126,7 +262,7 @@ class _AmongTrainers(Deployment):
             "read_local": bool(options.read_local),
         }
         mine = {
-            "told": told,
+            "announced": announced,
             "partition_idx": data.partition_idx,
             "host_id": host_id(),
             "graph_dir": data.load_args["graph_dir"],
@@ -135,7 +271,7 @@ class _AmongTrainers(Deployment):
         with group.during("it agreed with the others on the loader"):
             require_equal(group, "options", same, "Do all ranks create the same loaders in the same order?")
             everyone = group.exchange("partitions", mine)
-            self.told = [theirs["told"] for theirs in everyone]
+            self.announced = [theirs["announced"] for theirs in everyone]
             self._share_partitions(group, everyone)
         drawn = _core.rank_seed(everyone[0]["job_seed"], context.rank) if random_seed is None else random_seed
         self.random_seed = int(drawn)
@@ -160,12 +296,18 @@ class _AmongTrainers(Deployment):
         found = group.exchange("partitions that they read", reads)
         for rank, theirs in enumerate(found):
             if theirs["unread"]:
-                text = _unread(dict(theirs["unread"]), data.num_partitions, loaded)
+                parts, (index, why) = [part for part, _ in theirs["unread"]], theirs["unread"][0]
+                text = (
+                    f"partition_idx: no trainer loaded partitions {parts} of {data.num_partitions} (loaded are, by "
+                    f"rank, {dict(enumerate(loaded))}), and they cannot be read here without one (partition {index}: "
+                    f"{why}). Load each on at least one trainer, or have its files in everyone's graph_dir, with "
+                    "read_local=True"
+                )
                 if group.size == 1:
                     raise ValueError(f"{group.me}: {text}")
                 raise RendezvousError(f"{group.me}: of trainer {rank}: {text}")
         if any(theirs["num_read"] < data.num_partitions for theirs in found):
-            self.meeting = group
+            self.serving = group
 
     def _map(self, index: int, graph_dir: str) -> str | None:
         """Maps a partition to read it here; says why it cannot."""
@@ -179,15 +321,6 @@ class _AmongTrainers(Deployment):
         return None
 
 
-def _unread(unread: dict[int, str], num_partitions: int, loaded: list[int]) -> str:
-    index, why = next(iter(unread.items()))
-    return (
-        f"partition_idx: no trainer loaded partitions {list(unread)} of {num_partitions} (loaded are, by rank, "
-        f"{dict(enumerate(loaded))}), and they cannot be read here without one (partition {index}: {why}). Load each "
-        "on at least one trainer, or have its files in everyone's graph_dir, with read_local=True"
-    )
-
-
 class Collocated(_AmongTrainers):
     """On threads of the trainer."""
 
@@ -195,7 +328,7 @@ class Collocated(_AmongTrainers):
 
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
         pinned = to_device is not None and not to_device.is_host
-        return CollocatedSampler(job, self.context.rank, self.data, self.options, self.others, self.meeting, pinned)
+        return CollocatedSampler(job, self.context.rank, self.data, self.options, self.others, self.serving, pinned)
 
 
 class InWorkers(_AmongTrainers):
@@ -204,7 +337,7 @@ class InWorkers(_AmongTrainers):
     mode = "worker mode"
 
     def start(self, job: SamplingJob, to_device: Accelerator | None) -> Backend:
-        options, meeting = self.options, self.meeting
+        options, serving = self.options, self.serving
         spec = {
             "rank": self.context.rank,
             "num_trainers": self.context.world_size,
@@ -213,7 +346,7 @@ class InWorkers(_AmongTrainers):
             "other_dirs": self.other_dirs,
             "job": job.to_json(),
             "concurrency": options.worker_concurrency,
-            "store": None if meeting is None else meeting.open_store(),
+            "store": None if serving is None else serving.open_store(),
             "num_rpc_threads": options.rpc_threads(self.data.num_partitions),
             "timeout_s": options.rpc_timeout,
         }
@@ -228,7 +361,7 @@ class InWorkers(_AmongTrainers):
         pin_for: Any = (to_gpu or "cuda") if options.pin_memory or (to_gpu is not None and on_gpu) else None
         if missing_for_cuda() is not None:
             pin_for = None
-        check_peers = (lambda: None) if meeting is None else meeting.check_peers
+        check_peers = (lambda: None) if serving is None else serving.check_peers
         return WorkerGroup(spec, devices, job.table, options.channel_bytes, pin_for, check_peers)
 
 
@@ -237,8 +370,8 @@ class OnServers(Deployment):
 
     mode = "on servers"
 
-    def _agree(self, wanted: dict[str, Any], random_seed: int | None, told: dict[str, Any]) -> None:
-        self.told = [told]
+    def _agree(self, wanted: dict[str, Any], random_seed: int | None, announced: dict[str, Any]) -> None:
+        self.announced = [announced]
         drawn = _core.rank_seed(draw_random_seed(), self.context.rank) if random_seed is None else random_seed
         self.random_seed = int(drawn)
 
@@ -256,11 +389,7 @@ DEPLOYMENTS: Mapping[type, type[Deployment]] = {
 
 
 def deployment_of(options: Any) -> type[Deployment]:
-    """Returns how a loader with these options is deployed.
-
-    Raises:
-        TypeError: If they are no worker options.
-    """
+    """Returns how a loader with these options is deployed."""
     for kind, deployment in DEPLOYMENTS.items():
         if isinstance(options, kind):
             return deployment
@@ -268,17 +397,8 @@ def deployment_of(options: Any) -> type[Deployment]:
     raise TypeError(f"worker_options has type {type(options).__name__}: expected one of {names}")
 
 
-def default_options(context: DistContext) -> Any:
-    """Where a process samples that was told nothing: a client on servers, a trainer in a worker process."""
-    return RemoteDistSamplingWorkerOptions() if context.role is DistRole.CLIENT else MpDistSamplingWorkerOptions()
-
-
 def graph_of(data: Any, options: Any, context: DistContext) -> LoaderData:
-    """Returns the graph of a loader: ``data``, or what servers hold.
-
-    Raises:
-        TypeError, ValueError: If there is none, or two.
-    """
+    """Returns the graph of a loader: ``data``, or what servers hold."""
     on_servers = deployment_of(options) is OnServers
     if on_servers != (context.role is DistRole.CLIENT):
         this = f"this process is {context.worker_name}, a {context.role.value}"
@@ -298,3 +418,72 @@ def graph_of(data: Any, options: Any, context: DistContext) -> LoaderData:
             f"data has type {type(data).__name__}, but servers sample from the partitions that they have: leave it None"
         )
     return require_client().dataset()
+
+
+_draining: set[threading.Thread] = set()
+_waited_for_by = 0  # the process whose end waits for them
+
+
+def end(backend: Backend, group: Group | None) -> None:
+    """Ends the sampling of a loader, and its samplers once no living trainer of ``group`` needs them.
+
+    Returns after a few seconds at most. A trainer that is needed for longer goes on serving in the background, so that
+    trainers may end their loaders at different times and in different orders; its process then ends when the others
+    have finished or died.
+    """
+    backend.drain()
+    if group is None:
+        backend.close()
+        return
+    thread = _start(backend, group)
+    thread.join(deadlines.DRAIN_S)
+    if thread.is_alive():
+        logger.info("%s goes on serving its partition to trainers that have not finished", group.me)
+
+
+def abandon(backend: Backend, group: Group | None, pid: int) -> None:
+    """What becomes of a loader that was not shut down: it was collected, or the interpreter ends."""
+    if os.getpid() != pid:
+        return
+    backend.drain()
+    if threading.main_thread().is_alive():
+        # Waits for nothing: a collection may happen anywhere, under any lock, on a thread of the sampler itself.
+        _start(backend, group)
+    else:
+        # The interpreter ends, perhaps because of an exception that others wait to hear of.
+        _finish(backend, group, deadlines.DRAIN_S)
+
+
+def _start(backend: Backend, group: Group | None) -> threading.Thread:
+    global _waited_for_by
+    if _waited_for_by != os.getpid():
+        # Of multiprocessing, not of atexit, which its children never come to unless they are spawned: trainers may be
+        # forked. Registered here, since such a child forgets what its parent has registered.
+        util.Finalize(None, _wait, exitpriority=1)
+        _waited_for_by = os.getpid()
+    thread = threading.Thread(target=_finish, args=(backend, group, None), name="glt-drain", daemon=True)
+    # Until it is dead, not until it has finished: it may be the last to let go of the samplers, and a daemon that frees
+    # a tensor while the interpreter ends takes the process with it ("terminate called without an active exception").
+    _draining.difference_update([earlier for earlier in list(_draining) if earlier.ident and not earlier.is_alive()])
+    _draining.add(thread)
+    thread.start()
+    return thread
+
+
+def _finish(backend: Backend, group: Group | None, timeout_s: float | None) -> None:
+    if group is None:
+        backend.close()
+        return
+    missing: list[int] = []
+    try:
+        missing = group.finish(timeout_s)
+        if missing:
+            logger.warning("trainers of rank %s were not waited for: they or this one died or gave up", missing)
+    finally:
+        backend.close(all_finished=not missing)
+
+
+def _wait() -> None:
+    """Bounded by the lives of the trainers that are waited for: each wait ends when they finish or fall silent."""
+    for thread in list(_draining):
+        thread.join()

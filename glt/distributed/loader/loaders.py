@@ -1,36 +1,226 @@
-"""The loaders of a distributed job: around nodes, around edges, and of whole subgraphs."""
+"""The loaders of a distributed job, around nodes, edges and of whole subgraphs, and the checks of their arguments."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
-from glt.channel.message import Message
-from glt.distributed.context import require_context
+from glt.channel.message import MAX_DIMS, Message
+from glt.data.arrays import require_in_range
+from glt.distributed.context import DistRole, require_context
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.seeds import LinkSeeds, Negatives, NodeSeeds, SeedTable
 from glt.distributed.loader.base import DistLoader, LoaderOptions
-from glt.distributed.loader.checks import (
-    SeedLinks,
-    checked_class,
-    checked_config,
-    checked_label,
-    checked_links,
-    require_edge_dir,
-    require_node_time,
-    seeds_by_name,
+from glt.distributed.loader.deployment import LoaderData, graph_of
+from glt.distributed.options import MpDistSamplingWorkerOptions, RemoteDistSamplingWorkerOptions, WorkerOptions
+from glt.distributed.server.client import RemoteDataset
+from glt.distributed.server.server import SPLITS
+from glt.loader.seeds import (
+    as_tensor,
+    checked_edges,
+    checked_input_id,
+    checked_nodes,
+    checked_times,
+    matching_types,
+    split_edge_type,
 )
-from glt.distributed.loader.deployment import LoaderData, default_options, graph_of
-from glt.distributed.options import WorkerOptions
-from glt.loader.seeds import checked_input_id, checked_nodes, checked_times
-from glt.sampler.config import GIVEN, refuse_conflicts
+from glt.sampler.config import GIVEN, TEMPORAL_STRATEGIES, SamplingConfig, refuse_conflicts
 from glt.sampler.link import checked_negatives, find_reverse, require_summable
 from glt.sampler.negatives import Endpoint
+from glt.sampler.output import require_distinct_reverses
+
+# PyG's sampling options, checked against what the partition directory holds.
+
+
+def checked_config(
+    data: LoaderData,
+    num_neighbors: Any,
+    *,
+    temporal_strategy: str = "uniform",
+    time_attr: str | None = None,
+    weight_attr: str | None = None,
+    input_time: Any = None,
+    directed: bool = True,
+    **options: Any,
+) -> SamplingConfig:
+    """Returns what to sample."""
+    if temporal_strategy not in TEMPORAL_STRATEGIES:
+        raise ValueError(f"temporal_strategy = {temporal_strategy!r}: expected one of {list(TEMPORAL_STRATEGIES)}")
+    for name, value in (("time_attr", time_attr), ("weight_attr", weight_attr)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} = {value!r}: expected the name of an attribute, or None")
+    if not isinstance(directed, bool):
+        raise TypeError(f"directed = {directed!r}: expected True or False")
+    stored = data.manifest.time_level
+    where = f"the partition directory {data.load_args['graph_dir']!r}"
+    if time_attr is not None and stored is None:
+        raise ValueError(
+            f"time_attr = {time_attr!r}: {where} has no times; partition with edge_time=... or node_time=..."
+        )
+    if weight_attr is not None and not any(entry.has_weight for entry in data.manifest.edge_types):
+        raise ValueError(f"weight_attr = {weight_attr!r}: {where} has no weights; partition with edge_weight=...")
+    time_level = None if time_attr is None else stored
+    subgraph_type = getattr(options.get("subgraph_type"), "value", options.get("subgraph_type"))
+    refuse_conflicts(directed=directed, subgraph_type=subgraph_type)
+    if not directed:
+        subgraph_type = options["subgraph_type"] = "induced"
+    refuse_conflicts(
+        time_attr=time_attr,
+        weight_attr=weight_attr,
+        temporal_strategy=temporal_strategy,
+        time_level=time_level,
+        input_time=input_time,
+        disjoint=options.get("disjoint"),
+        subgraph_type=subgraph_type,
+        exclude_edges=options.get("exclude_edges"),
+    )
+    return SamplingConfig.checked(
+        num_neighbors,
+        data.schema,
+        weighted=weight_attr is not None,
+        time_level=time_level,
+        temporal=None if time_attr is None else temporal_strategy,
+        **options,
+    )
+
+
+def opened(data: Any, worker_options: Any, edge_dir: str | None) -> tuple[LoaderData, Any]:
+    """Returns the graph of a loader, and where it samples: a client on servers, a trainer in a worker process, unless
+    it is told. Raises ValueError unless the graph was partitioned for ``edge_dir``, if that is given, and batches of it
+    can be had."""
+    context = require_context()
+    if worker_options is None:
+        is_client = context.role is DistRole.CLIENT
+        worker_options = RemoteDistSamplingWorkerOptions() if is_client else MpDistSamplingWorkerOptions()
+    graph = graph_of(data, worker_options, context)
+    if edge_dir not in (None, graph.edge_dir):
+        raise ValueError(
+            f"edge_dir = {edge_dir!r}: the graph was partitioned for {graph.edge_dir!r}; partition it with "
+            f"edge_assign_strategy={'by_src' if edge_dir == 'out' else 'by_dst'!r}, or leave edge_dir out"
+        )
+    require_distinct_reverses(graph.schema, graph.edge_dir)
+    return graph, worker_options
+
+
+def checked_class(custom_cls: Any, filter_per_worker: Any, data: LoaderData) -> Any:
+    """Returns the class that batches are to be of, None for PyG's own; checks ``filter_per_worker`` too."""
+    if filter_per_worker is not None and not isinstance(filter_per_worker, bool):
+        raise TypeError(f"filter_per_worker = {filter_per_worker!r}: expected None, True or False")
+    refuse_conflicts(data="DistDataset", filter_per_worker=filter_per_worker)
+    base = HeteroData if data.schema.is_hetero else Data
+    if custom_cls is not None and not (isinstance(custom_cls, type) and issubclass(custom_cls, base)):
+        raise TypeError(f"custom_cls = {custom_cls!r}: expected a class derived from {base.__name__}, or None")
+    return custom_cls
+
+
+# What link loaders are given as seed edges and labels, checked when it is given.
+
+
+class SeedLinks(NamedTuple):
+    """Seed edges of one trainer: ends ``[2, B]``, int64, and their ids ``[B]``, where they are all edges of a
+    partition; None where the ends were given."""
+
+    edge_type: int
+    ends: Tensor
+    ids: Tensor | None
+
+    def per_edge(self, name: str, given: Any, num_edges: int) -> Any:
+        """What was given for each seed edge; of all edges, it is given for each edge of the whole graph, by id."""
+        if given is None or self.ids is None:
+            return given
+        tensor = as_tensor(name, given, "a tensor with a row per edge")
+        if tensor.dim() == 0 or len(tensor) != num_edges:
+            raise ValueError(
+                f"{name} has shape {list(tensor.shape)}: edge_label_index names no edges, so that they are all of the "
+                f"type; expected one row for each edge of the whole graph, {num_edges}, in the order of their ids"
+            )
+        return tensor[self.ids]
+
+
+def checked_links(edge_label_index: Any, data: LoaderData) -> SeedLinks:
+    """Returns the seed edges of this trainer."""
+    schema = data.schema
+    edge_type, edges = None, edge_label_index
+    if schema.is_hetero:
+        types = list(schema.edge_types)
+        edge_type, edges = split_edge_type(edge_label_index, types)
+        fits = matching_types(edge_type, types)
+        if len(fits) != 1:
+            raise ValueError(
+                f"edge_label_index names edge type {edge_type!r}: expected one of {types}. A type to predict that has "
+                "no edges in the graph is partitioned with none, "
+                "edge_index[type] = torch.empty(2, 0, dtype=torch.int64)"
+            )
+        (edge_type,) = fits
+    index = schema.edge_index(edge_type)
+    if edges is None:
+        ends, ids = data.all_edges(index)
+        return SeedLinks(index, ends, ids)
+    untyped = "" if schema.is_hetero else " without an edge type, the graph being homogeneous"
+    edges = checked_edges(edges, f"integer ids, [2, B]{untyped}").to("cpu", torch.int64).contiguous()
+    source, _, target = schema.edge_types[index]
+    for row, node_type in enumerate((source, target)):
+        num_nodes = data.num_nodes_of[schema.node_index(node_type)]
+        note = f", the nodes{f' of type {node_type!r}' if schema.is_hetero else ''}"
+        require_in_range(f"edge_label_index[{row}, {{}}]", edges[row], num_nodes, note)
+    return SeedLinks(index, edges, None)
+
+
+def checked_label(given: Any, num_edges: int, drawn: NegativeSampling | None) -> Tensor:
+    """Returns the labels of the seed edges ``[num_edges, ...]``."""
+    label = as_tensor("edge_label", given, "numbers, one per seed edge")
+    if drawn is not None and drawn.is_triplet():
+        raise ValueError("edge_label is given and neg_sampling is 'triplet': triplets have no labels; leave one out")
+    if not 1 <= label.dim() <= MAX_DIMS or len(label) != num_edges:
+        raise ValueError(
+            f"edge_label has shape {list(label.shape)}: expected one per seed edge, {num_edges}, and at most "
+            f"{MAX_DIMS} dimensions"
+        )
+    if label.layout != torch.strided or label.is_complex():
+        raise TypeError(f"edge_label is {label.layout} of {label.dtype}: expected dense real numbers")
+    return label.detach().cpu().contiguous()
+
+
+_SUFFIXES = (".pt", ".npy")
+
+
+def seeds_by_name(name: str, given: Any, data: Any, options: Any) -> Any:
+    """Returns the seeds that ``given`` names on servers, or ``given`` itself where it names none.
+
+    Files are on the first server that samples. ``name`` is what an error calls the seeds.
+    """
+    if not isinstance(data, RemoteDataset):
+        return given
+    schema = data.schema
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    type_, named = given if schema.is_hetero and is_pair else (None, given)
+    if _is_name(named) and is_pair == schema.is_hetero:
+        if named in SPLITS and (not schema.is_hetero or (isinstance(type_, str) and type_ in schema.node_types)):
+            seeds = data.seeds_of_split(named, schema.node_index(type_))
+        else:
+            seeds = data.seeds_of_file(os.fspath(named), options.ranks(data.client_rank, data.num_servers)[0])
+        return (type_, seeds) if schema.is_hetero else seeds
+    may_be = f"one of {', '.join(map(repr, SPLITS))}, or a file on the server that ends in {' or '.join(_SUFFIXES)}"
+    types = list(schema.node_types)
+    if isinstance(given, str) and not schema.is_hetero:
+        raise ValueError(f"{name} = {given!r}: expected ids, or a name: {may_be}")
+    if isinstance(given, str) and given not in types:
+        raise ValueError(f"{name} = {given!r}: expected one of the types {types}, or a type and a name: {may_be}")
+    if isinstance(named, str) and named is not given and (type_ in types or isinstance(type_, tuple)):
+        raise ValueError(f"{name} = {given!r}: expected with a type its ids, or a name: {may_be}")
+    return given
+
+
+def _is_name(given: Any) -> bool:
+    return isinstance(given, PurePath) or (isinstance(given, str) and (given in SPLITS or given.endswith(_SUFFIXES)))
+
 
 # Batches around edges, for one trainer of a distributed job.
 
@@ -108,21 +298,11 @@ class DistLinkNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
-        worker_options = default_options(require_context()) if worker_options is None else worker_options
-        graph = graph_of(data, worker_options, require_context())
-        require_edge_dir(graph, edge_dir)
+        graph, worker_options = opened(data, worker_options, edge_dir)
         options = LoaderOptions(
-            batch_size,
-            shuffle,
-            drop_last,
-            collect_features,
-            to_device,
-            transform,
-            random_seed,
-            worker_options,
-            checked_class(custom_cls, graph),
-            filter_per_worker,
+            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options
         )
+        self.custom_cls = checked_class(custom_cls, filter_per_worker, graph)
         refuse_conflicts(edge_label_time=edge_label_time, time_attr=None if time_attr is None else GIVEN)
         config = checked_config(
             graph,
@@ -166,14 +346,9 @@ class DistLinkNeighborLoader(DistLoader):
         self._takes_all = links.ids is not None
         num_links, num_edges = links.ends.shape[1], data.num_edges_of[links.edge_type]
         whole_label = edge_label
-        edge_label, edge_label_time, input_id = (
-            links.per_edge(name, given, num_edges)
-            for name, given in (
-                ("edge_label", edge_label),
-                ("edge_label_time", edge_label_time),
-                ("input_id", input_id),
-            )
-        )
+        edge_label = links.per_edge("edge_label", edge_label, num_edges)
+        edge_label_time = links.per_edge("edge_label_time", edge_label_time, num_edges)
+        input_id = links.per_edge("input_id", input_id, num_edges)
         columns = {"row": links.ends[0], "col": links.ends[1]}
         if input_id is not None:
             columns["input_id"] = checked_input_id(input_id, num_links)
@@ -194,24 +369,22 @@ class DistLinkNeighborLoader(DistLoader):
             columns["time"] = checked_times("edge_label_time", edge_label_time, num_links)
         return columns
 
-    def _told(self) -> dict[str, Any]:
+    def _announcement(self) -> dict[str, Any]:
         all_of = self.data.partition_idx if self._takes_all else None
         return {"lowest_label": self._lowest_label, "all edges of": all_of}
 
-    def _settle(self, told: list[dict[str, Any]]) -> None:
-        self._share_edges([each["all edges of"] for each in told])
-        self._raise_labels(told)
-
-    def _share_edges(self, parts: list[int | None]) -> None:
-        """Trainers that take all edges of the same partition take turns: each edge is a seed of one of them."""
-        sharing = [rank for rank, part in enumerate(parts) if part is not None and part == self.data.partition_idx]
+    def _settle(self, announced: list[dict[str, Any]]) -> None:
+        # Trainers that take all edges of the same partition take turns: each edge is a seed of one of them.
+        mine = self.data.partition_idx
+        sharing = [rank for rank, each in enumerate(announced) if mine is not None and each["all edges of"] == mine]
         if self._takes_all and len(sharing) > 1:
             turn = slice(sharing.index(self.context.rank), None, len(sharing))
             self.table.columns = {name: column[turn].contiguous() for name, column in self.table.columns.items()}
+        self._raise_labels(announced)
 
-    def _raise_labels(self, told: list[dict[str, Any]]) -> None:
+    def _raise_labels(self, announced: list[dict[str, Any]]) -> None:
         """Labels that start at 0 on any trainer go up on all of them: a label means the same to every rank."""
-        lowest = [each["lowest_label"] for each in told if each["lowest_label"] is not None]
+        lowest = [each["lowest_label"] for each in announced if each["lowest_label"] is not None]
         if not lowest or min(lowest) != 0 or "label" not in self.table.columns:
             return
         label = self.table.columns["label"]
@@ -328,21 +501,11 @@ class DistNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: WorkerOptions | None = None,
     ) -> None:
-        worker_options = default_options(require_context()) if worker_options is None else worker_options
-        graph = graph_of(data, worker_options, require_context())
-        require_edge_dir(graph, edge_dir)
+        graph, worker_options = opened(data, worker_options, edge_dir)
         options = LoaderOptions(
-            batch_size,
-            shuffle,
-            drop_last,
-            collect_features,
-            to_device,
-            transform,
-            random_seed,
-            worker_options,
-            checked_class(custom_cls, graph),
-            filter_per_worker,
+            batch_size, shuffle, drop_last, collect_features, to_device, transform, random_seed, worker_options
         )
+        self.custom_cls = checked_class(custom_cls, filter_per_worker, graph)
         config = checked_config(
             graph,
             num_neighbors,
@@ -363,8 +526,11 @@ class DistNeighborLoader(DistLoader):
             columns["input_id"] = checked_input_id(input_id, num_seeds)
         if input_time is not None:
             columns["time"] = checked_times("input_time", input_time, num_seeds)
-        elif config.temporal is not None:
-            require_node_time(graph, self._seed_type)
+        elif config.temporal is not None and not graph.manifest.node_types[self._seed_type].has_time:
+            raise ValueError(
+                f"input_time is not given and {graph.schema.node_types[self._seed_type]!r} nodes have no time in "
+                f"{graph.load_args['graph_dir']!r}: give one time per seed, or partition with node_time=..."
+            )
         super().__init__(graph, config, self._seeds(), SeedTable(columns), options)
 
     def _seeds(self) -> NodeSeeds:
@@ -381,14 +547,9 @@ class DistSubGraphLoader(DistNeighborLoader):
     """Samples around seed nodes and returns *all* edges among the nodes found, with where the seeds are.
 
     The batches of :class:`glt.loader.SubGraphLoader` on the whole graph: those of :class:`DistNeighborLoader` with
-    ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node ``mapping[i]`` of its type.
-
-    Args:
-        data, num_neighbors, input_nodes, **kwargs: As in :class:`DistNeighborLoader`. The fan-outs bound which nodes
-            are found, not which edges are returned.
-
-    Raises:
-        The same as :class:`DistNeighborLoader`.
+    ``subgraph_type='induced'``, plus ``mapping [batch_size]``: seed i is node ``mapping[i]`` of its type. Arguments and
+    errors are those of :class:`DistNeighborLoader`; the fan-outs bound which nodes are found, not which edges are
+    returned.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from glt._checks import check_count, check_text
-from glt.distributed.context import DistContext, DistRole, become, check_place, resign
+from glt.distributed.context import DistContext, DistRole, become, check_place, current_world, resign
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.options import DEFAULT_RPC_TIMEOUT_S, check_transport
 from glt.distributed.server.client import DistClient, Reply
@@ -19,7 +19,6 @@ from glt.distributed.server.server import DistServer
 from glt.distributed.server.stats import require_prometheus
 from glt.distributed.wire import calls as functions
 from glt.distributed.wire.connection import own_address
-from glt.distributed.world import current_world
 
 logger = logging.getLogger(__name__)
 

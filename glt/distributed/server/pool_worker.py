@@ -25,7 +25,6 @@ from glt.channel.shm import SharedMemory
 from glt.data.device import accelerator_of, missing_for_cuda
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.device_sampler import sampler_of
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition
 from glt.distributed.engine.partitions import PartitionRouter
 from glt.distributed.engine.processes import Owner, keep_freed_memory, run_program
@@ -36,6 +35,7 @@ from glt.distributed.server.pool import PoolWorkerSpec
 from glt.distributed.server.stream import FairScheduler, ScheduledLoop, SendWindow, Stream
 from glt.distributed.wire.connection import Connection, allow_descriptors, pulse
 from glt.distributed.wire.listener import introduce, refuse
+from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.distributed.wire.transport import PartitionServer, Peer, TcpTransport
 from glt.errors import GltError
 

@@ -117,7 +117,7 @@ def open_stream(session: ServerSession, loader: str, worker: int, share: dict[st
 
 
 class RemoteSampler:
-    """Samplers on servers; the same interface as :class:`glt.distributed.engine.worker_group.WorkerGroup`.
+    """Samplers on servers; the same interface as :class:`glt.distributed.engine.worker.WorkerGroup`.
 
     Batch ``i`` comes from stream ``i % num_streams``, so that batches arrive in index order without being sorted.
 

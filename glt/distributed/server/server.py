@@ -21,7 +21,7 @@ from glt.data.arrays import as_rows, load_npy, load_saved
 from glt.distributed.context import DistContext
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.local_partition import LocalPartition
-from glt.distributed.engine.queries import GraphQueries, graph_calls
+from glt.distributed.engine.partitions import GraphQueries, graph_calls
 from glt.distributed.engine.seeds import SeedTable
 from glt.distributed.server.membership import Membership, ReadPlan, ServerEntry, plan_reads
 from glt.distributed.server.options import ServerOptions

@@ -20,10 +20,10 @@ from glt import _deadlines as deadlines
 from glt._checks import check_count
 from glt.channel.local import LocalChannel
 from glt.channel.message import MessageKind, read_message
-from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.producer import EpochStart, Producer
 from glt.distributed.engine.sampler import STATS
 from glt.distributed.wire.connection import Connection
+from glt.distributed.wire.threads import ConcurrentEventLoop
 from glt.errors import ChannelClosed, ChannelTimeout, ConnectionLost, MessageError
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.context import World
 from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.world import World
 
 _GRAD: Any = Tensor.grad  # the property of tensors, which autograd sets without asking a class
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)

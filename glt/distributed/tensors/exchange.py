@@ -23,7 +23,7 @@ from glt.distributed.tensors.spec import TensorSpec
 from glt.errors import GltError, PeerLost
 
 if TYPE_CHECKING:
-    from glt.distributed.world import World
+    from glt.distributed.context import World
 
 logger = logging.getLogger(__name__)
 

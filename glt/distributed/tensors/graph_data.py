@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.context import World, current_world
 from glt.distributed.engine.partitions import in_message
 from glt.distributed.tensors.spec import StoredTable, require_writable
 from glt.distributed.tensors.tensor import DistTensor, Handles
-from glt.distributed.world import World, current_world
 from glt.partition.format.manifest import EdgeTypeEntry, FeatureEntry, Manifest, NodeTypeEntry
 
 # DGL's names, where partitions have no table of that name.

@@ -15,12 +15,12 @@ from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import check_flag, real_number
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.context import World
 from glt.distributed.tensors.barrier import check_timeout, require_equal
 from glt.distributed.tensors.checkpoint import Checkpoint, load_tensors, save_tensors
 from glt.distributed.tensors.embedding import DistParameter
 from glt.distributed.tensors.placement import as_array
 from glt.distributed.tensors.tensor import DistTensor
-from glt.distributed.world import World
 from glt.errors import GltError
 
 _REDUCTIONS = ("mean", "sum")

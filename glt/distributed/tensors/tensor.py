@@ -22,6 +22,7 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.data.arrays import as_ids, require_data
 from glt.data.schema import EdgeType, NodeType
+from glt.distributed.context import World, require_world
 from glt.distributed.tensors.checkpoint import load_tensors, save_tensors
 from glt.distributed.tensors.exchange import ChangeSequence, Exchange, open_everywhere
 from glt.distributed.tensors.placement import Placement, RowIds
@@ -34,7 +35,6 @@ from glt.distributed.tensors.spec import (
     is_kind_of,
     require_writable,
 )
-from glt.distributed.world import World, require_world
 
 logger = logging.getLogger(__name__)
 

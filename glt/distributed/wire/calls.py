@@ -24,14 +24,8 @@ R = TypeVar("R", bound="Future[Any]")
 
 @dataclass(frozen=True)
 class PendingCall(Generic[R]):
-    """A call that waits for its answer.
-
-    Attributes:
-        name: What is asked for.
-        reply: Gets the answer, or what went wrong.
-        timeout_s, deadline: How long it waits, and until when, of ``time.monotonic()``.
-        request: What is sent.
-    """
+    """A call that waits for its answer until ``deadline``, of ``time.monotonic()``; ``reply`` gets that, or what went
+    wrong."""
 
     name: str
     reply: R
@@ -41,11 +35,8 @@ class PendingCall(Generic[R]):
 
 
 class PendingCalls(Generic[R]):
-    """The calls to one peer that wait for their answers, by number. Of any thread.
-
-    Attributes:
-        lost: Why no call can be answered any more, if that is so.
-    """
+    """The calls to one peer that wait for their answers, by number. Any thread may use it. ``lost`` says why no call
+    can be answered any more, if that is so."""
 
     def __init__(self) -> None:
         self.lost: PeerLost | None = None
@@ -54,11 +45,7 @@ class PendingCalls(Generic[R]):
         self._last = 0
 
     def add(self, name: str, reply: R, timeout_s: float, request: Any = None) -> int:
-        """Takes note of a call; returns its number. It cannot be cancelled: it is on its way, perhaps.
-
-        Raises:
-            glt.errors.PeerLost: If the peer is lost.
-        """
+        """Takes note of a call; returns its number. It cannot be cancelled: it is on its way, perhaps."""
         reply.set_running_or_notify_cancel()
         with self._lock:
             if self.lost is not None:
@@ -95,12 +82,7 @@ class PendingCalls(Generic[R]):
         return late
 
     def fail(self, error: GltError, peer: object, host: str, for_good: bool = False) -> PeerLost:
-        """Fails all calls, since ``peer`` on ``host`` is lost.
-
-        Args:
-            error: Why; a PeerLost is raised as it is.
-            for_good: Later calls are refused.
-        """
+        """Fails all calls, since ``peer`` on ``host`` is lost."""
         lost = (
             error
             if isinstance(error, PeerLost)
@@ -164,11 +146,7 @@ def register_server_function(func: F, name: str | None = None) -> F:
 
 
 def registered(name: str) -> Callable[..., Any]:
-    """Returns the function of that name.
-
-    Raises:
-        KeyError: If there is none; names those there are, and how to register one.
-    """
+    """Returns the function of that name."""
     if name not in _registered:
         raise LookupError(
             f"{name!r} is no function that this server runs: registered are {sorted(_registered)}. On the server, "
@@ -190,13 +168,6 @@ _DTYPES = {str(each).removeprefix("torch."): each for each in vars(torch).values
 def encode_value(value: Any, what: str) -> tuple[Any, list[Tensor] | None]:
     """Returns JSON for ``value``, and a message with its tensors, None if it has none: in parts, uint8, that share the
     memory of contiguous ones on the CPU.
-
-    Args:
-        value: None, numbers, text, tensors, arrays, dtypes, devices; tuples, lists and dicts of such.
-        what: What it is, in errors.
-
-    Raises:
-        TypeError: If it holds something else; names the type.
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(value, tensors, what, 0)
@@ -241,15 +212,8 @@ def _encode(value: Any, tensors: dict[str, Tensor], what: str, depth: int) -> An
 
 
 class Landing:
-    """Where the data of a value that is one tensor are received, in place of memory that they would be copied from.
-
-    Args:
-        out: Contiguous, on the CPU.
-
-    Attributes:
-        front: Room for what comes before the data, uint8.
-        data: Those of ``out``, uint8.
-    """
+    """Where the data of a value that is one tensor are received, in place of memory that they would be copied from: in
+    ``data``, the bytes of ``out``, and in ``front`` what comes before them."""
 
     def __init__(self, out: Tensor) -> None:
         self.out, self.data = out, bytes_of(out)
@@ -262,22 +226,14 @@ class Landing:
         return self.front.numel() + self.data.numel()
 
     def value(self, tree: Any) -> Tensor:
-        """``out``, when the message has been received.
-
-        Raises:
-            glt.errors.MessageError: If it was another value than a tensor like this.
-        """
+        """``out``, when the message has been received."""
         if tree != {_MARK: "tensor", "name": "t0"} or self.front.numpy().tobytes() != self._expected:
             raise MessageError(f"damaged value: expected one tensor, {self.out.dtype} {list(self.out.shape)}")
         return self.out
 
 
 def decode_value(tree: Any, message: Tensor | None) -> Any:
-    """Returns the value that :func:`encode_value` described; its tensors alias ``message``.
-
-    Raises:
-        glt.errors.MessageError: If this is no such value.
-    """
+    """Returns the value that :func:`encode_value` described; its tensors alias ``message``."""
     tensors = {} if message is None else read_message(message).tensors
     try:
         return _decode(tree, tensors)

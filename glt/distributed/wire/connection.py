@@ -1,4 +1,4 @@
-"""Frames over a socket: JSON for what is agreed, flat messages for data, and a beat every second.
+"""Frames over a socket: JSON for what is agreed, flat messages for data, and a beat every second; and what reads them.
 
 ::
 
@@ -12,6 +12,8 @@ connection before memory is taken for it.
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import resource
 import select
@@ -20,7 +22,8 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from torch import Tensor
 from glt import _deadlines as deadlines
 from glt.data.arrays import pooled_empty
 from glt.distributed.wire.calls import Landing
-from glt.errors import ChannelTimeout, ConnectionLost, MessageError, PeerLost, RendezvousError
+from glt.errors import ChannelTimeout, ConnectionLost, GltError, MessageError, PeerLost, RendezvousError
 
 # Of Linux: probes not answered, segments not acknowledged, milliseconds since anything was.
 _TCP_INFO = struct.Struct("3xB20xI28xI")
@@ -40,19 +43,16 @@ _JSON, _DATA, _BEAT = 1, 2, 3
 _BEAT_FRAME = _HEADER.pack(_MAGIC, _BEAT, 0, 0, 0)
 MAX_JSON_BYTES = 64 << 20
 
+logger = logging.getLogger(__name__)
+
 
 class Connection:
     """One end of a connection. Any thread may send; one at a time may receive.
 
-    Args:
-        sock: A connected stream socket; it is this object's from now on.
-        peer: Who is at the other end, as errors name it.
-        max_bytes: Longest data frame that is taken.
-
     Attributes:
-        max_json_bytes: Longest control frame that is taken.
+        max_bytes, max_json_bytes: Longest data and control frame that are taken.
         heard_s: When anything last arrived, of ``time.monotonic()``.
-        what, number: The two numbers of the data frame that was received last, for whoever received it.
+        what, number: The two numbers of the data frame that was received last.
     """
 
     def __init__(self, sock: socket.socket, peer: str, max_bytes: int = 1 << 20) -> None:
@@ -149,7 +149,7 @@ class Connection:
             if self._wait(select.POLLOUT, 0) and self.socket.send(_BEAT_FRAME) != len(_BEAT_FRAME):
                 self.close()  # half a frame is out; there was room for it, so this does not happen
         except (OSError, ConnectionLost):
-            pass  # whoever receives here hears of it
+            pass  # the thread that receives here hears of it
         finally:
             self._sending.release()
 
@@ -267,15 +267,9 @@ class Connection:
         return frame
 
     def receive_rest(self, silence_s: float, landing: Landing | None = None) -> Tensor:
-        """Waits for a message that was announced, however long it is on its way, while it comes.
-
-        Args:
-            silence_s: How long nothing may come.
-            landing: Where it is to go if it has this length; its ``front`` is then what is returned.
-
-        Raises:
-            glt.errors.ChannelTimeout: If nothing comes for ``silence_s``.
-        """
+        """Waits for a message that was announced, however long it is on its way, while it comes; ChannelTimeout if
+        nothing comes for ``silence_s``. If it has the length of ``landing``, it goes there, and the landing's ``front``
+        is returned."""
         self._landing = landing
         while True:
             try:
@@ -375,7 +369,7 @@ class Pulse:
     def _current(self) -> list[Connection]:
         found = {key: reference() for key, reference in list(self._connections.items())}
         for key in [key for key, connection in found.items() if connection is None]:
-            self._connections.pop(key, None)  # collected without a close; nobody has this id while the lock is held
+            self._connections.pop(key, None)  # collected without a close; no other has this id while the lock is held
         return [connection for connection in found.values() if connection is not None]
 
     def _run(self) -> None:
@@ -395,11 +389,138 @@ class Pulse:
 pulse = Pulse()
 
 
+@dataclass
+class _Line:
+    """A connection that is read: what takes its frames, and what is told why it ended."""
+
+    connection: Connection
+    hear: Callable[[dict[str, Any]], None]
+    lose: Callable[[str], None]
+    fd: int
+    until: float = math.inf  # it is closed then
+
+
+class Reader:
+    """Reads the connections of all groups of this process, on one thread that is there while there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._lines: dict[Connection, _Line] = {}
+        self._by_fd: dict[int, _Line] = {}
+        self._ticks: set[Callable[[], None]] = set()
+        self._poll: select.epoll | None = None
+
+    def add(
+        self,
+        connection: Connection,
+        hear: Callable[[dict[str, Any]], None],
+        lose: Callable[[str], None],
+        until: float = math.inf,
+    ) -> None:
+        """Reads a connection from now on."""
+        connection.heard_s = time.monotonic()  # it may have waited
+        with self._changed:
+            known = self._lines.get(connection)
+            line = _Line(connection, hear, lose, connection.socket.fileno() if known is None else known.fd, until)
+            self._lines[connection] = self._by_fd[line.fd] = line
+            poll = self._started()
+            if known is None and line.fd >= 0:
+                try:
+                    poll.register(line.fd, select.EPOLLIN)
+                except OSError as error:  # it was closed this moment, as the next tick finds out
+                    logger.debug("%s: %s", connection, error)
+
+    def add_tick(self, tick: Callable[[], None]) -> None:
+        """Calls ``tick`` every ``POLL_S`` from now on."""
+        with self._changed:
+            self._ticks.add(tick)
+            self._started()
+
+    def discard_tick(self, tick: Callable[[], None]) -> None:
+        with self._changed:
+            self._ticks.discard(tick)
+
+    def part(self, connections: Sequence[Connection], wait_s: float) -> None:
+        """Ends connections so that what was sent over them arrives: sends no more, reads until the other end closes,
+        for ``GOODBYE_S`` at most, and closes. Waits for all that part ``wait_s`` at most."""
+        for connection in connections:
+            connection.end_sending()
+            self.add(connection, lambda frame: None, lambda why: None, time.monotonic() + deadlines.GOODBYE_S)
+        with self._changed:
+            self._changed.wait_for(lambda: all(line.until == math.inf for line in self._lines.values()), wait_s)
+
+    def _started(self) -> select.epoll:
+        if self._poll is None:
+            self._poll = select.epoll()
+            threading.Thread(target=self._run, args=(self._poll,), name="glt-group", daemon=True).start()
+        return self._poll
+
+    def _run(self, poll: select.epoll) -> None:
+        ticked = time.monotonic()
+        while True:
+            for fd, _ in poll.poll(deadlines.POLL_S):
+                line = self._by_fd.get(fd)
+                if line is not None:
+                    self._read(line)
+            if time.monotonic() - ticked < deadlines.POLL_S:
+                continue
+            was_stopped = time.monotonic() - ticked > deadlines.STUCK_S / 2
+            ticked = time.monotonic()
+            with self._changed:
+                ticks, lines = list(self._ticks), list(self._lines.values())
+                if not ticks and not lines:
+                    self._poll = None
+                    poll.close()
+                    return
+            for line in lines if was_stopped else ():
+                line.connection.heard_s = ticked  # the others may have been stopped too, and go on a moment later
+            for tick in ticks:
+                tick()
+            self._look(lines, ticked)
+            del ticks, lines
+
+    def _look(self, lines: Iterable[_Line], now: float) -> None:
+        for line in lines:
+            if line.connection.is_closed:
+                self._read(line)  # which says why
+            elif now > line.until:
+                self._drop(line, "it has parted")
+            elif line.connection.silent_s() > deadlines.STUCK_S:
+                silent = f"{line.connection.peer} has given no sign of life for {deadlines.STUCK_S:g} s"
+                self._drop(line, f"{silent}: it is stopped or stuck, or the network is cut")
+
+    def _read(self, line: _Line) -> None:
+        try:
+            while True:
+                line.hear(line.connection.receive_json(0.0))
+        except ChannelTimeout:
+            return
+        except GltError as error:
+            self._drop(line, f"{error}; its output, or dmesg on its host, says why")
+        except (LookupError, TypeError, ValueError) as error:
+            self._drop(line, f"{line.connection.peer} sent nonsense: {type(error).__name__}: {error}")
+
+    def _drop(self, line: _Line, why: str) -> None:
+        with self._changed:
+            if self._lines.get(line.connection) is not line:
+                return  # it parts
+            del self._lines[line.connection]
+            if self._by_fd.get(line.fd) is line:
+                del self._by_fd[line.fd]
+            line.connection.close()  # which takes it from the poll too
+            self._changed.notify_all()
+        line.lose(why)
+
+
+reader = Reader()
+
+
 def _forget() -> None:
-    """A fork beats for nobody; its copies of the sockets are closed, so that they do not outlive the parent."""
+    """A fork does not beat or read; its copies of the sockets are closed, so that they do not outlive the parent."""
     for connection in pulse._current():
         connection.socket.close()
     pulse.__init__()  # type: ignore[misc]
+    reader.__init__()  # type: ignore[misc]
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -422,11 +543,7 @@ def reachable_address(host: str, master: tuple[str, int]) -> str:
 
 
 def own_address(master: tuple[str, int]) -> str:
-    """The address of this host on the way to another, which need not be there: nothing is sent.
-
-    Raises:
-        glt.errors.RendezvousError: If there is no such host, or no way to it.
-    """
+    """The address of this host on the way to another, which need not be there: nothing is sent."""
     try:
         found = socket.getaddrinfo(*master, type=socket.SOCK_DGRAM)
     except socket.gaierror as error:

@@ -19,19 +19,22 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from glt import _deadlines as deadlines
 from glt.distributed.context import DistContext
-from glt.distributed.wire.connection import Connection
-from glt.distributed.wire.hub import Hub, next_number, open_port, reader, send, trainer_name
-from glt.distributed.wire.listener import dial, introduce
+from glt.distributed.wire.connection import MAX_JSON_BYTES, Connection, own_address, pulse, reader
+from glt.distributed.wire.listener import Listener, dial, introduce
 from glt.distributed.wire.store import host_store, job_store, naming_the_job_store
 from glt.distributed.wire.threads import NativePool
 from glt.errors import GltError, PeerLost, RendezvousError
@@ -46,12 +49,7 @@ T = TypeVar("T")
 class Group:
     """The trainers of a loader, or of another act of all of them. A group of one rank has neither thread nor port.
 
-    Args:
-        context: This trainer.
-        master_addr, master_port, timeout_s: As in the worker options.
-
     Attributes:
-        rank, size: This trainer, among how many.
         me: This process, as errors name it.
         addr: Where the others reach rank 0.
         name: Of this group, the same on all ranks.
@@ -119,11 +117,8 @@ class Group:
     # -- meeting ---------------------------------------------------------------------------------------------------
 
     def exchange(self, topic: str, value: Any) -> list[Any]:
-        """Returns the values of all ranks, when the last has come.
-
-        Args:
-            topic: What they tell each other, as errors say it: ``"options"``.
-            value: JSON.
+        """Returns the values (JSON) of all ranks, when the last has come; ``topic`` says in errors what they tell each
+        other.
 
         Raises:
             RendezvousError: If some do not come in time, or two come as one rank; names them.
@@ -148,11 +143,7 @@ class Group:
             return self._values.pop(topic)
 
     def open_store(self) -> tuple[str, int, str]:
-        """Opens a store of ``torch.distributed`` in the process of rank 0, for torch's rpc; all ranks call this.
-
-        Returns:
-            Host, port, and the prefix of this group's keys.
-        """
+        """Opens a store of ``torch.distributed`` in the process of rank 0, for torch's rpc; all ranks call this."""
         return self.addr, self.exchange("store", host_store() if self.rank == 0 else None)[0], self.name
 
     def name_of(self, rank: int) -> str:
@@ -162,12 +153,7 @@ class Group:
     # -- watching --------------------------------------------------------------------------------------------------
 
     def check_peers(self) -> None:
-        """Raises if another trainer has died, was cut off or gave up.
-
-        Raises:
-            PeerLost: Names it, and says why.
-            RendezvousError: If two processes came as one rank.
-        """
+        """Raises if another trainer has died, was cut off or gave up."""
         with self._changed:
             self._raise_if_over()
 
@@ -221,20 +207,14 @@ class Group:
         self._part(deadlines.GOODBYE_S)
 
     def leave(self) -> None:
-        """Says that this trainer needs nobody and that nobody needs it; waits for nothing. May be called again."""
+        """Says that this trainer and the others do not need each other; waits for nothing. May be called again."""
         self._say({"done": True})
         self._part(0.0)
 
     def finish(self, timeout_s: float | None = None) -> list[int]:
-        """Says that this trainer needs the others no more, and waits until they all say so or are gone.
-
-        Args:
-            timeout_s: Deadline in seconds; None: as long as those waited for live.
-
-        Returns:
-            Ranks that did not finish: that died or failed, or are waited for in vain; where this trainer itself has
-            failed, all others.
-        """
+        """Says that this trainer needs the others no more, and waits until they all say so or are gone; without
+        ``timeout_s`` as long as those waited for live. Returns the ranks that did not finish: that died or failed, or
+        are waited for in vain; where this trainer itself has failed, all others."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         if self._has_left or os.getpid() != self._pid:
             return others
@@ -304,14 +284,7 @@ class Group:
 
 
 def require_equal(group: Group, topic: str, mine: dict[str, Any], advice: str) -> None:
-    """Raises RendezvousError on all trainers if they differ in something; names the first that does, and two of them.
-
-    Args:
-        group: The trainers.
-        topic: What is compared, as in :meth:`Group.exchange`.
-        mine: Of this trainer: JSON by name.
-        advice: What to look at, for the error.
-    """
+    """Raises RendezvousError on all trainers if they differ in a value of ``mine``; names it and two of them."""
     values = group.exchange(topic, mine)
     wanted = values[group.rank]
     for rank, theirs in enumerate(values):
@@ -321,3 +294,232 @@ def require_equal(group: Group, topic: str, mine: dict[str, Any], advice: str) -
                 raise RendezvousError(
                     f"{group.me}: {name} differs between trainers: {two}; expected the same everywhere. {advice}"
                 )
+
+
+# Rank 0's part of a group: where the members arrive, and what passes on what they say.
+
+
+def trainer_name(rank: int, hello: dict[str, Any]) -> str:
+    """The trainer that introduced itself, as errors name it."""
+    return f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
+
+
+def send(connection: Connection, frame: dict[str, Any]) -> None:
+    """Sends a frame, if the connection lasts."""
+    try:
+        connection.send(frame, deadlines.SEND_S)
+    except GltError as error:  # the reader finds out too
+        logger.info("not sent: %s", error)
+
+
+@dataclass
+class _Topic:
+    """An exchange that is under way."""
+
+    deadline: float
+    hint_at: float
+    values: dict[int, Any] = field(default_factory=dict)
+
+
+class Hub:
+    """Collects what the ranks of a group say, and tells them all."""
+
+    def __init__(self, number: int, size: int, timeout_s: float, hear: Callable[[dict[str, Any]], None]) -> None:
+        self.number = number
+        self._size, self._timeout_s, self._hear = size, timeout_s, hear
+        # Held while frames go out, so that all members get them in one order.
+        self._lock = threading.RLock()
+        self._names = {0: trainer_name(0, introduce("trainer"))}
+        self._lines: dict[int, Connection] = {}
+        self._over: set[int] = set()  # ranks whose end is known
+        self._topics: dict[str, _Topic] = {}
+        self._has_parted = False
+
+    def admit(self, connection: Connection, hello: dict[str, Any]) -> None:
+        """Takes in a member that has introduced itself, or refuses it."""
+        rank, size = int(hello["rank"]), int(hello["size"])
+        name = trainer_name(rank, hello)
+        with self._lock:
+            wrong = self._refusal(rank, size, name)
+            is_complete = len(self._names) == self._size
+            if wrong is None:
+                connection.peer = self._names[rank] = name
+                self._lines[rank] = connection
+                if len(self._names) == self._size:
+                    self._tell({"members": [self._names[each] for each in range(self._size)]})
+                reader.add(connection, partial(self.take, rank), partial(self._lose, rank))
+            else:
+                _refuse(connection, wrong)
+                if not is_complete:  # the others wait for a rank that will not come; a complete group goes on
+                    self._tell({"refused": wrong})
+
+    def _refusal(self, rank: int, size: int, name: str) -> str | None:
+        if self._has_parted:
+            return "trainer 0 has ended its part of this loader"
+        if size != self._size:
+            return f"world_size differs between trainers: {self._size} on rank 0, {size} on rank {rank} ({name})"
+        if rank in self._names:
+            first, second = (each.partition("(")[2].rstrip(")") for each in (self._names[rank], name))
+            return (
+                f"two processes came as rank {rank}: first that of {first}, then that of {second}; expected a rank of "
+                "its own for each. If they are of different jobs, give each job a master_port of its own"
+            )
+        return None
+
+    def take(self, rank: int, frame: dict[str, Any]) -> None:
+        """Takes a frame of a member."""
+        with self._lock:
+            if "topic" in frame:
+                self._collect(rank, frame["topic"], frame["value"])
+            elif "done" in frame:
+                self._over.add(rank)
+                self._tell({"rank": rank, "done": True}, but=rank)
+            else:
+                if frame["is_over"]:
+                    self._over.add(rank)
+                text = f"{self._names[rank]} has reported {frame['report']}"
+                self._tell({**frame, "rank": rank, "report": text}, but=rank)
+
+    def _collect(self, rank: int, name: str, value: Any) -> None:
+        now = time.monotonic()
+        topic = self._topics.setdefault(name, _Topic(now + self._timeout_s, now + deadlines.HINT_S))
+        topic.values[rank] = value
+        if len(topic.values) == self._size:
+            del self._topics[name]
+            self._tell({"topic": name, "values": [topic.values[each] for each in range(self._size)]})
+
+    def tick(self) -> None:
+        """Says who is late."""
+        now = time.monotonic()
+        with self._lock:
+            for name, topic in list(self._topics.items()):
+                is_over = now > topic.deadline
+                if not is_over and now < topic.hint_at:
+                    continue
+                topic.hint_at = math.inf
+                late = [rank for rank in range(self._size) if rank not in topic.values]
+                for rank in topic.values:
+                    self._say(rank, {"topic": name, "late": late, "is_over": is_over})
+                if is_over:
+                    del self._topics[name]
+
+    def _lose(self, rank: int, why: str) -> None:
+        with self._lock:
+            self._lines.pop(rank, None)
+            if rank not in self._over:
+                self._over.add(rank)
+                self._tell({"rank": rank, "report": why, "is_over": True, "is_cause": True}, but=rank)
+
+    def _tell(self, frame: dict[str, Any], but: int = -1) -> None:
+        # Rank 0 last: what it hears may end this process.
+        for rank in [*self._lines, 0]:
+            if rank != but:
+                self._say(rank, frame)
+
+    def _say(self, rank: int, frame: dict[str, Any]) -> None:
+        if rank == 0:
+            self._hear(frame)
+        elif rank in self._lines:
+            send(self._lines[rank], frame)
+
+    def part(self, wait_s: float) -> None:
+        """Ends it; see :meth:`Reader.part`."""
+        with self._lock:
+            self._has_parted = True
+            lines, self._lines = list(self._lines.values()), {}
+        _close_port(self)
+        reader.part(lines, wait_s)
+
+
+def _refuse(connection: Connection, text: str) -> None:
+    logger.warning("%s is refused: %s", connection.peer, text)
+    send(connection, {"refused": text})
+    reader.part([connection], 0.0)
+
+
+# Where the members arrive, perhaps before rank 0 has made their group, or at a port that another group had opened.
+
+_lock = threading.Lock()
+_num_groups = 0  # of this process so far: all trainers create their loaders in the same order
+_hubs: dict[int, Hub] = {}  # by number of the group
+_ended: set[int] = set()  # groups that were in _hubs
+_waiting: dict[int, list[tuple[Connection, dict[str, Any]]]] = {}  # members of groups that are yet to be made
+_ports: dict[int, tuple[Listener, set[int]]] = {}  # with the groups that use them
+
+
+def next_number() -> int:
+    """The number of a new group, the same on all ranks."""
+    global _num_groups
+    with _lock:
+        _num_groups += 1
+        return _num_groups - 1
+
+
+def open_port(hub: Hub, addr: str, master_port: int | None) -> int:
+    """Lets the members of a group arrive at a port; returns it. Groups may share one."""
+    with _lock:
+        number = master_port or next(iter(_ports), 0)
+        if number not in _ports:
+            listener = _listen(addr, number)
+            number = listener.address[1]
+            _ports[number] = listener, set()
+        _ports[number][1].add(hub.number)
+        _hubs[hub.number] = hub
+        early = _waiting.pop(hub.number, [])
+    reader.add_tick(hub.tick)
+    for connection, hello in early:
+        hub.admit(connection, hello)
+    return number
+
+
+def _listen(addr: str, port: int) -> Listener:
+    host = "::" if ":" in own_address((addr, port or 1)) else "0.0.0.0"
+    try:
+        listener = Listener((host, port), 0, (addr, port or 1), _welcome, deadlines.HANDSHAKE_S)
+    except RendezvousError as error:
+        raise RendezvousError(
+            f"master_port = {port}: cannot be opened on {socket.gethostname()}, probably another program has it; "
+            f"choose another, or leave it out to have one found ({error.__cause__ or error})"
+        ) from error
+    listener.open()
+    return listener
+
+
+def _welcome(connection: Connection, hello: dict[str, Any]) -> None:
+    number = int(hello["group"])
+    connection.max_json_bytes = MAX_JSON_BYTES
+    connection.send(introduce("trainer"), deadlines.SEND_S)
+    pulse.add(connection)
+    with _lock:
+        hub = _hubs.get(number)
+        if hub is None and number not in _ended:
+            _waiting.setdefault(number, []).append((connection, hello))
+            return
+    if hub is None:
+        _refuse(connection, "trainer 0 has ended its part of this loader")
+    else:
+        hub.admit(connection, hello)
+
+
+def _close_port(hub: Hub) -> None:
+    """Takes a group from its port, and closes that if no other uses it."""
+    reader.discard_tick(hub.tick)
+    with _lock:
+        _hubs.pop(hub.number, None)
+        _ended.add(hub.number)
+        for number, (listener, users) in list(_ports.items()):
+            users.discard(hub.number)
+            if not users:
+                listener.close()
+                del _ports[number]
+
+
+def _forget() -> None:
+    """A fork has no groups; its copies of the sockets are closed where they are kept."""
+    global _lock
+    _lock = threading.Lock()
+    for known in (_hubs, _waiting, _ports):
+        known.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -26,11 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Hint:
-    """Says once what a long wait is waiting for: its deadline is minutes.
-
-    Args:
-        timeout_s: The deadline.
-    """
+    """Says once what a long wait is waiting for: its deadline is minutes."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -44,7 +40,7 @@ class Hint:
 
 
 def introduce(kind: str, **more: Any) -> dict[str, Any]:
-    """The first frame of whoever connects."""
+    """The first frame of a process that connects."""
     me = {"host": socket.gethostname(), "pid": os.getpid()}
     return {"protocol": PROTOCOL, "version": glt.__version__, "kind": kind, **me, **more}
 
@@ -75,14 +71,8 @@ def dial(
 ) -> tuple[Connection, dict[str, Any]]:
     """Connects to a server, introduces this process and returns the connection with the server's answer.
 
-    Args:
-        address: Host and port.
-        peer: Who is expected there, as errors name it.
-        hello: What :func:`introduce` made.
-        timeout_s: Deadline in seconds.
-        max_bytes: Longest message that is taken from there.
-        retry: Try until the deadline where nothing listens yet.
-        answer_s: How long an answer may take; default: until the deadline, for a server answers when it is ready.
+    With ``retry`` it tries until the deadline where nothing listens yet. An answer may take ``answer_s``, by default
+    until the deadline, for a server answers when it is ready.
 
     Raises:
         glt.errors.RendezvousError: If it refuses; or if nothing listens there, or no server, before the deadline.
@@ -110,7 +100,10 @@ def dial(
         connection = Connection(sock, peer, max_bytes)
         try:
             connection.send(hello, deadlines.HANDSHAKE_S)
-            answer = _answer(connection, answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic()))
+            wait_s = answer_s or max(deadlines.HANDSHAKE_S, deadline - time.monotonic())
+            answer = connection.receive_json(wait_s)
+            if "protocol" not in answer and "refused" not in answer:
+                raise MessageError(f"{peer} answered {sorted(answer)}, which is no handshake")
         except ConnectionLost as error:
             connection.close()
             if retry and time.monotonic() < deadline:
@@ -139,13 +132,6 @@ def dial(
         return connection, answer
 
 
-def _answer(connection: Connection, timeout_s: float) -> dict[str, Any]:
-    answer = connection.receive_json(timeout_s)
-    if "protocol" not in answer and "refused" not in answer:
-        raise MessageError(f"{connection.peer} answered {sorted(answer)}, which is no handshake")
-    return answer
-
-
 _MAX_HANDSHAKES = 256
 _MAX_HELLO_BYTES = 1 << 20  # of those who have not said yet who they are
 
@@ -153,7 +139,7 @@ Welcome = Callable[[Connection, dict[str, Any]], None]
 
 
 class Listener:
-    """Listens from the start, and passes connections on once it is opened.
+    """Listens from the start, and passes connections on once it is opened; RendezvousError if it cannot listen.
 
     Args:
         bind: Host and port; port 0: one is found.
@@ -164,13 +150,9 @@ class Listener:
         timeout_s: How long a connection waits for :meth:`open`.
 
     Attributes:
-        address: Host and port under which others reach it.
-        listens_at: The address that it listens at, of one interface or of all.
+        address: Host and port under which others reach it; ``listens_at`` is of one interface or of all.
         has_no_threads: The script has ended, and Python 3.12 starts no threads then: connections are passed on one
             after the other, on the thread that takes them.
-
-    Raises:
-        glt.errors.RendezvousError: If it cannot listen there; says why and what to do.
     """
 
     def __init__(
@@ -281,7 +263,7 @@ class Listener:
         except (KeyError, TypeError, ValueError) as error:
             logger.warning("%s sent nonsense: %s: %s", connection.peer, type(error).__name__, error)
             refuse(connection, f"this is no handshake: {type(error).__name__}: {error}")
-        except Exception:  # no descriptors for it, for example: whoever asks may try again
+        except Exception:  # no descriptors for it, for example: the other end may try again
             logger.exception("the connection of %s is given up", connection.peer)
             connection.close()
 
@@ -310,13 +292,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def refuse(connection: Connection, text: str, is_ending: bool = False) -> None:
-    """Ends a connection in words.
-
-    Args:
-        connection: Of somebody who has introduced itself.
-        text: Why.
-        is_ending: Whether another server may soon be in the place of this one.
-    """
+    """Ends a connection in words."""
     try:
         connection.send({"refused": text, "is_ending": is_ending}, timeout_s=deadlines.SEND_S)
     except GltError as error:

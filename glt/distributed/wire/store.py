@@ -24,15 +24,11 @@ T = TypeVar("T")
 
 
 class TimedStore:
-    """Passes calls on to a store, and gives up on it when one is not answered.
+    """Passes calls on to a store, and raises ``torch.distributed.DistError`` when the store is lost or does not answer.
 
     The deadline that torch has is one for values to be set. Where the process that hosts a store is stopped, or its
     host cannot be reached any more, a call such as ``check`` never returns. So calls are made on another thread, which
-    is left behind then.
-
-    Args:
-        store: What is asked.
-        answer_s: How long an answer may take, in seconds; default: half a minute.
+    is left behind after ``answer_s``, by default half a minute.
     """
 
     def __init__(self, store: dist.Store, answer_s: float | None = None) -> None:
@@ -43,28 +39,18 @@ class TimedStore:
         weakref.finalize(self, self._pool.end).atexit = False
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of these are set; errors as of :meth:`ask`."""
+        """Whether all of these are set."""
         return self.ask(lambda: self.store.check(list(keys)))
 
     def get(self, key: str) -> bytes:
-        """The value of a key that is set; errors as of :meth:`ask`."""
+        """The value of a key that is set."""
         return self.ask(lambda: self.store.get(key))
 
     def set(self, key: str, value: str) -> None:
-        """Errors as of :meth:`ask`."""
         self.ask(lambda: self.store.set(key, value))
 
     def wait_for(self, key: str, timeout_s: float, look: Callable[[], None] = lambda: None) -> bytes | None:
-        """Waits for a key to be set; errors as of :meth:`ask`.
-
-        Args:
-            key: Which one.
-            timeout_s: Deadline in seconds.
-            look: Called again and again until then; raises if it never will be.
-
-        Returns:
-            Its value; None if it is not set in time.
-        """
+        """Waits for a key to be set and returns its value; None if it is not set in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() <= deadline:
             try:
@@ -90,11 +76,7 @@ class TimedStore:
         return self.ask(wait, timeout_s + self.answer_s)
 
     def ask(self, call: Callable[[], T], answer_s: float | None = None) -> T:
-        """Makes a call; ``answer_s`` is its own deadline, if it has one.
-
-        Raises:
-            torch.distributed.DistError: If the store is lost, or gives no answer in time, now or earlier.
-        """
+        """Makes a call; ``answer_s`` is its own deadline, if it has one."""
         if self._silent:
             raise self._gives_no_answer()
         try:
@@ -110,12 +92,7 @@ class TimedStore:
 
 
 def wait_for_all(store: TimedStore, keys: Sequence[str], timeout_s: float) -> list[bytes]:
-    """Waits for processes to have set a key each, and returns the values.
-
-    Raises:
-        RendezvousError: If some have not within ``timeout_s``; names their keys.
-        torch.distributed.DistError: If the store is lost.
-    """
+    """Waits for processes to have set a key each, and returns the values."""
     deadline, hint = time.monotonic() + timeout_s, Hint(timeout_s)
     while missing := [key for key in keys if not store.check([key])]:
         if time.monotonic() > deadline:
@@ -126,15 +103,7 @@ def wait_for_all(store: TimedStore, keys: Sequence[str], timeout_s: float) -> li
 
 
 def connect(addr: str, port: int, prefix: str, timeout_s: float) -> dist.Store:
-    """Returns the store at ``addr:port``, restricted to keys under ``prefix``.
-
-    Args:
-        addr, port, prefix: Where it is, and what of it.
-        timeout_s: Deadline in seconds for it to be there.
-
-    Raises:
-        RendezvousError: If nothing listens there within ``timeout_s``, or something that is no store.
-    """
+    """Returns the store at ``addr:port``, restricted to keys under ``prefix``."""
     advice = (
         "the trainer of rank 0 opens it when it creates the loader; check that it runs (and is not stopped), and that "
         "master_addr and master_port reach it"

@@ -1,25 +1,25 @@
-"""Threads for native calls, which do not keep an ending interpreter waiting."""
+"""Threads: a pool of them for native calls, and one that runs an asyncio loop with a bounded number of tasks."""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from glt import _deadlines as deadlines
 
 T = TypeVar("T")
 
 
 class NativePool:
-    """A fixed number of daemon threads that run calls.
+    """A fixed number of daemon threads that run calls; all are started at once.
 
     ``concurrent.futures`` has such a pool, but the interpreter joins its threads before it runs exit handlers, and
-    would wait for ever for one that waits for room in a channel that only an exit handler closes.
-
-    Args:
-        num_threads: How many; all are started at once.
-        name: Prefix of their names.
+    would wait forever for one that waits for room in a channel that only an exit handler closes.
     """
 
     def __init__(self, num_threads: int, name: str) -> None:
@@ -62,3 +62,104 @@ def _work(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (call := calls.get()) is not None:
         call()
         del call  # not kept, with its arguments, until the next one comes
+
+
+class ConcurrentEventLoop:
+    """Runs coroutines concurrently: while one waits for a reply, the others go on.
+
+    Long native calls do not belong on the loop's thread, where they would hold up all tasks: :meth:`run_native` runs
+    them on a pool of at most 8 threads (they release the GIL).
+
+    Args:
+        concurrency: Tasks in flight at most, at least 1; :meth:`submit` waits for a free place.
+        name: Prefix of the names of the threads.
+
+    Raises:
+        ValueError: If ``concurrency`` is below 1.
+    """
+
+    def __init__(self, concurrency: int, name: str = "glt-sampler") -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency = {concurrency}: expected at least 1")
+        self.concurrency = concurrency
+        self._places = threading.Semaphore(concurrency)
+        self._loop = asyncio.new_event_loop()
+        self._pool = NativePool(min(concurrency, 8), f"{name}-native")
+        self._tasks: set[concurrent.futures.Future[Any]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        # What was cancelled ends here: a task dropped half-way would complain when it is collected.
+        if pending := asyncio.all_tasks(self._loop):
+            for task in pending:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        self._loop.close()
+
+    def submit(
+        self, make_task: Callable[[], Coroutine[Any, Any, T]], is_stopped: Callable[[], bool] = lambda: False
+    ) -> concurrent.futures.Future[T] | None:
+        """Starts ``make_task()`` on the loop once a place is free; returns its future.
+
+        Args:
+            make_task: Makes the coroutine; not called before there is a place for it.
+            is_stopped: Asked while waiting; when true, or when the loop was shut down, nothing is started and None is
+                returned.
+        """
+        while not self._places.acquire(timeout=0.1):
+            if is_stopped() or self._closed:
+                return None
+        if is_stopped() or self._closed:
+            self._places.release()
+            return None
+        future = asyncio.run_coroutine_threadsafe(make_task(), self._loop)
+        with self._lock:
+            self._tasks.add(future)
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, future: concurrent.futures.Future[Any]) -> None:
+        with self._lock:
+            self._tasks.discard(future)
+        self._places.release()
+
+    def create_future(self) -> asyncio.Future[None]:
+        """A future that tasks of this loop may await and set."""
+        return self._loop.create_future()
+
+    def run_native(self, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Runs a blocking call on the pool; awaited from a task of this loop.
+
+        Raises:
+            asyncio.CancelledError: If the loop was shut down.
+        """
+        if self._closed:
+            raise asyncio.CancelledError("the loop was shut down")
+        return asyncio.wrap_future(self._pool.submit(call, *args), loop=self._loop)
+
+    def wait_all(self, timeout_s: float) -> bool:
+        """Waits for the tasks in flight, ``timeout_s`` seconds at most; false if some were not done in time. Their
+        exceptions stay with them."""
+        with self._lock:
+            tasks = set(self._tasks)
+        return not concurrent.futures.wait(tasks, timeout_s).not_done
+
+    def shutdown(self, timeout_s: float = deadlines.JOIN_S) -> None:
+        """Cancels what is in flight and ends the threads; waits ``timeout_s`` seconds for the tasks and as long for the
+        loop's thread and each of the native threads. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._lock:
+            tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        self.wait_all(timeout_s)
+        self._pool.shutdown(timeout_s)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout_s)

@@ -17,8 +17,8 @@ from service_actors import Stage
 
 import glt
 from glt import _deadlines as deadlines
+from glt.distributed.context import require_world
 from glt.distributed.graph.inference import infer_layerwise
-from glt.distributed.world import require_world
 
 PROMPT_S = 100.0  # as opposed to the half hour of a barrier; on a busy machine seconds are many
 

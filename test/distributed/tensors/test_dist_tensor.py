@@ -12,10 +12,10 @@ import pytest
 import torch
 from store_world import Servers
 
+from glt.distributed.context import enter, leave
 from glt.distributed.job.worlds import StandaloneWorld
 from glt.distributed.tensors import store as tensor_store
 from glt.distributed.tensors.tensor import DistTensor, Handles, flush_all
-from glt.distributed.world import enter, leave
 from glt.errors import PeerLost
 
 DTYPES = """bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 complex64 complex128

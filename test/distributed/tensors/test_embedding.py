@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import glt
+from glt.distributed.context import enter, leave
 from glt.distributed.job.worlds import StandaloneWorld
 from glt.distributed.tensors.embedding import DistEmbedding, DistParameter
 from glt.distributed.tensors.optimizer import SparseAdagrad, SparseAdam
-from glt.distributed.world import enter, leave
 
 
 @pytest.fixture(autouse=True)
