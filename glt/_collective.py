@@ -48,12 +48,7 @@ class Collective:
     """
 
     def __init__(
-        self,
-        group: dist.ProcessGroup | None,
-        timeout_s: float,
-        role: str,
-        remedy: str,
-        stage: str = "the beginning",
+        self, group: dist.ProcessGroup | None, timeout_s: float, role: str, remedy: str, stage: str = "the beginning"
     ) -> None:
         self._group, self._timeout_s, self._role, self._remedy = group, timeout_s, role, remedy
         self.rank = 0 if group is None else dist.get_rank(group)

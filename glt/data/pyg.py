@@ -186,11 +186,7 @@ _TOPOLOGY = ("edge_index", "adj", "adj_t", "num_nodes", "num_edges")
 
 
 def arrays_of_pyg(
-    data: Data | HeteroData,
-    *,
-    weight_attr: str | None = None,
-    time_attr: str | None = None,
-    with_tables: bool = True,
+    data: Data | HeteroData, *, weight_attr: str | None = None, time_attr: str | None = None, with_tables: bool = True
 ) -> GraphArrays:
     """Takes edges, node-level and edge-level attributes as PyG itself tells them apart; graph-level ones, and
     ``edge_label_index`` and its like, are not part of a graph's tables.

@@ -205,11 +205,7 @@ def _by_edge_id(topology: Topology) -> Tensor:
 
 
 def dataset_of_stores(
-    feature_store: FeatureStore | None,
-    graph_store: GraphStore,
-    *,
-    edge_dir: str = "in",
-    time_attr: str | None = None,
+    feature_store: FeatureStore | None, graph_store: GraphStore, *, edge_dir: str = "in", time_attr: str | None = None
 ) -> Dataset:
     """Reads the edges of a graph store into a :class:`Dataset`; features stay where they are, but for times of nodes.
 

@@ -11,9 +11,5 @@ if TYPE_CHECKING:
 __all__ = ["LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "link_neighbor_loader": ["LinkNeighborLoader"],
-        "neighbor_loader": ["NeighborLoader", "SubGraphLoader"],
-    },
+    __name__, {"link_neighbor_loader": ["LinkNeighborLoader"], "neighbor_loader": ["NeighborLoader", "SubGraphLoader"]}
 )

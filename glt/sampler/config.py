@@ -48,8 +48,7 @@ CONFLICTS = (
         "the last edges by time need a time; name the attribute that holds it",
     ),
     Conflict(
-        {"input_time": GIVEN, "time_attr": None},
-        "seed times compare with the times that time_attr names; name it",
+        {"input_time": GIVEN, "time_attr": None}, "seed times compare with the times that time_attr names; name it"
     ),
     Conflict(
         {"time_level": "edge", "input_time": None},
@@ -77,10 +76,7 @@ CONFLICTS = (
         "the samplers of a partition look features up where they are; leave filter_per_worker out, or look up features "
         "yourself, with collect_features=False and transform",
     ),
-    Conflict(
-        {"directed": False, "subgraph_type": "bidirectional"},
-        "directed=False is PyG's old name for 'induced'",
-    ),
+    Conflict({"directed": False, "subgraph_type": "bidirectional"}, "directed=False is PyG's old name for 'induced'"),
     Conflict(
         {"exclude_edges": GIVEN, "subgraph_type": "induced"},
         "the excluded edges would come back among the induced ones; leave one out",

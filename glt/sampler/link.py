@@ -14,14 +14,7 @@ from glt import _core
 from glt.data.arrays import pooled_empty, require_in_range
 from glt.data.schema import EdgeType, Schema, reverse_relation
 from glt.sampler.config import GIVEN, refuse_conflicts
-from glt.sampler.negatives import (
-    Endpoint,
-    LocalCheck,
-    earliest_node,
-    linked_to_all,
-    negative_rounds,
-    run_rounds,
-)
+from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, linked_to_all, negative_rounds, run_rounds
 
 if TYPE_CHECKING:
     from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput

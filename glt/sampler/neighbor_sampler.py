@@ -383,11 +383,7 @@ class NeighborSampler(BaseSampler):
         return self.sample([(self.graph.schema.node_index(t), s.to(torch.int64)) for t, s in seed.items()], times)
 
     def sample_from_edges(
-        self,
-        index: EdgeSamplerInput,
-        neg_sampling: NegativeSampling | None = None,
-        *,
-        batch_key: int | None = None,
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Samples the neighbourhoods of both ends of edges, and of negatives: see :mod:`glt.sampler.negatives`.
 
@@ -408,22 +404,13 @@ class NeighborSampler(BaseSampler):
         return self.begin_from_edges(index, neg_sampling, batch_key=batch_key)()
 
     def begin_from_edges(
-        self,
-        index: EdgeSamplerInput,
-        neg_sampling: NegativeSampling | None = None,
-        *,
-        batch_key: int | None = None,
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, *, batch_key: int | None = None
     ) -> Finish:
         """Begins a batch of :meth:`sample_from_edges`, as :meth:`begin_from_nodes`; negatives are waited for now."""
         return self._links.begin(self, index, neg_sampling, self._next_key() if batch_key is None else batch_key)
 
     def sample_prob(
-        self,
-        seeds: Any,
-        num_nodes: Any = None,
-        *,
-        batch_size: int = BATCH_SIZE,
-        num_batches: int | None = None,
+        self, seeds: Any, num_nodes: Any = None, *, batch_size: int = BATCH_SIZE, num_batches: int | None = None
     ) -> Tensor | dict[NodeType, Tensor]:
         """Estimates how likely each node is to be in a batch: what partitioners place nodes and fill caches by.
 

@@ -200,12 +200,7 @@ def reference_batch(
     key = reference_key(random_seed, epoch, index)
     batch = reference_typed_batch(1, [edges], [(0, seeds)], [num_neighbors], key=key, replace=replace)
     return ReferenceBatch(
-        batch.node[0],
-        batch.row[0],
-        batch.col[0],
-        batch.edge[0],
-        batch.num_sampled_nodes[0],
-        batch.num_sampled_edges[0],
+        batch.node[0], batch.row[0], batch.col[0], batch.edge[0], batch.num_sampled_nodes[0], batch.num_sampled_edges[0]
     )
 
 
