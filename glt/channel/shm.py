@@ -13,7 +13,7 @@ from torch import Tensor
 from glt import _core
 from glt import _deadlines as deadlines
 from glt._checks import available_memory, format_size, parse_size
-from glt.channel.base import DEFAULT_TIMEOUT_S, Channel, Slot
+from glt.channel.channel import DEFAULT_TIMEOUT_S, Channel, Slot
 from glt.channel.message import Message, read_message
 from glt.data.arrays import process_pool
 from glt.data.pinned import PinnedMemory

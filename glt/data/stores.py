@@ -13,9 +13,8 @@ from torch_geometric.data import EdgeAttr, FeatureStore, GraphStore, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from glt.data.arrays import as_rows
-from glt.data.dataset import Dataset
+from glt.data.dataset import Dataset, Graph
 from glt.data.feature import Feature
-from glt.data.graph import Graph
 from glt.data.schema import HOMOGENEOUS, Schema
 from glt.data.topology import TimedEdges, Topology, as_times, coo_of, layout_of
 

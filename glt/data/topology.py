@@ -12,8 +12,7 @@ from torch import Tensor
 
 from glt import _core
 from glt.data.arrays import NativeView, Packed, as_numpy, from_array, require_data
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import check_edge_dir
+from glt.data.schema import PartitionBook, check_edge_dir
 
 # Sources and destinations of edges, in whatever holds them.
 

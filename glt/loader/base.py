@@ -22,9 +22,9 @@ from glt.data.dataset import Dataset
 from glt.data.device import accelerator_of
 from glt.data.feature import WindowGather
 from glt.data.schema import HOMOGENEOUS
-from glt.loader.ahead import AheadOptions, BatchesAhead, BatchesOnRequest, MadeBatches, outcome
-from glt.loader.features import BatchFeatures
+from glt.loader.batches import AheadOptions, BatchesAhead, BatchesOnRequest, BatchFeatures, MadeBatches, outcome
 from glt.sampler.config import per_edge_type
+from glt.sampler.graph import Finish
 from glt.sampler.neighbor_sampler import NeighborSampler, is_replaced
 from glt.sampler.order import (
     BatchIndex,
@@ -37,7 +37,6 @@ from glt.sampler.order import (
     crc32_of,
     draw_random_seed,
 )
-from glt.sampler.output import Finish
 
 # A sampler that the caller brings to a loader, next to options that the loader takes as well.
 

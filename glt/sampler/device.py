@@ -18,14 +18,14 @@ from glt.data.topology import EdgeWeights, TimedEdges
 from glt.sampler import negatives
 from glt.sampler.config import SamplingConfig
 from glt.sampler.device_batch import DeviceBatch, PlacedRows, Seeds, current_stream, device_index
-from glt.sampler.graph import SampledGraph
+from glt.sampler.graph import SampledGraph, hop_counts, typed_output
 from glt.sampler.negatives import Endpoint, NegativeRounds
 
 if TYPE_CHECKING:
     from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+    from glt.sampler.graph import Finish
     from glt.sampler.hotness import EdgeFacts
-    from glt.sampler.output import Finish
 
 
 # Hotness passed along edges by a kernel: what ``_core.add_doubt`` adds up on the CPU.
@@ -269,8 +269,6 @@ class DeviceSampling:
         exclusions: Sequence[_core.Exclusions | None] | None = None,
     ) -> Finish:
         """Asks for the kernels of a batch; what it returns waits for them on the stream, and returns the sample."""
-        from glt.sampler.output import hop_counts, typed_output  # loads torch_geometric: sampling processes do without
-
         launched = [self._launched(config, seeds, seed_time, batch_key, exclusions)]
         stream = current_stream(self.device)
 

@@ -19,8 +19,8 @@ from glt.sampler.negatives import Endpoint, LocalCheck, earliest_node, linked_to
 if TYPE_CHECKING:
     from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, SamplerOutput
 
+    from glt.sampler.graph import Finish
     from glt.sampler.neighbor_sampler import NeighborSampler
-    from glt.sampler.output import Finish
 
 
 @dataclass

@@ -27,19 +27,20 @@ from glt.data.device import Accelerator
 from glt.data.schema import EdgeType, NodeType
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, per_edge_type, refuse_conflicts
 from glt.sampler.device import DeviceSampling, sampling_device
-from glt.sampler.graph import SampledGraph
-from glt.sampler.hotness import BATCH_SIZE, LocalHotness
-from glt.sampler.link import LocalLinks
-from glt.sampler.order import check_random_seed, draw_random_seed
-from glt.sampler.output import (
+from glt.sampler.graph import (
     Finish,
     NeighborOutput,
+    SampledGraph,
+    Source,
     bidirectional,
     call_once,
     require_distinct_reverses,
+    sampled_graph,
     sampler_output,
 )
-from glt.sampler.sources import Source, sampled_graph
+from glt.sampler.hotness import BATCH_SIZE, LocalHotness
+from glt.sampler.link import LocalLinks
+from glt.sampler.order import check_random_seed, draw_random_seed
 
 DIRECTIONS = {"forward": "in", "backward": "out"}
 

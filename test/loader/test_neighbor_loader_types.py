@@ -13,7 +13,7 @@ from glt.data.stores import DatasetFeatureStore, DatasetGraphStore
 from glt.loader import NeighborLoader
 from glt.sampler import NeighborSampler
 from glt.testing import check_batch, random_graph, reference_key
-from glt.testing.hetero import check_typed_batch, random_hetero_graph, reference_output
+from glt.testing.batches import check_typed_batch, random_hetero_graph, reference_output
 
 DATA = random_hetero_graph(seed=2)
 HOMO = random_graph(120, 900, seed=5).to_data()

@@ -8,7 +8,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from glt.data import Dataset
 from glt.sampler import NeighborSampler
 from glt.testing import random_graph, reference_key
-from glt.testing.hetero import random_hetero_graph, reference_output
+from glt.testing.batches import random_hetero_graph, reference_output
 
 HETERO = random_hetero_graph(seed=4)
 HOMO = random_graph(80, 700, seed=3).to_data()

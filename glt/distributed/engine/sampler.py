@@ -15,7 +15,7 @@ from torch import Tensor
 from glt import _core
 from glt.channel.message import MessageLayout
 from glt.data.device import Event
-from glt.data.partition_book import PartitionBook
+from glt.data.schema import PartitionBook
 from glt.distributed.engine.dataset import DistDataset
 from glt.distributed.engine.event_loop import ConcurrentEventLoop
 from glt.distributed.engine.local_partition import LocalPartition

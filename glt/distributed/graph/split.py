@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from glt.data.arrays import require_data
-from glt.data.partition_book import PartitionBook
-from glt.data.schema import EdgeType, NodeType
+from glt.data.schema import EdgeType, NodeType, PartitionBook
 from glt.distributed.context import get_context
 from glt.distributed.world import World, current_world
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt._checks import check_flag
-from glt.channel.local import ON_HOST
+from glt.channel.channel import ON_HOST
 from glt.channel.message import Message, MessageKind, device_view
 from glt.data.device import HOST, Accelerator, Event, accelerator_of, missing_for_cuda
 from glt.distributed.context import DistContext, require_context

@@ -18,7 +18,7 @@ from glt.distributed.server.client import RemoteDataset
 from glt.distributed.server.server import SPLITS
 from glt.loader.seeds import as_tensor, checked_edges, matching_types, split_edge_type
 from glt.sampler.config import TEMPORAL_STRATEGIES, SamplingConfig, refuse_conflicts
-from glt.sampler.output import require_distinct_reverses
+from glt.sampler.graph import require_distinct_reverses
 
 # PyG's sampling options, checked against what the partition directory holds.
 

@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from glt.data.schema import Schema, reverse_edge_type
-from glt.sampler.output import bidirectional
+from glt.sampler.graph import bidirectional
 
 
 def collate(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from glt import _deadlines as deadlines
-from glt.channel.local import DeviceChannel, LocalChannel
+from glt.channel.channel import DeviceChannel, LocalChannel
 from glt.channel.message import Message
 from glt.data.device import accelerator_of
 from glt.distributed.engine.dataset import DistDataset
