@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace as replace_option
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ from glt.sampler.graph import (
     Finish,
     NeighborOutput,
     SampledGraph,
-    Source,
     bidirectional,
     call_once,
     require_distinct_reverses,
@@ -41,6 +40,9 @@ from glt.sampler.graph import (
 from glt.sampler.hotness import BATCH_SIZE, LocalHotness
 from glt.sampler.link import LocalLinks
 from glt.sampler.order import check_random_seed, draw_random_seed
+
+if TYPE_CHECKING:
+    from glt.sampler.graph import Source
 
 DIRECTIONS = {"forward": "in", "backward": "out"}
 
