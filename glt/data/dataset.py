@@ -31,16 +31,12 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 
-# The edges of a graph where the samplers of one GPU read them.
-
-
 class DeviceTopology:
     """The arrays of a :class:`~glt.data.topology.Topology`, each at an address that one GPU can read.
 
-    Row offsets are always in device memory: every row of a frontier asks for two. The columns are there too (mode
-    ``'CUDA'``), or stay pinned in the topology's own memory, of which a sampler reads the few neighbours that it draws
-    (``'ZERO_COPY'``). ``indptr, indices, edge_ids, weights, by_time`` are as the topology has them, readable by kernels
-    at ``data_ptr()``. If a column cannot be pinned, those pinned before are given back. Not yet run on a GPU.
+    Row offsets are always in device memory. The columns are there too (mode ``'CUDA'``), or stay pinned in the
+    topology's own memory (``'ZERO_COPY'``). ``indptr, indices, edge_ids, weights, by_time`` are as the topology has
+    them, readable by kernels at ``data_ptr()``. Not yet run on a GPU.
     """
 
     def __init__(self, topology: Topology, device: torch.device, mode: str, pages: PinnedPages | None = None) -> None:
@@ -48,7 +44,7 @@ class DeviceTopology:
         self._pages, self._guard = pages, wait_when_dropped(self, device)
         self._pins: list[PinnedMemory] = []
         self._in_place: list[tuple[Tensor, int]] = []  # columns that are not copied, and where they were
-        # By where they are: columns by time may be the plain ones.
+        # By address: columns by time may be the plain ones.
         self._brought: dict[tuple[int, torch.dtype], Tensor] = {}
         try:
             self.indptr = copy_to_device(topology.indptr, device)
@@ -60,10 +56,9 @@ class DeviceTopology:
             self.by_time: TimedEdges | None = None
             if topology.by_time is not None:
                 indices, edge_ids, time = topology.by_time
+                ids = self._optional(edge_ids, "edge_ids by time")
                 self.by_time = TimedEdges(
-                    self._column(indices, "indices by time"),
-                    self._optional(edge_ids, "edge_ids by time"),
-                    self._column(time, "edge times"),
+                    self._column(indices, "indices by time"), ids, self._column(time, "edge times")
                 )
         except BaseException:
             self.close()
@@ -89,12 +84,11 @@ class DeviceTopology:
 
     @property
     def has_moved(self) -> bool:
-        """Whether torch has moved a column that is read in place (see :class:`~glt.data.arrays.NativeView`): this is of
-        no use then."""
+        """Whether torch has moved a column that is read in place: this is of no use then."""
         return any(column.data_ptr() != address for column, address in self._in_place)
 
     def close(self) -> None:
-        """Unpins the columns, after the work under way; nothing may sample from here any more."""
+        """Unpins the columns, after the work under way."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # device memory may be taken again on any stream
         if self._guard is not None:
@@ -115,7 +109,7 @@ class Graph:
 
     The edges stay in host memory in every mode, where CPU samplers read them in place. The mode says where samplers on
     a GPU find them, once one asks (:meth:`placed`); each process places them for itself, and processes that share the
-    memory of the topology pin the same pages.
+    memory pin the same pages.
 
     Args:
         topology: The edges.
@@ -138,9 +132,7 @@ class Graph:
             raise ValueError(f"device = {device!r}: mode = 'CPU' is not for GPUs; use 'ZERO_COPY' or 'CUDA'")
         if accelerator_of(device, "device") is None and device is not None and mode == "CUDA":
             raise ValueError(f"device = {device!r}: mode = 'CUDA' is for a GPU, such as 'cuda:0'")
-        self.topology = topology
-        self.mode = mode
-        self.device = device
+        self.topology, self.mode, self.device = topology, mode, device
         self._start()
 
     def _start(self) -> None:
@@ -149,7 +141,7 @@ class Graph:
 
     def placed(self, device: Accelerator | torch.device | int | str | None = None) -> DeviceTopology:
         """Returns the edges as samplers on a GPU, by default the graph's, read them; places them there the first time,
-        which takes a while, and again when torch has moved their memory.
+        and again when torch has moved their memory.
 
         Raises:
             RuntimeError, torch.OutOfMemoryError: If the columns cannot be pinned, or the GPU has no room.
@@ -167,7 +159,7 @@ class Graph:
             return self._placed[place]
 
     def close(self) -> None:
-        """Gives back device memory and unpins the columns; they are placed again when they are asked for again."""
+        """Gives back device memory and unpins the columns, until they are asked for again."""
         with self._lock:
             placed, self._placed = self._placed, {}
         for each in placed.values():
@@ -297,16 +289,12 @@ class Dataset:
             KeyError: If a dict names a type that there is not.
             TypeError, ValueError: If shapes, dtypes, numbers of rows or ``edge_dir`` do not fit.
         """
-        arrays = GraphArrays.from_arrays(
-            edge_index,
-            num_nodes,
-            node_tables={"x": node_features, "y": node_labels},
-            edge_tables={"edge_attr": edge_features},
-            edge_ids=edge_ids,
-            edge_weight=edge_weight,
-            edge_time=edge_time,
-            node_time=node_time,
-        )
+        tables: Any = {
+            "node_tables": {"x": node_features, "y": node_labels},
+            "edge_tables": {"edge_attr": edge_features},
+        }
+        of_edges = {"edge_ids": edge_ids, "edge_weight": edge_weight, "edge_time": edge_time}
+        arrays = GraphArrays.from_arrays(edge_index, num_nodes, **tables, **of_edges, node_time=node_time)
         return cls._of(arrays, edge_dir)
 
     @classmethod
@@ -320,11 +308,8 @@ class Dataset:
     ) -> Dataset:
         """Builds a dataset from a PyG ``Data`` or ``HeteroData``, with all its node-level and edge-level attributes.
 
-        Args:
-            data: The graph; see :func:`glt.data.pyg.arrays_of_pyg`, also for the errors.
-            edge_dir: As in :meth:`from_arrays`.
-            weight_attr: Name of the edge-level attribute to weight draws by.
-            time_attr: Name of the node-level or edge-level attribute to sample by time.
+        ``weight_attr`` names the edge-level attribute to weight draws by, ``time_attr`` the node-level or edge-level
+        one to sample by time; errors are those of :func:`glt.data.pyg.arrays_of_pyg`.
         """
         from glt.data.pyg import arrays_of_pyg  # torch_geometric takes a second to import: not before it is there
 
@@ -342,12 +327,9 @@ class Dataset:
         time_level: str | None = None,
         node_time: Sequence[Any] | None = None,
     ) -> Dataset:
-        """Wraps graphs, one per edge type and all of one direction; see the attributes. Its only tables are those of
-        ``node_time``: times of each node type, or None, named ``time_attr``.
-
-        Raises:
-            ValueError: If a graph is of another direction, or its numbers of nodes are not those of its ends.
-        """
+        """Wraps graphs, one per edge type and all of one direction. The only tables are those of ``node_time``: times
+        of each node type, or None, named ``time_attr``. Raises ValueError if a graph is of another direction, or its
+        numbers of nodes are not those of its ends."""
         self = cls(edge_dir=edge_dir)
         self._set(schema, edge_dir, tuple(graphs), num_nodes_of)
         for edge_type, ends, graph in zip(schema.edge_types, schema.ends("out"), self.graphs, strict=True):
@@ -365,14 +347,8 @@ class Dataset:
     @classmethod
     def _of(cls, arrays: GraphArrays, edge_dir: str) -> Dataset:
         graphs = [Graph(topology) for topology in arrays.topologies(edge_dir)]
-        self = cls.of_graphs(
-            arrays.schema,
-            graphs,
-            arrays.num_nodes,
-            edge_dir=edge_dir,
-            time_attr=arrays.time_attr,
-            time_level=arrays.time_level,
-        )
+        self = cls.of_graphs(arrays.schema, graphs, arrays.num_nodes, edge_dir=edge_dir)
+        self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
         for level, tables in (("node", arrays.node_tables), ("edge", arrays.edge_tables)):
             for name in dict.fromkeys(name for each in tables for name in each):
                 self._put(level, name, [each.get(name) for each in tables])
@@ -426,34 +402,21 @@ class Dataset:
             edge_index = {edge_type: coo_of(edges, layout) for edge_type, edges in edge_index.items()}
         else:
             edge_index = coo_of(edge_index, layout)
-        arrays = GraphArrays.from_arrays(
-            edge_index,
-            num_nodes,
-            node_tables={},
-            edge_tables={},
-            edge_ids=edge_ids,
-            edge_weight=edge_weights,
-            edge_time=edge_times,
-        )
+        of_edges = {"edge_ids": edge_ids, "edge_weight": edge_weights, "edge_time": edge_times}
+        arrays = GraphArrays.from_arrays(edge_index, num_nodes, node_tables={}, edge_tables={}, **of_edges)
         graphs = tuple(Graph(t, graph_mode, device) for t in arrays.topologies(self.edge_dir))
         self._set(arrays.schema, self.edge_dir, graphs, arrays.num_nodes)
         self.time_attr, self.time_level = arrays.time_attr, arrays.time_level
 
     def with_mode(self, graph_mode: str, device: Any = None) -> Dataset:
-        """Returns a dataset of the same edges and tables for samplers elsewhere; arguments and errors are those of
-        :class:`Graph`."""
+        """Returns a dataset of the same edges and tables with graphs of another mode; see :class:`Graph`."""
         other = copy.copy(self)
         other.graphs = tuple(Graph(graph.topology, graph_mode, device) for graph in self.graphs)
         return other
 
     def init_node_features(self, node_feature_data: Any, **placement: Any) -> None:
         """Sets the features of the nodes: one row per node, or such tables by node type, as tensors, arrays or
-        :class:`Feature`.
-
-        Args:
-            node_feature_data: The table, or tables by type.
-            placement: ``split_ratio``, ``device``, ``device_group_list``: see :class:`Feature`.
-        """
+        :class:`Feature`. ``placement``: ``split_ratio``, ``device``, ``device_group_list`` of :class:`Feature`."""
         self._init("node", "x", node_feature_data, placement)
 
     def init_node_labels(self, node_label_data: Any) -> None:
@@ -461,8 +424,7 @@ class Dataset:
         self._init("node", "y", node_label_data)
 
     def init_edge_features(self, edge_feature_data: Any, **placement: Any) -> None:
-        """Sets the features of the edges, one row per edge id, or such tables by edge type; see
-        :meth:`init_node_features`."""
+        """Sets the features of the edges, one row per edge id; see :meth:`init_node_features`."""
         self._init("edge", "edge_attr", edge_feature_data, placement)
 
     def _init(self, level: str, name: str, value: Any, placement: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -478,7 +440,6 @@ class Dataset:
         self._put(level, name, tables)
 
     def _widen(self, num_rows: list[int | None]) -> None:
-        """Makes room for nodes that only ``num_rows`` tell of; not where other tables have counted them already."""
         counts = [
             max(count, rows) if rows is not None and not tables else count
             for count, rows, tables in zip(self.num_nodes_of, num_rows, self.node_tables, strict=True)
@@ -493,39 +454,37 @@ class Dataset:
         self.num_nodes_of = tuple(counts)
 
     def get_graph(self, edge_type: EdgeType | None = None) -> Graph:
-        """Returns the graph of an edge type; the type may be left out where there is one only."""
+        """The graph of an edge type, which may be left out where there is one only."""
         return self.graphs[self.schema.edge_index(edge_type)]
 
     def get_node_feature(self, node_type: NodeType | None = None) -> Feature | None:
-        """Returns the features of a node type; None where it has none."""
+        """The features of a node type, or None."""
         return self.node_tables[self.schema.node_index(node_type)].get("x")
 
     def get_node_label(self, node_type: NodeType | None = None) -> Feature | None:
-        """Returns the labels of a node type; None where it has none."""
+        """The labels of a node type, or None."""
         return self.node_tables[self.schema.node_index(node_type)].get("y")
 
     def get_edge_feature(self, edge_type: EdgeType | None = None) -> Feature | None:
-        """Returns the features of an edge type; None where it has none."""
+        """The features of an edge type, or None."""
         return self.edge_tables[self.schema.edge_index(edge_type)].get("edge_attr")
 
     def get_node_types(self) -> list[NodeType] | None:
-        """Returns the node types; None for a homogeneous graph."""
+        """The node types; None for a homogeneous graph."""
         return list(self.schema.node_types) if self.schema.is_hetero else None
 
     def get_edge_types(self) -> list[EdgeType] | None:
-        """Returns the edge types; None for a homogeneous graph."""
+        """The edge types; None for a homogeneous graph."""
         return list(self.schema.edge_types) if self.schema.is_hetero else None
 
-    # The face: single objects, or dicts by type.
+    # The face: single objects, or dicts by type where the graph is heterogeneous.
 
     @property
     def graph(self) -> Any:
-        """The :class:`Graph`, or graphs by edge type."""
         return self.schema.by_edge_type(self.graphs) if self.schema.is_hetero else self.graphs[0]
 
     @property
     def num_nodes(self) -> Any:
-        """Number of nodes, or numbers by node type."""
         return self.schema.by_node_type(self.num_nodes_of) if self.schema.is_hetero else self.num_nodes_of[0]
 
     @property
@@ -535,12 +494,10 @@ class Dataset:
 
     @property
     def node_labels(self) -> Any:
-        """As :attr:`node_features`."""
         return self._face(self.schema.node_types, self.node_tables, "y")
 
     @property
     def edge_features(self) -> Any:
-        """As :attr:`node_features`, by edge type."""
         return self._face(self.schema.edge_types, self.edge_tables, "edge_attr")
 
     def _face(self, types: tuple[Any, ...], tables: tuple[dict[str, Feature], ...], name: str) -> Any:

@@ -32,15 +32,14 @@ _WIDENED = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.int8: "i
 
 
 class TieredRows:
-    """What the gather kernel of one GPU reads; see ``csrc/cuda/gather.h``. One that is dropped without
-    :meth:`close` waits for the gathers under way. Not yet run on a GPU: on the device ``cpu``, for tests, the same
-    kernel runs through the host executor, slowly.
+    """What the gather kernel of one GPU reads; see ``csrc/cuda/gather.h``. Not yet run on a GPU: on the device ``cpu``,
+    for tests, the same kernel runs through the host executor, slowly.
 
     Args:
-        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory. If any are cold, all are pinned, hot ones
-            too, since CUDA would refuse others' copies of a table that is pinned in part; only the cold ones of a
-            mapped file, or where they are few (``SMALL_BYTES``). Or several such tables of equal rows, at most 8, whose
-            rows are counted one table after the other.
+        tensor: All rows, ``[num_rows, ...]``, contiguous, in host memory, or at most 8 such tables of equal rows,
+            counted one table after the other. If any are cold, all are pinned, hot ones too, since CUDA would refuse
+            others' copies of a table that is pinned in part; only the cold ones of a mapped file, or where they are few
+            (``SMALL_BYTES``).
         device: Where gathers run and results are.
         num_hot: Rows to keep in device memory; of several tables a list.
         hotness: Hotness of each row ``[num_rows]``: the hottest are kept, ties by row. Default: the first ones are. Of
@@ -126,7 +125,7 @@ class TieredRows:
         self._bind()
 
     def _bind(self) -> None:
-        """Has the kernel read the rows where they are now: see :class:`~glt.data.arrays.NativeView`."""
+        """Has the kernel read the rows where they are now: torch may move them."""
         self.close()
         self._pins, places, addresses = [], [], self._now_at()
         self._guard = wait_when_dropped(self, self.device)
@@ -169,17 +168,9 @@ class TieredRows:
         max_blocks: int = 0,
         explain: Callable[[Tensor, Tensor | None, int], None],
     ) -> Tensor:
-        """Looks up rows on the current stream: as :meth:`glt.data.Feature.gather`, with everything on this device and
-        contiguous.
-
-        Args:
-            ids: ``[n]``, int32 or int64.
-            out: ``[at least n, ...]``. Default: of torch's allocator.
-            positions: ``[n]``, uint32.
-            dtype, wait, trusted, max_blocks: As in :meth:`glt.data.Feature.gather_on`.
-            explain: Called on the host with the ids, the positions and the rows of ``out`` when one is out of range:
-                raises the error that names it.
-        """
+        """As :meth:`glt.data.Feature.gather_on`, with everything on this device, contiguous and checked. ``explain`` is
+        called on the host with the ids, the positions and the rows of ``out`` when one is out of range: it raises the
+        error that names it."""
         dtype = self.dtype if dtype is None else dtype
         if dtype != self.dtype and (dtype != torch.float32 or self.dtype not in _WIDENED):
             raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
@@ -262,11 +253,8 @@ class Feature:
 
     Ids on the CPU are looked up in host memory. With a ``device``, ids on a GPU are looked up by that GPU:
     ``split_ratio`` of the rows in its own memory, all others in place in pinned host memory. Each process places the
-    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages. If any row is
-    read in place, all of ``tensor`` is pinned, but of mapped files: CUDA refuses copies of memory that is pinned in
-    part.
-
-    The GPU path is tested through the kernel's host executor; it has not yet run on a GPU.
+    rows when it first asks for them; processes that share the memory of ``tensor`` pin the same pages. The GPU path is
+    tested through the kernel's host executor; it has not yet run on a GPU.
 
     Args:
         tensor: The rows, shape ``[num_rows, ...]``, any dtype. Used in place if contiguous, else copied once.
@@ -320,9 +308,7 @@ class Feature:
             for member in group.device_list:
                 require_accelerator(member, f"device_list of group {group.group_id}")
         if (self.split_ratio or hotness is not None) and not self.uses_gpu:
-            raise ValueError(
-                f"split_ratio = {split_ratio}: expected device or device_group_list, the GPUs to keep rows"
-            )
+            raise ValueError(f"split_ratio = {split_ratio}: expected device or device_group_list, GPUs to keep rows")
         self._placed: dict[Accelerator, TieredRows] = {}
         self._hot: dict[tuple[torch.device, ...], list[Tensor]] = {}  # by group of GPUs, in equal parts
         self._lock = threading.Lock()
@@ -392,9 +378,8 @@ class Feature:
             TypeError, ValueError: If the dtype, shape or layout of an argument does not fit.
         """
         if self.uses_gpu and isinstance(ids, Tensor) and ids.is_cuda:
-            return self.gather_on(
-                ids.device, ids, out, positions=positions, dtype=dtype, wait=wait, max_blocks=max_blocks
-            )
+            where: dict[str, Any] = {"positions": positions, "dtype": dtype, "wait": wait, "max_blocks": max_blocks}
+            return self.gather_on(ids.device, ids, out, **where)
         ids = as_ids(ids, "ids")
         if dtype is not None and dtype != self.dtype:
             return self._widened(ids, out, positions, num_threads, dtype)
@@ -406,10 +391,10 @@ class Feature:
             out = pooled_empty((len(ids), *self.row_shape), self.dtype)
         elif out.dtype != self.dtype:
             raise TypeError(f"out has dtype {out.dtype}: expected {self.dtype}, the table's")
-        # Looked at anew each time: torch may have moved the memory of both (see glt.data.arrays).
+        # Looked at anew each time: torch may have moved the memory of both.
         table, row_of = as_numpy(self.tensor), None if self.row_of is None else self.row_of.numpy()
-        where = None if positions is None else positions.numpy()
-        _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, where, num_threads, self._first_id)
+        at = None if positions is None else positions.numpy()
+        _core.gather_rows(table, ids.numpy(), as_numpy(out), row_of, at, num_threads, self._first_id)
         return out
 
     def __getitem__(self, ids: Tensor) -> Tensor:
@@ -418,7 +403,6 @@ class Feature:
     def _widened(
         self, ids: Tensor, out: Tensor | None, positions: Tensor | None, num_threads: int, dtype: torch.dtype
     ) -> Tensor:
-        """On the CPU: the rows as they are first, then in float32."""
         if dtype != torch.float32 or self.dtype not in (torch.bfloat16, torch.float16, torch.int8):
             raise TypeError(f"dtype = {dtype}: expected {self.dtype}, the rows' own" + widening_of(self.dtype))
         wide = self.gather(ids, num_threads=num_threads).to(dtype)
@@ -441,14 +425,9 @@ class Feature:
         trusted: bool = False,
         max_blocks: int = 0,
     ) -> Tensor:
-        """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``.
-
-        Args:
-            device: The GPU; what else there is must be there.
-            ids, out, positions, dtype, wait, max_blocks: As in :meth:`gather`.
-            trusted: The ids are known to have rows: nothing waits, or is kept to name one that has none. Its row is
-                zeros, and :meth:`check` still tells that there was one.
-        """
+        """As :meth:`gather` with ids on a GPU, whether or not the feature was given a ``device``. With ``trusted`` the
+        ids are known to have rows: nothing waits, or is kept to name one that has none; its row is zeros, and
+        :meth:`check` still tells that there was one."""
         place = require_accelerator(device, "device")
         ids = ids_in_place(ids, "ids")  # all is checked here: the kernel takes addresses
         if ids.device != place.device:
@@ -474,28 +453,16 @@ class Feature:
                 )
             if positions is None and len(out) < len(ids):
                 raise ValueError(f"out has {len(out)} rows: expected at least {len(ids)}")
-        return self.placed(place).gather(
-            ids,
-            out,
-            positions=positions,
-            dtype=dtype,
-            wait=wait,
-            trusted=trusted,
-            max_blocks=max_blocks,
-            explain=self._explain,
-        )
+        options: dict[str, Any] = {"dtype": dtype, "wait": wait, "trusted": trusted, "max_blocks": max_blocks}
+        return self.placed(place).gather(ids, out, positions=positions, explain=self._explain, **options)
 
     def _explain(self, ids: Tensor, positions: Tensor | None, num_out: int) -> None:
         self.gather(ids, torch.empty((num_out, *self.row_shape), dtype=self.dtype), positions=positions)
 
     def placed(self, device: Accelerator | torch.device | str | int) -> TieredRows:
-        """Returns the rows as a GPU reads them; places them there the first time, which takes a while.
-
-        Raises:
-            RuntimeError: If the rows cannot be pinned.
-            torch.OutOfMemoryError: If the GPU has no room for the hot ones.
-            ValueError: If there is no such GPU, or it is in none of the groups.
-        """
+        """Returns the rows as a GPU reads them; places them there the first time, which takes a while. Raises
+        RuntimeError or torch.OutOfMemoryError if there is no room or they cannot be pinned, ValueError if there is no
+        such GPU, or it is in none of the groups."""
         place = require_accelerator(device, "device")
         with self._lock:
             if place not in self._placed:
@@ -564,16 +531,12 @@ def _checked_per_row(name: str, value: Tensor | None, num_rows: int, dtype: torc
     return value.contiguous()
 
 
-# Rows of several batches, each distinct row fetched once.
-
-
 class WindowGather:
     """Looks up the rows of the next batches together, where a bus or a disk is what a row costs.
 
     Of W batches of 21% of the nodes each, W = 8 have 2.5 times and W = 16 have 4.2 times as many rows as distinct ones;
     of batches of 6% it is 1.5 and 1.9 times. The distinct rows are fetched once, into memory of the device of the ids.
-    Rows that are in device memory anyway gain nothing. On a GPU it waits three times per window. The GPU path has not
-    yet run on a GPU; the tests run it on the CPU.
+    Rows in device memory gain nothing. On a GPU, where it has not yet run, it waits three times per window.
 
     Args:
         feature: The rows.
@@ -588,11 +551,7 @@ class WindowGather:
         self._slot = torch.empty(feature.num_ids, dtype=torch.int32, device=where)
 
     def gather(self, batches: Sequence[Tensor], *, max_blocks: int = 0) -> Iterator[Tensor]:
-        """Fetches the distinct rows of all batches now, and gives those of one batch after the other.
-
-        Args:
-            batches: The ids of each batch, as for :meth:`Feature.gather`, on the device.
-            max_blocks: As there, for the fetch.
+        """Fetches the distinct rows of all batches now (``max_blocks`` as in :meth:`Feature.gather`).
 
         Returns:
             An iterator over one tensor ``[n, ...]`` per batch, equal to ``feature.gather(ids)``.
@@ -636,9 +595,8 @@ class WindowGather:
         error = torch.full((1,), -1, dtype=torch.int64, device=slab.device)  # for the kernel: slots are in range
         width = slab[0].nbytes if len(slab) else 0
         table = _core.TieredTable(width, [(slab.data_ptr(), len(slab), width)])
-        call = _core.GatherCall(
-            slots.data_ptr(), slots.element_size(), len(slots), out.data_ptr(), len(out), error.data_ptr()
-        )
+        ids = slots.data_ptr(), slots.element_size(), len(slots)
+        call = _core.GatherCall(*ids, out.data_ptr(), len(out), error.data_ptr())
         if self._place.is_host:
             _core.host_gather(table, call, 64)
         else:

@@ -24,8 +24,8 @@ Value = TypeVar("Value")
 class Schema:
     """Node types and edge types of a graph, in the order of the user's data.
 
-    Inside glt a type is its position here; the position of an edge type is also part of the key of its random draws.
-    A homogeneous graph has one type of each (:data:`HOMOGENEOUS`), so that there is one code path for both kinds.
+    Inside glt a type is its position here; the position of an edge type is also part of the key of its random draws. A
+    homogeneous graph has one type of each (:data:`HOMOGENEOUS`).
 
     Attributes:
         node_types: Names of the node types.
@@ -33,9 +33,8 @@ class Schema:
         is_hetero: Whether the user speaks of types: results are then dicts by type, else single objects.
 
     Raises:
-        TypeError: If a type is no string, or an edge type no triple of strings.
-        ValueError: If a type is named twice, an edge type ends in an unknown node type, or a graph that is not
-            heterogeneous has not exactly one type of each.
+        TypeError, ValueError: If a type is malformed, named twice, or ends in an unknown node type, or a graph that is
+            not heterogeneous has not exactly one type of each.
     """
 
     node_types: tuple[NodeType, ...]
@@ -65,8 +64,8 @@ class Schema:
             )
 
     def ends(self, edge_dir: str) -> tuple[tuple[int, int], ...]:
-        """Returns ``(expanded node type, neighbour node type)`` of each edge type, as positions: with ``edge_dir='in'``
-        destinations are expanded, their neighbours being sources; with ``'out'`` the reverse."""
+        """Returns ``(expanded node type, neighbour node type)`` of each edge type, as positions: with ``'in'``
+        destinations are expanded, with ``'out'`` sources."""
         check_edge_dir(edge_dir)
         pairs = [(self.node_index(source), self.node_index(target)) for source, _, target in self.edge_types]
         return tuple((target, source) if edge_dir == "in" else (source, target) for source, target in pairs)
@@ -87,15 +86,11 @@ class Schema:
 
     def per_node_type(self, name: str, value: Any) -> list[Any]:
         """Returns ``value``, a dict by node type (a single object when homogeneous), as a list; None where absent.
-
-        Raises:
-            TypeError: If it is a dict where the graph is homogeneous, or none where it is not.
-            KeyError: If it names a type that there is not.
-        """
+        Raises TypeError if it is not of that form, KeyError if it names an unknown type."""
         return self._per_type(name, value, self.node_types, "node")
 
     def per_edge_type(self, name: str, value: Any) -> list[Any]:
-        """Returns ``value``, a dict by edge type (a single object when homogeneous), as :meth:`per_node_type` does."""
+        """As :meth:`per_node_type`, by edge type."""
         return self._per_type(name, value, self.edge_types, "edge")
 
     def _per_type(self, name: str, value: Any, types: tuple[Any, ...], kind: str) -> list[Any]:
@@ -130,8 +125,8 @@ def check_edge_dir(edge_dir: str) -> None:
 
 
 def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
-    """Names the reverses of an edge type by GLT's rule: with ``rev_`` before the relation, or without it where it is
-    there; the same type where both ends are of one node type."""
+    """Names the reverses of an edge type by GLT's rule: ``rev_`` before the relation, or taken from it; the same type
+    where both ends are of one node type."""
     source, relation, target = edge_type
     return target, relation if source == target else reverse_relation(relation), source
 
@@ -180,8 +175,8 @@ class PartitionBook:
 
     @classmethod
     def of_arrays(cls, owner: Any, row_of: Any, num_parts: int) -> PartitionBook:
-        """Wraps the owner and the row of each id, tensors or arrays, without copying them; raises TypeError or
-        ValueError if dtypes or sizes do not fit. Owners are checked when they are met."""
+        """Wraps the owner and the row of each id, without copying; raises TypeError or ValueError if dtypes or sizes do
+        not fit. Owners are checked when they are met."""
         self = cls.__new__(cls)
         self.owner, self.row_of = _tensor(owner), _tensor(row_of)
         if self.row_of.dtype != torch.uint32 or self.row_of.shape != self.owner.shape:
@@ -194,8 +189,8 @@ class PartitionBook:
 
     @classmethod
     def of_ranges(cls, offset: Any) -> PartitionBook:
-        """Takes the offsets ``[num_parts + 1]``: where the range of each partition begins, and the number of ids;
-        raises TypeError or ValueError if they are not integers from 0 that never fall."""
+        """Takes the offsets ``[num_parts + 1]``; raises TypeError or ValueError if they are not integers from 0 that
+        never fall."""
         self = cls.__new__(cls)
         self.offset = _tensor(np.asarray(offset, np.int64) if isinstance(offset, list | tuple) else offset)
         self._open()
@@ -214,18 +209,16 @@ class PartitionBook:
         return self.offset is not None
 
     def first_id(self, part: int) -> int:
-        """The id of a partition's first row where it owns a range of them; 0 where ``row_of`` maps ids to rows."""
+        """The id of a partition's first row where it owns a range; 0 where ``row_of`` maps ids to rows."""
         return 0 if self.offset is None else int(self.offset[part])
 
     def group(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Groups ids ``[n]``, int64, by owner, keeping their order inside each group. Returns the ids by owner, where
-        each stood (uint32), and the bounds of the groups ``[num_parts + 1]``. Raises IndexError, naming the first, if
-        there is no such id, or the book names no partition."""
+        """Groups ids ``[n]``, int64, by owner, keeping their order. Returns the ids by owner, where each stood
+        (uint32), and the bounds of the groups ``[num_parts + 1]``. Raises IndexError, naming the first bad id."""
         return _core.group_by_owner(self.native, ids)
 
     def owners(self, ids: np.ndarray | None = None) -> np.ndarray:
-        """The owner of each of these ids, or of all, ``[n]`` int64; raises IndexError naming the first that there is
-        not."""
+        """The owner of each of these ids, or of all, ``[n]`` int64; raises IndexError naming the first bad id."""
         if ids is not None:
             return _core.find_owners(self.native, np.ascontiguousarray(ids, np.int64))
         if self.offset is not None:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
 
 
-# A node classification task: what every reader returns and every trainer takes.
-
-
 @dataclass(frozen=True)
 class NodeTask:
     """A homogeneous graph whose nodes are to be classified.
@@ -101,24 +98,16 @@ def check_range(task: str, name: str, values: Tensor, end: int) -> None:
     raise ValueError(f"{task}: {name} holds {int(values[at])} at position {at}, expected ids in [0, {end})")
 
 
-# A node classification task on nodes and edges of several types.
-
-
 @dataclass(frozen=True)
 class HeteroNodeTask:
-    """A heterogeneous graph of which the nodes of one type are to be classified.
+    """A heterogeneous graph of which the nodes of one type are to be classified; as :class:`NodeTask`, but:
 
     Attributes:
-        name, num_classes: As of :class:`NodeTask`.
         num_nodes: Number of nodes of each type; its order is that of the types.
         edge_index: Source and destination of the edges of each type, ``[2, E]`` int64.
         x: Features by node type, ``[N, F]`` float32; some types may have none.
-        target: The node type to classify.
-        y, train_idx, val_idx, test_idx: As of :class:`NodeTask`, of the target nodes.
+        target: The node type to classify, whose are ``y`` and the three sets.
         node_time: Times by node type, ``[N]`` int64; empty where there are none.
-
-    Raises:
-        ValueError: If sizes disagree, or an id or a class is out of range; names the first offender.
     """
 
     name: str
@@ -160,7 +149,6 @@ class HeteroNodeTask:
 
     @property
     def num_edges(self) -> int:
-        """Number of stored edges of all types."""
         return sum(edges.size(1) for edges in self.edge_index.values())
 
     def to_pyg(self) -> HeteroData:
@@ -243,7 +231,6 @@ class LinkTask:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges of all types and sets, each counted once."""
         return sum(edges.size(1) for edges in self.edge_index.values())
 
     def to_pyg(self, edges: Literal["train", "all"] = "train") -> Data | HeteroData:
@@ -343,16 +330,16 @@ def read_ogb(name: str, root: str | Path, undirected: bool = False) -> NodeTask:
 
     Args:
         name: OGB's name of the data set.
-        root: Folder of OGB's data sets. What is not there yet is downloaded to it by ``ogb``, which asks on the
-            terminal before it downloads more than 1 GB.
+        root: Folder of OGB's data sets. ``ogb`` downloads to it what is not there yet, and asks on the terminal before
+            it downloads more than 1 GB.
         undirected: Add the reverse of every edge and drop duplicates: the custom for ``ogbn-arxiv``, which is stored
             directed. ``ogbn-products`` comes with both directions already.
 
     Raises:
         ImportError: If ``ogb`` is not installed.
         OSError: If the data set is neither in ``root`` nor can be downloaded.
-        ValueError: If OGB does not know the name, or it is not a single-label task on one homogeneous graph with
-            node features.
+        ValueError: If OGB does not know the name, or it is not a single-label task on one homogeneous graph with node
+            features.
     """
     try:
         nodeproppred = importlib.import_module("ogb.nodeproppred")
@@ -415,17 +402,13 @@ def read_hetero_npz(path: str | Path, split: str = "default", *, reverse: bool =
     """Reads a heterogeneous graph whose arrays are named ``TYPE/x``, ``TYPE/y`` and ``SRC__REL__DST/edge_index``.
 
     The type with ``y`` is the one to classify; ``meta`` says how many nodes each type has. Sparse features come back
-    dense, as in :func:`glt.data.tasks.read_npz`.
+    dense, as in :func:`read_npz`, whose errors these are.
 
     Args:
         path: The file.
         split: ``'default'`` reads ``TYPE/{train,val,test}_idx``; another name, such as ``'split20'``, reads
             ``TYPE/split20_{train,val,test}_idx``.
         reverse: Add to every relation its reverse, named ``rev_...``.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If an array is missing or does not fit the others; names the file and the array.
     """
     with NpzFile(path, "read_hetero_npz") as file:
         types = file.meta().get("node_types", {})
@@ -447,16 +430,9 @@ def read_hetero_npz(path: str | Path, split: str = "default", *, reverse: bool =
         prefix = f"{target}/" if split == "default" else f"{target}/{split}_"
         sets, y = _sets(file, prefix), _ids(file, f"{target}/y")
     try:
-        return HeteroNodeTask(
-            name=file.path.stem,
-            num_nodes=num_nodes,
-            edge_index=with_reverses(edge_index) if reverse else edge_index,
-            x=x,
-            target=target,
-            y=y,
-            **sets,
-            num_classes=_num_classes(y),
-        )
+        edge_index = with_reverses(edge_index) if reverse else edge_index
+        sets["num_classes"] = _num_classes(y)
+        return HeteroNodeTask(file.path.stem, num_nodes, edge_index, x, target, y, **sets)
     except ValueError as error:
         raise ValueError(f"read_hetero_npz: {file.path}: {error}") from error
 
@@ -464,7 +440,8 @@ def read_hetero_npz(path: str | Path, split: str = "default", *, reverse: bool =
 def read_links_npz(
     path: str | Path, *, relations: Sequence[str] | None = None, node_type: str = "node", typed: bool = True
 ) -> LinkTask:
-    """Reads a link prediction task: ``edge_index [2, E]`` and the edge ids ``train_idx``, ``val_idx``, ``test_idx``.
+    """Reads a link prediction task: ``edge_index [2, E]`` and the edge ids ``train_idx``, ``val_idx``, ``test_idx``;
+    errors are those of :func:`read_npz`.
 
     Where the file has ``edge_type [E]``, edges are grouped by it into the edge types of one node type, keeping their
     order; where it has ``edge_time [E]``, the task has times. Reverse relations come with :meth:`LinkTask.to_pyg`.
@@ -474,10 +451,6 @@ def read_links_npz(
         relations: Name of each value of ``edge_type``. Default: ``'relation_0'``, ``'relation_1'``, ...
         node_type: Name of the node type.
         typed: False reads all edges as of one type, into a homogeneous task.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If an array is missing or does not fit the others, or names are too few; names the file.
     """
     with NpzFile(path, "read_links_npz") as file:
         num_nodes = int(file.meta().get("num_nodes", 0))

@@ -54,11 +54,8 @@ class DeviceHotness:
 
     def doubts(self, config: SamplingConfig, hop: int, found: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Adds up what all edges contribute at one hop, of at most ``_core.most_hotness_hops``; waits for it. ``found``
-        are probabilities of being found by each hop, by node type ``[num_nodes, num_columns]`` float32.
-
-        Returns:
-            By node type, ``[num_nodes]`` int64, in units of ``_core.doubt_unit``.
-        """
+        are probabilities of being found by each hop, by node type ``[num_nodes, num_columns]`` float32. Returns by node
+        type ``[num_nodes]`` int64, in units of ``_core.doubt_unit``."""
         tables = [self._to_device(table) for table in found]
         sums = [torch.zeros(len(table), dtype=torch.int64, device=self.device) for table in found]
         counts = [list(map(int, each)) for each in config.num_neighbors]
@@ -121,8 +118,7 @@ class DeviceNegatives:
         dst_time: np.ndarray | None,
     ) -> None:
         """Answers all rounds at once; waits for the answer. ``rows`` are all edges, None where there are none; times
-        are of every node of an end. Raises ValueError if there is no negative for a slot; names its source where that
-        is given."""
+        are of every node of an end. Raises ValueError if there is no negative for a slot."""
         if rounds.done:
             return
         n = len(rounds.dst)
@@ -183,7 +179,7 @@ class DeviceNegatives:
 
     def _to_device(self, values: np.ndarray, inputs: list[Tensor]) -> Tensor:
         """Copies an array of this batch to the device in the order of the stream, without waiting; it stays until the
-        answer is there, which comes after the copy."""
+        answer is there."""
         tensor = torch.from_numpy(np.ascontiguousarray(values, np.int64))
         inputs += [tensor, tensor.to(self.device, non_blocking=True)]
         return inputs[-1]
@@ -354,8 +350,7 @@ class DeviceSampling:
         return partial(hotness.doubts, config), sampled
 
     def finish_negatives(self, rounds: NegativeRounds, edge_type: int | None, times: Sequence[Tensor | None]) -> None:
-        """Answers the rounds of a link batch, given the times of nodes at both ends; see
-        :meth:`DeviceNegatives.finish`."""
+        """Answers the rounds of a link batch, given the times of nodes at both ends."""
         rows = None if edge_type is None else self._rows()[edge_type]
         src_time, dst_time = (None if time is None else time.numpy() for time in times)
         self._negatives.finish(rounds, rows, self.graph.edge_dir, src_time, dst_time)
@@ -411,16 +406,14 @@ class DeviceSampling:
         return batch
 
     def end(self, batch: DeviceBatch) -> None:
-        """Takes back the memory of a batch, once its copies are launched: the next batch on the same stream comes after
-        them."""
+        """Takes back the memory of a batch, once its copies are launched."""
         batch.end()
         with self._lock:
             self._spare.setdefault(current_stream(self.device), []).append(batch)
 
 
 def sampling_device(device: Accelerator | torch.device | int | str | None, graph: SampledGraph) -> Accelerator | None:
-    """Returns what a sampler is to sample on, None being the CPU; raises TypeError or ValueError, saying what is
-    missing."""
+    """Returns what a sampler is to sample on, None being the CPU; raises TypeError or ValueError."""
     modes = {each.mode for each in graph.graphs}
     if device is None:
         if "CUDA" not in modes:

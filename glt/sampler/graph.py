@@ -74,8 +74,7 @@ class SampledGraph:
         return self.schema.ends(self.edge_dir)
 
     def csrs(self, config: SamplingConfig) -> list[_core.Csr]:
-        """The rows of each edge type as these options need them: by time, with weights, or plain. An edge type without
-        times is not bound by any; one without weights is drawn from uniformly."""
+        """The rows of each edge type as these options need them: by time, with weights, or plain."""
         if config.temporal is not None:
             return [t.csr if t.by_time is None else t.csr_by_time for t in self.topologies]
         return [t.csr if config.weighted else t.csr_unweighted for t in self.topologies]
@@ -96,12 +95,9 @@ def sampled_graph(
     source: Source | SampledGraph, *, edge_dir: str, time_attr: str | None, weight_attr: str | None
 ) -> SampledGraph:
     """Returns ``source`` as samplers see it. ``edge_dir`` is for PyG's data and stores, which have no direction of
-    their own; a dataset has times of one name, and the weights that it was built with.
-
-    Raises:
-        IndexError, KeyError, TypeError, ValueError: If the source or an attribute does not fit; names it.
-        NotImplementedError: If weights are asked for of stores other than glt's.
-    """
+    their own; a dataset has times of one name, and the weights that it was built with. Raises IndexError, KeyError,
+    TypeError or ValueError if the source or an attribute does not fit, NotImplementedError if weights are asked for of
+    stores other than glt's."""
     from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData  # sampling processes do without
 
     from glt.data.stores import DatasetGraphStore, dataset_of_stores
@@ -159,7 +155,7 @@ def _of_dataset(dataset: Dataset, time_attr: str | None, weight_attr: str | None
 
 
 def call_once(finish: Finish) -> Finish:
-    """Returns what calls ``finish`` the first time and raises RuntimeError after that, as batches on a GPU do."""
+    """Calls ``finish`` the first time, and raises RuntimeError after that, as batches on a GPU do."""
     left = [finish]
 
     def finish_once() -> SamplerOutput | HeteroSamplerOutput:
@@ -197,7 +193,7 @@ def typed_output(
 
     Edges run neighbour -> expanded node, so along out-edges a batch holds the reverses, under the reverse types
     (:func:`~glt.data.schema.reverse_edge_type`). ``nodes`` are ids, and trees where disjoint, by node type; ``edges``
-    rows, columns, and ids with ``with_edge``, by edge type; ``counts`` those of :func:`hop_counts`.
+    rows, columns, and ids with ``with_edge``, by edge type.
     """
     from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput  # sampling processes do without
 
@@ -229,8 +225,7 @@ def _columns(rows: Sequence[tuple[Any, ...]], num_columns: int, dtype: torch.dty
 
 
 def require_distinct_reverses(schema: Schema, edge_dir: str) -> None:
-    """Raises ValueError if, along out-edges, batches would hold two edge types under one name, as of a graph that was
-    made undirected twice."""
+    """Raises ValueError if, along out-edges, batches would hold two edge types under one name."""
     names: dict[EdgeType, EdgeType] = {}
     for edge_type in schema.edge_types if edge_dir == "out" else ():
         name = reverse_edge_type(edge_type)
@@ -249,11 +244,9 @@ def _tensor(array: np.ndarray | None) -> Tensor | None:
 def bidirectional(
     out: SamplerOutput | HeteroSamplerOutput, keep_orig_edges: bool = False
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """As PyG's ``out.to_bidirectional``, with the CPU's result on every device.
-
-    Of edges that become one, PyG keeps the id that is written last, on a GPU any of them: homogeneous samples with ids
-    go over the CPU; those of several types keep no ids.
-    """
+    """As PyG's ``out.to_bidirectional``, with the CPU's result on every device. Of edges that become one, PyG keeps the
+    id that is written last, on a GPU any of them: homogeneous samples with ids go over the CPU; those of several types
+    keep no ids."""
     if isinstance(out.row, dict) or out.edge is None or not out.row.is_cuda:
         return out.to_bidirectional(keep_orig_edges=keep_orig_edges)
     here = copy.copy(out)

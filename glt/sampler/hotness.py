@@ -1,10 +1,5 @@
 """Hotness says how often a node is read: one number per node, comparable within a node type. Partitioners place nodes
-and fill caches by it.
-
-:meth:`glt.sampler.NeighborSampler.sample_prob` computes it from the graph, the seeds and the options of a sampler;
-:func:`hotness_from_counts` counts in batches, whatever made them; :func:`hotness_from_degrees` knows neither seeds nor
-fan-outs.
-"""
+and fill caches by it."""
 
 from __future__ import annotations
 
@@ -47,8 +42,7 @@ def hotness_from_counts(
 
     Raises:
         TypeError: If ``num_nodes`` is not as the batches need it, or a batch has no ``n_id``.
-        IndexError: If a batch has a node outside of ``num_nodes``.
-        KeyError: If a batch has a node type that ``num_nodes`` does not.
+        IndexError, KeyError: If a batch has a node outside of ``num_nodes``, or a node type that it does not.
         ValueError: If there are no batches.
     """
     is_hetero = isinstance(num_nodes, Mapping)
@@ -174,7 +168,7 @@ def find_facts(graph: SampledGraph, csrs: Sequence[_core.Csr], num_threads: int)
 
 class HostHotness:
     """Passes probabilities along edges and samples batches on the CPU, as :class:`glt.sampler.device.DeviceHotness`
-    does on a GPU; the result does not depend on ``num_threads``."""
+    does on a GPU."""
 
     def __init__(
         self, graph: SampledGraph, config: SamplingConfig, facts: Sequence[EdgeFacts], num_threads: int
@@ -212,14 +206,8 @@ def compute_hotness(
     batch_size: int,
     doubts: Callable[[int, Sequence[np.ndarray]], list[np.ndarray]],
 ) -> list[np.ndarray]:
-    """Computes probabilities from the graph by node type, ``[num_nodes]`` float32; options without times.
-
-    Args:
-        seeds: By node type, ids below ``num_nodes``.
-        num_nodes: By node type, at least that of the graph: nodes beyond have no edges.
-        batch_size: Seeds in a batch, at least 1.
-        doubts: ``doubts(hop, found)``: of :class:`HostHotness`, or a GPU's.
-    """
+    """Computes probabilities from the graph by node type, ``[num_nodes]`` float32; options without times. ``doubts(hop,
+    found)`` is that of :class:`HostHotness` or a GPU; nodes beyond those of the graph have no edges."""
     num_seeds = sum(map(len, seeds))
     trees = min(batch_size, num_seeds) if config.disjoint else 1
     share = min(1.0, batch_size / max(num_seeds, 1)) if not config.disjoint else 1 / max(num_seeds, 1)
@@ -242,8 +230,8 @@ def compute_hotness(
 
 
 def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[np.ndarray]:
-    """Returns seeds in any of the forms of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type; raises
-    IndexError if one is outside the graph, KeyError, TypeError or ValueError if they do not fit the types."""
+    """Returns seeds in any form of :meth:`glt.sampler.NeighborSampler.sample_prob` by node type; raises IndexError,
+    KeyError, TypeError or ValueError if they do not fit."""
     if hasattr(seeds, "node") and hasattr(seeds, "input_type"):  # PyG's NodeSamplerInput
         seeds = seeds.node if seeds.input_type is None else {seeds.input_type: seeds.node}
     elif isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str):
@@ -263,8 +251,7 @@ def seeds_by_type(seeds: Any, schema: Schema, num_nodes: Sequence[int]) -> list[
 
 
 def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
-    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own. Raises
-    KeyError, TypeError or ValueError if it does not fit the types, or is less than the graph has."""
+    """Returns ``num_nodes``, a number or a dict by node type, by node type; None stands for the graph's own."""
     counts = []
     for t, given in enumerate(graph.schema.per_node_type("num_nodes", num_nodes)):
         own = graph.num_nodes[t]
@@ -278,8 +265,8 @@ def counts_of_nodes(num_nodes: Any, graph: SampledGraph) -> list[int]:
 
 
 def enough_batches(probs: Sequence[np.ndarray]) -> int:
-    """Returns how many batches to sample: for four times as many nodes as there are, which takes about as long as the
-    computation, or a million, which takes no time; 64 to 1024."""
+    """Enough for four times as many nodes as there are, which takes about as long as the computation, or a million,
+    which takes no time; 64 to 1024."""
     per_batch = sum(float(prob.sum(dtype=np.float64)) for prob in probs)
     num_sampled = max(4 * sum(map(len, probs)), 1 << 20)
     return int(np.clip(num_sampled / max(per_batch, 1), _FEWEST, _MOST))
@@ -294,8 +281,8 @@ def correct_hotness(
     sampled: Callable[[list[tuple[int, np.ndarray]], int], Sequence[Tensor]],
 ) -> list[np.ndarray]:
     """Weighs probabilities of :func:`compute_hotness` and the counts in ``num_batches`` batches, at least 2, against
-    each other; the draws depend on nothing else. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node
-    type, int64, counted where they are."""
+    each other. ``sampled(seeds, batch_key)`` returns the nodes of a batch by node type, int64, counted where they are.
+    """
     counts: list[Tensor] | None = None
     for number, chosen in zip(range(num_batches), _batches_of(seeds, batch_size), strict=False):
         inside = [(t, ids[ids < graph.num_nodes[t]]) for t, ids in enumerate(chosen)]
@@ -346,8 +333,7 @@ def _weighed(prob: np.ndarray, share: np.ndarray, num_batches: int) -> np.ndarra
 
 
 class LocalHotness:
-    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`. Kept from call to call: what edges have to do with each
-    other."""
+    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`; keeps how edges relate to each other from call to call."""
 
     def __init__(self) -> None:
         self._facts: list[EdgeFacts] | None = None

@@ -213,14 +213,13 @@ class NeighborSampler(BaseSampler):
 
         Args:
             seeds: Node ids ``[S]``.
-            num_neighbors: Edges per seed; -1 takes all. Used in place of the sampler's own.
+            num_neighbors: Edges per seed, in place of the sampler's own; -1 takes all.
             edge_type: Which edges; needed in a heterogeneous graph.
             batch_key: Key of the draws, in [0, 2^64). Default: a new one in every call.
 
         Raises:
             IndexError: If a seed is outside the graph; names the first.
-            KeyError: If there is no such edge type.
-            TypeError, ValueError: If ``seeds`` or ``num_neighbors`` does not fit, or the sampler is temporal.
+            KeyError, TypeError, ValueError: If an argument does not fit, or the sampler is temporal.
         """
         at = self.graph.schema.edge_index(edge_type)
         if self.is_temporal:
@@ -313,8 +312,8 @@ class NeighborSampler(BaseSampler):
         return self.begin(seeds, seed_time, batch_key=batch_key, exclusions=exclusions)()
 
     def begin_or_sample(self, *given: Any, **options: Any) -> Finish:
-        """:meth:`begin`, unless a subclass has a :meth:`sample` of its own: that is called when the batch is ended,
-        with those of the options that are not None."""
+        """:meth:`begin`, or a subclass's own :meth:`sample` when the batch is ended, with the options that are not
+        None."""
         if not is_replaced(self, "sample"):
             return self.begin(*given, **options)
         asked = {name: value for name, value in options.items() if value is not None}
@@ -360,15 +359,9 @@ class NeighborSampler(BaseSampler):
         time = None if seed_time is None else as_ids(seed_time, "seed times").numpy()
         try:
             batch.start([(t, s.numpy()) for t, s in seeds], config.with_edge, config.disjoint, time)
-            batch.sample(
-                self.csrs,
-                [list(counts) for counts in config.num_neighbors],
-                replace=config.replace,
-                batch_key=key,
-                last=config.last,
-                exclusions=exclusions,
-                num_threads=self.num_threads,
-            )
+            options: dict[str, Any] = {"replace": config.replace, "last": config.last, "num_threads": self.num_threads}
+            counts = [list(each) for each in config.num_neighbors]
+            batch.sample(self.csrs, counts, batch_key=key, exclusions=exclusions, **options)
             if config.subgraph_type == "induced":
                 batch.induce(self.csrs, self.num_threads)
         except MemoryError as error:
@@ -434,12 +427,12 @@ class NeighborSampler(BaseSampler):
             num_nodes: Number of nodes of the graph, or a dict by node type; nodes beyond those of the sampler's graph
                 have no edges. Default: as many as that has.
             batch_size: Seeds in a batch; all of them where there are fewer.
-            num_batches: Batches to sample for correction, 0 or at least 2. 0 leaves the computed probabilities.
-                Default: 64 to 1024, such that about four times as many nodes are sampled as there are, or a million.
+            num_batches: Batches to sample for correction, 0 (none) or at least 2. Default: 64 to 1024, such that about
+                four times as many nodes are sampled as there are, or a million.
 
         Returns:
             ``[num_nodes]`` float32 in [0, 1], or a dict of such by node type. On a GPU, used up to 16 hops, they are
-            those of the CPU to 1e-6, since logarithms differ in their last bits.
+                those of the CPU to 1e-6, since logarithms differ in their last bits.
 
         Memory: ``4 * (hops + 1) + 8`` bytes per node. The first call finds out which paths turn back, with 4 bytes per
         edge of one edge type; one or two bits per edge are kept.

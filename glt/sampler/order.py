@@ -14,13 +14,11 @@ from torch import Tensor
 from glt import _core
 from glt._checks import check_at_least
 
-# Where a loader stands: which batch of which epoch its user is handed next.
-
 
 @dataclass(frozen=True)
 class Iteration:
-    """An iteration of a loader, as it begins: ``iteration`` counts from 1, ``first`` is the index of its first batch,
-    ``num_batches`` that of the whole epoch (None: not known before its end)."""
+    """An iteration of a loader: ``iteration`` counts from 1, ``first`` is the index of its first batch, ``num_batches``
+    that of the whole epoch (None: not known before its end)."""
 
     iteration: int
     epoch: int
@@ -51,7 +49,7 @@ class Position:
         self._next, self._current = (epoch, first), None
 
     def begin(self, num_batches: int | None) -> Iteration:
-        """Begins the next iteration; the one after it will be the next epoch, wherever this one ends."""
+        """Begins the next iteration; the one after it is the next epoch, wherever this one ends."""
         epoch, first = self._next
         self.iteration += 1
         self._next = (epoch + 1, 0)
@@ -73,12 +71,8 @@ class Position:
 
 
 def check_epoch(epoch: int) -> None:
-    """Raises ValueError if ``epoch`` is no integer in [0, 2^31)."""
     if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 2**31:
         raise ValueError(f"epoch = {epoch!r}: expected an integer, 0 to 2^31 - 1")
-
-
-# Which seeds make up which batch of which epoch.
 
 
 @dataclass(frozen=True)
@@ -88,8 +82,7 @@ class BatchIndex:
     Attributes:
         input_id: Positions of the seeds in the loader's input, ``[batch size]``, int64.
         epoch, index: Which batch of which epoch.
-        random_seed: Of the loader; it comes with the batch since a loader that resumes takes over the seed of the run
-            before.
+        random_seed: Of the loader, which takes over another when it resumes.
     """
 
     input_id: Tensor
@@ -136,7 +129,7 @@ class SeedOrder:
         return whole + (rest > 0 and not self.drop_last)
 
     def epoch(self, epoch: int) -> Tensor:
-        """Returns the positions of the seeds in the order of this epoch, ``[num_seeds]``, int64."""
+        """The positions of the seeds in the order of this epoch, ``[num_seeds]``, int64."""
         order = torch.arange(self.num_seeds)
         if self.shuffle:
             _core.shuffle(order.numpy(), self.random_seed, epoch)
@@ -177,9 +170,6 @@ class Resumable:
 
     A batch is a function of the loader's options, its seeds, ``random_seed``, epoch and index. A state holds the last
     three, and of the others enough to refuse a loader that differs.
-
-    Attributes:
-        random_seed: Seed of shuffling and sampling, in force from the next iteration on.
     """
 
     random_seed: int
@@ -205,11 +195,7 @@ class Resumable:
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration that of ``epoch``, in [0, 2^31), from its first batch on; later ones count up from
-        there. Without it, from 0.
-
-        Raises:
-            ValueError: If ``epoch`` is no such number.
-        """
+        there. Without it, from 0. Raises ValueError if ``epoch`` is no such number."""
         self._position.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -273,8 +259,7 @@ class Resumable:
 
 
 def as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields as JSON gives them back: tuples are lists."""
-    out: dict[str, Any] = json.loads(json.dumps(fields))
+    out: dict[str, Any] = json.loads(json.dumps(fields))  # tuples become lists
     return out
 
 
