@@ -1,5 +1,4 @@
-"""What local node and link loaders share: numbered batches in a DataLoader of PyG's make, and the sampler that makes
-them."""
+"""What local node and link loaders share: numbered batches in a DataLoader of PyG's make, and who samples them."""
 
 from __future__ import annotations
 
@@ -38,14 +37,12 @@ from glt.sampler.order import (
     draw_random_seed,
 )
 
-# A sampler that the caller brings to a loader, next to options that the loader takes as well.
-
 
 def require_agreement(
     sampler: NeighborSampler, data: Any, num_neighbors: Any, random_seed: int | None, options: dict[str, Any]
 ) -> None:
     """Raises ValueError, naming both values, if a user's sampler was made with another size of graph or other options
-    than the loader is given: they would silently lose to the sampler's own. PyG's defaults stand for "not given"."""
+    than the loader is given: they would silently lose. PyG's defaults stand for "not given"."""
     _require_same_size(sampler, data)
     if per_edge_type(num_neighbors, sampler.graph.schema) != sampler.config.num_neighbors:
         raise ValueError(
@@ -170,8 +167,7 @@ class KeyedBatches(Resumable):
     _seeds: str  # "nodes" or "edges"
 
     def _choose_seed(self, random_seed: int | None, kwargs: dict[str, Any]) -> None:
-        """Checks ``random_seed``, or draws one, and the batch size in ``kwargs``, those of the DataLoader. Without a
-        batch size, torch asks a user's sampler for whole batches."""
+        """Checks ``random_seed``, or draws one, and the batch size in ``kwargs``, those of the DataLoader."""
         size = kwargs.get("batch_size", 1)
         brought = any(kwargs.get(name) is not None for name in ("sampler", "batch_sampler"))
         if not (size is None and brought) and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -276,8 +272,7 @@ class KeyedBatches(Resumable):
         return finish if transform is None else lambda: transform(finish())
 
     def _make(self, windows: dict[int, WindowGather], outs: Sequence[Any]) -> Iterator[Any]:
-        """Batches of samples, on their device, but for the user's transform; exceptions in the place of those that
-        fail."""
+        """Batches of samples but for the user's transform; exceptions in the place of those that fail."""
         good = self._featured([out for out in outs if not isinstance(out, BaseException)], windows)
         for out in outs:
             data = out if isinstance(out, BaseException) else next(good)
@@ -447,7 +442,7 @@ def _require_same_order(begun: Iteration, crc32: int, expected: int) -> None:
 
 
 class _CountedBatches:
-    """An iterator that takes note of the batches handed out: DataLoader workers are ahead of that."""
+    """Takes note of the batches handed out: DataLoader workers are ahead of that."""
 
     def __init__(self, position: Position, begun: Iteration, batches: Any) -> None:
         self._position, self._begun, self._batches = position, begun, batches

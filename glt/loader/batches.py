@@ -26,8 +26,6 @@ from glt.data.device import Accelerator, Event
 from glt.data.feature import Feature, WindowGather
 from glt.data.pyg import require_num_nodes
 
-# Samples joined with the features of their nodes and edges: PyG's batches, on glt's gather.
-
 
 class BatchFeatures:
     """Makes batches out of samples.
@@ -89,8 +87,8 @@ class BatchFeatures:
     def batch(
         self, out: SamplerOutput | HeteroSamplerOutput, rows: Callable[[Feature, Tensor], Tensor] | None = None
     ) -> Data | HeteroData:
-        """Returns the batch of a sample, complete but for what belongs to its seeds. ``rows`` looks up rows of a
-        dataset's tables; default: one table after the other."""
+        """The batch of a sample, complete but for what belongs to its seeds. ``rows`` looks up rows of a dataset's
+        tables."""
         rows = rows or self._gather
         hetero = isinstance(out, HeteroSamplerOutput)
         if isinstance(self.source, Dataset):
@@ -271,12 +269,8 @@ def _is_plain(dtype: np.dtype) -> bool:
 
 def as_pyg(data: Any) -> Any:
     """Returns ``data`` as PyG's loaders take it: a dataset becomes a ``Data`` or ``HeteroData`` that shares its tables.
-
-    Raises:
-        TypeError: If it is a bare graph.
-        ValueError: If it is a dataset that samples along out-edges, or has features with ``row_of``, or a ``Data`` that
-            does not tell how many nodes it has.
-    """
+    Raises TypeError or ValueError of a bare graph, a dataset along out-edges or with ``row_of``, and a ``Data`` that
+    does not tell how many nodes it has."""
     if isinstance(data, Graph):
         raise TypeError("data is a glt Graph: loaders take a Dataset, wrap it: glt.data.Dataset(graph)")
     if isinstance(data, Data):
@@ -309,7 +303,7 @@ Make = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Returns what a call returns, or the exception that it raises, in the place of a batch."""
+    """What a call returns, or the exception that it raises, in the place of a batch."""
     try:
         return call()
     except StopIteration as error:  # of the user's code; iterators that raise it have ended
@@ -424,12 +418,8 @@ class AheadOptions:
 
 class BatchesAhead(MadeBatches):
     """Iterates over batches that a thread makes ahead; the thread also asks for the indices, and must not have to wait
-    there for the trainer.
-
-    The thread asks for the kernels of a batch on a stream of its own, and for those of the next before it waits for the
-    counts of the first, so that the GPU is not idle while the host sees to a batch. (Negatives, induced and
-    bidirectional edges and windows wait more often, then for the next batch as well.)
-    """
+    there for the trainer. It asks for the kernels of a batch on a stream of its own, and for those of the next before
+    it waits for the counts of the first, so that the GPU is not idle while the host sees to a batch."""
 
     def __init__(
         self,
@@ -462,7 +452,7 @@ class BatchesAhead(MadeBatches):
         return None
 
     def close(self) -> None:
-        """Ends the thread, after the batch that it is making. May be called again."""
+        """Ends the thread, after the batch that it is making."""
         self._finalizer()
 
 

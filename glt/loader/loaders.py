@@ -99,15 +99,9 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         gather_window: int | None = None,
         **kwargs: Any,
     ) -> None:
-        options: dict[str, Any] = {
-            "replace": replace,
-            "subgraph_type": getattr(subgraph_type, "value", subgraph_type),
-            "disjoint": disjoint,
-            "temporal_strategy": temporal_strategy,
-            "time_attr": time_attr,
-            "weight_attr": weight_attr,
-            "directed": directed,
-        }
+        options: dict[str, Any] = {"replace": replace, "disjoint": disjoint, "directed": directed}
+        options |= {"temporal_strategy": temporal_strategy, "time_attr": time_attr, "weight_attr": weight_attr}
+        options["subgraph_type"] = getattr(subgraph_type, "value", subgraph_type)
         choice = SamplerChoice(neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window)
         source = as_pyg(data)
         sampler = self._choose_sampler(data, num_neighbors, options, choice, kwargs)
@@ -159,9 +153,6 @@ class NeighborLoader(KeyedBatches, torch_geometric.loader.NeighborLoader):
         return {"node": inputs.node, "time": inputs.time, "input_id": inputs.input_id}
 
 
-# Enclosing subgraphs of seed nodes.
-
-
 class SubGraphLoader(NeighborLoader):
     """Samples around seed nodes and returns *all* edges among the nodes found, with where the seeds are.
 
@@ -206,13 +197,7 @@ class _WithMapping:
 
 def edges_for_pyg(data: Any, edge_label_index: Any) -> Any:
     """Returns seed edges as PyG's loaders take them, with ids as a tensor; all edges of a dataset in the order of their
-    ids.
-
-    Raises:
-        TypeError: If the ends are no integers.
-        ValueError: If the seed edges are not ``[2, B]``, or no edge type is named, or none that there is; says which
-            there are.
-    """
+    ids. Raises TypeError or ValueError if they are not ``[2, B]`` integers, or name no known edge type."""
     is_dataset = isinstance(data, Dataset)
     if isinstance(data, Data) or (is_dataset and not data.schema.is_hetero):
         if edge_label_index is None:
@@ -304,16 +289,9 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
         gather_window: int | None = None,
         **kwargs: Any,
     ) -> None:
-        options: dict[str, Any] = {
-            "replace": replace,
-            "subgraph_type": getattr(subgraph_type, "value", subgraph_type),
-            "disjoint": disjoint,
-            "temporal_strategy": temporal_strategy,
-            "time_attr": time_attr,
-            "weight_attr": weight_attr,
-            "directed": directed,
-            "exclude_edges": exclude_edges,
-        }
+        options: dict[str, Any] = {"replace": replace, "disjoint": disjoint, "directed": directed}
+        options |= {"temporal_strategy": temporal_strategy, "time_attr": time_attr, "weight_attr": weight_attr}
+        options |= {"subgraph_type": getattr(subgraph_type, "value", subgraph_type), "exclude_edges": exclude_edges}
         choice = SamplerChoice(neighbor_sampler, random_seed, num_threads, device, batches_ahead, gather_window)
         source = as_pyg(data)
         sampler = self._choose_sampler(data, num_neighbors, options, choice, kwargs)
@@ -360,14 +338,7 @@ class LinkNeighborLoader(KeyedBatches, torch_geometric.loader.LinkNeighborLoader
     def _seed_columns(self) -> dict[str, Tensor | None]:
         inputs, drawn = self.input_data, self.neg_sampling
         weights = {} if drawn is None else {"src_weight": drawn.src_weight, "dst_weight": drawn.dst_weight}
-        return {
-            "row": inputs.row,
-            "col": inputs.col,
-            "label": inputs.label,
-            "time": inputs.time,
-            "input_id": inputs.input_id,
-            **weights,
-        }
+        return {name: getattr(inputs, name) for name in ("row", "col", "label", "time", "input_id")} | weights
 
     def _with_seeds(self, data: Any, out: SamplerOutput | HeteroSamplerOutput) -> Data | HeteroData:
         input_type = self.input_data.input_type

@@ -333,7 +333,7 @@ def _weighed(prob: np.ndarray, share: np.ndarray, num_batches: int) -> np.ndarra
 
 
 class LocalHotness:
-    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`; keeps how edges relate to each other from call to call."""
+    """Answers :meth:`glt.sampler.NeighborSampler.sample_prob`; keeps the facts of edges from call to call."""
 
     def __init__(self) -> None:
         self._facts: list[EdgeFacts] | None = None

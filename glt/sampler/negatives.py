@@ -49,7 +49,7 @@ class Endpoint:
         neg_sampling: NegativeSampling | None = None,
         earliest: tuple[int, int] | None = None,
     ) -> Endpoint:
-        """Reads the weights of this side from PyG's configuration; raises TypeError or ValueError if they do not fit."""
+        """Reads this side's weights from PyG's configuration; raises TypeError or ValueError if they do not fit."""
         weight: Tensor | None = getattr(neg_sampling, f"{side}_weight", None)
         return cls(side, num_nodes, None if weight is None else weight_sum(weight, num_nodes, side), earliest)
 
