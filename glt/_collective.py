@@ -1,7 +1,5 @@
-"""What the ranks of a process group tell each other over gloo: every call is bounded, and an error says who is missing.
-
-``glt.partition`` and ``glt.distributed`` both use it, so it stands below both.
-"""
+"""What the ranks of a process group tell each other over gloo: every call is bounded, and an error says who is
+missing."""
 
 from __future__ import annotations
 
@@ -69,12 +67,8 @@ class Collective:
             self.fail(error)
 
     def all_to_all(self, pieces: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        """Sends ``pieces[r]``, arrays one after the other, to each rank r, and returns the bytes from each.
-
-        Raises:
-            PeerLost: If a rank is gone, or silent until the deadline.
-            RemoteError: If one has failed; it is its error.
-        """
+        """Sends ``pieces[r]``, arrays one after the other, to each rank r, and returns the bytes from each. Raises
+        PeerLost if a rank is gone, or silent until the deadline; RemoteError, with its error, if one has failed."""
         received, failed = self._all_to_all(pieces, False)
         for rank, data in enumerate(received):
             if failed[rank]:

@@ -16,6 +16,8 @@
     └── WorkerDied              a sampling process of this trainer died or did not come up
 """
 
+from functools import partial
+
 
 class GltError(RuntimeError):
     """Root of everything that glt raises when a service fails."""
@@ -74,28 +76,11 @@ class RemoteError(GltError):
     def __init__(
         self, type_name: str, message: str, traceback: str, *, role: str, rank: int, pid: int, host: str
     ) -> None:
-        self.type_name = type_name
-        self.remote_message = message
-        self.remote_traceback = traceback
-        self.role = role
-        self.rank = rank
-        self.pid = pid
-        self.host = host
+        self.type_name, self.remote_message, self.remote_traceback = type_name, message, traceback
+        self.role, self.rank, self.pid, self.host = role, rank, pid, host
         super().__init__(f"{type_name}: {message}\n  in {role} {rank} (pid {pid} on {host}):\n{traceback.rstrip()}")
 
     def __reduce__(self) -> tuple:
-        return _rebuild_remote_error, (
-            self.type_name,
-            self.remote_message,
-            self.remote_traceback,
-            self.role,
-            self.rank,
-            self.pid,
-            self.host,
-        )
-
-
-def _rebuild_remote_error(
-    type_name: str, message: str, traceback: str, role: str, rank: int, pid: int, host: str
-) -> RemoteError:
-    return RemoteError(type_name, message, traceback, role=role, rank=rank, pid=pid, host=host)
+        where = {"role": self.role, "rank": self.rank, "pid": self.pid, "host": self.host}
+        texts = self.type_name, self.remote_message, self.remote_traceback
+        return partial(RemoteError, **where), texts

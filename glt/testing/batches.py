@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from glt.data import Dataset
 from glt.data.schema import HOMOGENEOUS, Schema
-from glt.sampler.config import SamplingConfig
 from glt.testing.reference import ReferenceEdges, ReferenceTypedBatch, reference_typed_batch
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
+
+    from glt.sampler.neighbor_sampler import NeighborSampler
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,8 @@ class SmallGraph:
 
     def to_dataset(self, edge_dir: str = "in") -> Dataset:
         """Returns the same as a :class:`glt.data.Dataset`."""
-        return Dataset.from_arrays(
-            self.edge_index,
-            self.num_nodes,
-            node_features=self.x,
-            node_labels=self.y,
-            edge_features=self.edge_attr,
-            edge_dir=edge_dir,
-        )
+        tables = {"node_features": self.x, "node_labels": self.y, "edge_features": self.edge_attr}
+        return Dataset.from_arrays(self.edge_index, self.num_nodes, **tables, edge_dir=edge_dir)
 
 
 def ring_graph(num_nodes: int = 40, degree: int = 2) -> SmallGraph:
@@ -81,9 +75,8 @@ def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> SmallGraph:
     in both directions, about one edge in ten a self-loop, one in ten the copy of another; edges in random order."""
     rng = np.random.default_rng(seed)
     connected = rng.permutation(num_nodes)[: max(1, num_nodes - num_nodes // 5)]
-    source, target = (
-        connected[(len(connected) * rng.random(num_edges) ** power).astype(np.int64)] for power in (2.0, 4.0)
-    )
+    places = [(len(connected) * rng.random(num_edges) ** power).astype(np.int64) for power in (2.0, 4.0)]
+    source, target = (connected[at] for at in places)
     kind = rng.random(num_edges)
     source = np.where(kind < 0.1, target, source)
     copied = np.flatnonzero(kind > 0.9)
@@ -143,14 +136,11 @@ def check_batch(
     expect(bool((np.diff(col) >= 0).all()), "edges are sorted by column")
     seen = np.maximum.accumulate(np.concatenate([[batch_size - 1], row]))
     expect(bool((np.diff(seen) <= 1).all()), "nodes are numbered in order of first occurrence")
-    expect(
-        np.array_equal(seen[edge_end] + 1, np.maximum(node_end, batch_size)),
-        "a node belongs to the hop of its first edge",
-    )
+    in_order = np.array_equal(seen[edge_end] + 1, np.maximum(node_end, batch_size))
+    expect(in_order, "a node belongs to the hop of its first edge")
     first_row = {int(s): i for i, s in reversed(list(enumerate(n_id[:batch_size])))}
-    expect(
-        all(first_row[int(n_id[r])] == r for r in np.unique(row[row < batch_size])), "a seed found means its first row"
-    )
+    are_first = all(first_row[int(n_id[r])] == r for r in np.unique(row[row < batch_size]))
+    expect(are_first, "a seed found means its first row")
 
     center_row = 1 if edge_dir == "in" else 0
     global_ends = n_id[local] if edge_dir == "in" else n_id[local][::-1]
@@ -158,14 +148,9 @@ def check_batch(
         num_nodes = int(max(ends.max(initial=-1), n_id.max(initial=-1))) + 1
     degree = np.bincount(ends[center_row], minlength=num_nodes)[n_id]
     k = np.repeat(np.array([*num_neighbors, 0]), data.num_sampled_nodes)  # nodes of the last hop are not expanded
-    if replace:
-        expected = np.where((degree > 0) & (k >= 0), k, np.where(k < 0, degree, 0))
-    else:
-        expected = np.where(k < 0, degree, np.minimum(k, degree))
-    expect(
-        np.array_equal(np.bincount(col, minlength=len(n_id)), expected),
-        "every node is expanded once, to the right count",
-    )
+    expected = np.where(k < 0, degree, np.where(degree > 0, k, 0) if replace else np.minimum(k, degree))
+    found_edges = np.bincount(col, minlength=len(n_id))
+    expect(np.array_equal(found_edges, expected), "every node is expanded once, to the right count")
     by_hop = [int(part.sum()) for part in np.split(expected, node_end[:-1])[:hops]]
     expect(by_hop == data.num_sampled_edges, f"num_sampled_edges = {data.num_sampled_edges}: expected {by_hop}")
 
@@ -215,13 +200,15 @@ _NUM_NODES = {"user": 60, "item": 45, "shop": 8}
 
 
 def random_hetero_graph(seed: int = 0) -> HeteroData:
-    """A graph with everything that breaks samplers of several types.
+    """A graph with everything that breaks samplers of several types: hubs, isolated nodes, self-loops, parallel edges,
+    two edge types between the same node types, a type without edges, and types that lack attributes which others have.
 
-    There are hubs, isolated nodes, self-loops, parallel edges, two edge types between the same node types, a type
-    without edges, and types that lack the attributes which others have. Node features are ids: row i of ``x`` is i, and
-    row e of ``edge_attr`` is e. ``user`` and ``item`` nodes have a ``time``, all edges but those of ``shop`` an
-    ``edge_time`` and an ``edge_weight``, a quarter of which is 0. ``rev_buys`` holds the reverses of ``buys``.
+    Node features are ids: row i of ``x`` is i, and row e of ``edge_attr`` is e. ``user`` and ``item`` nodes have a
+    ``time``, all edges but those of ``shop`` an ``edge_time`` and an ``edge_weight``, a quarter of which is 0.
+    ``rev_buys`` holds the reverses of ``buys``.
     """
+    from torch_geometric.data import HeteroData
+
     rng = np.random.default_rng(seed)
     data = HeteroData()
     for node_type, num_nodes in _NUM_NODES.items():
@@ -246,60 +233,44 @@ def random_hetero_graph(seed: int = 0) -> HeteroData:
 def reference_output(
     data: Data | HeteroData,
     seeds: Sequence[tuple[int, Sequence[int]]],
-    config: SamplingConfig,
+    sampler: NeighborSampler,
     key: int,
     *,
     seed_time: Sequence[int] | None = None,
-    time_attr: str | None = None,
-    weight_attr: str | None = None,
-    edge_dir: str = "in",
     exclusions: Any = None,
 ) -> ReferenceTypedBatch:
-    """Samples one batch of ``data`` by the letter of the law; the options are those of a glt sampler.
+    """Samples one batch of ``data`` by the letter of the law, with the options of ``sampler``; bidirectional and
+    induced edges are not made here.
 
     Args:
         data: The graph.
         seeds: Node types, by position, and ids.
-        config: Checked options. Bidirectional and induced edges are not made here: the sampled ones are returned.
+        sampler: Whose options count.
         key: The key of the batch, see :func:`glt.testing.reference_key`.
         seed_time: Time of each tree. Default: the seeds' own.
-        time_attr, weight_attr, edge_dir: As in :class:`glt.sampler.NeighborSampler`.
         exclusions: As in :func:`glt.testing.reference_typed_batch`.
     """
-    hetero = isinstance(data, HeteroData)
-    schema = Schema(*data.metadata()) if hetero else HOMOGENEOUS
-    node_stores = [data[t] for t in schema.node_types] if hetero else [data]
-    edge_stores = [data[t] for t in schema.edge_types] if hetero else [data]
+    config, edge_dir, time_attr = sampler.config, sampler.graph.edge_dir, sampler.time_attr
+    schema = Schema(*data.metadata()) if hasattr(data, "node_types") else HOMOGENEOUS
+    node_stores = [data[t] for t in schema.node_types] if schema.is_hetero else [data]
+    edge_stores = [data[t] for t in schema.edge_types] if schema.is_hetero else [data]
     level = config.time_level
     edges = []
     for store, (expanded, found) in zip(edge_stores, schema.ends(edge_dir), strict=True):
         center, neighbor = store["edge_index"].numpy()[:: -1 if edge_dir == "in" else 1]
-        time = store.get(time_attr) if level == "edge" else None
-        node_time = node_stores[found].get(time_attr) if level == "node" else None
+        time = store.get(time_attr) if level == "edge" else node_stores[found].get(time_attr) if level else None
+        if time is not None:
+            time = time.numpy()[neighbor] if level == "node" else time.numpy()
+        weight = store.get(sampler.weight_attr) if config.weighted else None
         edges.append(
-            ReferenceEdges(
-                expanded,
-                found,
-                center,
-                neighbor,
-                node_time.numpy()[neighbor] if node_time is not None else None if time is None else time.numpy(),
-                store.get(weight_attr).numpy() if config.weighted and store.get(weight_attr) is not None else None,
-            )
+            ReferenceEdges(expanded, found, center, neighbor, time, None if weight is None else weight.numpy())
         )
     if level == "node" and seed_time is None:
         seed_time = [int(node_stores[t][time_attr][i]) for t, ids in seeds for i in ids]
-    return reference_typed_batch(
-        len(schema.node_types),
-        edges,
-        seeds,
-        config.num_neighbors,
-        key=key,
-        replace=config.replace,
-        disjoint=config.disjoint,
-        seed_time=seed_time,
-        last=config.last,
-        exclusions=exclusions,
-    )
+    options: dict[str, Any] = {"replace": config.replace, "disjoint": config.disjoint, "last": config.last, "key": key}
+    num_types = len(schema.node_types)
+    times = {"seed_time": seed_time, "exclusions": exclusions}
+    return reference_typed_batch(num_types, edges, seeds, config.num_neighbors, **options, **times)
 
 
 def check_typed_batch(
@@ -318,7 +289,7 @@ def check_typed_batch(
     Raises:
         AssertionError: Naming the first promise that is broken.
     """
-    hetero = isinstance(data, HeteroData)
+    hetero = hasattr(data, "node_types")
     node_stores: dict[Any, Any] = {t: batch[t] for t in data.node_types} if hetero else {None: batch}
     edge_stores: dict[Any, Any] = {t: batch[t] for t in data.edge_types} if hetero else {None: batch}
     if hetero:
@@ -356,11 +327,8 @@ def check_typed_batch(
 def _check_rows(store: Any, whole: Any, ids: str, names: Any) -> None:
     for name in names:
         value = whole[name] if name in whole else None
-        if (
-            isinstance(value, torch.Tensor)
-            and value.dim()
-            and len(value) == (whole.num_nodes if ids == "n_id" else whole.num_edges)
-        ):
+        size = whole.num_nodes if ids == "n_id" else whole.num_edges
+        if isinstance(value, torch.Tensor) and value.dim() and len(value) == size:
             expect(torch.equal(store[name], value[store[ids]]), f"{name} holds the source's rows")
             expect(store[name].dtype == value.dtype, f"{name} keeps its dtype")
 
