@@ -81,6 +81,5 @@ class RemoteError(GltError):
         super().__init__(f"{type_name}: {message}\n  in {role} {rank} (pid {pid} on {host}):\n{traceback.rstrip()}")
 
     def __reduce__(self) -> tuple:
-        where = {"role": self.role, "rank": self.rank, "pid": self.pid, "host": self.host}
         texts = self.type_name, self.remote_message, self.remote_traceback
-        return partial(RemoteError, **where), texts
+        return partial(RemoteError, role=self.role, rank=self.rank, pid=self.pid, host=self.host), texts

@@ -15,7 +15,7 @@ from glt.data.schema import HOMOGENEOUS, Schema
 from glt.testing.reference import ReferenceEdges, ReferenceTypedBatch, reference_typed_batch
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
     from glt.sampler.neighbor_sampler import NeighborSampler
 

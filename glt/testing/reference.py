@@ -253,11 +253,12 @@ def reference_typed_batch(
                     col[r].append(expanded)
                     edge[r].append(there[position])
         first = end
-        for counts, lists, before in ((node_counts, node, end), (edge_counts, edge, edges_before)):
-            for count, values, begin in zip(counts, lists, before, strict=True):
+        for counts, made, before in ((node_counts, node, end), (edge_counts, edge, edges_before)):
+            for count, values, begin in zip(counts, made, before, strict=True):
                 count.append(len(values) - begin)
-    found: list[Any] = [[np.array(each, dtype=np.int64) for each in lists] for lists in (node, tree, row, col, edge)]
-    return ReferenceTypedBatch(*found, num_sampled_nodes=node_counts, num_sampled_edges=edge_counts)
+    lists: dict[str, Any] = {"node": node, "tree": tree, "row": row, "col": col, "edge": edge}
+    arrays = {name: [np.array(each, dtype=np.int64) for each in of_type] for name, of_type in lists.items()}
+    return ReferenceTypedBatch(**arrays, num_sampled_nodes=node_counts, num_sampled_edges=edge_counts)
 
 
 def _lists(number: int) -> list[list[int]]:
